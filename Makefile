@@ -1,0 +1,60 @@
+# Every target works on a fresh machine with Python 3.11+ and make: `make setup` builds .venv from the lock files.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+.DEFAULT_GOAL := help
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
+
+$(VENV)/.run: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "timers needs Python 3.11 or later; this is " + sys.version.split()[0] + " (try: make PYTHON=python3.12 ...)")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) (packages of requirements.txt) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run requirements-dev.txt
+	@echo "setting up $(VENV) (packages of requirements-dev.txt) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@touch $@
+
+setup: $(VENV)/.dev ## Build .venv with everything that developing needs
+
+run: $(VENV)/.run ## Start broker and worker, schedule timers and show each fire (Ctrl-C ends all)
+	@$(BIN)/timers run
+
+test: $(VENV)/.dev check ## All tests; starts what they need
+	@$(BIN)/python -m pytest -m broker
+
+check: $(VENV)/.dev lint ## What needs no broker: lint, types, import rules, unit, property and simulation tests
+	@$(BIN)/python -m pytest -m "not broker"
+
+lint: $(VENV)/.dev ## ruff, mypy --strict, import rules, generated files current
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.protos_are_current
+
+format: $(VENV)/.dev ## Let ruff lay out and mend the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+protos: $(VENV)/.dev ## Generate timers/v1 from protos/
+	@$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. protos/timers/v1/*.proto
+
+bench: $(VENV)/.dev ## Measure; ONLY=storm runs one
+	@$(BIN)/python -m bench $(ONLY)
+
+lock: ## Renew the lock files from pyproject.toml
+	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header -o requirements.txt pyproject.toml
+	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --extra dev -o requirements-dev.txt pyproject.toml
+
+clean: ## Remove .venv, caches and the embedded broker's data
+	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
+	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+
+.PHONY: help setup run test check lint format protos bench lock clean

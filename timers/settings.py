@@ -1,0 +1,303 @@
+"""Every setting: environment variable, unit, range, default, and why. The only reader of the environment.
+
+A wrong value stops the start with one sentence that names the variable, the value and the expected form.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from timers.errors import SettingsError
+from timers.wire import topics
+
+FALLBACK_BROKERS = "127.0.0.1:9092"
+PROJECT_DIR = ".timers"
+ADDRESS_FILE = Path("broker") / "address"
+"""Below the project directory: bootstrap address of the embedded broker, written when it answers, removed on stop."""
+
+_APP_ID = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+_WORKER_ID = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one environment variable is read."""
+
+    env: str
+    unit: str
+    why: str
+    parse: Callable[[str, str], Any]
+    secret: bool = False
+
+
+def _setting(env: str, parse: Callable[[str, str], Any], why: str, *, default: Any = None, unit: str = "") -> Any:
+    meta = {"setting": Setting(env, unit, why, parse)}
+    return field(default=default, metadata=meta)
+
+
+def _wrong(env: str, value: str, expected: str) -> SettingsError:
+    return SettingsError(f"{env}={value!r} is not {expected}")
+
+
+def _whole(low: int, high: int, example: int) -> Callable[[str, str], int]:
+    def parse(env: str, value: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", value) or not low <= int(value) <= high:
+            raise _wrong(env, value, f"a whole number between {low} and {high} (try {example})")
+        return int(value)
+
+    return parse
+
+
+def _flag(env: str, value: str) -> bool:
+    if value not in ("0", "1"):
+        raise _wrong(env, value, "0 or 1")
+    return value == "1"
+
+
+def _seconds(env: str, value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = float("nan")
+    if not -1e9 <= seconds <= 1e9:
+        raise _wrong(env, value, "a number of seconds, such as -3600 or 0.4")
+    return seconds
+
+
+def _matching(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], str]:
+    def parse(env: str, value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise _wrong(env, value, expected)
+        return value
+
+    return parse
+
+
+def _topic(env: str, value: str) -> str:
+    if not topics.is_legal(value):
+        raise _wrong(env, value, "a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - (but not '.' or '..')")
+    return value
+
+
+def _brokers(env: str, value: str) -> str:
+    for address in value.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+            raise _wrong(env, value, "host:port[,host:port...] with ports 1 to 65535 (try 127.0.0.1:9092)")
+    return ",".join(address.strip() for address in value.split(","))
+
+
+def _path(env: str, value: str) -> Path:
+    path = Path(value).expanduser()
+    if path.exists() and not path.is_dir():
+        raise _wrong(env, value, "a directory: a file is in its place")
+    return path
+
+
+def _bind(env: str, value: str) -> str:
+    if not value or re.search(r"[\s/]", value):
+        raise _wrong(env, value, "a host name or address to listen on (try 127.0.0.1)")
+    return value
+
+
+def project_dir() -> Path:
+    """The ``.timers`` directory of the project one stands in: the nearest one upwards, else here."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / PROJECT_DIR).is_dir():
+            return folder / PROJECT_DIR
+    return here / PROJECT_DIR
+
+
+def project_broker() -> str | None:
+    """Bootstrap address of this project's embedded broker, if one answers there."""
+    try:
+        address = (project_dir() / ADDRESS_FILE).read_text().strip()
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=0.5):
+            return address
+    except (OSError, ValueError):
+        return None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of a worker, its client and the command line. Build with :meth:`load`."""
+
+    brokers: str = _setting(
+        "TIMERS_BROKERS",
+        _brokers,
+        "Kafka bootstrap servers. Unset: this project's running embedded broker, else 127.0.0.1:9092.",
+        default="",
+        unit="host:port,...",
+    )
+    app_id: str = _setting(
+        "TIMERS_APP_ID",
+        _matching(_APP_ID, "1 to 200 letters, digits, '.', '_' or '-'"),
+        "Consumer group id, prefix of transactional ids and of internal topics. Systems on one cluster differ here.",
+        default="timers",
+    )
+    worker_id: str = _setting(
+        "TIMERS_WORKER_ID",
+        _matching(_WORKER_ID, "1 to 200 letters, digits, '.', '_' or '-'"),
+        "Static group membership: a restarted worker takes its partitions back without a rebalance. "
+        "Unset: host name and web port, so workers on one machine differ and a wiped disk keeps its id.",
+        default="",
+    )
+    data_dir: Path = _setting(
+        "TIMERS_DATA_DIR",
+        _path,
+        "Where the stores live. A cache of the request log: safe to lose. May hold files that are not ours.",
+        default=Path(),
+    )
+    web_port: int = _setting(
+        "TIMERS_WEB_PORT",
+        _whole(1, 65535, 6066),
+        "Port of the worker's only listener; the same as Faust's --web-port. One for each worker on a machine.",
+        default=6066,
+        unit="port",
+    )
+    web_bind: str = _setting(
+        "TIMERS_WEB_BIND", _bind, "Address that the web port binds to; localhost unless you open it.", default="127.0.0.1"
+    )
+    partitions: int = _setting(
+        "TIMERS_PARTITIONS",
+        _whole(1, 10_000, 4),
+        "Partitions of the topics that the worker creates. More of them spread over more workers.",
+        default=4,
+    )
+    replication: int = _setting(
+        "TIMERS_REPLICATION",
+        _whole(0, 100, 3),
+        "Replication factor of the topics that the worker creates; 0 takes the broker's default.",
+        default=0,
+    )
+    request_topic: str = _setting(
+        "TIMERS_REQUEST_TOPIC", _topic, "Where Futures are published.", default=topics.REQUEST
+    )
+    oscillator_topic: str = _setting(
+        "TIMERS_OSCILLATOR_TOPIC", _topic, "Where ticks are published.", default=topics.OSCILLATOR
+    )
+    dead_letter_topic: str = _setting(
+        "TIMERS_DEAD_LETTER_TOPIC", _topic, "Where requests go that cannot be read or sent.", default=topics.DEAD_LETTER
+    )
+    session_timeout_s: int = _setting(
+        "TIMERS_SESSION_TIMEOUT_S",
+        _whole(6, 1800, 10),
+        "How long a worker may be silent before the others take its partitions. Shorter: faster takeover after a "
+        "crash; longer: a restart keeps its partitions. Brokers allow 6 to 1800 by default.",
+        default=10,
+        unit="s",
+    )
+    create_target_topics: bool = _setting(
+        "TIMERS_CREATE_TARGET_TOPICS",
+        _flag,
+        "1: a callback to a topic that does not exist creates it. 0: it becomes a dead letter (topic-unknown).",
+        default=False,
+    )
+    max_request_bytes: int = _setting(
+        "TIMERS_MAX_REQUEST_BYTES",
+        _whole(1024, 64 * 1024 * 1024, 1_000_000),
+        "Largest request value that is accepted; larger ones become dead letters (value-too-large). Kafka's default "
+        "message.max.bytes is 1 MiB.",
+        default=1_000_000,
+        unit="bytes",
+    )
+    chunk_timers: int = _setting(
+        "TIMERS_CHUNK_TIMERS",
+        _whole(100, 1_000_000, 20_000),
+        "Most timers in one transaction. Larger: less overhead in a burst. Smaller: read_committed receivers wait less.",
+        default=20_000,
+    )
+    chunk_bytes: int = _setting(
+        "TIMERS_CHUNK_BYTES",
+        _whole(65_536, 1_073_741_824, 16_777_216),
+        "Most callback bytes in one transaction: bounds the memory of one partition's firing.",
+        default=16 * 1024 * 1024,
+        unit="bytes",
+    )
+    retry_attempts: int = _setting(
+        "TIMERS_RETRY_ATTEMPTS",
+        _whole(1, 1000, 10),
+        "How often a callback whose target fails is tried again (1 s, 2 s, 4 s ... up to 5 min apart) before it "
+        "becomes a dead letter.",
+        default=10,
+    )
+    accept_loss: str = _setting(
+        "TIMERS_ACCEPT_LOSS",
+        _matching(re.compile(r"[a-zA-Z0-9._/,-]*"), "topic/partition[,topic/partition...]"),
+        "Partitions that may go on although their log no longer holds what their progress speaks of. Set it for one "
+        "start after a request topic lost records; timers that were only in the lost part are gone.",
+        default="",
+        unit="topic/partition,...",
+    )
+    clock_offset_s: float = _setting(
+        "TIMERS_CLOCK_OFFSET",
+        _seconds,
+        "Testing only: the worker's clock runs this much ahead (or, negative, behind).",
+        default=0.0,
+        unit="s",
+    )
+
+    @property
+    def progress_topic(self) -> str:
+        """Compacted topic of this app's progress."""
+        return topics.progress(self.app_id)
+
+    @property
+    def retry_topic(self) -> str:
+        """Internal topic of this app's retries."""
+        return topics.retry(self.app_id)
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read all settings from ``environ`` (the process's own if None).
+
+        Raises:
+            SettingsError: a variable is wrong, or two topics have the same name.
+        """
+        env = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for entry in fields(cls):
+            setting: Setting = entry.metadata["setting"]
+            raw = env.get(setting.env, "")
+            if raw:
+                values[entry.name] = setting.parse(setting.env, raw)
+        values.setdefault("brokers", "") or values.update(brokers=project_broker() or FALLBACK_BROKERS)
+        values.setdefault("data_dir", project_dir() / "data")
+        port = values.get("web_port", cls.web_port)
+        values.setdefault("worker_id", re.sub(r"[^a-zA-Z0-9._-]", "-", f"{socket.gethostname()}-{port}"))
+        settings = cls(**values)
+        settings._check_topics()
+        return settings
+
+    def _check_topics(self) -> None:
+        seen: dict[str, str] = {}
+        for env, topic in (
+            ("TIMERS_REQUEST_TOPIC", self.request_topic),
+            ("TIMERS_OSCILLATOR_TOPIC", self.oscillator_topic),
+            ("TIMERS_DEAD_LETTER_TOPIC", self.dead_letter_topic),
+            ("the progress topic of TIMERS_APP_ID", self.progress_topic),
+            ("the retry topic of TIMERS_APP_ID", self.retry_topic),
+        ):
+            if topic in seen:
+                raise SettingsError(f"{env}={topic!r} is also the topic of {seen[topic]}: give each its own name")
+            seen[topic] = env
+
+
+def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> list[tuple[Setting, str, bool]]:
+    """Each setting with its present value as text and whether the environment gave it; secrets are masked."""
+    env = os.environ if environ is None else environ
+    rows = []
+    for entry in fields(settings):
+        setting: Setting = entry.metadata["setting"]
+        value = getattr(settings, entry.name)
+        text = str(int(value)) if isinstance(value, bool) else str(value)
+        rows.append((setting, "***" if setting.secret and text else text, bool(env.get(setting.env))))
+    return rows

@@ -1,0 +1,1 @@
+"""Messages generated from ``protos/timers/v1`` by ``make protos``; never edited by hand."""

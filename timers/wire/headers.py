@@ -1,0 +1,39 @@
+"""Every record header this system writes or reads. Names are wire format: they change only with a version."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+Header: TypeAlias = tuple[str, bytes | None]
+"""One record header. Kafka allows repeats, keeps their order, and allows null values."""
+
+PREFIX = "timer-"
+"""Our name space. On a request, headers that start with it are dropped: receivers copy headers, so they prove nothing."""
+
+TIMER_ID = "timer-id"
+"""On a fired message: stable identity of the timer, ``<topic>/<partition>/<offset>`` of its request."""
+
+TIMER_DUE = "timer-due"
+"""On a fired message: the due epoch second, in ASCII digits."""
+
+TIMER_FIRED = "timer-fired"
+"""On a fired message: epoch milliseconds of the tick that fired it, in ASCII digits."""
+
+TIMER_ATTEMPT = "timer-attempt"
+"""On the retry topic only: how often sending has failed so far, in ASCII digits."""
+
+TIMER_ERROR = "timer-error"
+"""On a dead letter: the code of what was wrong."""
+
+TIMER_ERROR_MESSAGE = "timer-error-message"
+"""On a dead letter: one sentence for a person."""
+
+TIMER_SOURCE = "timer-source"
+"""On a dead letter: where the request was read, ``<topic>/<partition>/<offset>``."""
+
+TOKEN = "callback-token"
+"""Written by our client on a request it makes with a token, and read by the receiver. Not `timer-*`: those do not travel."""
+
+
+def without_ours(headers: Sequence[Header]) -> list[Header]:
+    """The headers that travel from a request to its fired message, in order, repeats and nulls included."""
+    return [header for header in headers if not header[0].startswith(PREFIX)]

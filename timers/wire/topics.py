@@ -1,0 +1,35 @@
+"""Topic names: which are legal, and the names derived from the app id."""
+
+import re
+
+LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Kafka's rule (``org.apache.kafka.common.internals.Topic``), less the two names it also refuses: ``.`` and ``..``."""
+
+REQUEST = "timer-request"
+OSCILLATOR = "oscillator"
+DEAD_LETTER = "timer-dead-letter"
+
+
+def is_legal(topic: str) -> bool:
+    """Whether Kafka would accept ``topic`` as a name."""
+    return LEGAL_TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
+
+
+def progress(app_id: str) -> str:
+    """The compacted topic that holds how far each machine of this app has come."""
+    return f"{app_id}-progress"
+
+
+def retry(app_id: str) -> str:
+    """The internal topic for timers whose target could not be reached; one for each app, since only it may fire them."""
+    return f"{app_id}-timer-retry"
+
+
+def transactional_id(app_id: str, topic: str, partition: int) -> str:
+    """Transactional id of one machine. It is what fences a former owner, so it must never be set by hand."""
+    return f"{app_id}-{topic}-{partition}"
+
+
+def source(topic: str, partition: int, offset: int) -> str:
+    """Name of one record: ``<topic>/<partition>/<offset>``. Also the id of a timer made from it."""
+    return f"{topic}/{partition}/{offset}"

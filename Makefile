@@ -49,9 +49,14 @@ protos: $(VENV)/.dev ## Generate timers/v1 from protos/
 bench: $(VENV)/.dev ## Measure; ONLY=storm runs one
 	@$(BIN)/python -m bench $(ONLY)
 
-lock: ## Renew the lock files from pyproject.toml
-	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header -o requirements.txt pyproject.toml
-	@$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --extra dev -o requirements-dev.txt pyproject.toml
+# --build-deps-for: setuptools is pinned, too, for the editable install without build isolation.
+PIP_COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --build-deps-for editable
+
+lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of timers/broker/jgo.toml
+	@$(PIP_COMPILE) -o requirements.txt pyproject.toml
+	@$(PIP_COMPILE) --extra test --extra dev -o requirements-dev.txt pyproject.toml
+	@$(BIN)/python -m timers.broker.relock
 
 clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop

@@ -164,7 +164,10 @@ class Settings:
         unit="port",
     )
     web_bind: str = _setting(
-        "TIMERS_WEB_BIND", _bind, "Address that the web port binds to; localhost unless you open it.", default="127.0.0.1"
+        "TIMERS_WEB_BIND",
+        _bind,
+        "Address that the web port binds to; localhost unless you open it.",
+        default="127.0.0.1",
     )
     partitions: int = _setting(
         "TIMERS_PARTITIONS",

@@ -1,0 +1,1 @@
+"""Benchmarks: one file per question, every figure measured in the run that reports it. See README.md."""

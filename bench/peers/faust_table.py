@@ -1,0 +1,99 @@
+"""The baseline: how many timers a second the textbook Faust table takes in. The rate only: it fires nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.harness.process import Meter, Process
+from bench.harness.publisher import Publication, argument
+from bench.harness.subject import ROOT, Bench, environment, free_port, python
+from bench.workload import Workload
+
+START_S = 60.0
+END_S = 120.0
+POLL_S = 0.1
+MIDDLE = (0.1, 0.9)
+"""The rate is taken between these shares of the timers, so that start-up does not count."""
+
+
+@dataclass(frozen=True)
+class FaustTableResult:
+    """Acceptance into a table, as its changelog topic shows it."""
+
+    subject: str
+    timers: int
+    accepts_per_s: float
+    cpu_us_per_timer: float
+    """CPU microseconds of the worker for each timer, between the same two moments."""
+    broker_cpu_us_per_timer: float
+    peak_mb: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run(bench: Bench, workload: Workload) -> FaustTableResult:
+    """Publish, start the worker, watch its changelog grow until every timer is in it."""
+    names = bench.names("faust-table")
+    names.data_dir.mkdir()
+    bench.say.line(f"  faust_table: {workload.timers:,} timers into a table with changelog")
+    bench.cluster.create(names.request, workload.partitions)
+    publication = Publication(
+        brokers=bench.cluster.brokers,
+        topic=names.request,
+        target=names.target,
+        timers=workload.timers,
+        first_due_s=int(time.time()) + 3600,
+        spread_s=workload.spread_s,
+        payload_bytes=workload.payload_bytes,
+        partitions=workload.partitions,
+        partitioner="spread",
+    )
+    publisher = Process(
+        "publisher",
+        python("bench.harness.publisher", argument(publication)),
+        environment(),
+        ROOT,
+        names.directory / "publisher.log",
+    )
+    publisher.wait_for(r"published", END_S)
+    publisher.stop(5)
+    env = environment(
+        BENCH_APP_ID=names.app_id,
+        BENCH_BROKERS=bench.cluster.brokers,
+        BENCH_DATA_DIR=str(names.data_dir),
+        BENCH_PARTITIONS=str(workload.partitions),
+        BENCH_REQUEST_TOPIC=names.request,
+    )
+    argv = python("faust", "-A", "bench.peers.faust_table_app", "worker", "-l", "warn", "--web-port", str(free_port()))
+    worker = Process("faust_table", argv, env, ROOT, names.directory / "worker.log")
+    meter = Meter({"subject": [worker.pid], "broker": [bench.broker_pid]})
+    changelog, kept = f"{names.app_id}-pending-changelog", 0
+    seen: list[tuple[float, int]] = []
+    deadline = time.time() + START_S + END_S
+    try:
+        with bench.say.doing("running faust_table", lambda: f"{kept:,} of {workload.timers:,} kept"):
+            while kept < workload.timers:
+                if not worker.running or time.time() > deadline:
+                    raise RuntimeError(f"the faust_table worker kept {kept:,} of {workload.timers:,}:\n{worker.tail()}")
+                kept = bench.cluster.end(changelog) if bench.cluster.partitions(changelog) else 0
+                seen.append((time.time(), kept))
+                time.sleep(POLL_S)
+    finally:
+        meter.close()
+        worker.stop()
+    bench.clear(names)
+    low, high = (share * workload.timers for share in MIDDLE)
+    since, first = next((at, count) for at, count in seen if count >= low)
+    until, last = next((at, count) for at, count in seen if count >= high)
+    counted = max(1, last - first)
+    return FaustTableResult(
+        subject="faust_table",
+        timers=workload.timers,
+        accepts_per_s=counted / max(until - since, POLL_S),
+        cpu_us_per_timer=1e6 * meter.cpu_s("subject", since, until) / counted,
+        broker_cpu_us_per_timer=1e6 * meter.cpu_s("broker", since, until) / counted,
+        peak_mb=meter.peak_mb("subject"),
+    )

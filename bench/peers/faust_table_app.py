@@ -1,0 +1,34 @@
+"""The textbook: one Faust agent, one event at a time, one table with its changelog, on RocksDB.
+
+Run by ``faust_table.py`` as a Faust worker. It only keeps timers, which is the part that sets its pace: the table
+sends one changelog record for each.
+"""
+
+from __future__ import annotations
+
+import os
+
+import faust
+
+app = faust.App(
+    os.environ["BENCH_APP_ID"],
+    broker=f"kafka://{os.environ['BENCH_BROKERS']}",
+    store="rocksdb://",
+    datadir=os.environ["BENCH_DATA_DIR"],
+    topic_partitions=int(os.environ["BENCH_PARTITIONS"]),
+    topic_replication_factor=1,
+    web_enabled=False,
+    consumer_auto_offset_reset="earliest",
+)
+requests = app.topic(
+    os.environ["BENCH_REQUEST_TOPIC"], key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
+)
+pending = app.Table("pending", key_type=bytes, value_type=bytes, options={"driver": "rocksdict"})
+
+
+@app.agent(requests)
+async def keep(stream: faust.StreamT) -> None:
+    """Keep each request under its due second and its place in the log."""
+    async for event in stream.events():
+        message = event.message
+        pending[b"%b/%d/%d" % (message.key, message.partition, message.offset)] = event.value

@@ -1,0 +1,81 @@
+"""Kafka Streams build of seed 002: two JVMs, one that ticks and one that joins. Sources in ``kstreams/``."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import ClassVar
+
+from bench.harness.process import Process
+from bench.harness.subject import Bench, Names, Running, Subject, Unavailable, environment
+from bench.workload import Workload
+
+SOURCES = Path(__file__).parent / "kstreams"
+REBALANCING = r"-> REBALANCING$"
+RUNNING = r"-> RUNNING$"
+START_S = 60.0
+BUILD_S = 300.0
+QUIET_S = 1.5
+QUIET_CORES = 0.3
+
+
+class KafkaStreams(Subject):
+    """``Oscillator`` and ``Futures`` with two stream threads and the library's defaults.
+
+    It needs publishers that hash the key as Java does: request and tick meet only on the same partition.
+    """
+
+    name: ClassVar[str] = "kstreams"
+    partitioner: ClassVar[str] = "murmur2_random"
+    accepts_per_s: ClassVar[int] = 60_000
+
+    def prepare(self, bench: Bench) -> None:
+        for tool, what in (("java", "a Java 17 runtime"), ("mvn", "Maven")):
+            if shutil.which(tool) is None:
+                raise Unavailable(f"no `{tool}` on this machine: install {what} to build it")
+        with bench.say.doing("building the Kafka Streams peer (mvn package)"):
+            try:
+                built = subprocess.run(
+                    ["mvn", "-q", "-B", "package"],
+                    cwd=SOURCES,
+                    capture_output=True,
+                    text=True,
+                    timeout=BUILD_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise Unavailable(f"`mvn package` did not end within {BUILD_S:.0f} s") from None
+        if built.returncode:
+            errors = [line for line in (built.stdout + built.stderr).splitlines() if "ERROR" in line]
+            raise Unavailable(f"`mvn package` failed: {' '.join(errors[:1]) or f'exit {built.returncode}'}")
+
+    def launch(self, bench: Bench, names: Names, workload: Workload) -> tuple[list[Process], float]:
+        for topic in (names.request, names.oscillator):
+            if not bench.cluster.partitions(topic):
+                bench.cluster.create(topic, workload.partitions)
+        env = environment(
+            BOOTSTRAP_SERVERS=bench.cluster.brokers,
+            OSCILLATOR_TOPIC=names.oscillator,
+            TIMER_REQUEST_TOPIC=names.request,
+            APPLICATION_ID=names.app_id,
+            STATE_DIR=str(names.data_dir),
+            STREAM_THREADS="2",
+            WINDOW_SIZE_S="3600",
+        )
+        processes = []
+        for main in ("Futures", "Oscillator"):
+            argv = ["java", "-cp", "target/kstreams-timers-1.0.jar:target/lib/*", f"peers.kstreams.{main}"]
+            processes.append(Process(main, argv, env, SOURCES, names.directory / f"{main}.log"))
+        ready_at, _ = processes[0].wait_for(RUNNING, START_S)
+        return processes, ready_at
+
+    def recovered_s(self, processes: list[Process], timers: int) -> float:
+        """From partitions assigned, which is where its state listener says REBALANCING, to RUNNING."""
+        begin, _ = processes[0].wait_for(REBALANCING, 0)
+        end, _ = processes[0].wait_for(RUNNING, 0)
+        return end - begin
+
+    def accepted(self, bench: Bench, names: Names, running: Running, timers: int) -> bool:
+        """It commits every 30 s only, so that its CPU falls quiet is what tells."""
+        return running.meter.busy("subject", QUIET_S) < QUIET_CORES or super().accepted(bench, names, running, timers)

@@ -1,0 +1,252 @@
+"""How late do callbacks come, and what does that cost? Published in advance; fired at their seconds; checked from outside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bench.harness.checker import Fired, check
+from bench.harness.process import Process
+from bench.harness.publisher import Publication, argument
+from bench.harness.subject import ROOT, Bench, Names, Running, Subject, environment, python
+from bench.workload import Workload
+
+MARGIN_S = 4.0
+"""Between the moment when everything should be accepted and the first due second."""
+BEFORE_S = 1.0
+"""Firing is measured from this long before the first due second ..."""
+AFTER_S = 0.5
+"""... to this long after the last fired record was appended."""
+STABLE_S = 2.0
+"""The target has everything when its end offsets have reached the number of timers and stood still this long."""
+LATEST_S = 60.0
+"""How long after the last due second a missing callback is waited for before it counts as lost."""
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """How publishing and taking in went, in epoch seconds."""
+
+    begin_at: float
+    published_at: float
+    accepted_at: float | None
+    """None: not before the first due second."""
+
+    def per_s(self, timers: int) -> float | None:
+        """Timers a second from the first one published to the last one accepted."""
+        return None if self.accepted_at is None else timers / (self.accepted_at - self.begin_at)
+
+
+@dataclass(frozen=True)
+class StormResult:
+    """Figures of one run. CPU seconds are user + system of all of the subject's processes, children included."""
+
+    subject: str
+    workload: dict[str, Any]
+    title: str
+    lag_p50_ms: float
+    lag_p99_ms: float
+    lag_max_ms: float
+    cpu_fire_s: float
+    """From one second before the first due second until half a second after the last callback."""
+    cpu_accept_s: float
+    """From ready until firing is measured: all of acceptance."""
+    cpu_total_s: float
+    """From the start of the processes until half a second after the last callback."""
+    broker_cpu_fire_s: float
+    others_cpu_fire_s: float
+    """What the machine spent meanwhile on anything that is not this benchmark."""
+    fire_window_s: float
+    peak_mb: float
+    fired: int
+    lost: int
+    duplicates: int
+    early: int
+    altered: int
+    accepted_before_due: bool
+    accepts_per_s: float | None
+    publishes_per_s: float
+    out_s: float
+    """From the start of the first due second to the append of the last callback."""
+    exit_codes: list[int]
+    lag_percentiles_ms: list[float] = field(repr=False)
+    """The 0th, 1st ... 100th percentile."""
+    lag_by_second_ms: list[list[float]] = field(repr=False)
+    """For each due second: p50, p99, max."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def publish(
+    bench: Bench, subject: Subject, names: Names, running: Running, publication: Publication, until: float
+) -> Acceptance:
+    """Publish and watch what the subject takes in, until all is in or the time ``until`` has come."""
+    begun = time.time()
+    publisher = Process(
+        "publisher",
+        python("bench.harness.publisher", argument(publication)),
+        environment(),
+        ROOT,
+        names.directory / "publisher.log",
+    )
+    seen = 0
+    accepted_at: float | None = None
+    times: tuple[float, float] | None = None
+    total = publication.timers
+
+    def detail() -> str:
+        return f"{seen:,} of {total:,} accepted, {until - time.time():.0f} s left"
+
+    try:
+        with bench.say.doing("publishing", detail):
+            while accepted_at is None and time.time() < until:
+                running.check()
+                seen = bench.cluster.committed(names.app_id, names.request)
+                now = time.time()
+                if times is None and not publisher.running:
+                    _, match = publisher.wait_for(r"published ([0-9.]+) ([0-9.]+)", 5)
+                    times = float(match[1]), float(match[2])
+                if seen >= total:
+                    accepted_at = now
+                elif times is not None and now - times[1] > 2.0 and subject.accepted(bench, names, running, total):
+                    accepted_at = max(times[1], now - 2.0)
+                time.sleep(POLL_S)
+        if times is None:
+            _, match = publisher.wait_for(r"published ([0-9.]+) ([0-9.]+)", 60)
+            times = float(match[1]), float(match[2])
+            accepted_at = None
+    finally:
+        publisher.stop(1)
+    return Acceptance(max(begun, times[0]), times[1], accepted_at)
+
+
+def wait_for_end(bench: Bench, running: Running, publication: Publication) -> Fired:
+    """Wait until everything is out, or nothing more comes; then read it all."""
+    last_due_s = publication.first_due_s + publication.spread_s - 1
+    deadline = last_due_s + LATEST_S
+    out, since = 0, time.time()
+
+    def detail() -> str:
+        return f"{out:,} of {publication.timers:,} out, last second in {max(0.0, last_due_s - time.time()):.0f} s"
+
+    while True:
+        with bench.say.doing("firing", detail):
+            while True:
+                running.check()
+                now, before = time.time(), out
+                out = bench.cluster.end(publication.target)
+                since = now if out != before else since
+                if now > last_due_s and now - since > STABLE_S and (out >= publication.timers or now > deadline):
+                    break
+                time.sleep(POLL_S)
+        with bench.say.doing("checking what was fired"):
+            fired = check(bench.cluster, publication)
+        if not fired.lost or time.time() > deadline:
+            return fired
+        out, since = -1, time.time()
+        bench.say.line(f"    {fired.lost:,} are still missing: waiting for them until {LATEST_S:.0f} s after the last")
+        deadline = min(deadline, time.time() + LATEST_S / 4)
+
+
+def result(
+    subject: Subject,
+    workload: Workload,
+    running: Running,
+    acceptance: Acceptance,
+    publication: Publication,
+    fired: Fired,
+) -> StormResult:
+    """All figures of a run that has ended."""
+    fire_from, fire_to = publication.first_due_s - BEFORE_S, fired.last_ms / 1000 + AFTER_S
+    meter = running.meter
+    lag = fired.lag_ms if len(fired.lag_ms) else np.zeros(1, np.int64)
+    percentiles = np.percentile(lag, np.arange(101))
+    by_second = [
+        [float(value) for value in (*np.percentile(one, (50, 99)), one.max())]
+        for second in range(workload.spread_s)
+        if len(one := fired.lag_ms[fired.due_index == second])
+    ]
+    return StormResult(
+        subject=subject.name,
+        workload=asdict(workload),
+        title=workload.title,
+        lag_p50_ms=float(percentiles[50]),
+        lag_p99_ms=float(percentiles[99]),
+        lag_max_ms=float(lag.max()),
+        cpu_fire_s=meter.cpu_s("subject", fire_from, fire_to),
+        cpu_accept_s=meter.cpu_s("subject", running.ready_at, fire_from),
+        cpu_total_s=meter.cpu_s("subject", None, fire_to),
+        broker_cpu_fire_s=meter.cpu_s("broker", fire_from, fire_to),
+        others_cpu_fire_s=meter.others_cpu_s(fire_from, fire_to),
+        fire_window_s=fire_to - fire_from,
+        peak_mb=meter.peak_mb("subject"),
+        fired=fired.records,
+        lost=fired.lost,
+        duplicates=fired.duplicates,
+        early=fired.early,
+        altered=fired.altered,
+        accepted_before_due=acceptance.accepted_at is not None,
+        accepts_per_s=acceptance.per_s(publication.timers),
+        publishes_per_s=publication.timers / (acceptance.published_at - acceptance.begin_at),
+        out_s=fired.last_ms / 1000 - publication.first_due_s,
+        exit_codes=running.exit_codes,
+        lag_percentiles_ms=[float(value) for value in percentiles],
+        lag_by_second_ms=by_second,
+    )
+
+
+def run(
+    bench: Bench,
+    subject: Subject,
+    workload: Workload,
+    *,
+    patience: float = 1.0,
+    observe: Callable[[str, Names], None] = lambda moment, names: None,
+) -> StormResult:
+    """One storm on one subject, with fresh topics and an empty disk.
+
+    If the subject had not taken everything in before the first due second, the run says nothing about lag: it is
+    done once more with twice the time.
+
+    Args:
+        patience: multiplies the time that the subject is given for acceptance.
+        observe: called when the subject is ``ready``, when everything is ``pending`` and when everything is ``fired``.
+    """
+    names = bench.names(subject.name)
+    bench.say.line(f"  {workload.title}: {subject.name}")
+    bench.cluster.create(names.target, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
+    with bench.say.doing(f"starting {subject.name}"):
+        running = subject.start(bench, names, workload)
+    observe("ready", names)
+    try:
+        publication = Publication(
+            brokers=bench.cluster.brokers,
+            topic=names.request,
+            target=names.target,
+            timers=workload.timers,
+            first_due_s=int(time.time() + MARGIN_S + patience * workload.timers / subject.accepts_per_s) + 1,
+            spread_s=workload.spread_s,
+            payload_bytes=workload.payload_bytes,
+            partitions=workload.partitions,
+            partitioner=subject.partitioner,
+        )
+        acceptance = publish(bench, subject, names, running, publication, publication.first_due_s - BEFORE_S)
+        if acceptance.accepted_at is not None or patience > 1.0:
+            observe("pending", names)
+            fired = wait_for_end(bench, running, publication)
+            observe("fired", names)
+            running.stop()
+            bench.clear(names)
+            return result(subject, workload, running, acceptance, publication, fired)
+        bench.say.line("    not all accepted before the first due second: once more, with twice the time")
+    finally:
+        if not running.exit_codes:
+            running.stop()
+    bench.clear(names)
+    return run(bench, subject, workload, patience=2.0, observe=observe)

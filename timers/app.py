@@ -1,0 +1,15 @@
+"""The worker: ``faust -A timers.app worker -l info``, or ``timers worker``."""
+
+import sys
+
+from timers.errors import SettingsError
+from timers.settings import Settings
+from timers.worker.service import TimersApp
+
+try:
+    settings = Settings.load()
+except SettingsError as error:
+    print(f"timers: {error}", file=sys.stderr)
+    raise SystemExit(error.exit_code) from None
+
+app = TimersApp(settings)

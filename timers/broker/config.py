@@ -1,0 +1,98 @@
+"""server.properties of the embedded broker, and the ports it listens on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+
+from timers.broker.probe import HOST, is_free
+from timers.errors import BrokerError
+
+KAFKA_PORT = 9092
+"""Where every Kafka client looks first."""
+
+NODE_ID = 1
+
+_FREE_PORTS = range(20_000, 32_000)
+"""Below the range that systems hand out to outgoing connections (from 32768 on Linux, 49152 on macOS): a port that the
+broker leaves for a restart is not given to a client meanwhile, and a client that retries cannot connect to itself."""
+
+_SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": str(NODE_ID),
+    "controller.listener.names": "CONTROLLER",
+    # Topics are made on purpose, with the configuration that the promises need.
+    "auto.create.topics.enable": "false",
+    # One broker: it is all replicas there can be.
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # Few partitions of its own: the first group and the first transaction need not wait for 50 directories each.
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "4",
+    # A group's first member need not wait for others.
+    "group.initial.rebalance.delay.ms": "0",
+    # After a crash the controller takes the broker back only when its old session has run out: 9 s by default.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    # 128 MB by default, of a heap of at most 1 GB.
+    "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+}
+
+
+def server_properties(*, port: int, controller_port: int, log_dir: str, extra: Mapping[str, str] | None = None) -> str:
+    """The text of a properties file for one broker that is its own controller.
+
+    Args:
+        port: where clients connect, on 127.0.0.1 only.
+        controller_port: where the broker meets its controller, on 127.0.0.1 only.
+        log_dir: data directory, relative to the broker's working directory.
+        extra: further properties of Kafka's; they win over ours.
+    """
+    properties = {
+        **_SETTINGS,
+        "controller.quorum.voters": f"{NODE_ID}@{HOST}:{controller_port}",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "log.dirs": log_dir,
+        **(extra or {}),
+    }
+    return "".join(f"{_escaped(key, key=True)}={_escaped(value)}\n" for key, value in properties.items())
+
+
+def _escaped(text: str, *, key: bool = False) -> str:
+    """Text as Java's Properties reads it: Latin-1, with escapes for anything else and for what would end a line."""
+    text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    if key:
+        text = "".join(f"\\{char}" if char in "=: #!" else char for char in text)
+    units = text.encode("utf-16-be")
+    codes = (int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
+    return "".join(chr(code) if code < 0x7F else f"\\u{code:04x}" for code in codes)
+
+
+def choose_port(preferred: Iterable[int]) -> int:
+    """The first preferred port that is free, else any that is."""
+    for port in preferred:
+        if is_free(port):
+            return port
+    return free_port()
+
+
+def free_port() -> int:
+    """Some free port of 127.0.0.1 that the system does not hand out by itself.
+
+    Raises:
+        BrokerError: none of a hundred tried is free.
+    """
+    for port in random.sample(_FREE_PORTS, 100):
+        if is_free(port):
+            return port
+    raise BrokerError(
+        f"no free port found on {HOST} between {_FREE_PORTS.start} and {_FREE_PORTS.stop}: "
+        "is this process allowed to listen at all?"
+    )

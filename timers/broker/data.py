@@ -1,0 +1,109 @@
+"""The data directory: formatted whole or not at all, healed where nothing can be lost, else explained."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import subprocess
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from timers.broker.log import verdict
+from timers.errors import BrokerError
+
+META_FILE = "meta.properties"
+_BOOTSTRAP_FILE = "bootstrap.checkpoint"
+
+NAME = "data"
+UNFINISHED_NAME = "data.new"
+"""Formatting happens here and is renamed when done: an interrupted one never looks like a data directory."""
+
+_VERSION_NAME = "kafka.version"
+
+Format = Callable[[str, str], "subprocess.CompletedProcess[str]"]
+"""Format a directory: ``(its name below the broker's directory, cluster id) -> the finished process``."""
+
+
+def prepare(directory: Path, kafka_version: str, format_data: Format) -> None:
+    """Make ``directory/data`` ready for a broker of this version.
+
+    Raises:
+        BrokerError: formatting failed, a newer Kafka wrote the data, or records would be lost by formatting anew.
+    """
+    data = directory / NAME
+    if _is_formatted(data):
+        _refuse_newer(directory, kafka_version)
+    else:
+        _refuse_to_lose(data)
+        _format(directory, format_data)
+    (directory / _VERSION_NAME).write_text(kafka_version + "\n")
+
+
+def cluster_id(directory: Path) -> str | None:
+    """Id of the cluster whose data this is; None where nothing is formatted."""
+    return _meta(directory / NAME).get("cluster.id")
+
+
+def delete(directory: Path) -> None:
+    """Delete all topics, groups and offsets."""
+    for name in (NAME, UNFINISHED_NAME):
+        if (directory / name).exists():
+            shutil.rmtree(directory / name)
+    (directory / _VERSION_NAME).unlink(missing_ok=True)
+
+
+def _meta(data: Path) -> dict[str, str]:
+    try:
+        lines = (data / META_FILE).read_text(encoding="latin-1").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _is_formatted(data: Path) -> bool:
+    meta = _meta(data)
+    return all(meta.get(key) for key in ("version", "cluster.id", "node.id")) and (data / _BOOTSTRAP_FILE).exists()
+
+
+def _refuse_newer(directory: Path, kafka_version: str) -> None:
+    try:
+        written_by = (directory / _VERSION_NAME).read_text().strip()
+    except FileNotFoundError:
+        return
+    if _numbers(written_by) > _numbers(kafka_version):
+        raise BrokerError(
+            f"{directory / NAME} was last used by Kafka {written_by}, which this Kafka {kafka_version} may not read: "
+            "use the newer kafka-timers, or delete the data with `timers broker reset`"
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _refuse_to_lose(data: Path) -> None:
+    """A directory without its identity is formatted anew only if no topic in it holds a record."""
+    records = [log for log in data.glob("*/*.log") if log.stat().st_size and log.parent.name != "__cluster_metadata-0"]
+    if records:
+        raise BrokerError(
+            f"{data} holds records of {len({log.parent for log in records})} partitions, but its {META_FILE} or "
+            f"{_BOOTSTRAP_FILE} is missing or broken: put them back from a copy, or delete the data with "
+            "`timers broker reset`"
+        )
+
+
+def _format(directory: Path, format_data: Format) -> None:
+    delete(directory)
+    result = format_data(UNFINISHED_NAME, _new_cluster_id())
+    if result.returncode != 0 or not _is_formatted(directory / UNFINISHED_NAME):
+        said = verdict(result.stdout.splitlines())
+        raise BrokerError(f"cannot format {directory / NAME} (exit code {result.returncode}): {said}")
+    (directory / UNFINISHED_NAME).rename(directory / NAME)
+
+
+def _new_cluster_id() -> str:
+    """A random id as Kafka writes them: 16 bytes in URL-safe base64. A leading "-" would read as an option."""
+    random = uuid.uuid4().bytes
+    return base64.urlsafe_b64encode(bytes([random[0] & 0x7F]) + random[1:]).decode().rstrip("=")

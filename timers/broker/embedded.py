@@ -1,0 +1,328 @@
+"""EmbeddedBroker: one Kafka broker in one directory, started, found again and stopped by any process."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from timers.broker import config, data, jars, java, log, process
+from timers.broker.probe import HOST, cluster_at, is_free
+from timers.broker.waiting import Waiting, exclusive
+from timers.errors import BrokerError
+from timers.settings import ADDRESS_FILE, project_dir
+
+START_TIMEOUT_S = 120.0
+"""A start takes 2 s; after a crash with much data, or beside a full load, it takes longer."""
+
+STOP_TIMEOUT_S = 30.0
+"""A stop takes 0.3 s. After this the process is killed; Kafka's log survives that."""
+
+_OTHER_COMMAND_TIMEOUT_S = 1200.0
+"""Another start may be downloading."""
+
+_WATCH_EVERY_S = 0.25
+_PORT_RACES = 3
+_PROPERTIES = "server.properties"
+_LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
+
+
+@dataclass(frozen=True)
+class BrokerStatus:
+    """What stands in a broker's directory at one moment."""
+
+    pid: int | None
+    """The broker's process; None when there is none."""
+
+    address: str | None
+    """``host:port`` for clients, once the broker answers there; None before and after."""
+
+    log_path: Path
+
+    @property
+    def running(self) -> bool:
+        """Whether clients can use it."""
+        return self.address is not None
+
+
+class _PortTaken(BrokerError):
+    """Somebody else was quicker to listen on a port that was free when we looked."""
+
+
+class EmbeddedBroker:
+    """A broker of its own for a project, a test session or a benchmark.
+
+    Everything about it is in its directory, so any object and any process that names the directory speaks of the same
+    broker, which outlives them all until :meth:`stop`. As a context manager it runs for the length of the block.
+
+    Args:
+        directory: where data, log, address and process id live; made when missing.
+        port: on 127.0.0.1. None: the port of the last time, else 9092, else any that is free. 0: the same without 9092,
+            for tests, which should not be found by accident. Any other must be free.
+        properties: further lines of server.properties; they win over ours.
+        out: where progress goes, when something takes long; None for silence.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        *,
+        out: TextIO | None = None,
+    ) -> None:
+        self._directory = directory.resolve()
+        self._port = port
+        self._properties = dict(properties or {})
+        self._out = out
+        self._pid_file = self._directory / "pid"
+        self._port_file = self._directory / "port"
+        self._address_file = self._directory / ADDRESS_FILE.name
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def of_project(cls, port: int | None = None, *, out: TextIO | None = None) -> EmbeddedBroker:
+        """The broker of the project one stands in, which workers and commands find by themselves."""
+        return cls(project_dir() / ADDRESS_FILE.parent, port, out=out)
+
+    def __enter__(self) -> EmbeddedBroker:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def directory(self) -> Path:
+        """Where everything about this broker is."""
+        return self._directory
+
+    @property
+    def log_path(self) -> Path:
+        """The broker's own log, of this run only; those of earlier runs are beside it."""
+        return self._directory / "broker.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process, whether it answers yet or not; None when it does not run."""
+        try:
+            pid = int(self._pid_file.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        if self._child is not None and self._child.pid == pid:
+            return pid if self._child.poll() is None else None
+        return pid if process.is_broker_of(pid, self._directory) else None
+
+    def status(self) -> BrokerStatus:
+        """Look, and change nothing."""
+        pid = self.pid
+        return BrokerStatus(pid, self._answering_address() if pid else None, self.log_path)
+
+    def start(self) -> str:
+        """Start the broker unless it runs, and return its bootstrap address once it answers.
+
+        Raises:
+            BrokerError: it does not come up. Whatever was started is gone again, as it is after Ctrl-C.
+        """
+        with self._acting():
+            pid = self.pid
+            if pid is None:
+                return self._start_afresh()
+            self._wait_for_answer(pid)
+            return self._announce()
+
+    def stop(self) -> bool:
+        """Stop the broker and wait until it is gone.
+
+        Returns:
+            Whether there was one to stop.
+        """
+        with self._acting():
+            return self._stop()
+
+    def reset(self) -> None:
+        """Stop the broker and delete its data: topics, groups, offsets. The port stays the same."""
+        with self._acting():
+            self._stop()
+            data.delete(self._directory)
+
+    def kill(self) -> None:
+        """End the broker as a crash would, leaving all its files: for tests of what happens then."""
+        pid = self.pid
+        if pid is not None:
+            process.kill(pid, self._directory)
+            self._reap(pid)
+
+    def wait(self) -> bool:
+        """Wait until the broker has ended.
+
+        Returns:
+            True when a stop ended it, False when it died by itself.
+        """
+        while True:
+            while self.pid is not None:
+                time.sleep(_WATCH_EVERY_S)
+            with (
+                self._acting()
+            ):  # a stop removes the process id before it lets go of the lock; a start writes a new one
+                if self.pid is None:
+                    return not self._pid_file.exists()
+
+    def verdict(self) -> str:
+        """The line of the log that says best what went wrong."""
+        return log.verdict(log.tail(self.log_path))
+
+    @contextmanager
+    def _acting(self) -> Iterator[None]:
+        """One command at a time; the system's errors become sentences of ours."""
+        what = "waiting for another `timers broker` command"
+        try:
+            with exclusive(self._directory / "lock", what, self._out, timeout_s=_OTHER_COMMAND_TIMEOUT_S):
+                yield
+        except OSError as error:
+            raise BrokerError(f"the broker's directory {self._directory} cannot be used: {error}") from error
+
+    def _start_afresh(self) -> str:
+        self._forget()
+        class_path = jars.ensure(self._out)
+        runtime = java.find()
+        log.rotate(self.log_path)
+        (self._directory / _LOG_CONFIG.name).write_text(_LOG_CONFIG.read_text())
+
+        def format_data(name: str, cluster_id: str) -> subprocess.CompletedProcess[str]:
+            return self._run_format(runtime, class_path, name, cluster_id)
+
+        data.prepare(self._directory, jars.kafka_version(), format_data)
+        for race in range(1, _PORT_RACES + 1):
+            self._write_properties(_PROPERTIES, self._choose_port(), data.NAME)
+            try:
+                self._launch(runtime, class_path)
+                break
+            except _PortTaken as error:
+                if race == _PORT_RACES:
+                    raise BrokerError(f"every port tried was taken before the broker could listen: {error}") from error
+        return self._announce()
+
+    def _choose_port(self) -> int:
+        if self._port:
+            if not is_free(self._port):
+                raise BrokerError(
+                    f"port {self._port} of {HOST} is taken by another program: stop that, or start the broker "
+                    "without a port and take the one it finds"
+                )
+            port = self._port
+        else:
+            remembered = self._remembered_port()
+            usual = [config.KAFKA_PORT] if self._port is None else []
+            port = config.choose_port([remembered, *usual] if remembered else usual)
+        self._port_file.write_text(f"{port}\n")
+        return port
+
+    def _remembered_port(self) -> int | None:
+        try:
+            port = int(self._port_file.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return port if 0 < port < 65536 else None
+
+    def _write_properties(self, name: str, port: int, log_dir: str) -> None:
+        text = config.server_properties(
+            port=port, controller_port=config.free_port(), log_dir=log_dir, extra=self._properties
+        )
+        (self._directory / name).write_text(text)
+
+    def _run_format(
+        self, runtime: Path, class_path: list[Path], name: str, cluster_id: str
+    ) -> subprocess.CompletedProcess[str]:
+        properties = f"{name}.properties"
+        self._write_properties(properties, config.KAFKA_PORT, name)
+        result = process.run(
+            runtime,
+            class_path,
+            self._directory,
+            "kafka.tools.StorageTool",
+            *("format", "--cluster-id", cluster_id, "--config", properties),
+        )
+        with self.log_path.open("a") as output:
+            output.write(result.stdout)
+        (self._directory / properties).unlink()
+        return result
+
+    def _launch(self, runtime: Path, class_path: list[Path]) -> None:
+        """Spawn the broker and see it answer; whatever interrupts this, also Ctrl-C, leaves no process behind."""
+        child = None
+        try:
+            with process.signals_deferred():
+                child = process.spawn(runtime, class_path, self._directory, _PROPERTIES, self.log_path)
+                self._pid_file.write_text(f"{child.pid}\n")
+            self._child = child
+            self._wait_for_answer(child.pid)
+        except BaseException:
+            with process.signals_deferred():
+                if child is not None:
+                    child.kill()
+                    child.wait()
+                self._forget()
+            raise
+
+    def _wait_for_answer(self, pid: int) -> None:
+        """Wait until the broker answers as the cluster whose data this is, or is known not to."""
+        cluster_id = data.cluster_id(self._directory)
+        port = self._remembered_port()
+        with Waiting("starting broker", self._out, timeout_s=START_TIMEOUT_S) as waiting:
+            while port is None or cluster_id is None or cluster_at(port) != cluster_id:
+                if self.pid != pid:
+                    raise self._died()
+                if waiting.expired:
+                    raise BrokerError(
+                        f"the broker (process {pid}) has not answered at {HOST}:{port} for {START_TIMEOUT_S:.0f} s; "
+                        f"its last word: {self.verdict()}; log: {self.log_path}; `timers broker stop` ends it"
+                    )
+                waiting.pause()
+
+    def _died(self) -> Exception:
+        verdict = self.verdict()
+        if "Address already in use" in verdict and not self._port:
+            return _PortTaken(verdict)
+        code = self._child.returncode if self._child is not None else None
+        how = f" (exit code {code})" if code is not None else ""
+        return BrokerError(f"the broker ended while starting{how}: {verdict}; log: {self.log_path}")
+
+    def _answering_address(self) -> str | None:
+        port = self._remembered_port()
+        cluster_id = data.cluster_id(self._directory)
+        if port is None or cluster_id is None or cluster_at(port) != cluster_id:
+            return None
+        return f"{HOST}:{port}"
+
+    def _announce(self) -> str:
+        address = f"{HOST}:{self._remembered_port()}"
+        if self._port and address != f"{HOST}:{self._port}":
+            raise BrokerError(
+                f"the broker runs at {address} already, not at port {self._port}: use it there, or stop it first"
+            )
+        self._address_file.write_text(address + "\n")
+        return address
+
+    def _stop(self) -> bool:
+        pid = self.pid
+        if pid is not None:
+            with Waiting("stopping broker", self._out, timeout_s=STOP_TIMEOUT_S) as waiting:
+                process.end(pid, self._directory, waiting)
+            self._reap(pid)
+        self._forget()
+        return pid is not None
+
+    def _reap(self, pid: int) -> None:
+        """Take note of the end of a broker that is gone, where it was a child of this process."""
+        if self._child is not None and self._child.pid == pid:
+            self._child.wait()
+
+    def _forget(self) -> None:
+        """Remove what speaks of a running broker."""
+        self._address_file.unlink(missing_ok=True)
+        self._pid_file.unlink(missing_ok=True)

@@ -1,0 +1,232 @@
+"""Kafka's jars: downloaded once, checked against the lock each time, shared by all projects of a user.
+
+``jgo.toml`` says what is wanted and ``jgo.lock.toml`` (written by ``make lock``) what that is to the byte. jgo brings
+the files, from Maven's central repository or from what the user's jgo settings name instead. A jar comes to its place
+only when its hash is right, so an interrupted download leaves nothing that a later start could take for a jar.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import shutil
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TextIO
+
+from timers.broker.waiting import exclusive
+from timers.errors import BrokerError
+
+SPEC = Path(__file__).with_name("jgo.toml")
+LOCK = Path(__file__).with_name("jgo.lock.toml")
+
+_AT_ONCE = 6
+_ATTEMPTS = 3
+_STALL_TIMEOUT_S = 30
+_OTHER_DOWNLOAD_TIMEOUT_S = 900.0
+_REPORT_EVERY_S = 2.0
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One line of the lock."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def filename(self) -> str:
+        return f"{self.artifact}-{self.version}.jar"
+
+
+@cache
+def locked() -> tuple[Jar, ...]:
+    """The jars of the lock, in class path order."""
+    entries = tomllib.loads(LOCK.read_text())["dependencies"]
+    return tuple(Jar(e["groupId"], e["artifactId"], e["version"], e["sha256"]) for e in entries)
+
+
+def kafka_version() -> str:
+    """The version of Kafka that the lock names."""
+    return next(jar.version for jar in locked() if jar.artifact.startswith("kafka_"))
+
+
+def cache_dir() -> Path:
+    """Where the jars stay: ``$XDG_CACHE_HOME/kafka-timers/jars``, by default below ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "kafka-timers" / "jars"
+
+
+def ensure(out: TextIO | None) -> list[Path]:
+    """Paths of all jars, downloading what is missing or broken. Without a gap, nothing touches the network.
+
+    Args:
+        out: where progress goes; None for silence.
+
+    Raises:
+        BrokerError: a jar cannot be had, or is not what the lock says.
+    """
+    directory = cache_dir()
+    try:
+        if _missing(directory):
+            what = "waiting for another download of Kafka's jars"
+            with exclusive(directory / ".lock", what, out, timeout_s=_OTHER_DOWNLOAD_TIMEOUT_S):
+                _download(_missing(directory), directory, out)
+    except OSError as error:
+        raise BrokerError(
+            f"cannot keep Kafka's jars in {directory}: {error} (XDG_CACHE_HOME names another place)"
+        ) from error
+    return [directory / jar.filename for jar in locked()]
+
+
+def _missing(directory: Path) -> list[Jar]:
+    return [jar for jar in locked() if _sha256(directory / jar.filename) != jar.sha256]
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+class _Stopped(Exception):
+    """The download was given up while a jar was still arriving."""
+
+
+def _download(jars: list[Jar], directory: Path, out: TextIO | None) -> None:
+    """Bring the jars into the directory, several at once. The caller holds the lock.
+
+    The threads are daemons: Ctrl-C ends the process at once, not after the slowest request.
+    """
+    incoming = directory / "incoming"
+    shutil.rmtree(incoming, ignore_errors=True)
+    stop = threading.Event()
+    events: queue.SimpleQueue[int | Jar | BaseException] = queue.SimpleQueue()
+
+    @contextmanager
+    def counted(_name: str, _size: int) -> Iterator[Callable[[int], None]]:
+        def update(count: int) -> None:
+            if stop.is_set():
+                raise _Stopped
+            events.put(count)
+
+        yield update
+
+    waiting: queue.SimpleQueue[Jar] = queue.SimpleQueue()
+    for jar in jars:
+        waiting.put(jar)
+    context = maven(incoming, counted)
+
+    def work() -> None:
+        try:
+            while not stop.is_set():
+                jar = waiting.get_nowait()
+                _fetch(jar, context, directory)
+                events.put(jar)
+        except queue.Empty:
+            return
+        except BaseException as error:  # carried over to the thread that waits
+            events.put(error)
+
+    for _ in range(min(_AT_ONCE, len(jars))):
+        threading.Thread(target=work, name="kafka-jars", daemon=True).start()
+    try:
+        with _Progress(len(jars), out) as progress:
+            while progress.jars < len(jars):
+                event = events.get()
+                if isinstance(event, BaseException):
+                    raise event
+                progress.add(event)
+    finally:
+        stop.set()
+    shutil.rmtree(incoming, ignore_errors=True)
+
+
+def maven(files: Path, progress: Callable[..., Any] | None = None) -> Any:
+    """jgo's Maven context: its default repository and those of the user's jgo settings, files in ``files``."""
+    from jgo.config import GlobalSettings
+    from jgo.constants import MAVEN_CENTRAL_URL
+    from jgo.maven import MavenContext, PythonResolver
+
+    return MavenContext(
+        resolver=PythonResolver(progress_callback=progress),
+        repo_cache=files,
+        remote_repos={"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories},
+        timeout=_STALL_TIMEOUT_S,
+    )
+
+
+def _fetch(jar: Jar, context: Any, directory: Path) -> None:
+    artifact = context.project(jar.group, jar.artifact).at_version(jar.version).artifact()
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            path = Path(artifact.resolve())
+            break
+        except (OSError, RuntimeError) as error:  # requests' errors are OSErrors; jgo's "not found" is a RuntimeError
+            Path(artifact.cached_path).unlink(missing_ok=True)
+            if attempt == _ATTEMPTS:
+                raise BrokerError(
+                    f"cannot download {jar.filename}: {error} (what has arrived is kept: check the network, or name a "
+                    "proxy in HTTPS_PROXY or a mirror in jgo's settings, and start again)"
+                ) from error
+    found = _sha256(path)
+    if found != jar.sha256:
+        raise BrokerError(
+            f"{jar.filename} arrived with SHA-256 {found}, expected {jar.sha256}: it is not what this version was "
+            "built with; try again, or ask whoever runs the Maven repository you use"
+        )
+    path.replace(directory / jar.filename)
+
+
+class _Progress:
+    """A bar on a terminal, plain lines elsewhere, nothing without ``out``."""
+
+    def __init__(self, total: int, out: TextIO | None) -> None:
+        self.jars = 0
+        self._bytes = 0
+        self._total = total
+        self._out = out
+        self._bar: Any = None
+        self._reported_at = time.monotonic()
+
+    def __enter__(self) -> _Progress:
+        what = f"downloading Kafka {kafka_version()}, once"
+        if self._out is not None and self._out.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=self._total, desc=what, unit="jar", file=self._out, dynamic_ncols=True)
+        elif self._out is not None:
+            print(f"{what} ({self._total} jars) ...", file=self._out, flush=True)
+        return self
+
+    def add(self, event: int | Jar) -> None:
+        """Count a whole jar, or bytes of one."""
+        done = isinstance(event, Jar)
+        if isinstance(event, Jar):
+            self.jars += 1
+        else:
+            self._bytes += event
+        megabytes = f"{self._bytes / 1e6:.0f} MB"
+        if self._bar is not None:
+            self._bar.set_postfix_str(megabytes, refresh=False)
+            self._bar.update(1 if done else 0)
+        elif self._out is not None:
+            now = time.monotonic()
+            if now - self._reported_at >= _REPORT_EVERY_S or self.jars == self._total:
+                self._reported_at = now
+                print(f"  {self.jars} of {self._total} jars, {megabytes}", file=self._out, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()

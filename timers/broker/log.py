@@ -1,0 +1,102 @@
+"""The broker's log: rotated at each start, read back when something went wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_KEPT = 2
+"""Older logs beside the present one; the same as in log4j2.properties."""
+
+_TAIL_BYTES = 256 * 1024
+_FOLLOW_POLL_S = 0.2
+
+_DATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+ (?P<level>[A-Z]+) +(?P<text>.*)")
+_EXCEPTION = re.compile(r'(?:Caused by: |Exception in thread "[^"]*" )?(?P<text>[\w.$]+(?:Exception|Error)\b.*)')
+_NOISE = re.compile(r"\s|WARNING: |\.\.\. [0-9]+ more")
+
+
+def rotate(log: Path) -> None:
+    """Move the log of the run before aside, so that the present one holds this run only."""
+    for number in range(_KEPT, 0, -1):
+        older = log.with_name(f"{log.name}.{number}")
+        newer = log.with_name(f"{log.name}.{number - 1}") if number > 1 else log
+        if newer.exists():
+            newer.replace(older)
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """The last ``count`` lines; none where there is no log yet."""
+    try:
+        with log.open(encoding="utf-8", errors="replace") as file:
+            return [line.rstrip("\n") for line in deque(file, maxlen=count)]
+    except FileNotFoundError:
+        return []
+
+
+def verdict(lines: Iterable[str]) -> str:
+    """The line that says best why Kafka ended: the cause below the last error, else the last line that says anything.
+
+    Java prints the outermost exception first and its cause last; shutting down then adds pages of no interest.
+    """
+    text = ""
+    rank = 0
+    for line in lines:
+        dated = _DATED.match(line)
+        raised = _EXCEPTION.match(line)
+        if dated:
+            line_rank = 2 if dated["level"] in ("ERROR", "FATAL") else 1
+            line_text = dated["text"]
+        elif raised:
+            line_rank, line_text = 2, raised["text"]
+        elif line.startswith("Error"):
+            line_rank, line_text = 2, line
+        elif not line or _NOISE.match(line):
+            continue
+        else:
+            line_rank, line_text = 1, line
+        if line_rank >= rank:
+            rank, text = line_rank, line_text
+    return text or "it wrote nothing"
+
+
+def tail(log: Path) -> list[str]:
+    """The end of the log, which is enough to find out why a run ended."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            return file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def follow(log: Path, count: int) -> Iterator[str]:
+    """The last ``count`` lines and every later one, across rotations, until the caller stops asking."""
+    position, inode = _start_of_last(log, count)
+    while True:
+        try:
+            with log.open("rb") as file:
+                now = os.fstat(file.fileno())
+                if now.st_ino != inode or now.st_size < position:
+                    position, inode = 0, now.st_ino
+                file.seek(position)
+                while (line := file.readline()).endswith(b"\n"):
+                    position += len(line)
+                    yield line.decode(errors="replace").rstrip()
+        except FileNotFoundError:
+            pass  # between two runs, or before the first
+        time.sleep(_FOLLOW_POLL_S)
+
+
+def _start_of_last(log: Path, count: int) -> tuple[int, int]:
+    """Where in the file its last ``count`` lines begin, and the inode of that file."""
+    try:
+        with log.open("rb") as file:
+            lines = file.readlines()
+            return sum(map(len, lines[: max(0, len(lines) - count)])), os.fstat(file.fileno()).st_ino
+    except FileNotFoundError:
+        return 0, 0

@@ -1,0 +1,164 @@
+"""One broker process: spawned detached, recognised by its command line, ended for certain.
+
+A process id alone proves nothing: after a crash or a restart of the machine it may belong to anyone. The broker's
+command line carries the directory it serves, and only a process that shows it is ever signalled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from timers.broker.waiting import Waiting
+from timers.errors import BrokerError
+
+_JVM = (
+    "-Xms256m",
+    "-Xmx1g",
+    # Kafka's own choice of collector and its goals.
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-XX:ErrorFile=java_error_%p.log",
+    "-Djava.awt.headless=true",
+    "-Dlog4j2.configurationFile=log4j2.properties",
+)
+
+_TOOL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dlog4j2.configurationFile=log4j2.properties")
+"""For a tool that runs a second, quick to start."""
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TOOL_TIMEOUT_S = 120.0
+_GONE_AFTER_KILL_S = 10.0
+
+
+def _mark(directory: Path) -> str:
+    return f"-Dtimers.broker={directory}"
+
+
+def _environment(jars: list[Path]) -> dict[str, str]:
+    """Our environment, with the class path (which keeps fifty paths out of everyone's process list) and a plain locale.
+
+    The system's own errors then come in English, and Java can open files whose names are not ASCII.
+    """
+    return {**os.environ, "CLASSPATH": os.pathsep.join(map(str, jars)), "LC_ALL": "C.UTF-8"}
+
+
+def run(
+    java: Path, jars: list[Path], directory: Path, main_class: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's tools in ``directory`` to its end; its ``stdout`` holds all that it printed.
+
+    Raises:
+        BrokerError: it does not come to an end.
+    """
+    try:
+        return subprocess.run(
+            [java, *_TOOL_JVM, main_class, *arguments],
+            cwd=directory,
+            env=_environment(jars),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_TOOL_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise BrokerError(f"{main_class} did not end within {_TOOL_TIMEOUT_S:.0f} s: try again") from None
+
+
+def spawn(java: Path, jars: list[Path], directory: Path, properties_file: str, log: Path) -> subprocess.Popen[bytes]:
+    """Start a broker in ``directory``, in a session of its own, so that Ctrl-C in a shell does not reach it.
+
+    What Java itself prints goes to the end of the log.
+    """
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [java, *_JVM, _mark(directory), "kafka.Kafka", properties_file],
+            cwd=directory,
+            env=_environment(jars),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def is_broker_of(pid: int, directory: Path) -> bool:
+    """Whether the process lives and is the broker that serves ``directory``."""
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return os.fsencode(_mark(directory)) in arguments
+    except OSError:
+        if Path("/proc/self/cmdline").exists():
+            return False
+    listed = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)
+    return os.fsencode(f" {_mark(directory)} ") in listed.stdout
+
+
+def end(pid: int, directory: Path, waiting: Waiting) -> None:
+    """Ask the broker to stop; when ``waiting`` expires, kill it. Returns when it is gone.
+
+    Raises:
+        BrokerError: it may not be signalled, or outlives even that.
+    """
+    _signal(pid, directory, signal.SIGTERM)
+    while is_broker_of(pid, directory):
+        if waiting.expired:
+            kill(pid, directory)
+            return
+        waiting.pause()
+
+
+def kill(pid: int, directory: Path) -> None:
+    """Kill the broker without asking it, as a crash would. Returns when it is gone."""
+    _signal(pid, directory, signal.SIGKILL)
+    with Waiting(f"killing broker {pid}", None, timeout_s=_GONE_AFTER_KILL_S) as waiting:
+        while is_broker_of(pid, directory):
+            if waiting.expired:
+                raise BrokerError(f"the broker's process {pid} does not end, not even by SIGKILL: see `ps -p {pid}`")
+            waiting.pause()
+
+
+def _signal(pid: int, directory: Path, number: signal.Signals) -> None:
+    if not is_broker_of(pid, directory):
+        return
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise BrokerError(f"the broker's process {pid} belongs to another user, who must stop it: {error}") from error
+
+
+@contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Hold back Ctrl-C, SIGTERM and SIGHUP until the block is left, so that no process is spawned and then forgotten.
+
+    Python delivers signals to the main thread only; elsewhere there is nothing to hold back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        arrived.append(number)
+
+    handlers = {number: signal.signal(number, note) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        for late in arrived:
+            signal.raise_signal(late)

@@ -1,0 +1,84 @@
+"""Waiting that can be seen and is bounded: progress lines, and the lock file that lets one command act at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from timers.errors import BrokerError
+
+SILENT_S = 2.0
+"""A wait shorter than this is not worth a line."""
+
+_PLAIN_EVERY_S = 5
+_POLL_S = 0.03
+
+
+class Waiting:
+    """Says what is being waited for, and for how long: ``starting broker ... 3 s``.
+
+    A terminal gets one line that counts the seconds; anything else gets a plain line now and then.
+    """
+
+    def __init__(self, what: str, out: TextIO | None, *, timeout_s: float) -> None:
+        self._what = what
+        self._out = out
+        self._began = time.monotonic()
+        self._timeout_s = timeout_s
+        self._terminal = out is not None and out.isatty()
+        self._next_s = SILENT_S
+        self._shown = False
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Take the line away from a terminal."""
+        if self._shown and self._terminal and self._out:
+            print("\r\x1b[K", end="", file=self._out, flush=True)
+
+    @property
+    def expired(self) -> bool:
+        """Whether the bound has passed."""
+        return time.monotonic() - self._began >= self._timeout_s
+
+    def pause(self) -> None:
+        """Sleep for one polling interval; say so when the wait has become long."""
+        time.sleep(_POLL_S)
+        waited_s = time.monotonic() - self._began
+        if self._out is None or waited_s < self._next_s:
+            return
+        line = f"{self._what} ... {waited_s:.0f} s"
+        print(f"\r{line}" if self._terminal else line, end="" if self._terminal else "\n", file=self._out, flush=True)
+        self._shown = True
+        self._next_s = int(waited_s) + (1 if self._terminal else _PLAIN_EVERY_S)
+
+
+@contextmanager
+def exclusive(lock: Path, what: str, out: TextIO | None, *, timeout_s: float) -> Iterator[None]:
+    """Hold a lock file. It is released when this process ends, however it ends, so it is never stale.
+
+    Raises:
+        BrokerError: another process has held it for ``timeout_s``.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a") as file, Waiting(what, out, timeout_s=timeout_s) as waiting:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if waiting.expired:
+                    raise BrokerError(
+                        f"{lock} has been held by another command for {timeout_s:.0f} s: end that one and try again"
+                    ) from None
+                waiting.pause()
+        waiting.clear()
+        yield

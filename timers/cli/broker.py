@@ -1,0 +1,120 @@
+"""``timers broker``: start, stop and look at this project's embedded Kafka broker."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from timers.broker import EmbeddedBroker, log
+from timers.errors import BrokerError
+
+NOT_RUNNING = 3
+"""Exit code of ``status`` without a broker, as service managers have it."""
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def broker() -> None:
+    """A Kafka broker for this project, on 127.0.0.1 only.
+
+    Its address, data and log are in .timers/broker; workers and commands find it there by themselves.
+    """
+
+
+@broker.command()
+@click.option("--foreground", is_flag=True, help="Stay until Ctrl-C, then stop the broker.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Port on 127.0.0.1. Default: the one of the last time, else 9092, else any free one.",
+)
+def start(foreground: bool, port: int | None) -> None:
+    """Start the broker unless it runs; the last line is its address.
+
+    Returns once it answers, and leaves it running. The first start ever downloads Kafka (46 MB).
+    """
+    server = EmbeddedBroker.of_project(port, out=sys.stderr)
+    with _signals_as_ctrl_c():
+        address = server.start()
+        click.echo(address)
+        if foreground:
+            _stay(server)
+
+
+def _stay(server: EmbeddedBroker) -> None:
+    click.echo("Ctrl-C stops the broker", err=True)
+    try:
+        stopped = server.wait()
+    except KeyboardInterrupt:
+        server.stop()
+        raise
+    if not stopped:
+        raise BrokerError(f"the broker died: {server.verdict()}; log: {server.log_path}")
+
+
+@broker.command()
+def stop() -> None:
+    """Stop the broker and wait until it is gone; nothing to do is no failure."""
+    click.echo("stopped" if EmbeddedBroker.of_project(out=sys.stderr).stop() else "not running")
+
+
+@broker.command()
+@click.pass_context
+def status(ctx: click.Context) -> None:
+    """Say whether the broker answers: exit code 0 if it does, 3 if not."""
+    now = EmbeddedBroker.of_project().status()
+    if now.running:
+        click.echo(f"running at {now.address}, process {now.pid}, log {now.log_path}")
+        return
+    if now.pid is None:
+        click.echo("not running (`timers broker start` starts it)")
+    else:
+        click.echo(f"not answering yet, process {now.pid}, log {now.log_path}")
+    ctx.exit(NOT_RUNNING)
+
+
+@broker.command()
+@click.option("--yes", is_flag=True, help="Do not ask, which is done on a terminal only.")
+@click.pass_context
+def reset(ctx: click.Context, yes: bool) -> None:
+    """Stop the broker and delete all its data: every topic, timer and offset."""
+    server = EmbeddedBroker.of_project(out=sys.stderr)
+    question = f"Delete all topics and timers of the broker in {server.directory}?"
+    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
+        click.echo("nothing deleted", err=True)
+        ctx.exit(1)
+    server.reset()
+    click.echo("data deleted")
+
+
+@broker.command()
+@click.option("--lines", "-n", type=click.IntRange(min=0), default=50, show_default=True, help="How many to show.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what is written, until Ctrl-C.")
+def logs(lines: int, follow: bool) -> None:
+    """Show the end of the broker's log."""
+    path = EmbeddedBroker.of_project().log_path
+    if not follow and not path.exists():
+        raise BrokerError(f"there is no log yet at {path}: `timers broker start` begins one")
+    for line in log.follow(path, lines) if follow else log.last_lines(path, lines):
+        click.echo(line)
+
+
+@contextmanager
+def _signals_as_ctrl_c() -> Iterator[None]:
+    """A terminal that closes and a supervisor that says stop end a command as Ctrl-C does: with nothing left behind."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,163 @@
+"""``timers demo``: timers that fire before your eyes."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from timers.settings import Settings
+from timers.wire import topics
+
+if TYPE_CHECKING:
+    from timers.cli.tail import Tail
+    from timers.client import TimersClient
+
+TOPIC = "timers-demo"
+_FIRST_TIMERS = 20
+_FIRST_SPAN_S = 10
+_RUN = "demo-run"
+"""Header by which a demo knows its own timers from those that an earlier one left behind."""
+_PATIENCE_S = 15.0
+_LOOK_AGAIN_S = 0.5
+_PROBE = "ready?"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--topic", "-t", default=TOPIC, show_default=True, help="Where the callbacks go; created when missing.")
+def demo(topic: str) -> None:
+    """Schedule timers and show each one fire: 20 over the first 10 s, then one a second until Ctrl-C.
+
+    Needs a broker and a worker that runs (`timers run` starts both). Each callback is one line on standard output:
+    fired topic=T key=K due=S lag_ms=N.
+    """
+    if not topics.is_legal(topic):
+        raise click.BadParameter(f"{topic!r} is not a legal topic name", param_hint="--topic")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it otherwise
+    run_demo(Settings.load(), topic)
+
+
+def run_demo(settings: Settings, topic: str = TOPIC, still_well: Callable[[], None] = lambda: None) -> None:
+    """Run the demo until it is interrupted.
+
+    Args:
+        settings: where the broker is.
+        topic: where the callbacks go.
+        still_well: called several times a second; may raise to end the demo, for one whose worker is ours.
+
+    Raises:
+        TimersError: no broker answers, or it refuses something.
+    """
+    from timers.cli import targets  # not at the top: `--help` needs no librdkafka
+    from timers.cli.tail import Tail
+    from timers.client import TimersClient
+
+    targets.ensure(settings.brokers, topic, partitions=1, replication=settings.replication)
+    with Tail(settings.brokers, topic) as tail, TimersClient(settings.brokers, timeout_s=10) as client:
+        _until(tail.opened, still_well, f"waiting for topic {topic!r} to appear ...")
+        request_topic = Tail(settings.brokers, settings.request_topic)
+        with request_topic:
+            _until(
+                request_topic.opened,
+                still_well,
+                f"topic {settings.request_topic!r} does not exist yet: {_HOW_TO_START}",
+            )
+        show = _Show(client, tail, topic, still_well)
+        show.wait_for_worker()
+        show.go_on()
+
+
+_HOW_TO_START = "a worker creates it and fires timers; start one in another terminal with `timers worker`. Waiting ..."
+
+
+def _until(done: Callable[[], bool], still_well: Callable[[], None], hint: str) -> None:
+    """Wait until ``done``, and give the hint after a while."""
+    hint_at = time.monotonic() + _PATIENCE_S
+    while not done():
+        still_well()
+        if time.monotonic() > hint_at:
+            _say(hint)
+            hint_at = float("inf")
+        time.sleep(_LOOK_AGAIN_S)
+
+
+class _Show:
+    """The demo once broker and topics are there."""
+
+    def __init__(self, client: TimersClient, tail: Tail, topic: str, still_well: Callable[[], None]) -> None:
+        self._client = client
+        self._topic = topic
+        self._still_well = still_well
+        self._run = secrets.token_hex(4)
+        self._arrivals = iter(tail)
+        self._scheduled = 0
+        self._older = 0
+
+    def wait_for_worker(self) -> None:
+        """Send a timer that is due already and wait for it: from then on a worker fires, and lags mean something."""
+        begun = time.monotonic()
+        self._client.schedule(self._topic, _PROBE, b"", at=int(time.time()), headers=self._headers())
+        hint_at = begun + _PATIENCE_S
+        for key in self._mine():
+            if key == _PROBE:
+                break
+            if time.monotonic() > hint_at:
+                _say(
+                    f"no callback for {_PATIENCE_S:.0f} s: is a worker running? Start one in another terminal with "
+                    "`timers worker`. Waiting ..."
+                )
+                hint_at = float("inf")
+        _say(f"a worker is firing: its first callback took {time.monotonic() - begun:.1f} s")
+
+    def go_on(self) -> None:
+        """Schedule and show, until interrupted."""
+        from timers.client import TimerRequest
+
+        start_s = int(time.time()) + 1
+        each_second = _FIRST_TIMERS // _FIRST_SPAN_S
+        first = [
+            TimerRequest(self._topic, self._next_key(), "hello, later", at=start_s + number // each_second)
+            for number in range(_FIRST_TIMERS)
+        ]
+        self._client.schedule_many([request._replace(headers=self._headers()) for request in first], ids=False)
+        _say(
+            f"{_FIRST_TIMERS} timers are scheduled for the next {_FIRST_SPAN_S} s, then one a second; Ctrl-C ends this"
+        )
+        next_s = start_s + _FIRST_SPAN_S
+        for _ in self._mine(show=True):
+            if time.time() >= next_s - 1:  # asked for a second ahead
+                self._client.schedule(self._topic, self._next_key(), "hello, later", at=next_s, headers=self._headers())
+                next_s = max(next_s + 1, int(time.time()) + 1)
+
+    def _mine(self, *, show: bool = False) -> Iterator[str | None]:
+        """Keys of this run's callbacks as they arrive; None now and then."""
+        for arrival in self._arrivals:
+            self._still_well()
+            if arrival is None:
+                yield None
+            elif arrival.header(_RUN) == self._run.encode():
+                if show:
+                    click.secho(arrival.line(), fg="green")  # echo flushes, also into a pipe
+                yield (arrival.key or b"").decode()
+            else:
+                self._note_older()
+
+    def _note_older(self) -> None:
+        self._older += 1
+        if self._older == 1:
+            _say("timers of an earlier demo arrive as well: they were pending, and nothing is lost")
+
+    def _headers(self) -> dict[str, str]:
+        return {_RUN: self._run}
+
+    def _next_key(self) -> str:
+        self._scheduled += 1
+        return f"demo-{self._scheduled}"
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

@@ -1,0 +1,99 @@
+"""One record of a callback topic as a line or as JSON. Pure: works on what a consumer's message says."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from timers.wire import headers as names
+from timers.wire.headers import Header
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A record as it arrived.
+
+    Attributes:
+        timestamp_ms: the broker's append time on topics with LogAppendTime, else the time its producer gave it.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+
+    @classmethod
+    def of(cls, message: Any) -> Arrival:
+        """From a confluent-kafka message without an error."""
+        return cls(
+            message.topic(),
+            message.partition(),
+            message.offset(),
+            message.timestamp()[1],
+            message.key(),
+            message.value(),
+            message.headers() or [],
+        )
+
+    def header(self, name: str) -> bytes | None:
+        """Value of the last header of this name."""
+        return next((value for header, value in reversed(self.headers) if header == name), None)
+
+    @property
+    def due_s(self) -> int | None:
+        """The due second, if a timer was fired as this record."""
+        due = self.header(names.TIMER_DUE)
+        return int(due) if due is not None and re.fullmatch(rb"[0-9]{1,11}", due) else None
+
+    @property
+    def lag_ms(self) -> int | None:
+        """From the start of the due second to the record's timestamp."""
+        return None if self.due_s is None else self.timestamp_ms - self.due_s * 1000
+
+    def line(self) -> str:
+        """``fired topic=T key=K due=S lag_ms=N``, or what can be said of a record that no timer fired as."""
+        where = f"topic={self.topic} key={_one_line(self.key)}"
+        if self.due_s is None:
+            return f"record {where} partition={self.partition} offset={self.offset} timestamp_ms={self.timestamp_ms}"
+        return f"fired {where} due={self.due_s} lag_ms={self.lag_ms}"
+
+    def json(self) -> str:
+        """Everything in one line. Bytes that are not UTF-8 come as ``{"base64": ...}``."""
+        timer_id = self.header(names.TIMER_ID)
+        fields = {
+            "topic": self.topic,
+            "key": _json_value(self.key),
+            "due_s": self.due_s,
+            "lag_ms": self.lag_ms,
+            "timer_id": _json_value(timer_id),
+            "value": _json_value(self.value),
+            "headers": [[name, _json_value(value)] for name, value in self.headers],
+            "partition": self.partition,
+            "offset": self.offset,
+            "timestamp_ms": self.timestamp_ms,
+        }
+        return json.dumps(fields)
+
+
+def _one_line(key: bytes | None) -> str:
+    """The key as text that stays on its line and cannot steer a terminal."""
+    if key is None:
+        return "null"
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], key.decode("utf-8", "backslashreplace"))
+
+
+def _json_value(value: bytes | None) -> str | dict[str, str] | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}

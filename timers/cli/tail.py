@@ -1,0 +1,125 @@
+"""Follow a topic: each record as it is committed, from all partitions, without a consumer group."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from timers.cli.fired import Arrival
+from timers.errors import TimersError
+
+TIMEOUT_S = 10.0
+_IDLE_S = 0.1
+_TOPIC_CHECK_S = 10.0
+_GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+
+quiet_log = logging.getLogger("timers.cli")
+quiet_log.addHandler(logging.NullHandler())  # librdkafka's log is not for the terminal: what matters comes as an error
+
+
+class Tail:
+    """A reader of one topic, ``read_committed``, that commits nothing and joins no group.
+
+    Args:
+        brokers: bootstrap servers.
+        topic: what to read; it need not exist yet.
+        from_beginning: start with the oldest record. Else with the first one after :meth:`opened`.
+    """
+
+    def __init__(self, brokers: str, topic: str, *, from_beginning: bool = False) -> None:
+        self._brokers = brokers
+        self._topic = topic
+        self._from_beginning = from_beginning
+        self._partitions = 0
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": brokers,
+                "group.id": "timers-watch",  # librdkafka wants a name; nothing is ever committed under it
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
+            },
+            logger=quiet_log,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+
+    def opened(self) -> bool:
+        """Take up the topic's partitions, also those that were added since. False while it does not exist.
+
+        From the return on, no later record is missed: the start is the end of the log as the broker says it now, and
+        partitions that are found later are read whole.
+
+        Raises:
+            TimersError: no broker answers, or the topic may not be read.
+        """
+        try:
+            found = self._consumer.list_topics(self._topic, timeout=TIMEOUT_S).topics[self._topic]
+            if found.error is not None and found.error.code() in _GONE:
+                return False
+            if found.error is not None:
+                raise KafkaException(found.error)
+            first = self._partitions == 0 and not self._from_beginning
+            added = [
+                TopicPartition(self._topic, partition, self._end(partition) if first else OFFSET_BEGINNING)
+                for partition in range(self._partitions, len(found.partitions))
+            ]
+        except KafkaException as error:
+            raise self._explained(error) from error
+        if added:
+            self._consumer.incremental_assign(added)
+            self._partitions += len(added)
+        return self._partitions > 0
+
+    def _end(self, partition: int) -> int:
+        where = TopicPartition(self._topic, partition)
+        _, high = self._consumer.get_watermark_offsets(where, timeout=TIMEOUT_S, cached=False)
+        return int(high)
+
+    def __iter__(self) -> Iterator[Arrival | None]:
+        """Records as they arrive, for ever; None now and then while there is none, so that callers may do other things.
+
+        Raises:
+            TimersError: the topic is gone or may not be read.
+        """
+        check_at = time.monotonic() + _TOPIC_CHECK_S
+        while True:
+            message = self._consumer.poll(_IDLE_S)
+            if message is None:
+                yield None
+            elif (error := message.error()) is None:
+                yield Arrival.of(message)
+            elif error.code() in _GONE or not error.retriable():
+                raise self._explained(KafkaException(error))
+            if time.monotonic() > check_at:
+                check_at = time.monotonic() + _TOPIC_CHECK_S
+                self._look_for_partitions()
+
+    def _look_for_partitions(self) -> None:
+        try:
+            self.opened()
+        except TimersError:  # a broker that is away for a while: librdkafka goes on trying, and so do we
+            quiet_log.info("cannot look for new partitions of %s", self._topic, exc_info=True)
+
+    def _explained(self, error: KafkaException) -> TimersError:
+        reason: KafkaError = error.args[0]
+        if reason.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
+            return TimersError(
+                f"no broker answers at {self._brokers}: is it running, and is TIMERS_BROKERS right? "
+                "(timers broker start runs one here.)"
+            )
+        if reason.code() in _GONE:
+            return TimersError(f"topic {self._topic!r} is gone from {self._brokers}")
+        return TimersError(f"topic {self._topic!r} cannot be read: {reason.str()} ({reason.name()})")

@@ -1,0 +1,66 @@
+"""How people write times on the command line: ``90s``, ``1h30m``, RFC 3339, epoch seconds. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from timers.client.request import MAX_DUE_S, due_second
+from timers.errors import InvalidTimerError
+
+_UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION = re.compile(r"(?:(\d{1,11})w)?(?:(\d{1,11})d)?(?:(\d{1,11})h)?(?:(\d{1,11})m)?(?:(\d{1,11})s)?")
+_RFC3339 = re.compile(r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}:\d{2}:\d{2})(?:\.(\d+))?([Zz]|[+-]\d{2}:\d{2})?")
+
+
+def parse_duration(text: str) -> int:
+    """Seconds of a duration such as ``90s``, ``15m``, ``3d`` or ``1h30m``.
+
+    Raises:
+        InvalidTimerError: it is written otherwise; the sentence shows the forms.
+    """
+    found = _DURATION.fullmatch(text)
+    if not text or found is None:
+        hint = f" (did you mean {text}s?)" if re.fullmatch(r"\d{1,11}", text) else ""
+        raise InvalidTimerError(
+            f"{text!r} is not a duration{hint}: write 90s, 15m, 2h, 3d, 1w, or several, large to small, such as 1h30m"
+        )
+    total_s = sum(int(count or 0) * unit_s for count, unit_s in zip(found.groups(), _UNITS_S.values(), strict=True))
+    if total_s > MAX_DUE_S:
+        raise InvalidTimerError(f"{text!r} is {total_s} seconds, which ends after the year 5138")
+    return total_s
+
+
+def parse_due(text: str) -> int:
+    """Epoch second of an absolute time: RFC 3339 with an offset, or epoch seconds of up to 11 digits.
+
+    A fraction of a second is rounded up, so that the timer is not early.
+
+    Raises:
+        InvalidTimerError: it is written otherwise, names no offset, or is in milliseconds (with the corrected number).
+    """
+    if re.fullmatch(r"\d{1,25}", text):
+        return due_second(int(text), None)
+    found = _RFC3339.fullmatch(text)
+    if found is None:
+        raise InvalidTimerError(
+            f"{text!r} is not a time: write RFC 3339, such as 2030-01-31T12:00:00Z or 2030-01-31T12:00:00+02:00, "
+            "or epoch seconds, such as 1896091200"
+        )
+    day, clock, fraction, offset = found.groups()
+    if offset is None:
+        raise InvalidTimerError(
+            f"{text!r} names no offset, so it is no instant: add Z for UTC, or an offset such as +02:00"
+        )
+    try:
+        at = datetime.fromisoformat(f"{day}T{clock}{'+00:00' if offset in 'Zz' else offset}")
+    except ValueError as error:
+        raise InvalidTimerError(f"{text!r} is not a time: {error}") from error
+    begun = any(digit != "0" for digit in fraction or "")  # by hand: datetime cuts off what is finer than microseconds
+    due_s = due_second(at, None)
+    return due_s + 1 if begun else due_s
+
+
+def format_due(due_s: int) -> str:
+    """RFC 3339 in UTC, as far as Python's calendar goes (the year 9999; due seconds end in 5138)."""
+    return datetime.fromtimestamp(due_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,44 @@
+"""``timers watch``: what arrives on a topic, a line each."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from timers.settings import Settings
+from timers.wire import topics
+
+_LOOK_AGAIN_S = 1.0
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("topic")
+@click.option("--from-beginning", is_flag=True, help="Start with the oldest record, not with the next one.")
+@click.option("--count", "-n", type=click.IntRange(min=1), help="End after this many records.")
+@click.option("--json", "as_json", is_flag=True, help="Everything about each record, as one JSON object a line.")
+def watch(topic: str, from_beginning: bool, count: int | None, as_json: bool) -> None:
+    """Print the callbacks that arrive on TOPIC: fired topic=T key=K due=S lag_ms=N.
+
+    Only committed records are shown. lag_ms is the record's timestamp less the start of its due second; it is the
+    broker's time where the topic has message.timestamp.type=LogAppendTime.
+    """
+    if not topics.is_legal(topic):
+        raise click.BadParameter(f"{topic!r} is not a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
+    settings = Settings.load()
+
+    from timers.cli.tail import Tail  # not at the top: `--help` needs no librdkafka
+
+    with Tail(settings.brokers, topic, from_beginning=from_beginning) as tail:
+        if not tail.opened():
+            click.echo(f"waiting for topic {topic!r}, which does not exist yet at {settings.brokers} ...", err=True)
+            while not tail.opened():
+                time.sleep(_LOOK_AGAIN_S)
+        seen = 0
+        for arrival in tail:
+            if arrival is None:
+                continue
+            click.echo(arrival.json() if as_json else arrival.line())  # echo flushes, also into a pipe
+            seen += 1
+            if seen == count:
+                return

@@ -1,0 +1,41 @@
+"""``timers worker``: shorthand for the plain Faust command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from timers.settings import Settings
+
+
+def faust_command(options: tuple[str, ...], settings: Settings) -> list[str]:
+    """The Faust command line of a worker: ours where ``options`` do not say otherwise."""
+    command = [sys.executable, "-m", "faust", "-A", "timers.app", "worker"]
+    if not _given(options, "--loglevel", "-l"):
+        command += ["-l", "info"]
+    if not _given(options, "--web-port", "-p"):
+        command += ["--web-port", str(settings.web_port)]
+    return [*command, *options]
+
+
+def _given(options: tuple[str, ...], long: str, short: str) -> bool:
+    return any(option == long or option.startswith((f"{long}=", short)) for option in options)
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"], "ignore_unknown_options": True, "allow_extra_args": True}
+)
+@click.argument("options", metavar="[FAUST WORKER OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
+def worker(options: tuple[str, ...]) -> None:
+    """Run the worker, which fires timers: faust -A timers.app worker -l info.
+
+    Options go to Faust as they are (`faust worker --help` lists them). Ctrl-C or SIGTERM stops it cleanly. More workers
+    share the load; on one machine each needs its own TIMERS_WEB_PORT.
+    """
+    command = faust_command(
+        options, Settings.load()
+    )  # a wrong setting is one sentence here, not a traceback of Faust's
+    sys.stdout.flush()
+    os.execv(command[0], command)

@@ -1,0 +1,145 @@
+"""The librdkafka properties of our producers, and its errors as sentences."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from timers.errors import InvalidTimerError, PublishError, SettingsError, TimersError
+from timers.settings import Settings
+from timers.wire import topics
+
+DEFAULT_TIMEOUT_S = 30.0
+HEADER_ROOM_BYTES = 65_536
+"""What key and headers may take beside the request's value."""
+
+_METADATA_REFRESH_MS = 60_000
+_QUEUE_MESSAGES = 500_000
+_QUEUE_KBYTES = 262_144
+
+_OURS = {
+    "bootstrap.servers": "the argument brokers says where to connect",
+    "acks": "a timer counts as scheduled when all in-sync replicas have it",
+    "request.required.acks": "a timer counts as scheduled when all in-sync replicas have it",
+    "enable.idempotence": "without it a retry is a second timer",
+    "transactional.id": "the client does not publish in transactions",
+    "allow.auto.create.topics": "the worker creates the request topic, with unlimited retention",
+    "partitioner": "requests are spread over all partitions whatever their key",
+    "message.timeout.ms": "use the argument timeout_s",
+    "delivery.timeout.ms": "use the argument timeout_s",
+    "delivery.report.only.error": "use schedule_many(..., ids=False)",
+}
+_UNREACHABLE = {
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError.REQUEST_TIMED_OUT,
+}
+_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+
+_log = logging.getLogger("timers.client")
+_log.addHandler(logging.NullHandler())  # librdkafka's log goes where the application sends it, not to its stderr
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where requests go and how. Arguments as in :class:`timers.client.TimersClient`; see :meth:`resolve`."""
+
+    brokers: str
+    request_topic: str
+    timeout_s: float
+    max_request_bytes: int
+    extra: Mapping[str, Any]
+
+    @classmethod
+    def resolve(
+        cls,
+        brokers: str | None,
+        request_topic: str | None,
+        producer_config: Mapping[str, Any] | None,
+        timeout_s: float,
+        max_request_bytes: int | None,
+    ) -> Connection:
+        """Fill in from the environment what was not given.
+
+        Raises:
+            SettingsError: something is wrong, or a property would break a promise.
+        """
+        settings = Settings.load()
+        topic = request_topic or settings.request_topic
+        if not topics.is_legal(topic):
+            raise SettingsError(f"request_topic={topic!r} is not a legal topic name")
+        if not 0.1 <= timeout_s <= 3600:
+            raise SettingsError(f"timeout_s={timeout_s!r} is not a number of seconds between 0.1 and 3600 (try 30)")
+        extra = dict(producer_config or {})
+        for name in sorted(_OURS.keys() & extra.keys()):
+            raise SettingsError(f"producer_config may not set {name!r}: {_OURS[name]}")
+        limit = max_request_bytes or settings.max_request_bytes
+        return cls(brokers or settings.brokers, topic, timeout_s, limit, extra)
+
+    def producer(self, *, linger_ms: int, **more: Any) -> Producer:
+        """An idempotent producer that spreads requests over all partitions.
+
+        Raises:
+            SettingsError: librdkafka does not know a property or its value.
+        """
+        config: dict[str, Any] = {
+            "bootstrap.servers": self.brokers,
+            "client.id": "timers-client",
+            "linger.ms": linger_ms,
+            "message.max.bytes": self.max_request_bytes + HEADER_ROOM_BYTES,
+            "queue.buffering.max.messages": _QUEUE_MESSAGES,
+            "queue.buffering.max.kbytes": _QUEUE_KBYTES,
+            "topic.metadata.refresh.interval.ms": _METADATA_REFRESH_MS,
+            **self.extra,
+            # A request topic that sprang up by itself would have the broker's default retention, and lose every timer
+            # that is further away than that. librdkafka calls this a consumer's property, but its producer heeds it.
+            "allow.auto.create.topics": False,
+            "acks": "all",
+            "enable.idempotence": True,
+            "partitioner": "random",
+            "message.timeout.ms": int(self.timeout_s * 1000),
+            **more,
+        }
+        try:
+            return Producer(config, logger=_log)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise SettingsError(f"producer_config {dict(self.extra)!r}: {_text(error)}") from error
+
+    def explain(self, error: KafkaError) -> TimersError:
+        """librdkafka's error as one sentence with the way out."""
+        code = error.code()
+        topic = self.request_topic
+        if error.fatal():
+            return PublishError(f"the producer cannot go on ({error.str()}): open a new client")
+        if code in _UNREACHABLE:
+            return self.unreachable()
+        if code in _NO_TOPIC:
+            return PublishError(f"topic {topic!r} does not exist at {self.brokers}: start a worker, which creates it")
+        if code == KafkaError.MSG_SIZE_TOO_LARGE:
+            return InvalidTimerError(
+                f"the request with its headers is larger than the limit, which is {self.max_request_bytes} bytes "
+                f"(TIMERS_MAX_REQUEST_BYTES) and {HEADER_ROOM_BYTES} for headers here, and max.message.bytes of topic "
+                f"{topic!r} at the broker: send a reference instead of the data"
+            )
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return PublishError(f"this client may not write to topic {topic!r}: it needs the ACLs WRITE and DESCRIBE")
+        return PublishError(f"the broker did not take the request to {topic!r}: {error.str()} ({error.name()})")
+
+    def unreachable(self) -> PublishError:
+        """No broker answered in time."""
+        return PublishError(
+            f"no broker at {self.brokers} acknowledged within {self.timeout_s:g} s: is it running, and is "
+            "TIMERS_BROKERS right? (timers broker start runs one here.) What was already sent may still be taken"
+        )
+
+
+def _text(error: Exception) -> str:
+    first = error.args[0] if error.args else error
+    return first.str() if isinstance(first, KafkaError) else str(first)

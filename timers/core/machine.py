@@ -1,0 +1,293 @@
+"""One partition of a request topic as a state machine over its log: the one idea of this system.
+
+::
+
+    pending = requests with offset < next_offset and key > fired_through
+
+Everything below is a way to keep that sentence true while the process may die between any two lines. The numbers in
+brackets are the rules of the design; the simulator (:mod:`timers.testing`) breaks them one by one and must notice.
+
+A machine is not thread-safe: one thread owns it. So nothing is accepted between the scan of a chunk and its delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.ports import Decoder, Outbox, Store
+from timers.core.progress import Progress
+from timers.core.timer import Decoded, Fetched, Rejected, RowsByDue, Tick
+
+MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
+"""Name, in the progress history, of the one setting that acceptance depends on."""
+
+CLOCK_STEP_BACK_S = 2
+"""A broker clock this far behind what has fired is wrong, not merely skewed: acceptance waits (rule 10)."""
+
+
+class OutOfPlace(Exception):
+    """A fetch does not continue where the machine stands: read again from ``position``."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(f"expected a fetch from offset {position}")
+        self.position = position
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one machine."""
+
+    chunk_timers: int
+    """Most timers in one transaction, give or take one stored group."""
+    chunk_bytes: int
+    """Most callback bytes in one transaction, give or take one stored group."""
+    max_request_bytes: int
+    """Largest request value accepted."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What this machine has done since it was opened; read by metrics from another thread."""
+
+    accepted: int = 0
+    fired: int = 0
+    late: int = 0
+    rejected: int = 0
+    replayed: int = 0
+    commits: int = 0
+
+
+class Machine:
+    """Accepts requests and fires them when their second has begun.
+
+    Attributes:
+        progress: what the last commit said, plus what has moved since without needing a commit.
+        counts: totals since opening.
+    """
+
+    def __init__(self, progress: Progress, decode: Decoder, store: Store, outbox: Outbox, limits: Limits) -> None:
+        # [1] Everything that the store holds may fire, so next_offset covers it. Right only because whatever a batch
+        # emits is committed before the batch is stored [2]: what the store has beyond the progress emitted nothing.
+        next_offset = max(progress.next_offset, store.applied)
+        self.progress = replace(progress, next_offset=next_offset).with_setting(
+            MAX_REQUEST_BYTES, limits.max_request_bytes
+        )
+        self.counts = Counts()
+        self._committed = progress
+        self._decode = decode
+        self._store = store
+        self._outbox = outbox
+        self._limits = limits
+        self._tick: Tick | None = None
+        self._held = False
+
+    @property
+    def position(self) -> int:
+        """Offset that the next fetch must begin at, or before."""
+        return self._store.applied
+
+    @property
+    def recovering(self) -> bool:
+        """Still re-reading what was accepted before: nothing may fire yet."""
+        return self._store.applied < self.progress.next_offset
+
+    @property
+    def held(self) -> bool:
+        """The broker's clock stands before what has already fired: accepting now could fire early (rule 10)."""
+        return self._held
+
+    @property
+    def may_accept(self) -> bool:
+        """A replay needs no clock; new requests need one, since late ones fire at once."""
+        return self.recovering or (self._tick is not None and not self._held)
+
+    @property
+    def pending(self) -> int:
+        """Timers stored and not yet fired."""
+        return self._store.pending
+
+    @property
+    def oldest_due_s(self) -> int | None:
+        """Due second of the next timer to fire."""
+        return self._store.oldest_due_s()
+
+    # ---- requests -----------------------------------------------------------------------------------------------
+
+    def accept(self, fetched: Fetched) -> None:
+        """Take in one fetch.
+
+        Raises:
+            OutOfPlace: there is a gap before it; nothing was changed.
+            Aborted: its output could not be committed; nothing was changed, the same fetch may be given again.
+        """
+        position = self.position
+        if fetched.from_offset > position:  # [7] a fetch before this one was dropped on the way
+            raise OutOfPlace(position)
+        if fetched.to_offset <= position:
+            return
+        records: Sequence[Any] = fetched.records
+        if records and records[0].offset < position:
+            records = [record for record in records if record.offset >= position]
+        end_of_replay = self.progress.next_offset
+        if not self.recovering:
+            self._accept_new(records, fetched.to_offset)
+        elif fetched.to_offset <= end_of_replay:
+            self._replay(records, fetched.to_offset)
+        else:
+            self._replay([record for record in records if record.offset < end_of_replay], end_of_replay)
+            if not self.may_accept:
+                raise OutOfPlace(end_of_replay)
+            self._accept_new([record for record in records if record.offset >= end_of_replay], fetched.to_offset)
+
+    def _replay(self, records: Sequence[Any], to_offset: int) -> None:
+        """Take in again what was accepted before: the same decisions, outputs discarded."""
+        decoded = self._read(records, to_offset)
+        _, waiting = self._split_late(decoded.rows)
+        self._store.write(waiting, to_offset)
+        self.counts.replayed += len(records)
+
+    def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
+        decoded = self._read(records, to_offset)
+        late, waiting = self._split_late(decoded.rows)
+        after = replace(self.progress, next_offset=to_offset)
+        if late or decoded.rejected:
+            self._emit(late, decoded.rejected, after)  # [2] output is committed before the batch is stored
+        self._store.write(waiting, to_offset)
+        self.progress = after
+        self.counts.accepted += len(records) - len(decoded.rejected)
+
+    def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
+        """Decode with the settings that were in force where each record stands [4]."""
+        if not records:
+            return Decoded()
+        start = records[0].offset
+        cuts = self.progress.boundaries(start, to_offset)
+        if not cuts:
+            return self._decode(records, self._max_bytes_at(start))
+        decoded = Decoded()
+        for low, high in zip([start, *cuts], [*cuts, to_offset], strict=True):
+            part = self._decode([r for r in records if low <= r.offset < high], self._max_bytes_at(low))
+            for due_s, rows in part.rows.items():
+                decoded.rows.setdefault(due_s, []).extend(rows)
+            decoded.rejected.extend(part.rejected)
+        return decoded
+
+    def _max_bytes_at(self, offset: int) -> int:
+        return self.progress.setting_at(MAX_REQUEST_BYTES, offset, self._limits.max_request_bytes)
+
+    def _split_late(self, rows: RowsByDue) -> tuple[RowsByDue, RowsByDue]:
+        """Rows at or below ``fired_through``, whose turn is over, and the others."""
+        fired_s, fired_offset = self.progress.fired_through
+        if all(due_s > fired_s for due_s in rows):
+            return {}, rows
+        late: RowsByDue = {}
+        waiting: RowsByDue = {}
+        for due_s, group in rows.items():
+            if due_s > fired_s:
+                waiting[due_s] = group
+            elif due_s < fired_s:
+                late[due_s] = group
+            else:
+                passed = [row for row in group if row[0] <= fired_offset]
+                ahead = [row for row in group if row[0] > fired_offset]
+                if passed:
+                    late[due_s] = passed
+                if ahead:
+                    waiting[due_s] = ahead
+        return late, waiting
+
+    def _emit(self, late: RowsByDue, rejected: Sequence[Rejected], after: Progress) -> None:
+        assert self._tick is not None  # may_accept said so
+        self._outbox.begin()
+        for due_s in sorted(late):
+            self._outbox.fire(due_s, late[due_s], self._tick)
+        if rejected:
+            self._outbox.reject(rejected)
+        self._commit(after)
+        count = sum(map(len, late.values()))
+        self.counts.late += count
+        self.counts.fired += count
+        self.counts.rejected += len(rejected)
+
+    # ---- time ---------------------------------------------------------------------------------------------------
+
+    def observe(self, tick: Tick) -> None:
+        """Learn the time. Old and duplicate ticks change nothing; a missed second needs no tick of its own."""
+        fired_s = self.progress.fired_through[0]
+        self._held = tick.second < (fired_s if self._held else fired_s - CLOCK_STEP_BACK_S)
+        if self._tick is None or tick.append_ms > self._tick.append_ms:
+            self._tick = tick
+
+    def fire_chunk(self) -> bool:
+        """Fire the next chunk of what is due. Call until it returns False.
+
+        Returns:
+            Whether more is due.
+
+        Raises:
+            Aborted: nothing became visible and nothing has moved; call again.
+        """
+        tick = self._tick
+        if tick is None or self.recovering:
+            return False
+        start = self.progress.fired_through
+        second = tick.second
+        if second < start[0]:
+            return False
+        through: OrderKey = (second, MAX_OFFSET)
+        count = size = 0
+        full = False
+        for due_s, rows in self._store.scan(start, second):  # [3] each chunk is a fresh scan from fired_through
+            if full:
+                break
+            if not count:
+                self._outbox.begin()
+            full = self._outbox.fire(due_s, rows, tick)
+            count += len(rows)
+            size += sum([len(row[3]) for row in rows])
+            full = full or count >= self._limits.chunk_timers or size >= self._limits.chunk_bytes
+            last = (due_s, rows[-1][0])
+        else:
+            # The scan reached its end, and this thread accepted nothing meanwhile: the whole second is done [3].
+            full = False
+        if full:
+            through = last
+        after = replace(self.progress, fired_through=max(start, through))
+        if not count:
+            # Nothing fired, so nobody can have seen this yet: it becomes durable with the next commit.
+            self.progress = after
+            return False
+        self._commit(after)
+        self._store.delete(after.fired_through, count)  # [3] exactly (old, new], and only after the commit
+        self.counts.fired += count
+        return full
+
+    def commit_progress(self, *, even_if_idle: bool = False) -> bool:
+        """Make durable what was accepted since the last commit, so that lag tools and a new owner see it.
+
+        Args:
+            even_if_idle: commit also when only time has passed, so that a new owner starts from a recent second.
+
+        Returns:
+            Whether there was something to commit.
+
+        Raises:
+            Aborted: nothing became visible; call again.
+        """
+        behind = self._committed.next_offset != self.progress.next_offset or (
+            even_if_idle and self._committed != self.progress
+        )
+        if not behind or self.recovering:
+            return False
+        self._outbox.begin()
+        self._commit(self.progress)
+        return True
+
+    def _commit(self, after: Progress) -> None:
+        self._outbox.commit(after)
+        # Memory moves only after the commit [2].
+        self.progress = self._committed = after
+        self.counts.commits += 1

@@ -1,0 +1,50 @@
+"""How far a machine has come: what every transaction carries, and all that a new owner needs besides the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from timers.core.keys import NEVER, OrderKey
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A setting that acceptance depends on, and the first offset it held for."""
+
+    name: str
+    from_offset: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """State of one machine as committed: pending = requests below ``next_offset`` with a key above ``fired_through``."""
+
+    next_offset: int = 0
+    """Offset of the first request not yet accepted."""
+
+    fired_through: OrderKey = NEVER
+    """Key of the last timer fired."""
+
+    settings: tuple[SettingChange, ...] = ()
+    """History of the settings of acceptance, oldest first: a replay must decide as the first reading did."""
+
+    def setting_at(self, name: str, offset: int, default: int) -> int:
+        """Value that setting ``name`` had for the record at ``offset``."""
+        value = default
+        for change in self.settings:
+            if change.name == name and change.from_offset <= offset:
+                value = change.value
+        return value
+
+    def with_setting(self, name: str, value: int) -> Progress:
+        """The same, with ``name`` = ``value`` for everything not yet accepted."""
+        known = [change for change in self.settings if change.name == name]
+        if known and known[-1].value == value:
+            return self
+        return replace(self, settings=(*self.settings, SettingChange(name, self.next_offset, value)))
+
+    def boundaries(self, from_offset: int, to_offset: int) -> list[int]:
+        """Offsets inside (from, to) at which a setting changed: records on either side are read differently."""
+        inside = {change.from_offset for change in self.settings if from_offset < change.from_offset < to_offset}
+        return sorted(inside)

@@ -1,0 +1,60 @@
+"""When to tick: the broker's phase, learned from delivery reports.
+
+The broker's clock decides when a second begins. A report says what that clock showed (to the millisecond) somewhere
+between sending and acknowledgement; so the oscillator knows the broker's time to within one round trip, whatever its
+own clock shows, and ticks just after the second turns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GUARD_S = 0.001
+"""Aim this far behind the turn: append times are whole milliseconds."""
+
+FORGET_S = 60.0
+"""A fast round trip is believed for this long: clocks drift apart."""
+
+
+@dataclass(slots=True)
+class Phase:
+    """Estimate of the broker's clock as monotonic time + offset.
+
+    All arguments are seconds of one monotonic clock, but for ``append_ms``.
+    """
+
+    offset_s: float | None = None
+    _spread_s: float = 0.0
+    _learned_s: float = 0.0
+
+    def observe(self, sent_s: float, acked_s: float, append_ms: int) -> None:
+        """Learn from one delivery report: the broker showed ``append_ms`` between ``sent_s`` and ``acked_s``.
+
+        The offset lies between append - acked and append - sent (+ 1 ms). The narrower the span, the better the
+        knowledge: a wide one is used only when it contradicts what is known, or when that has grown old.
+        """
+        append_s = append_ms / 1000
+        low, high = append_s - acked_s, append_s - sent_s + 0.001
+        known = self.offset_s
+        fits = known is not None and low <= known <= high
+        if fits and high - low >= self._spread_s and acked_s - self._learned_s < FORGET_S:
+            return
+        # The broker stamps a record before it waits for replicas, so nearer to the sending: two thirds up the span.
+        self.offset_s = low + (high - low) * 2 / 3
+        self._spread_s = high - low
+        self._learned_s = acked_s
+
+    def next_turn(self, now_s: float) -> float:
+        """Monotonic time just after the broker's next second begins; ``now_s`` if nothing is known yet."""
+        if self.offset_s is None:
+            return now_s
+        broker_s = now_s + self.offset_s
+        return now_s + (int(broker_s) + 1 - broker_s) + GUARD_S
+
+    def is_early(self, append_ms: int, aimed_second: int) -> bool:
+        """Whether a tick that was meant to prove ``aimed_second`` came just before it began."""
+        return append_ms // 1000 < aimed_second
+
+    def second_at(self, now_s: float) -> int | None:
+        """The broker's second at ``now_s``, None if nothing is known yet."""
+        return None if self.offset_s is None else int(now_s + self.offset_s)

@@ -1,0 +1,75 @@
+"""A timer while it waits, and what is read from a request topic.
+
+On the hot path a timer is a plain tuple, :data:`Row`: no object per timer is built (a class instance costs more than
+everything else that happens to it). Rows travel in lists that share one due second.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+
+class Origin(NamedTuple):
+    """Where a timer came from when its own record does not say: a callback that failed and is tried again."""
+
+    timer_id: str
+    """Identity given to it when it was first accepted."""
+    due_s: int
+    """The due second first asked for."""
+    attempt: int
+    """How often sending it has failed."""
+
+
+Row: TypeAlias = tuple[int, str, str, bytes, Headers | None, Origin | None]
+"""(source offset, callback topic, callback key, callback value, headers or None, origin or None)"""
+
+RowsByDue: TypeAlias = dict[int, list[Row]]
+"""Due second -> its rows in ascending source offset."""
+
+
+class Rejected(NamedTuple):
+    """A request that cannot be read, kept whole for the dead letter."""
+
+    offset: int
+    code: str
+    message: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+@dataclass(slots=True)
+class Decoded:
+    """What a door made of some records of one partition."""
+
+    rows: RowsByDue = field(default_factory=dict)
+    rejected: list[Rejected] = field(default_factory=list)
+
+
+class Fetched(NamedTuple):
+    """Records of one partition, and the range of offsets they answer for.
+
+    Offsets have holes (transaction markers, aborted records, compaction): ``to_offset`` comes from the fetch, never
+    from the records.
+    """
+
+    from_offset: int
+    """First offset this fetch answers for, inclusive."""
+    to_offset: int
+    """End of the range, exclusive: where the next fetch begins."""
+    records: Sequence[Any]
+    """Records in ascending ``.offset``; opaque to the core, which only hands them to the door's decoder."""
+
+
+class Tick(NamedTuple):
+    """One observed passing of time."""
+
+    append_ms: int
+    """Epoch milliseconds at which the broker appended it. The only clock that decides anything."""
+
+    @property
+    def second(self) -> int:
+        """The epoch second that this tick proves to have begun."""
+        return self.append_ms // 1000

@@ -1,0 +1,54 @@
+"""A store in memory: for the simulator and for tests of what surrounds a machine."""
+
+from bisect import bisect_right, insort
+from collections.abc import Iterator
+
+from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.timer import Row, RowsByDue
+
+
+class MemoryStore:
+    """Rows in one sorted list; the simplest thing that obeys :class:`timers.core.ports.Store`."""
+
+    def __init__(self, group: int = 3) -> None:
+        self.applied = 0
+        self._rows: list[tuple[OrderKey, Row]] = []
+        self._group = group
+
+    @property
+    def pending(self) -> int:
+        """How many timers are stored."""
+        return len(self._rows)
+
+    def write(self, rows: RowsByDue, applied: int) -> None:
+        """Add rows and move ``applied``."""
+        for due_s, group in rows.items():
+            for row in group:
+                insort(self._rows, ((due_s, row[0]), row), key=lambda entry: entry[0])
+        self.applied = applied
+
+    def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
+        """Groups of at most ``group`` rows, so that chunks end inside a second too."""
+        key = lambda entry: entry[0]  # noqa: E731
+        entries = self._rows[
+            bisect_right(self._rows, after, key=key) : bisect_right(self._rows, (until_s, MAX_OFFSET), key=key)
+        ]
+        while entries:
+            due_s = entries[0][0][0]
+            group = [row for (due, _), row in entries[: self._group] if due == due_s]
+            entries = entries[len(group) :]
+            yield due_s, group
+
+    def delete(self, through: OrderKey, count: int) -> None:
+        """Forget every row at or below ``through``."""
+        end = bisect_right(self._rows, through, key=lambda entry: entry[0])
+        assert end == count, f"{end} rows at or below {through}, not {count}"
+        del self._rows[:end]
+
+    def oldest_due_s(self) -> int | None:
+        """Due second of the first row."""
+        return self._rows[0][0][0] if self._rows else None
+
+    def drop_through(self, fired_through: OrderKey) -> None:
+        """On opening: forget what has fired meanwhile."""
+        del self._rows[: bisect_right(self._rows, fired_through, key=lambda entry: entry[0])]

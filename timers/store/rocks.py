@@ -1,0 +1,238 @@
+"""A store on RocksDB: one database for each machine.
+
+Layout (format version :data:`FORMAT`), keys and values as bytes::
+
+    due_s (8, big-endian) | offset (8, big-endian)   ->  msgpack array of rows, all of that due second
+    0xFF "applied"                                   ->  8 bytes, big-endian
+    0xFF "pending"                                   ->  8 bytes, big-endian
+    0xFF "identity"                                  ->  text
+
+One entry holds all timers of one fetched batch that share a due second, under the key of the first of them. The next
+batch has higher offsets, so entries of a second never overlap and key order stays timer order. Against one entry a
+timer this saves 0.7 us of 1.9 us on the way in and more on the way out (``docs/adr/0002``); a lone timer is an entry of
+one row and costs what it did.
+
+The write-ahead log is on and is not synced: after a crash of the machine ``applied`` is a little older, consistently,
+and the rest is read from the request log again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteBufferManager,
+)
+
+from timers.core import keys
+from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.timer import Row, RowsByDue
+
+FORMAT = 1
+"""Version of the layout; part of the identity, so another version's store is rebuilt from the log."""
+
+GROUP_ROWS = 512
+"""Most rows in one entry: bounds how far a chunk can overshoot its limit."""
+
+GROUP_BYTES = 1024 * 1024
+"""Most callback bytes in one entry, give or take one row."""
+
+POINT_DELETES = 128
+"""Up to so many entries are deleted one by one. A range tombstone costs every later scan a little until the next flush,
+so one is written only where it replaces many."""
+
+_APPLIED = b"\xffapplied"
+_PENDING = b"\xffpending"
+_IDENTITY = b"\xffidentity"
+_ROWS_END = b"\xff"
+_U64 = struct.Struct(">Q")
+
+
+class RocksMemory:
+    """Memory shared by all stores of a worker: one block cache, and one bound for all write buffers together."""
+
+    def __init__(self, cache_bytes: int, write_buffer_bytes: int) -> None:
+        self.cache = Cache(cache_bytes)
+        self.write_buffers = WriteBufferManager(write_buffer_bytes, False)
+
+    def options(self) -> Options:
+        """Options of one store. RocksDB's and Faust's defaults are sized for a machine that runs nothing else."""
+        table = BlockBasedOptions()
+        table.set_block_cache(self.cache)
+        table.set_block_size(16 * 1024)
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_block_based_table_factory(table)
+        options.set_write_buffer_manager(self.write_buffers)
+        options.set_write_buffer_size(32 * 1024 * 1024)
+        options.set_max_write_buffer_number(3)
+        options.set_compression_type(DBCompressionType.lz4())
+        options.set_max_background_jobs(2)
+        options.set_max_open_files(256)
+        options.set_keep_log_file_num(2)
+        options.set_max_total_wal_size(256 * 1024 * 1024)
+        return options
+
+
+class RocksStore:
+    """Implements :class:`timers.core.ports.Store`. Open with :meth:`open`."""
+
+    def __init__(self, path: Path, db: Rdict) -> None:
+        self._path = path
+        self._db = db
+        self._pack = msgpack.Packer(use_bin_type=True).pack
+        self._applied = self._read_number(_APPLIED)
+        self._pending = self._read_number(_PENDING)
+        self._first_key = bytes(16)
+        self._scanned: list[bytes] = []
+
+    @classmethod
+    def open(cls, path: Path, identity: str, memory: RocksMemory) -> RocksStore:
+        """Open the store at ``path``; one that belongs to another log, app or format is wiped first.
+
+        Args:
+            path: a directory of this store's own; made if it is missing.
+            identity: names cluster, topic id, partition and app; the format version is added here.
+            memory: shared with the worker's other stores.
+        """
+        identity = f"format={FORMAT} {identity}"
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            db = Rdict(str(path), memory.options())
+            known = db.get(_IDENTITY)
+        except Exception as error:
+            if "lock" in str(error).lower():
+                raise
+            known, db = b"unreadable", None  # a cache that cannot be read is worth nothing: rebuild it
+        if known != identity.encode():
+            if db is not None:
+                db.close()
+            shutil.rmtree(path)
+            path.mkdir(parents=True)
+            db = Rdict(str(path), memory.options())
+            db.put(_IDENTITY, identity.encode())
+        return cls(path, db)
+
+    @property
+    def applied(self) -> int:
+        """Everything below this offset is in the store, as far as it was pending."""
+        return self._applied
+
+    @property
+    def pending(self) -> int:
+        """How many timers are stored."""
+        return self._pending
+
+    def write(self, rows: RowsByDue, applied: int) -> None:
+        """Add rows and move ``applied``, both or neither."""
+        batch = WriteBatch(raw_mode=True)
+        pending = self._pending
+        for due_s, group in rows.items():
+            pending += len(group)
+            if len(group) <= GROUP_ROWS and (len(group) == 1 or _size(group) <= GROUP_BYTES):
+                batch.put(keys.encode((due_s, group[0][0])), self._pack(group))
+            else:
+                for part in _parts(group):
+                    batch.put(keys.encode((due_s, part[0][0])), self._pack(part))
+        self._write(batch, pending, applied)
+
+    def _write(self, batch: WriteBatch, pending: int, applied: int) -> None:
+        if applied != self._applied:
+            batch.put(_APPLIED, _U64.pack(applied))
+        batch.put(_PENDING, _U64.pack(pending))
+        self._db.write(batch)
+        self._applied, self._pending = applied, pending
+
+    def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
+        """Groups of rows above ``after`` and due at or before ``until_s``: (due second, rows)."""
+        self._scanned = scanned = []
+        end = keys.encode((until_s, MAX_OFFSET))
+        unpack = msgpack.unpackb
+        for key, value in self._db.items(from_key=_next_key(after)):
+            if key > end:
+                return
+            scanned.append(key)
+            yield _U64.unpack_from(key)[0], unpack(value, use_list=False)
+
+    def delete(self, through: OrderKey, count: int) -> None:
+        """Forget every row at or below ``through``; ``count`` says how many these are."""
+        batch = WriteBatch(raw_mode=True)
+        end = _next_key(through)
+        gone = [key for key in self._scanned if key < end]
+        if len(gone) <= POINT_DELETES:
+            for key in gone:
+                batch.delete(key)
+        else:
+            batch.delete_range(self._first_key, end)
+        self._write(batch, self._pending - count, self._applied)
+        self._first_key = end
+        self._scanned = []
+
+    def drop_through(self, fired_through: OrderKey) -> None:
+        """On opening: forget what has fired since this store was written.
+
+        Another worker may have fired part of an entry, since it grouped the same rows otherwise: the rest is kept.
+        """
+        if fired_through == NEVER:
+            return
+        batch = WriteBatch(raw_mode=True)
+        pending = self._pending
+        fired_s, fired_offset = fired_through
+        for due_s, rows in self.scan(NEVER, fired_s):
+            rest = [row for row in rows if row[0] > fired_offset] if due_s == fired_s else []
+            pending -= len(rows) - len(rest)
+            batch.delete(self._scanned[-1])
+            if rest:
+                batch.put(keys.encode((due_s, rest[0][0])), self._pack(rest))
+        self._write(batch, pending, self._applied)
+
+    def oldest_due_s(self) -> int | None:
+        """Due second of the first row, None if there is none."""
+        for key in self._db.keys(from_key=self._first_key):
+            return None if key >= _ROWS_END else int(_U64.unpack_from(key)[0])
+        return None
+
+    def size_bytes(self) -> int:
+        """Bytes on disk, write-ahead log included."""
+        return sum(file.stat().st_size for file in self._path.iterdir() if file.is_file())
+
+    def close(self) -> None:
+        """Flush and release the directory's lock."""
+        self._db.close()
+
+    def _read_number(self, key: bytes) -> int:
+        value: Any = self._db.get(key)
+        return int(_U64.unpack(value)[0]) if value is not None else 0
+
+
+def _next_key(key: OrderKey) -> bytes:
+    """First 16 bytes above ``key``."""
+    due_s, offset = key
+    return keys.encode((due_s + 1, 0) if offset == MAX_OFFSET else (due_s, offset + 1))
+
+
+def _size(rows: list[Row]) -> int:
+    return sum([len(row[3]) for row in rows])
+
+
+def _parts(rows: list[Row]) -> Iterator[list[Row]]:
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        if part and (len(part) == GROUP_ROWS or size + len(row[3]) > GROUP_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += len(row[3])
+    yield part

@@ -1,0 +1,40 @@
+"""Dead letters: a request that could not be read or sent, whole, with a code and a sentence."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from timers.core.timer import Rejected
+from timers.wire import headers as h
+
+OVERHEAD_BYTES = 64 * 1024
+"""Our own topics and producers allow this much more than the largest request, for keys and headers."""
+
+
+class DeadLetter(NamedTuple):
+    """One record of the dead letter topic."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[h.Header]
+
+
+def encode(rejected: Rejected, source: str, max_bytes: int) -> DeadLetter:
+    """The record for ``rejected``: original key, value and headers, plus what was wrong and where it was read.
+
+    What does not fit in ``max_bytes`` goes as a stub with code and source: the original stays in the request topic.
+    """
+    ours: list[h.Header] = [
+        (h.TIMER_ERROR, rejected.code.encode()),
+        (h.TIMER_ERROR_MESSAGE, rejected.message.encode()),
+        (h.TIMER_SOURCE, source.encode()),
+    ]
+    if size(rejected.key, rejected.value, rejected.headers) + size(None, None, ours) > max_bytes:
+        return DeadLetter(None, None, ours)
+    return DeadLetter(rejected.key, rejected.value, [*rejected.headers, *ours])
+
+
+def size(key: bytes | None, value: bytes | None, headers: Sequence[h.Header]) -> int:
+    """Upper bound of a record's bytes in a batch (16 covers the varints of a header or of the record)."""
+    return (
+        16 + len(key or b"") + len(value or b"") + sum(16 + 4 * len(name) + len(data or b"") for name, data in headers)
+    )

@@ -1,0 +1,44 @@
+"""The progress record: key ``<topic>/<partition>``, value :class:`timers.v1.progress_pb2.Progress`."""
+
+from google.protobuf.message import DecodeError
+
+from timers.core.keys import NEVER
+from timers.core.progress import Progress, SettingChange
+from timers.errors import LogMismatch
+from timers.v1 import progress_pb2
+
+VERSION = 1
+
+
+def encode_key(topic: str, partition: int) -> bytes:
+    """Key of a machine's progress record."""
+    return f"{topic}/{partition}".encode()
+
+
+def encode(progress: Progress, topic_id: bytes) -> bytes:
+    """Value of a progress record. Inverse: :func:`decode`."""
+    message = progress_pb2.Progress(version=VERSION, topic_id=topic_id, next_offset=progress.next_offset)
+    if progress.fired_through != NEVER:
+        message.fired_due_s, message.fired_offset = progress.fired_through
+    for change in progress.settings:
+        message.settings.add(name=change.name, from_offset=change.from_offset, value=str(change.value))
+    return message.SerializeToString()
+
+
+def decode(value: bytes) -> tuple[Progress, bytes]:
+    """Progress and the id of the topic it speaks of.
+
+    Raises:
+        LogMismatch: the record is not one that this version can read.
+    """
+    try:
+        message = progress_pb2.Progress.FromString(value)
+    except DecodeError:
+        raise LogMismatch("a progress record cannot be read: the progress topic holds something else") from None
+    if message.version != VERSION:
+        raise LogMismatch(
+            f"a progress record has version {message.version}, this build reads {VERSION}: run the build that wrote it"
+        )
+    fired = (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER
+    settings = tuple(SettingChange(c.name, c.from_offset, int(c.value)) for c in message.settings)
+    return Progress(message.next_offset, fired, settings), message.topic_id

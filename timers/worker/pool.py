@@ -1,0 +1,281 @@
+"""All machines of this worker: opened when partitions are assigned, closed when they are revoked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from timers.core.machine import Limits
+from timers.core.machine import Machine as CoreMachine
+from timers.core.ports import Decoder
+from timers.core.progress import Progress
+from timers.core.timer import Fetched, Tick
+from timers.settings import Settings
+from timers.store.rocks import RocksMemory, RocksStore
+from timers.worker.outbox import KafkaOutbox, ProducerLost
+from timers.worker.progress_log import Machine, ProgressLog
+from timers.worker.runner import Runner
+from timers.worker.targets import Targets
+from timers.worker.topics import Cluster
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+CLOSE_TIMEOUT_S = 20.0
+"""Longer than a transaction may last."""
+
+
+@dataclass(frozen=True)
+class Events:
+    """What the pool tells the transport and the app. Called on the event loop."""
+
+    pressure: Callable[[Machine, bool], None]
+    rewind: Callable[[Machine, int], None]
+    failed: Callable[[BaseException], None]
+
+
+class Pool:
+    """Owns the machines. All methods run on the event loop; blocking work goes to threads.
+
+    Args:
+        settings: of the worker.
+        decoders: request topic -> door that reads it.
+    """
+
+    def __init__(self, settings: Settings, decoders: dict[str, Decoder], memory: RocksMemory) -> None:
+        self._settings = settings
+        self._decoders = decoders
+        self._memory = memory
+        self._limits = Limits(settings.chunk_timers, settings.chunk_bytes, settings.max_request_bytes)
+        self._runners: dict[Machine, Runner] = {}
+        self._lock = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(thread_name_prefix="timers-open")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._cluster: Cluster | None = None
+        self._targets: Targets | None = None
+        self._events: Events | None = None
+        self._last_tick: Tick | None = None
+        self._assigned_at = monotonic()
+        self._ready_said = True
+
+    @property
+    def runners(self) -> dict[Machine, Runner]:
+        """Open machines."""
+        return self._runners
+
+    @property
+    def recovered(self) -> bool:
+        """Whether every machine fires."""
+        return all(not runner.machine.recovering for runner in self._runners.values())
+
+    def bind(self, cluster: Cluster, events: Events) -> None:
+        """Say which cluster this is and who listens. Before the first :meth:`assign`."""
+        self._loop = asyncio.get_running_loop()
+        self._cluster = cluster
+        self._targets = Targets(self._settings)
+        self._events = events
+
+    def owns(self, topic: str) -> bool:
+        """Whether partitions of ``topic`` have machines."""
+        return topic in self._decoders
+
+    # ---- ownership ----------------------------------------------------------------------------------------------
+
+    async def assign(self, machines: Iterable[Machine]) -> dict[Machine, int]:
+        """Open what is not open yet.
+
+        Returns:
+            Where each machine's consumer must read from.
+
+        Raises:
+            LogMismatch: a log is not the one its progress speaks of.
+            Fenced: a machine was taken over while it was opened.
+        """
+        wanted = set(machines)
+        async with self._lock:
+            fresh = sorted(wanted - self._runners.keys())
+            if fresh:
+                self._assigned_at = monotonic()
+                self._ready_said = False
+                await self._open(fresh)
+            return {machine: self._runners[machine].machine.position for machine in wanted}
+
+    async def _open(self, fresh: list[Machine]) -> None:
+        stops = {machine: threading.Event() for machine in fresh}
+        outboxes = {
+            machine: KafkaOutbox(self._settings, *machine, self._the(self._targets), stops[machine])
+            for machine in fresh
+        }
+        # First fence every former owner, then read: only then is the newest progress final.
+        await asyncio.gather(*(self._in_thread(outbox.open) for outbox in outboxes.values()))
+        opened = await self._in_thread(self._open_stores, fresh)
+        for machine, (progress, store) in opened.items():
+            outbox = outboxes[machine]
+            core = CoreMachine(progress, self._decoders[machine[0]], store, outbox, self._limits)
+            name = "/".join(map(str, machine))
+            runner = Runner(name, core, _closer(store, outbox), stops[machine], _Listener(self, machine))
+            self._runners[machine] = runner
+            outbox.bind(self._the(self._cluster).topic_ids[machine[0]], self._progress_partition(machine))
+            if self._last_tick is not None:
+                runner.tick(self._last_tick)
+            runner.start()
+
+    def _open_stores(self, fresh: list[Machine]) -> dict[Machine, tuple[Progress, RocksStore]]:
+        """Blocks."""
+        cluster = self._the(self._cluster)
+        log = ProgressLog(self._settings, cluster)
+        opened: dict[Machine, tuple[Progress, RocksStore]] = {}
+        try:
+            for machine, progress in log.read(fresh).items():
+                topic, partition = machine
+                app = quote(self._settings.app_id, safe="")
+                path = (
+                    self._settings.data_dir
+                    / f"worker-{self._settings.worker_id}"
+                    / f"app-{app}"
+                    / topic
+                    / str(partition)
+                )
+                identity = (
+                    f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} {topic}/{partition} app={app}"
+                )
+                store = RocksStore.open(path, identity, self._memory)
+                store.drop_through(progress.fired_through)
+                start = log.check_start(machine, store.applied)
+                if start != store.applied:
+                    store.write({}, start)
+                opened[machine] = progress, store
+        except BaseException:
+            for _, store in opened.values():
+                store.close()
+            raise
+        finally:
+            log.close()
+        return opened
+
+    def _progress_partition(self, machine: Machine) -> int:
+        return machine[1] % self._the(self._cluster).partitions[self._settings.progress_topic]
+
+    async def revoke(self, machines: Iterable[Machine]) -> None:
+        """Close machines: each ends its present transaction, then lets go of store and producer."""
+        async with self._lock:
+            closing = [runner for machine in machines if (runner := self._runners.pop(machine, None))]
+            for runner in closing:
+                runner.stop()
+            ended = await asyncio.gather(*(self._in_thread(runner.join, CLOSE_TIMEOUT_S) for runner in closing))
+            for runner, done in zip(closing, ended, strict=True):
+                if not done:
+                    logger.error("%s did not end within %d s", runner.name, CLOSE_TIMEOUT_S)
+
+    async def close(self) -> None:
+        """Close all machines. Faust sends no revoked signal when it stops, so the app calls this."""
+        await self.revoke(list(self._runners))
+        self._threads.shutdown(wait=False)
+
+    # ---- flow ---------------------------------------------------------------------------------------------------
+
+    def deliver(self, machine: Machine, fetched: Fetched) -> None:
+        """Hand a fetch to its machine. One for a machine that is gone is dropped: its next owner reads it again."""
+        runner = self._runners.get(machine)
+        if runner is not None:
+            runner.deliver(fetched)
+
+    def tick(self, tick: Tick) -> None:
+        """Hand the time to every machine, whichever oscillator partition it came from."""
+        self._last_tick = tick
+        for runner in self._runners.values():
+            runner.tick(tick)
+
+    # ---- what runners say, moved to the event loop ------------------------------------------------------------------
+
+    def on_pressure(self, machine: Machine, high: bool) -> None:
+        """Pause or resume a partition."""
+        self._the(self._events).pressure(machine, high)
+
+    def on_out_of_place(self, machine: Machine, position: int) -> None:
+        """Read a partition again from where its machine stands."""
+        logger.warning("%s/%d: a fetch was dropped on the way; reading again from offset %d", *machine, position)
+        self._the(self._events).rewind(machine, position)
+
+    def on_recovered(self, machine: Machine, seconds: float) -> None:
+        """Say what was recovered, and once all machines fire, that the worker is ready."""
+        runner = self._runners.get(machine)
+        if runner is None:
+            return
+        core = runner.machine
+        replayed = core.counts.replayed
+        rate = f", {replayed / seconds:,.0f}/s" if replayed and seconds else ""
+        logger.info(
+            "recovered %s: %d pending, %d records read again in %.2f s%s",
+            runner.name,
+            core.pending,
+            replayed,
+            seconds,
+            rate,
+        )
+        if self.recovered and not self._ready_said:
+            self._ready_said = True
+            pending = sum(runner.machine.pending for runner in self._runners.values())
+            logger.info(
+                "ready: %d partitions, %d timers pending, %.2f s after assignment",
+                len(self._runners),
+                pending,
+                monotonic() - self._assigned_at,
+            )
+
+    async def on_failed(self, machine: Machine, error: BaseException) -> None:
+        """Open a machine again whose producer was lost; anything else ends the worker."""
+        if isinstance(error, ProducerLost) and machine in self._runners:
+            logger.warning("%s; opening %s/%d again", error, *machine)
+            await self.revoke([machine])
+            positions = await self.assign([machine])
+            self._the(self._events).rewind(machine, positions[machine])
+            return
+        self._the(self._events).failed(error)
+
+    # ---- small ones -------------------------------------------------------------------------------------------------
+
+    async def _in_thread(self, call: Callable[..., _T], *args: Any) -> _T:
+        return await self._the(self._loop).run_in_executor(self._threads, call, *args)
+
+    @staticmethod
+    def _the(part: _T | None) -> _T:
+        assert part is not None, "bind() comes first"
+        return part
+
+
+class _Listener:
+    """Moves a runner's words to the event loop."""
+
+    def __init__(self, pool: Pool, machine: Machine) -> None:
+        self._pool = pool
+        self._machine = machine
+        self._loop = asyncio.get_running_loop()
+
+    def on_pressure(self, runner: Runner, high: bool) -> None:
+        self._loop.call_soon_threadsafe(self._pool.on_pressure, self._machine, high)
+
+    def on_out_of_place(self, runner: Runner, position: int) -> None:
+        self._loop.call_soon_threadsafe(self._pool.on_out_of_place, self._machine, position)
+
+    def on_recovered(self, runner: Runner, seconds: float) -> None:
+        self._loop.call_soon_threadsafe(self._pool.on_recovered, self._machine, seconds)
+
+    def on_failed(self, runner: Runner, error: BaseException) -> None:
+        asyncio.run_coroutine_threadsafe(self._pool.on_failed(self._machine, error), self._loop)
+
+
+def _closer(store: RocksStore, outbox: KafkaOutbox) -> Callable[[], None]:
+    def close() -> None:
+        outbox.close()
+        store.close()
+
+    return close

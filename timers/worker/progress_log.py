@@ -1,0 +1,164 @@
+"""Reading back how far machines have come, and checking that their logs still hold what that speaks of."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+
+from timers.core.progress import Progress
+from timers.errors import LogMismatch
+from timers.settings import Settings
+from timers.wire import progress as progress_record
+from timers.worker.kafka import librdkafka
+from timers.worker.topics import Cluster
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 15.0
+"""Longer than a transaction may last: somebody else's open one can hold back the end of a progress partition."""
+
+TAIL_RECORDS = 2_000
+"""A running machine's newest progress stands near the end; only if it does not, the whole partition is read."""
+
+Machine = tuple[str, int]
+"""(request topic, partition)"""
+
+
+class ProgressLog:
+    """A reader of the progress topic and of the ends of request logs. Blocks: not for the event loop."""
+
+    def __init__(self, settings: Settings, cluster: Cluster) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._consumer = Consumer(
+            {
+                **librdkafka(settings),
+                "group.id": settings.app_id,
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 50,
+                "auto.offset.reset": "error",
+            }
+        )
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+    def partition_of(self, machine: Machine) -> int:
+        """Partition of the progress topic that holds this machine's records."""
+        return machine[1] % self._cluster.partitions[self._settings.progress_topic]
+
+    def read(self, machines: Iterable[Machine]) -> dict[Machine, Progress]:
+        """Newest committed progress of each machine, checked against its log.
+
+        Call after the machines' former owners are fenced: what they left open is then decided.
+
+        Raises:
+            LogMismatch: a log does not hold what the progress speaks of, or progress is missing.
+            KafkaException: the brokers do not answer.
+        """
+        wanted = {progress_record.encode_key(*machine): machine for machine in machines}
+        by_partition: dict[int, dict[bytes, Machine]] = {}
+        for key, machine in wanted.items():
+            by_partition.setdefault(self.partition_of(machine), {})[key] = machine
+        found: dict[Machine, tuple[Progress, bytes]] = {}
+        for partition, keys in by_partition.items():
+            low, high = self._ends(self._settings.progress_topic, partition)
+            records = self._read_back(partition, max(low, high - TAIL_RECORDS), high, keys)
+            if len(records) < len(keys) and high - low > TAIL_RECORDS:
+                records = self._read_back(partition, low, high, keys)
+            for key, value in records.items():
+                found[keys[key]] = progress_record.decode(value)
+        return {machine: self._checked(machine, found.get(machine)) for machine in wanted.values()}
+
+    def _ends(self, topic: str, partition: int) -> tuple[int, int]:
+        low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
+        return low, high
+
+    def _read_back(self, partition: int, start: int, end: int, keys: dict[bytes, Any]) -> dict[bytes, bytes]:
+        """Newest committed value of each key between two offsets."""
+        newest: dict[bytes, bytes] = {}
+        if start >= end:
+            return newest
+        topic = self._settings.progress_topic
+        self._consumer.assign([TopicPartition(topic, partition, start)])
+        try:
+            give_up = monotonic() + TIMEOUT_S
+            while monotonic() < give_up:
+                message = self._consumer.poll(TIMEOUT_S)
+                if message is None:
+                    break
+                error = message.error()
+                if error is None:
+                    if message.key() in keys:
+                        newest[message.key()] = message.value()
+                        give_up = monotonic() + TIMEOUT_S
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                # The end is reached when nothing committed or open is left before it, markers included.
+                elif message.offset() >= end:
+                    return newest
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {topic}/{partition} up to offset {end}"))
+        finally:
+            self._consumer.unassign()
+
+    def _checked(self, machine: Machine, found: tuple[Progress, bytes] | None) -> Progress:
+        topic, partition = machine
+        low, high = self._ends(topic, partition)
+        if found is not None:
+            progress, topic_id = found
+            if topic_id != self._cluster.topic_ids[topic]:
+                logger.warning(
+                    "topic %s was deleted and created again: %s/%d starts from its beginning", topic, topic, partition
+                )
+                return Progress()
+            if high >= progress.next_offset:
+                return progress
+            return self._mismatch(
+                machine,
+                f"{topic}/{partition} ends at offset {high}, but was accepted up to {progress.next_offset}: the log lost "
+                "records (was an old copy of it restored, or an unclean leader elected?)",
+                Progress(high, progress.fired_through, progress.settings),
+            )
+        committed = self._consumer.committed([TopicPartition(topic, partition)], timeout=TIMEOUT_S)[0].offset
+        if committed == OFFSET_INVALID or committed <= 0:
+            return Progress()
+        if high == 0:
+            return Progress()
+        return self._mismatch(
+            machine,
+            f"{topic}/{partition} has no progress in {self._settings.progress_topic!r}, but the group "
+            f"{self._settings.app_id!r} committed offset {committed}: what has fired is not known",
+            Progress(next_offset=committed),
+        )
+
+    def check_start(self, machine: Machine, position: int) -> int:
+        """Where to read from: ``position``, unless the log begins later.
+
+        Raises:
+            LogMismatch: records between ``position`` and the log's start are gone.
+        """
+        topic, partition = machine
+        low, _ = self._ends(topic, partition)
+        if low <= position:
+            return position
+        self._mismatch(
+            machine,
+            f"{topic}/{partition} begins at offset {low}, but must be read from {position}: records were deleted before "
+            "they could be read (retention.ms or retention.bytes of the topic is too small)",
+            Progress(),
+        )
+        return low
+
+    def _mismatch(self, machine: Machine, sentence: str, otherwise: Progress) -> Progress:
+        name = "/".join(map(str, machine))
+        if name not in self._settings.accept_loss.split(","):
+            raise LogMismatch(f"{sentence}. To go on without them, start once with TIMERS_ACCEPT_LOSS={name}")
+        logger.warning("%s; going on, as TIMERS_ACCEPT_LOSS says", sentence)
+        return otherwise

@@ -1,0 +1,183 @@
+"""The thread that owns one machine.
+
+Requests and ticks come in through a queue; nothing else touches the machine, so its steps never interleave. librdkafka's
+and RocksDB's blocking calls release the interpreter lock: the event loop and the other machines go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Protocol, TypeAlias
+
+from timers.core.machine import Machine, OutOfPlace
+from timers.core.ports import Aborted
+from timers.core.timer import Fetched, Tick
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 4
+"""Fetches that may wait for a machine before its partition is paused. Bounds memory: a fetch is at most
+``worker.transport.MAX_FETCH_BYTES`` of raw records."""
+
+IDLE_COMMIT_S = 60
+"""A machine that only saw time pass commits this often, so that a new owner starts from a recent second."""
+
+REWIND_AGAIN_S = 1.0
+"""A rewind that brought no progress within this time is asked for again."""
+
+ABORT_PAUSE_S = 0.2
+MAX_ABORT_PAUSE_S = 5.0
+
+
+class Listener(Protocol):
+    """What a runner tells its owner. Every method is called from the runner's thread."""
+
+    def on_pressure(self, runner: Runner, high: bool) -> None:
+        """Too many fetches wait, or no longer."""
+
+    def on_out_of_place(self, runner: Runner, position: int) -> None:
+        """A fetch was lost on the way: read again from ``position``."""
+
+    def on_recovered(self, runner: Runner, seconds: float) -> None:
+        """All that was accepted before is in the store again; firing begins."""
+
+    def on_failed(self, runner: Runner, error: BaseException) -> None:
+        """The machine ended by itself."""
+
+
+_Stop = None
+_Item: TypeAlias = Fetched | Tick | None
+
+
+class Runner:
+    """Runs one machine on a thread of its own.
+
+    Args:
+        name: ``<topic>/<partition>``, for logs and the thread.
+        machine: opened; from now on only this runner touches it.
+        close: releases store and producer; called on the runner's thread at its end.
+        stop: also watched by the machine's outbox.
+        listener: learns what happens.
+    """
+
+    def __init__(
+        self, name: str, machine: Machine, close: Callable[[], None], stop: threading.Event, listener: Listener
+    ) -> None:
+        self.name = name
+        self.machine = machine
+        self._close = close
+        self._stop = stop
+        self._listener = listener
+        self._inbox: SimpleQueue[_Item] = SimpleQueue()
+        self._waiting: deque[Fetched] = deque()
+        self._pressed = False
+        self._firing = False
+        self._commit_due = False
+        self._last_commit = monotonic()
+        self._recovering_since: float | None = monotonic()
+        self._aborts = 0
+        self._rewound_at: float | None = None
+        self._thread = threading.Thread(target=self._run, name=f"timers-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def deliver(self, fetched: Fetched) -> None:
+        """Hand over a fetch. Any thread."""
+        self._inbox.put(fetched)
+
+    def tick(self, tick: Tick) -> None:
+        """Hand over the time. Any thread."""
+        self._inbox.put(tick)
+
+    def stop(self) -> None:
+        """Ask the thread to end after its present step; :meth:`join` waits for that. Any thread."""
+        self._stop.set()
+        self._inbox.put(_Stop)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end. False: it took longer."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # ---- the thread ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._tell_recovered()
+            while self._take():
+                self._step()
+        except BaseException as error:
+            self._listener.on_failed(self, error)
+        finally:
+            self._close()
+
+    def _take(self) -> bool:
+        """Empty the inbox; wait for something if there is nothing else to do. False: the end."""
+        idle = not self._firing and not self._commit_due and not self._can_accept()
+        while True:
+            try:
+                item = self._inbox.get(block=idle)
+            except Empty:
+                break
+            idle = False
+            if isinstance(item, Tick):
+                self.machine.observe(item)
+                self._firing = self._commit_due = True
+            elif item is not None:
+                self._waiting.append(item)
+        return not self._stop.is_set()
+
+    def _can_accept(self) -> bool:
+        return bool(self._waiting) and self.machine.may_accept
+
+    def _step(self) -> None:
+        """At most one chunk and one fetch, so that neither waits for the end of the other."""
+        try:
+            if self._firing:
+                self._firing = self.machine.fire_chunk()
+            if self._can_accept():
+                self._accept(self._waiting[0])
+                self._waiting.popleft()
+            if self._commit_due and not self._firing:
+                idle_too_long = monotonic() - self._last_commit > IDLE_COMMIT_S
+                if self.machine.commit_progress(even_if_idle=idle_too_long):
+                    self._last_commit = monotonic()
+                self._commit_due = False
+            self._aborts = 0
+        except Aborted as error:
+            self._aborts += 1
+            pause_s = min(ABORT_PAUSE_S * 2 ** (self._aborts - 1), MAX_ABORT_PAUSE_S)
+            logger.warning("%s: transaction rolled back (%s); trying again in %.1f s", self.name, error, pause_s)
+            self._stop.wait(pause_s)
+        self._tell_pressure()
+
+    def _accept(self, fetched: Fetched) -> None:
+        try:
+            self.machine.accept(fetched)
+        except OutOfPlace as gap:
+            # The fetches behind this one are out of place too: one rewind answers for all of them.
+            if self._rewound_at is None or monotonic() - self._rewound_at > REWIND_AGAIN_S:
+                self._rewound_at = monotonic()
+                self._listener.on_out_of_place(self, gap.position)
+        else:
+            self._rewound_at = None
+        self._tell_recovered()
+
+    def _tell_recovered(self) -> None:
+        if self._recovering_since is not None and not self.machine.recovering:
+            self._listener.on_recovered(self, monotonic() - self._recovering_since)
+            self._recovering_since = None
+            self._firing = True
+
+    def _tell_pressure(self) -> None:
+        high = len(self._waiting) >= MAX_WAITING or (self._pressed and bool(self._waiting))
+        if high != self._pressed:
+            self._pressed = high
+            self._listener.on_pressure(self, high)

@@ -1,0 +1,157 @@
+"""The worker as a Faust app: what is started in which order, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import faust
+from faust.types import TP
+from faust.worker import Worker
+from mode import ServiceT
+from mode.exceptions import MaxRestartsExceeded
+from yarl import URL
+
+from timers.errors import TimersError
+from timers.settings import Settings
+from timers.store.rocks import RocksMemory
+from timers.wire import future
+from timers.worker import agents, topics
+from timers.worker.clock import Clock
+from timers.worker.pool import Events, Machine, Pool
+from timers.worker.ticks import SILENCE_S, TickReader
+from timers.worker.transport import BatchConsumer, BatchTransport
+
+logger = logging.getLogger(__name__)
+
+CACHE_BYTES = 64 * 1024 * 1024
+WRITE_BUFFER_BYTES = 128 * 1024 * 1024
+"""Bounds for all stores of a worker together."""
+
+
+class TimersWorker(Worker):
+    """Faust's worker, but an error of ours ends it with one sentence and its exit code."""
+
+    def execute_from_commandline(self) -> None:
+        """Run until stopped."""
+        try:
+            super().execute_from_commandline()
+        except SystemExit as exit_:
+            reason = self.app.fatal or self._known(exit_.__context__)
+            if reason is not None:
+                print(f"timers: {reason}", file=sys.__stderr__)
+                raise SystemExit(reason.exit_code) from None
+            raise
+
+    @staticmethod
+    def _known(error: BaseException | None) -> TimersError | None:
+        while error is not None:
+            if isinstance(error, TimersError):
+                return error
+            error = error.__cause__ or error.__context__
+        return None
+
+
+class TimersApp(faust.App):
+    """Faust app of one worker.
+
+    Attributes:
+        pool: the machines of the partitions assigned to this worker.
+        fatal: why the worker must end, if it must.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.fatal: TimersError | None = None
+        decoders = {settings.request_topic: future.decode, settings.retry_topic: future.decode_retry}
+        self.pool = Pool(settings, decoders, RocksMemory(CACHE_BYTES, WRITE_BUFFER_BYTES))
+        self.ticks: Any = None
+        self.tick_reader: TickReader | None = None
+        super().__init__(
+            settings.app_id,
+            broker=[URL(f"kafka://{address}") for address in settings.brokers.split(",")],
+            datadir=settings.data_dir / f"worker-{settings.worker_id}" / "faust",
+            store="memory://",
+            web_port=settings.web_port,
+            web_bind=settings.web_bind,
+            broker_client_id=settings.worker_id,
+            consumer_group_instance_id=settings.worker_id,
+            broker_session_timeout=float(settings.session_timeout_s),
+            broker_heartbeat_interval=settings.session_timeout_s / 3,
+            broker_request_timeout=float(max(90, settings.session_timeout_s + 30)),
+            stream_buffer_maxsize=16,
+            stream_recovery_delay=0.0,
+            stream_wait_empty=False,
+            topic_allow_declare=False,
+            topic_disable_leader=True,
+            producer_linger=0.0,
+            worker_redirect_stdouts=False,
+            Worker=TimersWorker,
+        )
+        self.metronome = agents.register(self, settings, self.pool, Clock(settings.clock_offset_s))
+        self.on_partitions_revoked.connect(self._close_machines)
+
+    def _new_transport(self) -> BatchTransport:
+        return BatchTransport(self.conf.broker_consumer, self)
+
+    async def on_first_start(self) -> None:
+        """Topics come before the group: one that appears later would be assigned to nobody."""
+        self.conf.datadir.mkdir(parents=True, exist_ok=True)
+        await super().on_first_start()
+        if self.settings.clock_offset_s:
+            logger.warning("TIMERS_CLOCK_OFFSET: this worker's clock is off by %+.3f s", self.settings.clock_offset_s)
+        # Batches are short-lived and many: the collector's default walks them again and again for nothing.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(100_000, 50, 50)
+        cluster = await asyncio.to_thread(topics.ensure, self.settings)
+        self.pool.bind(cluster, Events(self._press, self._rewind, self.end))
+        self.tick_reader = TickReader(
+            self.settings,
+            cluster.partitions[self.settings.oscillator_topic],
+            self.ticks.put,
+            loop=self.loop,
+            beacon=self.beacon,
+        )
+
+    async def on_started(self) -> None:
+        """Start time once everything that needs it is there."""
+        await super().on_started()
+        assert self.tick_reader is not None
+        await self.add_runtime_dependency(self.tick_reader)
+        await self.add_runtime_dependency(self.metronome)
+
+    async def on_stop(self) -> None:
+        """Faust sends no revoked signal when it stops."""
+        await self.pool.close()
+        await super().on_stop()
+
+    @property
+    def ready(self) -> bool:
+        """Recovered, and time passes."""
+        return self.pool.recovered and self.tick_reader is not None and self.tick_reader.age_s < SILENCE_S
+
+    def end(self, error: BaseException) -> None:
+        """End the worker: it must not go on. Said once, in one sentence."""
+        if self.fatal is None:
+            self.fatal = error if isinstance(error, TimersError) else TimersError(f"internal error: {error!r}")
+            logger.critical("%s", self.fatal, exc_info=None if isinstance(error, TimersError) else error)
+            task = asyncio.ensure_future(self.crash(self.fatal))
+            task.add_done_callback(lambda done: done.exception())
+
+    def _press(self, machine: Machine, high: bool) -> None:
+        consumer = self.consumer
+        assert isinstance(consumer, BatchConsumer)
+        consumer.press(machine, high)
+
+    def _rewind(self, machine: Machine, position: int) -> None:
+        consumer = self.consumer
+        assert isinstance(consumer, BatchConsumer)
+        self.add_future(consumer.rewind(machine, position))
+
+    async def _close_machines(self, sender: Any, revoked: Iterable[TP], **kwargs: Any) -> None:
+        await self.pool.revoke([(tp.topic, tp.partition) for tp in revoked])

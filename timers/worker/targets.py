@@ -1,0 +1,130 @@
+"""What is known of callback topics: which exist, which refuse us, which have small limits.
+
+Judged when a timer fires, never when it is accepted (rule 4): the world may change in between. Shared by all machines
+of a worker; every method may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from time import monotonic
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from timers.settings import Settings
+from timers.worker.kafka import librdkafka
+
+UNKNOWN_FOR_S = 1.0
+"""A topic that was not there is looked for again after this long, so that a flood for it costs one request a second."""
+
+QUARANTINE_S = 30.0
+"""How long a failing target is spared: its timers take the way of the retry topic meanwhile."""
+
+ADMIN_TIMEOUT_S = 5.0
+
+
+class Targets:
+    """Directory of callback topics.
+
+    Attributes:
+        usable: topics that may be sent to without a question; the hot path asks only this set.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._admin = AdminClient(librdkafka(settings))
+        self._lock = threading.Lock()
+        self._unknown: dict[str, float] = {}
+        self._quarantined: dict[str, tuple[float, str]] = {}
+        self._own = frozenset(
+            {
+                settings.request_topic,
+                settings.oscillator_topic,
+                settings.dead_letter_topic,
+                settings.progress_topic,
+                settings.retry_topic,
+            }
+        )
+        self.usable: set[str] = set()
+        self.max_message_bytes: dict[str, int] = {}
+
+    def denied(self, topic: str) -> str | None:
+        """Why a callback may never go to ``topic``: the engine's own topics, and Kafka's."""
+        if topic in self._own or topic.startswith("__"):
+            return f"callBackTopic {topic!r} is internal: callbacks may not go there"
+        return None
+
+    def quarantined(self, topic: str) -> str | None:
+        """Why ``topic`` is spared for now, None if it is not."""
+        entry = self._quarantined.get(topic)
+        if entry is None:
+            return None
+        until, reason = entry
+        if monotonic() < until:
+            return reason
+        with self._lock:
+            self._quarantined.pop(topic, None)
+        return None
+
+    def quarantine(self, topic: str, reason: str) -> None:
+        """Send nothing to ``topic`` for a while."""
+        with self._lock:
+            self._quarantined[topic] = (monotonic() + QUARANTINE_S, reason)
+            self.usable.discard(topic)
+
+    def release(self, topic: str) -> None:
+        """End a quarantine: the trouble was not the topic's."""
+        with self._lock:
+            self._quarantined.pop(topic, None)
+
+    def forget(self, topic: str) -> None:
+        """Ask the broker again before the next sending."""
+        with self._lock:
+            self.usable.discard(topic)
+
+    def exists(self, topic: str) -> bool:
+        """Whether ``topic`` is there, creating it if the settings say so.
+
+        Raises:
+            KafkaException: the brokers do not answer.
+        """
+        if topic in self.usable:
+            return True
+        if self._unknown.get(topic, 0.0) > monotonic():
+            return False
+        with self._lock:
+            # All topics: asking for one by name would create it on brokers that allow it.
+            found = self._admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics
+            there = topic in found and found[topic].error is None
+            if not there and self._settings.create_target_topics:
+                there = self._create(topic)
+            if there:
+                self.usable.add(topic)
+                self._unknown.pop(topic, None)
+            else:
+                self._unknown = {t: until for t, until in self._unknown.items() if until > monotonic()}
+                self._unknown[topic] = monotonic() + UNKNOWN_FOR_S
+        return there
+
+    def _create(self, topic: str) -> bool:
+        future = self._admin.create_topics([NewTopic(topic, -1, -1)], operation_timeout=ADMIN_TIMEOUT_S)[topic]
+        try:
+            future.result(timeout=ADMIN_TIMEOUT_S)
+        except KafkaException as error:
+            return bool(error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
+        return True
+
+    def learn_limit(self, topic: str) -> int:
+        """Ask for ``topic``'s ``max.message.bytes`` after it refused a batch; remembered from then on.
+
+        Raises:
+            KafkaException: the brokers do not answer.
+        """
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        config = self._admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_S)[resource].result()
+        limit = int(config["max.message.bytes"].value)
+        with self._lock:
+            self.max_message_bytes[topic] = limit
+            self.usable.discard(topic)
+        return limit

@@ -1,0 +1,121 @@
+"""Reading time: every worker reads the oscillator topic itself, outside the group.
+
+So nothing needs to be co-partitioned, and a worker with any request partition gets every tick. Ticks are read from the
+newest and never committed: what counts is the latest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+from mode import Service
+
+from timers.core.timer import Tick
+from timers.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+LOG_APPEND_TIME = 1
+"""Kafka's code for a record time that the broker set."""
+
+SILENCE_S = 2.0
+"""Without a counted tick for this long, something is wrong: said in the log, and readiness turns red."""
+
+
+class TickReader(Service):
+    """Hands each new tick to ``deliver``."""
+
+    def __init__(
+        self, settings: Settings, partitions: int, deliver: Callable[[Tick], Awaitable[None]], **kwargs: object
+    ) -> None:
+        super().__init__(**kwargs)
+        self._settings = settings
+        self._partitions = [TopicPartition(settings.oscillator_topic, p) for p in range(partitions)]
+        self._deliver = deliver
+        self._newest_ms = 0
+        self._counted_at = monotonic()
+        self._silent = False
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since a tick last moved time."""
+        return monotonic() - self._counted_at
+
+    @property
+    def newest_ms(self) -> int:
+        """Append time of the newest tick, epoch milliseconds; 0 before the first."""
+        return self._newest_ms
+
+    @Service.task
+    async def _read(self) -> None:
+        while not self.should_stop:
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=self._settings.brokers.split(","),
+                client_id=f"{self._settings.worker_id}-ticks",
+                group_id=None,
+                enable_auto_commit=False,
+                auto_offset_reset="latest",
+                fetch_max_wait_ms=1000,
+                # Ticks are never transactional: somebody's open transaction must not hold time back.
+                isolation_level="read_uncommitted",
+            )
+            try:
+                await consumer.start()
+                consumer.assign(self._partitions)
+                await consumer.seek_to_end(*self._partitions)
+                while not self.should_stop:
+                    records = await consumer.getmany(timeout_ms=1000)
+                    await self._count(records)
+            except KafkaError as error:
+                logger.warning(
+                    "reading ticks from %s failed (%r); trying again", self._settings.oscillator_topic, error
+                )
+                await self.sleep(0.5)
+            finally:
+                await consumer.stop()
+
+    async def _count(self, records: dict[TopicPartition, list]) -> None:  # type: ignore[type-arg]
+        times = [
+            record.timestamp
+            for batch in records.values()
+            for record in batch
+            if record.timestamp_type == LOG_APPEND_TIME
+        ]
+        if not times:
+            if records:
+                logger.error(
+                    "ticks on %s carry the producer's time, not the broker's: message.timestamp.type must be LogAppendTime",
+                    self._settings.oscillator_topic,
+                )
+            return
+        # The latest read is the present: if the broker's clock went back, machines must hear of it.
+        newest = max(times)
+        if newest // 1000 != self._newest_ms // 1000:
+            self._counted_at = monotonic()
+            if self._silent:
+                self._silent = False
+                logger.info("ticks are back on %s", self._settings.oscillator_topic)
+        self._newest_ms = newest
+        await self._deliver(Tick(newest))
+
+    @Service.task
+    async def _alarm(self) -> None:
+        while not self.should_stop:
+            await self.sleep(SILENCE_S / 2)
+            if self.age_s > SILENCE_S and not self._silent:
+                self._silent = True
+                logger.error(
+                    "no tick for %.1f s on %s: timers do not fire", self.age_s, self._settings.oscillator_topic
+                )
+
+
+async def wait_until(deadline_s: float) -> None:
+    """Sleep until a monotonic time."""
+    delay_s = deadline_s - monotonic()
+    if delay_s > 0:
+        await asyncio.sleep(delay_s)

@@ -1,0 +1,192 @@
+"""The topics this system owns: made before the worker joins its group, and checked where they exist.
+
+Made first, because a topic that appears a moment after the group has formed is assigned to nobody until the next
+rebalance, and with static membership there may be none.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from timers.errors import TopicConfigError
+from timers.settings import Settings
+from timers.worker.kafka import librdkafka, max_message_bytes
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 30.0
+UNLIMITED = "-1"
+
+TIMESTAMP_TYPE = "message.timestamp.type"
+LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True)
+class OwnTopic:
+    """One topic of ours and what it must be like."""
+
+    name: str
+    config: dict[str, str]
+    needs_append_time: bool = False
+    """Its record times decide when timers fire: they must be the broker's."""
+    needs_all_records: bool = False
+    """Losing a record to retention loses a timer."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What stores are bound to."""
+
+    cluster_id: str
+    topic_ids: dict[str, bytes]
+    partitions: dict[str, int]
+
+
+def own_topics(settings: Settings) -> list[OwnTopic]:
+    """Every topic the worker needs."""
+    requests = {
+        "cleanup.policy": "delete",
+        TIMESTAMP_TYPE: LOG_APPEND_TIME,
+        "retention.ms": UNLIMITED,
+        "retention.bytes": UNLIMITED,
+        "max.message.bytes": str(max_message_bytes(settings)),
+    }
+    return [
+        OwnTopic(settings.request_topic, requests, needs_append_time=True, needs_all_records=True),
+        OwnTopic(settings.retry_topic, requests, needs_append_time=True, needs_all_records=True),
+        OwnTopic(
+            settings.oscillator_topic,
+            {
+                "cleanup.policy": "delete",
+                TIMESTAMP_TYPE: LOG_APPEND_TIME,
+                "retention.ms": "3600000",
+                "segment.ms": "600000",
+            },
+            needs_append_time=True,
+        ),
+        # Small segments: only closed ones are compacted, and a new owner may have to read what is not.
+        OwnTopic(
+            settings.progress_topic,
+            {"cleanup.policy": "compact", "segment.bytes": "8388608", "min.cleanable.dirty.ratio": "0.1"},
+        ),
+        OwnTopic(
+            settings.dead_letter_topic,
+            {
+                "cleanup.policy": "delete",
+                "retention.ms": UNLIMITED,
+                "retention.bytes": UNLIMITED,
+                "max.message.bytes": str(max_message_bytes(settings)),
+            },
+        ),
+    ]
+
+
+def ensure(settings: Settings) -> Cluster:
+    """Make the missing topics, mend or refuse the others. Blocks.
+
+    Raises:
+        TopicConfigError: a topic is set up so that timers would be lost or fire early, or cannot be made.
+    """
+    admin = AdminClient(librdkafka(settings))
+    try:
+        cluster_id = admin.list_topics(timeout=TIMEOUT_S).cluster_id
+        wanted = own_topics(settings)
+        made = _create(admin, settings, wanted)
+        existing = [topic for topic in wanted if topic.name not in made]
+        if existing:
+            _check(admin, settings, existing)
+        described = admin.describe_topics(TopicCollection([topic.name for topic in wanted]), request_timeout=TIMEOUT_S)
+        found = {name: future.result() for name, future in described.items()}
+    except KafkaException as error:
+        raise TopicConfigError(
+            f"TIMERS_BROKERS={settings.brokers!r} did not answer or refused ({error.args[0].str()}): "
+            "is the broker running there? (`timers broker start` starts one here)"
+        ) from None
+    return Cluster(
+        cluster_id,
+        {name: _uuid_bytes(topic.topic_id) for name, topic in found.items()},
+        {name: len(topic.partitions) for name, topic in found.items()},
+    )
+
+
+def _uuid_bytes(uuid: Any) -> bytes:
+    high, low = uuid.get_most_significant_bits(), uuid.get_least_significant_bits()
+    return int(high & 2**64 - 1).to_bytes(8, "big") + int(low & 2**64 - 1).to_bytes(8, "big")
+
+
+def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> set[str]:
+    replication = settings.replication or -1
+    new = [NewTopic(topic.name, settings.partitions, replication, config=topic.config) for topic in wanted]
+    made = set()
+    for name, future in admin.create_topics(new, operation_timeout=TIMEOUT_S).items():
+        try:
+            future.result()
+            made.add(name)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise TopicConfigError(f"topic {name!r} cannot be created: {error.args[0].str()}") from None
+    if made:
+        logger.info("created topics %s with %d partitions each", ", ".join(sorted(made)), settings.partitions)
+    return made
+
+
+def _check(admin: AdminClient, settings: Settings, existing: list[OwnTopic]) -> None:
+    resources = {topic.name: ConfigResource(ResourceType.TOPIC, topic.name) for topic in existing}
+    futures = admin.describe_configs(list(resources.values()), request_timeout=TIMEOUT_S)
+    for topic in existing:
+        resource = resources[topic.name]
+        config = {name: entry.value for name, entry in futures[resource].result().items()}
+        policy = topic.config["cleanup.policy"]
+        if config["cleanup.policy"] != policy:
+            raise TopicConfigError(
+                f"topic {topic.name!r} has cleanup.policy={config['cleanup.policy']}, which would lose timers; it must "
+                f"be exactly {policy}: {_alter(settings, topic.name, f'cleanup.policy={policy}')}"
+            )
+        if topic.needs_append_time and config[TIMESTAMP_TYPE] != LOG_APPEND_TIME:
+            _set_append_time(admin, settings, topic.name)
+        if topic.needs_all_records:
+            _warn_of_limits(settings, topic.name, config)
+
+
+def _set_append_time(admin: AdminClient, settings: Settings, topic: str) -> None:
+    entry = ConfigEntry(TIMESTAMP_TYPE, LOG_APPEND_TIME, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    try:
+        admin.incremental_alter_configs([resource], request_timeout=TIMEOUT_S)[resource].result()
+    except KafkaException as error:
+        raise TopicConfigError(
+            f"topic {topic!r} needs {TIMESTAMP_TYPE}={LOG_APPEND_TIME}, and this worker may not set it "
+            f"({error.args[0].str()}): {_alter(settings, topic, f'{TIMESTAMP_TYPE}={LOG_APPEND_TIME}')}"
+        ) from None
+    logger.info("set %s=%s on topic %s", TIMESTAMP_TYPE, LOG_APPEND_TIME, topic)
+
+
+def _warn_of_limits(settings: Settings, topic: str, config: dict[str, str | None]) -> None:
+    for name in ("retention.ms", "retention.bytes"):
+        if config[name] != UNLIMITED:
+            logger.warning(
+                "topic %s has %s=%s: timers that wait longer than its records live are lost; mend it with: %s",
+                topic,
+                name,
+                config[name],
+                _alter(settings, topic, f"{name}={UNLIMITED}"),
+            )
+
+
+def _alter(settings: Settings, topic: str, change: str) -> str:
+    return (
+        f"kafka-configs.sh --bootstrap-server {settings.brokers} --alter --entity-type topics "
+        f"--entity-name {topic} --add-config {change}"
+    )

@@ -1,4 +1,4 @@
-"""How late do callbacks come, and what does that cost? Published in advance; fired at their seconds; checked from outside."""
+"""How late do callbacks come, and what does it cost? Published in advance, fired at their seconds, checked from outside."""
 
 from __future__ import annotations
 

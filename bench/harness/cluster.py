@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 TIMEOUT_S = 15.0
 
 
-def quiet(brokers: str, **more: object) -> dict[str, object]:
+def quiet(brokers: str, **more: Any) -> dict[str, Any]:
     """Client settings that do not chatter on stderr when a broker goes away."""
     return {"bootstrap.servers": brokers, "log_level": 2, **more}
 

@@ -27,7 +27,7 @@ pending = app.Table("pending", key_type=bytes, value_type=bytes, options={"drive
 
 
 @app.agent(requests)
-async def keep(stream: faust.StreamT) -> None:
+async def keep(stream: faust.Stream[bytes]) -> None:
     """Keep each request under its due second and its place in the log."""
     async for event in stream.events():
         message = event.message

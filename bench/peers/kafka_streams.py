@@ -71,7 +71,7 @@ class KafkaStreams(Subject):
         return processes, ready_at
 
     def recovered_s(self, processes: list[Process], timers: int) -> float:
-        """From partitions assigned, which is where its state listener says REBALANCING, to RUNNING."""
+        """From joining its group, which its state listener calls REBALANCING, to RUNNING: the nearest that it says."""
         begin, _ = processes[0].wait_for(REBALANCING, 0)
         end, _ = processes[0].wait_for(RUNNING, 0)
         return end - begin

@@ -44,6 +44,7 @@ class AsyncTimersClient:
             max_request_bytes=max_request_bytes,
         )
         self._opened = False
+        self._opening = asyncio.Lock()
         self._waiting = 0
         self._polling: asyncio.TimerHandle | None = None
 
@@ -80,8 +81,10 @@ class AsyncTimersClient:
         request = TimerRequest(topic, key, value, at, delay, headers, token)
         publisher = self._publisher
         if not self._opened:
-            await asyncio.to_thread(publisher.open)
-            self._opened = True
+            async with self._opening:  # a thousand coroutines at the start need one thread, not a thousand
+                if not self._opened:
+                    await asyncio.to_thread(publisher.open)
+                    self._opened = True
         loop = asyncio.get_running_loop()
         future: asyncio.Future[str] = loop.create_future()
         deadline = time.monotonic() + publisher.timeout_s

@@ -2,10 +2,10 @@
 
 Two ways, each with its own librdkafka producer, made when first used:
 
-* :meth:`Publisher.submit`, for single timers: short linger; the answer comes by a callback out of :meth:`Publisher.poll`.
-  The client without an event loop polls in a thread, the one for asyncio in the loop itself: callbacks from another
-  thread would fight the loop for the interpreter's lock, a tenth of a millisecond each. (confluent-kafka's own
-  ``AIOProducer`` takes no headers and waits up to a second to fill its batches.)
+* :meth:`Publisher.submit`, for single timers: short linger; the answer comes by a call out of :meth:`Publisher.poll`.
+  The client without an event loop polls in a thread, the one for asyncio in the loop itself, where no thread contends
+  with it for the interpreter's lock. (confluent-kafka's own ``AIOProducer`` takes no headers and waits up to a second
+  to fill its batches.)
 * :meth:`Publisher.publish_many`, for bulk: long linger, large batches, polled by the caller itself. Where no ids are
   asked for, librdkafka reports failures only, which saves a Python call for each timer.
 

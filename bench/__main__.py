@@ -1,0 +1,220 @@
+"""``python -m bench [storm|recovery|cost|all ...]``: start a broker, measure, write the report. See README.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from bench import cost, machine, plot, recovery, report, storm
+from bench.engine import Engine
+from bench.harness.cluster import Cluster
+from bench.harness.process import stop_everything
+from bench.harness.publisher import Publication, publish
+from bench.harness.say import Say
+from bench.harness.subject import ROOT, Bench, Subject, Unavailable
+from bench.peers import bare, faust_table
+from bench.peers.kafka_streams import KafkaStreams
+from bench.workload import PARTITIONS, PAYLOAD_BYTES, QUICK_FACTOR, STORMS, Workload
+from timers.broker import EmbeddedBroker
+
+QUESTIONS = ("storm", "recovery", "cost")
+PEERS: tuple[type[Subject], ...] = (KafkaStreams,)
+RESULTS = ROOT / "bench" / "results"
+BASELINE = Workload("baseline", 30_000, 20)
+WARM_UP = Workload("warm-up", 300_000, 1)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.split(":")[0])
+    parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"{', '.join(QUESTIONS)} or all (default)")
+    parser.add_argument(
+        "--workload", action="append", metavar="NAME", help=f"of {', '.join(one.name for one in STORMS)}"
+    )
+    parser.add_argument("--timers", type=int, help="a storm of your own: how many timers")
+    parser.add_argument("--spread", type=int, default=1, metavar="SECONDS", help="... due over how many seconds (1)")
+    parser.add_argument("--payload", type=int, default=PAYLOAD_BYTES, metavar="BYTES", help=f"({PAYLOAD_BYTES})")
+    parser.add_argument("--partitions", type=int, default=PARTITIONS, help=f"({PARTITIONS})")
+    parser.add_argument("--repeat", type=int, default=1, help="storms so many times each; the table shows medians (1)")
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="measure the peers too")
+    parser.add_argument("--engine", action=argparse.BooleanOptionalAction, default=True, help="measure our engine")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"a {QUICK_FACTOR}th of everything: to try the benchmark itself"
+    )
+    parser.add_argument("--publish", action="store_true", help="also write bench/results/latest.*, which is tracked")
+    parser.add_argument("--keep", action="store_true", help="leave logs and broker data of the run where they are")
+    options = parser.parse_args(argv)
+    wrong = set(options.questions) - {*QUESTIONS, "all"}
+    if wrong:
+        parser.error(f"unknown question {', '.join(sorted(wrong))}: choose from {', '.join(QUESTIONS)}, all")
+    if options.payload < 8:
+        parser.error(f"--payload {options.payload} is less than the 8 bytes of an id")
+    if not options.questions or "all" in options.questions:
+        options.questions = list(QUESTIONS)
+    return options
+
+
+def _storms(options: argparse.Namespace) -> list[Workload]:
+    if options.timers:
+        return [Workload("custom", options.timers, options.spread, options.payload, options.partitions)]
+    names = options.workload or [one.name for one in STORMS]
+    unknown = set(names) - {one.name for one in STORMS}
+    if unknown:
+        raise SystemExit(
+            f"bench: no workload {', '.join(sorted(unknown))}: there are {', '.join(w.name for w in STORMS)}"
+        )
+    return [
+        Workload(one.name, one.timers, one.spread_s, options.payload, options.partitions)
+        for one in STORMS
+        if one.name in names
+    ]
+
+
+class _Run:
+    """One run of the benchmark: what was asked, on what, and what came out."""
+
+    def __init__(self, bench: Bench, options: argparse.Namespace) -> None:
+        self.bench = bench
+        self.options = options
+        self.results: dict[str, Any] = {"machine": machine.describe(), "arguments": sys.argv[1:], "not_measured": {}}
+        self.failed = False
+        self.subjects: list[Subject] = [Engine()] if options.engine else []
+        for peer in PEERS if options.peers else ():
+            try:
+                one = peer()
+                one.prepare(bench)
+                self.subjects.append(one)
+            except Unavailable as reason:
+                bench.say.line(f"  {peer.name} cannot be measured: {reason}")
+                self.results["not_measured"][peer.name] = str(reason)
+
+    def _size(self, workload: Workload) -> Workload:
+        return workload.smaller(QUICK_FACTOR) if self.options.quick else workload
+
+    def _measure(self, key: str, name: str, call: Callable[[], Any]) -> None:
+        """One measurement. One that fails is named with its reason, and the others go on."""
+        try:
+            found = call().to_json()
+        except Exception as error:
+            reason = str(error) or repr(error)
+            self.bench.say.line(f"  {name} FAILED: {reason}")
+            self.results["not_measured"][name] = reason.splitlines()[0]
+            self.failed = True
+            stop_everything()
+            return
+        self.results.setdefault(key, []).append(found)
+        figures = (
+            item for item in found.items() if isinstance(item[1], (int, float)) and not isinstance(item[1], bool)
+        )
+        self.bench.say.line("    " + ", ".join(f"{name} {value:,.6g}" for name, value in figures))
+
+    def storm(self) -> None:
+        for workload in map(self._size, _storms(self.options)):
+            for round_ in range(self.options.repeat):
+                for subject in self.subjects if round_ % 2 == 0 else self.subjects[::-1]:
+                    name = f"storm {workload.title}, {subject.name}"
+                    self._measure("storm", name, partial(storm.run, self.bench, subject, workload))
+            for with_headers in (False, True) if self.options.peers and workload.spread_s == 1 else ():
+                name = f"bare loop {workload.title}{', with headers' if with_headers else ''}"
+                self._measure("bare", name, partial(bare.run, self.bench, workload, with_headers=with_headers))
+        if self.options.peers:
+            self._measure("baseline", "faust_table", partial(faust_table.run, self.bench, self._size(BASELINE)))
+
+    def recovery(self) -> None:
+        self._each("recovery", recovery.run, self._size(recovery.RECOVERY))
+
+    def cost(self) -> None:
+        self._each("cost", cost.run, self._size(cost.COST))
+
+    def _each(self, key: str, ask: Callable[[Bench, Subject, Workload], Any], workload: Workload) -> None:
+        for subject in self.subjects:
+            self._measure(key, f"{key}, {subject.name}", partial(ask, self.bench, subject, workload))
+
+
+def _warm_up(bench: Bench) -> None:
+    """Let the broker's Java compile its hot paths, so that the first system measured has no disadvantage."""
+    names = bench.names("warm-up")
+    bench.cluster.create(names.request, WARM_UP.partitions)
+    with bench.say.doing("warming the broker up"):
+        publish(
+            Publication(
+                brokers=bench.cluster.brokers,
+                topic=names.request,
+                target=names.target,
+                timers=WARM_UP.timers,
+                first_due_s=int(time.time()),
+                spread_s=1,
+                payload_bytes=WARM_UP.payload_bytes,
+                partitions=WARM_UP.partitions,
+                partitioner="spread",
+            )
+        )
+        bare.run(bench, WARM_UP.smaller(6), with_headers=True)
+    bench.clear(names)
+
+
+def _write(run: _Run, publish_latest: bool) -> None:
+    """JSON, Markdown and picture, and the tables on stdout."""
+    about = run.results["machine"]
+    local = RESULTS / "local"
+    local.mkdir(parents=True, exist_ok=True)
+    stem = f"{about['date'].replace(':', '')}-{about['commit']}{'-dirty' if about['dirty'] else ''}"
+    stems = [local / stem, *([RESULTS / "latest"] if publish_latest else [])]
+    for path in stems:
+        path.with_name(f"{path.name}.json").write_text(json.dumps(run.results, indent=1) + "\n")
+        text = report.markdown(run.results)
+        if plot.draw(run.results, path.with_name(f"{path.name}.png")):
+            text += f"\n![lag, CPU and memory]({path.name}.png)\n"
+        path.with_name(f"{path.name}.md").write_text(text)
+    print("\n" + report.markdown(run.results), flush=True)
+    for path in stems:
+        print(f"written: {path.relative_to(ROOT)}.json, .md, .png", flush=True)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure; 0 if everything asked for was measured or named as unavailable, 1 if something failed."""
+    options = _arguments(argv)
+    _storms(options)
+    signal.signal(signal.SIGTERM, _interrupt)
+    say = Say()
+    begun = time.monotonic()
+    workdir = ROOT / ".timers" / "bench" / time.strftime("%Y%m%d-%H%M%S")
+    broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
+    try:
+        workdir.mkdir(parents=True)
+        with say.doing("starting the broker"):
+            brokers = broker.start()
+        if broker.pid is None:
+            raise RuntimeError("the broker ended after it had answered")
+        bench = Bench(say, Cluster(brokers), broker.pid, workdir / "broker", workdir)
+        _warm_up(bench)
+        run = _Run(bench, options)
+        for question in options.questions:
+            say.line(f"{question}:")
+            getattr(run, question)()
+        run.results["took_s"] = time.monotonic() - begun
+        _write(run, options.publish)
+        return int(run.failed)
+    except KeyboardInterrupt:
+        print("bench: interrupted", flush=True)
+        return 130
+    finally:
+        stop_everything()
+        broker.stop()
+        if not options.keep:
+            shutil.rmtree(workdir, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

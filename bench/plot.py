@@ -1,0 +1,92 @@
+"""The picture: how late, over time, and what a timer costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from bench.report import Row, middle
+
+COLORS = {"timers": "#1f77b4", "kstreams": "#e07b39", "bare": "#7f7f7f", "bare+headers": "#4d4d4d"}
+
+
+def _lag(axes: Axes, rows: Sequence[Row]) -> None:
+    """Lag by due second where there are several, else the share that is out after so many milliseconds."""
+    spread_s = rows[0]["workload"]["spread_s"]
+    for row in rows:
+        color = COLORS.get(row["subject"])
+        if spread_s > 1:
+            seconds = range(len(row["lag_by_second_ms"]))
+            axes.plot(seconds, [one[0] for one in row["lag_by_second_ms"]], color=color, label=f"{row['subject']} p50")
+            axes.plot(
+                seconds,
+                [one[1] for one in row["lag_by_second_ms"]],
+                color=color,
+                ls="--",
+                label=f"{row['subject']} p99",
+            )
+        else:
+            axes.plot(row["lag_percentiles_ms"], range(101), color=color, label=row["subject"])
+    axes.set_title(rows[0]["title"], fontsize=10)
+    axes.set_xlabel("due second" if spread_s > 1 else "lag, ms")
+    axes.set_ylabel("lag, ms" if spread_s > 1 else "% out")
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+
+
+def _bars(axes: Axes, rows: Sequence[Row], name: str, scale: float, per_timer: bool, title: str) -> None:
+    """One group for each workload, one bar for each system."""
+    titles = list(dict.fromkeys(row["title"] for row in rows))
+    subjects = list(dict.fromkeys(row["subject"] for row in rows))
+    width = 0.8 / len(subjects)
+    for index, subject in enumerate(subjects):
+        found = [row for row in rows if row["subject"] == subject]
+        places = [titles.index(row["title"]) + index * width for row in found]
+        heights = [scale * row[name] / (row["workload"]["timers"] if per_timer else 1) for row in found]
+        bars = axes.bar(places, heights, width, color=COLORS.get(subject), label=subject)
+        axes.bar_label(bars, fmt="%.3g", fontsize=6)
+    axes.set_xticks(
+        [place + 0.4 - width / 2 for place in range(len(titles))], [text.replace(" ", "\n", 1) for text in titles]
+    )
+    axes.tick_params(axis="x", labelsize=7)
+    axes.set_title(title, fontsize=10)
+    axes.legend(fontsize=7)
+
+
+def draw(results: dict[str, Any], path: Path) -> bool:
+    """Write the picture; False if the run holds nothing that it shows."""
+    rows = middle(results.get("storm", ()))
+    if not rows:
+        return False
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["title"], []).append(row)
+    columns = 3 if len(groups) > 2 else len(groups) + 1
+    lines = -(-(len(groups) + 2) // columns)
+    figure, grid = plt.subplots(lines, columns, figsize=(5 * columns, 3.6 * lines), squeeze=False)
+    places = list(grid.flat)
+    for group in groups.values():
+        _lag(places.pop(0), group)
+    everything = [*rows, *middle(results.get("bare", ()))]
+    _bars(places.pop(0), everything, "cpu_total_s", 1e6, True, "CPU µs a timer, whole life of the process")
+    _bars(places.pop(0), everything, "peak_mb", 1.0, False, "peak memory, MB")
+    for axes in places:
+        axes.set_visible(False)
+    about = results["machine"]
+    figure.suptitle(
+        f"timers {about['commit']}, {about['cores']} cores, Kafka {about['kafka']}, {about['date']}", fontsize=9
+    )
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return True

@@ -1,0 +1,267 @@
+"""The embedded broker itself: what its commands promise, also after a crash, an interruption or somebody else's port.
+
+Each test has a broker of its own in a directory of its own, on a free port; Kafka's jars come from the user's cache.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from timers.broker import EmbeddedBroker, data, jars
+from timers.broker.config import free_port
+from timers.broker.probe import HOST, cluster_at
+from timers.errors import BrokerError
+
+pytestmark = pytest.mark.broker
+
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    server = EmbeddedBroker(tmp_path / "broker", port=0)
+    yield server
+    server.stop()
+
+
+@contextmanager
+def listener() -> Iterator[int]:
+    """Some program of somebody else's, at some port."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((HOST, free_port()))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+def produce(address: str, topic: str, value: bytes) -> None:
+    AdminClient({"bootstrap.servers": address}).create_topics([NewTopic(topic, 1)])[topic].result(TIMEOUT_S)
+    producer = Producer({"bootstrap.servers": address, "acks": "all"})
+    producer.produce(topic, value)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def first_value(address: str, topic: str) -> bytes | None:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    message = consumer.poll(TIMEOUT_S)
+    consumer.close()
+    assert message is not None and message.error() is None
+    return message.value()
+
+
+def timers(project: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A command of ours, run in a project."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "timers.cli.main", "broker", *arguments],
+        cwd=project,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def answer(project: Path, *arguments: str) -> tuple[int, str]:
+    """Exit code and last line of stdout."""
+    process = timers(project, *arguments)
+    stdout, _ = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, (stdout.splitlines() or [""])[-1]
+
+
+def test_the_commands_and_their_exit_codes(tmp_path: Path) -> None:
+    directory = tmp_path / ".timers" / "broker"
+    directory.mkdir(parents=True)
+    port = free_port()
+    (directory / "port").write_text(str(port))
+    try:
+        assert answer(tmp_path, "status")[0] == 3
+        both = [timers(tmp_path, "start") for _ in range(2)]
+        results = [(process.communicate(timeout=TIMEOUT_S)[0], process.returncode) for process in both]
+        assert results == [(f"{HOST}:{port}\n", 0)] * 2, "two starts at once are one"
+        assert answer(tmp_path, "start") == (0, f"{HOST}:{port}"), "and a third finds it"
+        assert (directory / "address").read_text() == f"{HOST}:{port}\n"
+        code, line = answer(tmp_path, "status")
+        assert code == 0 and line.startswith(f"running at {HOST}:{port}, process ")
+        assert "Kafka Server started" in answer(tmp_path, "logs", "-n", "5")[1]
+        assert answer(tmp_path, "stop") == (0, "stopped")
+        assert answer(tmp_path, "stop") == (0, "not running")
+        assert not (directory / "address").exists()
+        assert answer(tmp_path, "status")[0] == 3
+        assert answer(tmp_path, "reset") == (0, "data deleted")
+        assert not (directory / "data").exists()
+    finally:
+        EmbeddedBroker(directory).stop()
+
+
+def test_foreground_stays_until_ctrl_c(tmp_path: Path) -> None:
+    directory = tmp_path / ".timers" / "broker"
+    directory.mkdir(parents=True)
+    (directory / "port").write_text(str(free_port()))
+    server = EmbeddedBroker(directory)
+    try:
+        process = timers(tmp_path, "start", "--foreground")
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(HOST)
+        assert server.status().running and process.poll() is None
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 130
+        assert server.pid is None
+    finally:
+        server.stop()
+
+
+def test_ctrl_c_during_a_start_leaves_nothing_behind(tmp_path: Path) -> None:
+    directory = tmp_path / ".timers" / "broker"
+    server = EmbeddedBroker(directory)
+    process = timers(tmp_path, "start")
+    deadline = time.monotonic() + TIMEOUT_S
+    while server.pid is None:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    pid = server.pid
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert sorted(path.name for path in directory.iterdir() if path.name in ("pid", "address")) == []
+
+
+def test_a_crash_keeps_data_and_address(broker: EmbeddedBroker) -> None:
+    address = broker.start()
+    produce(address, "kept", b"value")
+    broker.kill()
+    assert not broker.status().running
+    assert broker.start() == address
+    assert first_value(address, "kept") == b"value"
+
+
+def test_another_object_finds_the_broker_and_stops_it(broker: EmbeddedBroker) -> None:
+    address = broker.start()
+    other = EmbeddedBroker(broker.directory)
+    assert other.status() == broker.status()
+    assert other.start() == address
+    with pytest.raises(BrokerError, match=r"runs at .* already"):
+        EmbeddedBroker(broker.directory, port=free_port()).start()
+    assert other.stop()
+    assert not broker.stop()
+
+
+def test_extra_properties_reach_the_broker_and_win(tmp_path: Path) -> None:
+    extra = {"offsets.topic.num.partitions": "3", "broker.rack": "grün = \\1\n2"}
+    with EmbeddedBroker(tmp_path / "a b, ü", port=0, properties=extra) as broker:
+        address = broker.status().address
+        consumer = Consumer({"bootstrap.servers": address, "group.id": "any"})
+        consumer.committed([TopicPartition("any", 0)], timeout=TIMEOUT_S)
+        assert len(consumer.list_topics(timeout=TIMEOUT_S).topics["__consumer_offsets"].partitions) == 3
+        consumer.close()
+
+
+def test_a_port_that_somebody_else_took_meanwhile_is_replaced(broker: EmbeddedBroker) -> None:
+    with listener() as taken:
+        broker.directory.mkdir()
+        (broker.directory / "port").write_text(str(taken))
+        address = broker.start()
+        assert address != f"{HOST}:{taken}"
+    broker.stop()
+    assert broker.start() == address, "and the new one is remembered"
+
+
+def test_a_taken_port_that_was_asked_for_is_an_error(tmp_path: Path) -> None:
+    with listener() as taken, pytest.raises(BrokerError, match=f"port {taken} .* is taken"):
+        EmbeddedBroker(tmp_path / "broker", port=taken).start()
+
+
+def test_stale_files_of_a_crash_and_half_formatted_data_are_healed(broker: EmbeddedBroker) -> None:
+    """The stale process id is that of a living process, ours, which is no broker and must not be touched."""
+    directory = broker.directory
+    (directory / data.NAME).mkdir(parents=True)
+    (directory / data.NAME / data.META_FILE).write_text("version=1\nclus")
+    (directory / data.UNFINISHED_NAME).mkdir()
+    (directory / "pid").write_text(str(os.getpid()))
+    (directory / "address").write_text(f"{HOST}:1")
+    assert broker.pid is None and not broker.stop()
+    (directory / "pid").write_text("not a number")
+    address = broker.start()
+    assert cluster_at(int(address.rpartition(":")[2])) == data.cluster_id(directory)
+    assert not (directory / data.UNFINISHED_NAME).exists()
+
+
+def test_data_without_identity_is_not_formatted_over(broker: EmbeddedBroker) -> None:
+    partition = broker.directory / data.NAME / "orders-0"
+    partition.mkdir(parents=True)
+    (partition / "00000000000000000000.log").write_bytes(b"records")
+    with pytest.raises(BrokerError, match=r"holds records of 1 partitions, but its meta\.properties"):
+        broker.start()
+    assert (partition / "00000000000000000000.log").exists()
+    broker.reset()
+    assert not partition.exists()
+
+
+def test_data_of_a_newer_kafka_is_refused(broker: EmbeddedBroker) -> None:
+    formatted = broker.directory / data.NAME
+    formatted.mkdir(parents=True)
+    (formatted / data.META_FILE).write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    (formatted / "bootstrap.checkpoint").touch()
+    (broker.directory / "kafka.version").write_text("99.0.1")
+    with pytest.raises(BrokerError, match=r"last used by Kafka 99\.0\.1"):
+        broker.start()
+
+
+def test_a_broker_that_dies_at_start_says_why(tmp_path: Path) -> None:
+    server = EmbeddedBroker(tmp_path / "broker", port=0, properties={"log.retention.bytes": "many"})
+    with pytest.raises(BrokerError, match=r"log\.retention\.bytes"):
+        server.start()
+    assert server.pid is None
+
+
+def test_jars_are_mended_and_the_network_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole cache needs no network; where one jar is broken, only that one is asked for."""
+    paths = jars.ensure(None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    jars.cache_dir().mkdir(parents=True)
+    for path in paths:
+        shutil.copy(path, jars.cache_dir())
+    broken = jars.cache_dir() / next(jar.filename for jar in jars.locked() if jar.artifact == "argparse4j")
+    broken.write_bytes(broken.read_bytes()[:1000])
+    asked: list[str] = []
+
+    class Repository:
+        """Maven's repository, as far as it concerns a test."""
+
+        def project(self, _group: str, artifact: str) -> Repository:
+            asked.append(artifact)
+            return self
+
+        def at_version(self, _version: str) -> Repository:
+            return self
+
+        def artifact(self) -> Repository:
+            return self
+
+        def resolve(self) -> Path:
+            arrived = tmp_path / "arrived.jar"
+            shutil.copy(next(path for path in paths if path.name == broken.name), arrived)
+            return arrived
+
+    monkeypatch.setattr(jars, "maven", lambda *_: Repository())
+    jars.ensure(None)
+    assert asked == ["argparse4j"]
+    jars.ensure(None)
+    assert asked == ["argparse4j"]

@@ -197,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             brokers = broker.start()
         if broker.pid is None:
             raise RuntimeError("the broker ended after it had answered")
-        bench = Bench(say, Cluster(brokers), broker.pid, workdir / "broker", workdir)
+        bench = Bench(say, Cluster(brokers), broker.pid, workdir / "broker", workdir, options.keep)
         _warm_up(bench)
         run = _Run(bench, options)
         for question in options.questions:

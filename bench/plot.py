@@ -12,6 +12,7 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from bench.report import Row, middle
 
@@ -39,6 +40,7 @@ def _lag(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set_xlabel("due second" if spread_s > 1 else "lag, ms")
     axes.set_ylabel("lag, ms" if spread_s > 1 else "% out")
     axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
@@ -59,8 +61,9 @@ def _bars(axes: Axes, rows: Sequence[Row], name: str, scale: float, per_timer: b
         [place + 0.4 - width / 2 for place in range(len(titles))], [text.replace(" ", "\n", 1) for text in titles]
     )
     axes.tick_params(axis="x", labelsize=7)
+    axes.margins(y=0.3)
     axes.set_title(title, fontsize=10)
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, ncols=2, loc="upper left")
 
 
 def draw(results: dict[str, Any], path: Path) -> bool:

@@ -169,10 +169,10 @@ SECTIONS = (
         "storm",
         "Storm",
         "Published in advance with a payload of {payload} bytes on {partitions} partitions, one worker, broker on the "
-        "same machine. Lag = broker's append time of the fired record − start of the due second, over all timers, read by a "
-        "`read_committed` consumer. CPU seconds are user + system of all processes of the system: over its whole life "
-        "up to the last callback, while it accepted, and from 1 s before the first due second to 0.5 s after the last "
-        "callback.",
+        "same machine. Lag = broker's append time of the fired record − start of the due second, over all timers, read "
+        "by a `read_committed` consumer. CPU seconds are user + system of all processes of the system: over its whole "
+        "life up to the last callback, while it accepted, and from 1 s before the first due second to 0.5 s after the "
+        "last callback.",
         lambda rows: _storm(middle(rows)),
     ),
     (
@@ -198,7 +198,8 @@ SECTIONS = (
         "cost",
         "Cost of a timer",
         "For each timer, with a payload of {payload} bytes. Kafka records count transaction markers; `APP-…` are "
-        "internal topics, `__…` the broker's own. Bytes are log segments; store bytes are disk blocks of the data directory.",
+        "internal topics, `__…` the broker's own. Bytes are log segments; store bytes are disk blocks of the data "
+        "directory.",
         _cost,
     ),
 )

@@ -54,7 +54,8 @@ class Cluster:
     def ends(self, topic: str, *, committed: bool = False) -> dict[int, int]:
         """End offset of each partition; with ``committed`` the last stable one."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        wanted = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in self.partitions(topic)}
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(topic, partition): latest for partition in self.partitions(topic)}
         found = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=TIMEOUT_S)
         return {place.partition: future.result(TIMEOUT_S).offset for place, future in found.items()}
 

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 _started: list[Process] = []
 
@@ -52,6 +52,11 @@ class Process:
         return self._popen.pid
 
     @property
+    def log_name(self) -> str:
+        """Run and file of the log: results must not hold a path of this machine."""
+        return "/".join(self.log.parts[-2:])
+
+    @property
     def running(self) -> bool:
         return self._popen.poll() is None
 
@@ -83,7 +88,7 @@ class Process:
                     if alive
                     else f"ended, exit {self._popen.returncode}"
                 )
-                raise RuntimeError(f"{self.name} {what}; its last lines ({self.log}):\n{self.tail()}")
+                raise RuntimeError(f"{self.name} {what}; its last lines ({self.log_name}):\n{self.tail()}")
             time.sleep(0.05)
 
     def tail(self, lines: int = 15) -> str:
@@ -114,10 +119,10 @@ class Process:
                     child.kill()
 
 
-def _cpu_s(process: psutil.Process) -> float:
+def _cpu_s(process: psutil.Process, children: Iterable[psutil.Process]) -> float:
     """User and system seconds of a process and of everything below it, ended children included."""
     total = 0.0
-    for one in (process, *process.children(recursive=True)):
+    for one in (process, *children):
         with contextlib.suppress(psutil.NoSuchProcess):
             times = one.cpu_times()
             total += times.user + times.system + (times.children_user + times.children_system if one is process else 0)
@@ -139,13 +144,16 @@ class Meter:
     CPU seconds between any two moments come from the samples around them, so they are as exact as that.
     """
 
-    EVERY_S = 0.1
+    EVERY_S = 0.2
+    FAMILY_EVERY = 10
+    """Children are looked for on every so many samples: that walks all processes of the machine."""
 
     def __init__(self, groups: Mapping[str, Iterable[int]]) -> None:
         self._groups = {name: [psutil.Process(pid) for pid in pids] for name, pids in groups.items()}
-        self._groups["bench"] = [psutil.Process()]
+        self._family: dict[int, list[psutil.Process]] = {}
+        self._own = psutil.Process()
         self._at: list[float] = []
-        self._cpu: dict[str, list[float]] = {name: [] for name in (*self._groups, "machine")}
+        self._cpu: dict[str, list[float]] = {name: [] for name in (*self._groups, "bench", "machine")}
         self._peak: dict[int, int] = {}
         self._close = threading.Event()
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
@@ -158,17 +166,22 @@ class Meter:
 
     def _sample(self) -> None:
         now = time.time()
+        look = len(self._at) % self.FAMILY_EVERY == 0
         for name, processes in self._groups.items():
             total = 0.0
             for process in processes:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    total += _cpu_s(process)
-                    for one in (process, *process.children(recursive=True)):
+                    if look:
+                        self._family[process.pid] = process.children(recursive=True)
+                    children = self._family.get(process.pid, [])
+                    total += _cpu_s(process, children)
+                    for one in (process, *children):
                         with contextlib.suppress(psutil.NoSuchProcess):
                             self._peak[one.pid] = _peak_bytes(one)
             series = self._cpu[name]
             series.append(max(total, series[-1] if series else 0.0))  # an ended process keeps what it had used
-        machine = psutil.cpu_times()
+        own, machine = self._own.cpu_times(), psutil.cpu_times()
+        self._cpu["bench"].append(own.user + own.system)
         self._cpu["machine"].append(sum(machine) - machine.idle - getattr(machine, "iowait", 0.0))
         self._at.append(now)
 
@@ -178,13 +191,8 @@ class Meter:
 
     def others_cpu_s(self, since: float, until: float) -> float:
         """CPU seconds that the machine spent on anything that is not part of the benchmark: how noisy it was."""
-        ours = sum(self.cpu_s(name, since, until) for name in self._groups)
+        ours = sum(self.cpu_s(name, since, until) for name in (*self._groups, "bench"))
         return max(0.0, self.cpu_s("machine", since, until) - ours)
-
-    def busy(self, group: str, last_s: float) -> float:
-        """Cores that a group used on average over the last seconds."""
-        now = self._at[-1]
-        return self.cpu_s(group, now - last_s, now) / last_s
 
     def _value(self, group: str, at: float | None) -> float:
         times, values = self._at, self._cpu[group]

@@ -32,6 +32,7 @@ class Bench:
     broker_pid: int
     broker_directory: Path
     workdir: Path
+    keep_logs: bool = False
     runs: int = 0
 
     def names(self, subject: str) -> Names:
@@ -42,11 +43,11 @@ class Bench:
         directory.mkdir(parents=True)
         return Names(run, f"timer-request-{run}", f"oscillator-{run}", f"target-{run}", f"bench-{run}", directory)
 
-    def clear(self, names: Names, *, keep_logs: bool = False) -> None:
-        """Delete the run's topics and directory."""
+    def clear(self, names: Names) -> None:
+        """Delete the run's topics, its data and, unless they are to be kept, its logs."""
         self.cluster.delete([topic for topic in self.cluster.topics() if names.owns(topic)])
         shutil.rmtree(names.data_dir, ignore_errors=True)
-        if not keep_logs:
+        if not self.keep_logs:
             shutil.rmtree(names.directory, ignore_errors=True)
 
 
@@ -84,7 +85,7 @@ class Running:
         for process in self.processes:
             if not process.running:
                 raise RuntimeError(
-                    f"{process.name} ended before its time; last lines ({process.log}):\n{process.tail()}"
+                    f"{process.name} ended before its time; last lines ({process.log_name}):\n{process.tail()}"
                 )
 
     def stop(self) -> None:
@@ -99,7 +100,9 @@ class Subject(ABC):
     partitioner: ClassVar[str] = "spread"
     """How its publishers pick the partition (see :class:`bench.harness.publisher.Publication`)."""
     accepts_per_s: ClassVar[int]
-    """A low guess of how fast it takes requests in. Decides only how far ahead the first due second lies."""
+    """A low guess of how fast it takes requests in, and ..."""
+    head_start_s: ClassVar[float] = 4.0
+    """... of what it needs beyond that. They decide only how far ahead the first due second lies."""
 
     def prepare(self, bench: Bench) -> None:  # noqa: B027 - most have nothing to build
         """Build what must be built.
@@ -130,9 +133,9 @@ class Subject(ABC):
         """
         raise RuntimeError(f"{self.name} does not say how long it took to recover {timers:,} timers")
 
-    def accepted(self, bench: Bench, names: Names, running: Running, timers: int) -> bool:
-        """Whether it has taken in everything that was published; asked again and again after publishing has ended."""
-        return bench.cluster.committed(names.app_id, names.request) >= timers
+    def accepted(self, bench: Bench, names: Names) -> int:
+        """How many requests it has taken in so far: what its group has committed."""
+        return bench.cluster.committed(names.app_id, names.request)
 
 
 def python(module: str, *arguments: str) -> list[str]:

@@ -27,8 +27,8 @@ pending = app.Table("pending", key_type=bytes, value_type=bytes, options={"drive
 
 
 @app.agent(requests)
-async def keep(stream: faust.Stream[bytes]) -> None:
+async def keep(stream: faust.StreamT[bytes]) -> None:
     """Keep each request under its due second and its place in the log."""
     async for event in stream.events():
         message = event.message
-        pending[b"%b/%d/%d" % (message.key, message.partition, message.offset)] = event.value
+        pending[b"%b/%d/%d" % (message.key or b"", message.partition, message.offset)] = event.value

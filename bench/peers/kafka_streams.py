@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from bench.harness.process import Process
-from bench.harness.subject import Bench, Names, Running, Subject, Unavailable, environment
+from bench.harness.subject import Bench, Names, Subject, Unavailable, environment
 from bench.workload import Workload
 
+CLASS_PATH = "target/kstreams-timers-1.0.jar:target/lib/*"
 SOURCES = Path(__file__).parent / "kstreams"
-REBALANCING = r"-> REBALANCING$"
+ASSIGNED = "to PARTITIONS_ASSIGNED"
+LOG_ASSIGNMENTS = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.streams.processor.internals.StreamThread=info"
 RUNNING = r"-> RUNNING$"
 START_S = 60.0
 BUILD_S = 300.0
-QUIET_S = 1.5
-QUIET_CORES = 0.3
 
 
 class KafkaStreams(Subject):
@@ -29,6 +29,7 @@ class KafkaStreams(Subject):
     name: ClassVar[str] = "kstreams"
     partitioner: ClassVar[str] = "murmur2_random"
     accepts_per_s: ClassVar[int] = 60_000
+    head_start_s: ClassVar[float] = 8.0
 
     def prepare(self, bench: Bench) -> None:
         for tool, what in (("java", "a Java 17 runtime"), ("mvn", "Maven")):
@@ -65,17 +66,17 @@ class KafkaStreams(Subject):
         )
         processes = []
         for main in ("Futures", "Oscillator"):
-            argv = ["java", "-cp", "target/kstreams-timers-1.0.jar:target/lib/*", f"peers.kstreams.{main}"]
+            argv = ["java", LOG_ASSIGNMENTS, "-cp", CLASS_PATH, f"peers.kstreams.{main}"]
             processes.append(Process(main, argv, env, SOURCES, names.directory / f"{main}.log"))
         ready_at, _ = processes[0].wait_for(RUNNING, START_S)
         return processes, ready_at
 
     def recovered_s(self, processes: list[Process], timers: int) -> float:
-        """From joining its group, which its state listener calls REBALANCING, to RUNNING: the nearest that it says."""
-        begin, _ = processes[0].wait_for(REBALANCING, 0)
+        """From the last assignment of a stream thread to RUNNING. What its group waited before does not count."""
         end, _ = processes[0].wait_for(RUNNING, 0)
-        return end - begin
+        return end - max(at for at, line in processes[0].lines if ASSIGNED in line and at <= end)
 
-    def accepted(self, bench: Bench, names: Names, running: Running, timers: int) -> bool:
-        """It commits every 30 s only, so that its CPU falls quiet is what tells."""
-        return running.meter.busy("subject", QUIET_S) < QUIET_CORES or super().accepted(bench, names, running, timers)
+    def accepted(self, bench: Bench, names: Names) -> int:
+        """What its store of requests has written to its changelog. It commits offsets every 30 s only."""
+        changelog = f"{names.app_id}-join-other-store-changelog"
+        return bench.cluster.end(changelog) if bench.cluster.partitions(changelog) else 0

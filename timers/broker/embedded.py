@@ -166,9 +166,8 @@ class EmbeddedBroker:
         while True:
             while self.pid is not None:
                 time.sleep(_WATCH_EVERY_S)
-            with (
-                self._acting()
-            ):  # a stop removes the process id before it lets go of the lock; a start writes a new one
+            # Under the lock: a stop removes the process id before it lets go, and a start writes a new one.
+            with self._acting():
                 if self.pid is None:
                     return not self._pid_file.exists()
 
@@ -280,13 +279,13 @@ class EmbeddedBroker:
                 if waiting.expired:
                     raise BrokerError(
                         f"the broker (process {pid}) has not answered at {HOST}:{port} for {START_TIMEOUT_S:.0f} s; "
-                        f"its last word: {self.verdict()}; log: {self.log_path}; `timers broker stop` ends it"
+                        f"its last word: {self.verdict()}; log: {self.log_path}; `timers broker stop` ends it for sure"
                     )
                 waiting.pause()
 
-    def _died(self) -> Exception:
+    def _died(self) -> BrokerError:
         verdict = self.verdict()
-        if "Address already in use" in verdict and not self._port:
+        if "Address already in use" in verdict:
             return _PortTaken(verdict)
         code = self._child.returncode if self._child is not None else None
         how = f" (exit code {code})" if code is not None else ""

@@ -207,7 +207,7 @@ class _Progress:
 
             self._bar = tqdm(total=self._total, desc=what, unit="jar", file=self._out, dynamic_ncols=True)
         elif self._out is not None:
-            print(f"{what} ({self._total} jars) ...", file=self._out, flush=True)
+            print(f"{what} (jars: {self._total}) ...", file=self._out, flush=True)
         return self
 
     def add(self, event: int | Jar) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,12 +15,12 @@ from types import FrameType
 import click
 
 from timers.cli.demo import TOPIC, run_demo
-from timers.cli.worker import faust_command
+from timers.cli.worker import check_port, faust_command
 from timers.errors import TimersError
 from timers.settings import Settings, describe, project_broker, project_dir
 
 _STOP_TIMEOUT_S = 20.0
-_TAIL_LINES = 15
+_ERROR = re.compile(r"^(?:\[.*\[(?:ERROR|CRITICAL)\] (?:\[[^\]]*\]: )?|timers: )(?P<text>.+)$", re.MULTILINE)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -31,6 +32,7 @@ def run(topic: str) -> None:
     With TIMERS_BROKERS set, or this project's broker running, that broker is used and left alone. Everything that this
     command started, it stops. The worker's log is .timers/worker.log.
     """
+    check_port(Settings.load())  # before a broker is started for nothing
     with _signals_as_ctrl_c(), _broker() as settings, _worker(settings) as worker:
         run_demo(settings, topic, worker.check)
 
@@ -41,8 +43,11 @@ def _signals_as_ctrl_c() -> Iterator[None]:
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         for number in _ENDING:
-            signal.signal(number, signal.SIG_IGN)
+            signal.signal(number, ignore)  # not SIG_IGN: a signal that had come already would be an OSError of Python's
         raise KeyboardInterrupt
+
+    def ignore(_number: int, _frame: FrameType | None) -> None:
+        pass
 
     before = {number: signal.signal(number, interrupt) for number in _ENDING}
     try:
@@ -72,6 +77,13 @@ def _broker() -> Iterator[Settings]:
         broker.stop()
 
 
+def last_error(log: str) -> str:
+    """What a worker's log says went wrong: its last error, else its last line. Faust goes on to log its shutdown."""
+    errors = [found["text"].strip() for found in _ERROR.finditer(log)]
+    lines = [line.strip() for line in log.splitlines() if any(map(str.isalnum, line))]
+    return (errors or lines or ["nothing"])[-1]
+
+
 class _Worker:
     """The worker's process: one that this command started, in a session of its own so that Ctrl-C reaches only us."""
 
@@ -83,16 +95,14 @@ class _Worker:
         """Raise if the worker has ended.
 
         Raises:
-            TimersError: it has; the end of its log is on stderr.
+            TimersError: it has, with the last error of its log.
         """
         code = self._process.poll()
         if code is None:
             return
-        lines = self._log.read_text(errors="replace").splitlines()
-        click.echo("\n".join(lines[-_TAIL_LINES:]), err=True)
-        raise TimersError(
-            f"the worker ended with exit code {code}: the end of its log is above, all of it in {self._log}"
-        )
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        text = self._log.read_text(errors="replace")
+        raise TimersError(f"the worker {how}; the last word of its log {self._log}: {last_error(text)}")
 
     def stop(self) -> None:
         """End the worker cleanly; by force if that takes too long, which loses nothing but time at the next start."""

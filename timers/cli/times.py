@@ -9,8 +9,8 @@ from timers.client.request import MAX_DUE_S, due_second
 from timers.errors import InvalidTimerError
 
 _UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_DURATION = re.compile(r"(?:(\d{1,11})w)?(?:(\d{1,11})d)?(?:(\d{1,11})h)?(?:(\d{1,11})m)?(?:(\d{1,11})s)?")
-_RFC3339 = re.compile(r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}:\d{2}:\d{2})(?:\.(\d+))?([Zz]|[+-]\d{2}:\d{2})?")
+_DURATION = re.compile(r"(?:([0-9]{1,11})w)?(?:([0-9]{1,11})d)?(?:([0-9]{1,11})h)?(?:([0-9]{1,11})m)?(?:([0-9]{1,11})s)?")
+_RFC3339 = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]+))?([Zz]|[+-][0-9]{2}:[0-9]{2})?")
 
 
 def parse_duration(text: str) -> int:
@@ -21,7 +21,7 @@ def parse_duration(text: str) -> int:
     """
     found = _DURATION.fullmatch(text)
     if not text or found is None:
-        hint = f" (did you mean {text}s?)" if re.fullmatch(r"\d{1,11}", text) else ""
+        hint = f" (did you mean {text}s?)" if re.fullmatch(r"[0-9]{1,11}", text) else ""
         raise InvalidTimerError(
             f"{text!r} is not a duration{hint}: write 90s, 15m, 2h, 3d, 1w, or several, large to small, such as 1h30m"
         )
@@ -39,7 +39,7 @@ def parse_due(text: str) -> int:
     Raises:
         InvalidTimerError: it is written otherwise, names no offset, or is in milliseconds (with the corrected number).
     """
-    if re.fullmatch(r"\d{1,25}", text):
+    if re.fullmatch(r"[0-9]{1,25}", text):
         return due_second(int(text), None)
     found = _RFC3339.fullmatch(text)
     if found is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 
 import click
 
+from timers.errors import SettingsError
 from timers.settings import Settings
 
 
@@ -18,6 +20,23 @@ def faust_command(options: tuple[str, ...], settings: Settings) -> list[str]:
     if not _given(options, "--web-port", "-p"):
         command += ["--web-port", str(settings.web_port)]
     return [*command, *options]
+
+
+def check_port(settings: Settings) -> None:
+    """Look whether the worker can listen on its port: Faust would say so in a page, after having joined the group.
+
+    Raises:
+        SettingsError: something else listens there, most likely another worker.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in settings.web_bind else socket.AF_INET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.web_bind, settings.web_port))
+        except OSError as error:
+            raise SettingsError(
+                f"TIMERS_WEB_PORT={settings.web_port} cannot be listened on at TIMERS_WEB_BIND={settings.web_bind} "
+                f"({error.strerror}): does another worker run here? Give each its own port"
+            ) from error
 
 
 def _given(options: tuple[str, ...], long: str, short: str) -> bool:
@@ -34,8 +53,9 @@ def worker(options: tuple[str, ...]) -> None:
     Options go to Faust as they are (`faust worker --help` lists them). Ctrl-C or SIGTERM stops it cleanly. More workers
     share the load; on one machine each needs its own TIMERS_WEB_PORT.
     """
-    command = faust_command(
-        options, Settings.load()
-    )  # a wrong setting is one sentence here, not a traceback of Faust's
+    settings = Settings.load()  # here, and not only in the worker: what is wrong is one sentence, not Faust's traceback
+    if not _given(options, "--web-port", "-p"):
+        check_port(settings)
+    command = faust_command(options, settings)
     sys.stdout.flush()
     os.execv(command[0], command)

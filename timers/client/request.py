@@ -72,7 +72,7 @@ class Encoder:
     def __init__(self, max_request_bytes: int) -> None:
         self._max_request_bytes = max_request_bytes
         self._future = Future()
-        self._topic = ""
+        self._topic: object = object()  # equal to nothing that a request may carry
         self._due_s = -1
         self._record_key = b""
 
@@ -94,7 +94,8 @@ class Encoder:
                     f"callback topic {topic!r} is not a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - "
                     "(but not '.' or '..')"
                 )
-            future.callBackTopic = self._topic = topic
+            future.callBackTopic = topic
+            self._topic = topic
         try:
             future.callBackKey = key  # type: ignore[assignment]  # protobuf takes UTF-8 bytes for a string
             future.callBack = value if type(value) is bytes else value.encode()  # type: ignore[union-attr]

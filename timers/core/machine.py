@@ -121,7 +121,7 @@ class Machine:
 
         Raises:
             OutOfPlace: there is a gap before it; nothing was changed.
-            Aborted: its output could not be committed; nothing was changed, the same fetch may be given again.
+            Lost: its output could not be committed: drop this machine and open it again.
         """
         position = self.position
         if fetched.from_offset > position:  # [7] a fetch before this one was dropped on the way
@@ -153,8 +153,10 @@ class Machine:
         decoded = self._read(records, to_offset)
         late, waiting = self._split_late(decoded.rows)
         after = replace(self.progress, next_offset=to_offset)
-        if late or decoded.rejected:
-            self._emit(late, decoded.rejected, after)  # [2] output is committed before the batch is stored
+        if late or decoded.rejected or after.settings != self._committed.settings:
+            # [2] Output is committed before the batch is stored. So is a changed setting: a replay of this batch must
+            # find it in the history [4].
+            self._emit(late, decoded.rejected, after)
         self._store.write(waiting, to_offset)
         self.progress = after
         self.counts.accepted += len(records) - len(decoded.rejected)
@@ -200,10 +202,10 @@ class Machine:
         return late, waiting
 
     def _emit(self, late: RowsByDue, rejected: Sequence[Rejected], after: Progress) -> None:
-        assert self._tick is not None  # may_accept said so
-        self._outbox.begin()
+        assert self._tick is not None, "may_accept was not asked"
+        self._outbox.begin(self._tick)
         for due_s in sorted(late):
-            self._outbox.fire(due_s, late[due_s], self._tick)
+            self._outbox.fire(due_s, late[due_s])
         if rejected:
             self._outbox.reject(rejected)
         self._commit(after)
@@ -215,10 +217,18 @@ class Machine:
     # ---- time ---------------------------------------------------------------------------------------------------
 
     def observe(self, tick: Tick) -> None:
-        """Learn the time. Old and duplicate ticks change nothing; a missed second needs no tick of its own."""
+        """Learn the time. Old and duplicate ticks change nothing; a missed second needs no tick of its own.
+
+        A tick further back than :data:`CLOCK_STEP_BACK_S` is not old: the broker's clock went back, and what it shows
+        now is the time, also for what the former time has not fired yet [10].
+        """
         fired_s = self.progress.fired_through[0]
         self._held = tick.second < (fired_s if self._held else fired_s - CLOCK_STEP_BACK_S)
-        if self._tick is None or tick.append_ms > self._tick.append_ms:
+        if (
+            self._tick is None
+            or tick.append_ms > self._tick.append_ms
+            or tick.second < self._tick.second - CLOCK_STEP_BACK_S
+        ):
             self._tick = tick
 
     def fire_chunk(self) -> bool:
@@ -228,7 +238,7 @@ class Machine:
             Whether more is due.
 
         Raises:
-            Aborted: nothing became visible and nothing has moved; call again.
+            Lost: drop this machine and open it again.
         """
         tick = self._tick
         if tick is None or self.recovering:
@@ -244,11 +254,11 @@ class Machine:
             if full:
                 break
             if not count:
-                self._outbox.begin()
-            full = self._outbox.fire(due_s, rows, tick)
+                self._outbox.begin(tick)
+            self._outbox.fire(due_s, rows)
             count += len(rows)
             size += sum([len(row[3]) for row in rows])
-            full = full or count >= self._limits.chunk_timers or size >= self._limits.chunk_bytes
+            full = count >= self._limits.chunk_timers or size >= self._limits.chunk_bytes
             last = (due_s, rows[-1][0])
         else:
             # The scan reached its end, and this thread accepted nothing meanwhile: the whole second is done [3].
@@ -275,14 +285,14 @@ class Machine:
             Whether there was something to commit.
 
         Raises:
-            Aborted: nothing became visible; call again.
+            Lost: drop this machine and open it again.
         """
         behind = self._committed.next_offset != self.progress.next_offset or (
             even_if_idle and self._committed != self.progress
         )
-        if not behind or self.recovering:
+        if not behind or self.recovering or self._tick is None:
             return False
-        self._outbox.begin()
+        self._outbox.begin(self._tick)
         self._commit(self.progress)
         return True
 

@@ -8,8 +8,12 @@ from timers.core.progress import Progress
 from timers.core.timer import Decoded, Rejected, Row, RowsByDue, Tick
 
 
-class Aborted(Exception):
-    """The transaction was rolled back: nothing it held is visible, the same chunk may be tried again."""
+class Lost(Exception):
+    """A transaction failed, or its outcome is not known: all of it became visible, or nothing.
+
+    The machine must be dropped and opened again: fencing decides what was left open, and the committed progress says
+    what happened. Never a new transaction on a guess (rule 5).
+    """
 
 
 class Decoder(Protocol):
@@ -44,15 +48,24 @@ class Store(Protocol):
     def oldest_due_s(self) -> int | None:
         """Due second of the first row, None if there is none."""
 
+    def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
+        """On opening, before there is a machine: forget what has fired since this store was written.
+
+        A row at or below ``fired_through`` has fired only if it was accepted, that is if its offset is below
+        ``next_offset``. One from there on was accepted here and never committed, then passed over by another owner
+        that had not read it: everything from ``next_offset`` on is forgotten, ``applied`` goes back to it, and the
+        machine reads it again and fires it late.
+        """
+
 
 class Outbox(Protocol):
     """One transaction at a time: firings, dead letters and progress become visible together or not at all."""
 
-    def begin(self) -> None:
-        """Open a transaction; nothing may be open."""
+    def begin(self, tick: Tick) -> None:
+        """Begin a transaction that says it happened at ``tick``; what was begun and not committed is forgotten."""
 
-    def fire(self, due_s: int, rows: Sequence[Row], tick: Tick) -> bool:
-        """Add firings. True: take no more into this transaction."""
+    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
+        """Add firings of one due second."""
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""
@@ -61,5 +74,6 @@ class Outbox(Protocol):
         """Add ``progress`` and make everything visible.
 
         Raises:
-            Aborted: nothing became visible; state is as before.
+            Lost: the machine must be opened again.
+            Fenced: another worker owns the machine.
         """

@@ -49,6 +49,11 @@ class MemoryStore:
         """Due second of the first row."""
         return self._rows[0][0][0] if self._rows else None
 
-    def drop_through(self, fired_through: OrderKey) -> None:
-        """On opening: forget what has fired meanwhile."""
-        del self._rows[: bisect_right(self._rows, fired_through, key=lambda entry: entry[0])]
+    def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
+        """On opening: forget what has fired meanwhile; see :meth:`timers.core.ports.Store.drop_through`."""
+        end = bisect_right(self._rows, fired_through, key=lambda entry: entry[0])
+        passed_over = any(row[0] >= next_offset for _, row in self._rows[:end])
+        del self._rows[:end]
+        if passed_over:
+            self._rows = [entry for entry in self._rows if entry[1][0] < next_offset]
+            self.applied = next_offset

@@ -56,6 +56,8 @@ _APPLIED = b"\xffapplied"
 _PENDING = b"\xffpending"
 _IDENTITY = b"\xffidentity"
 _ROWS_END = b"\xff"
+_LAST_S = 2**56 - 1
+"""No due second is above it, and its keys are below ``_ROWS_END``."""
 _U64 = struct.Struct(">Q")
 
 
@@ -179,23 +181,34 @@ class RocksStore:
         self._first_key = end
         self._scanned = []
 
-    def drop_through(self, fired_through: OrderKey) -> None:
-        """On opening: forget what has fired since this store was written.
+    def drop_through(self, fired_through: OrderKey, next_offset: int = MAX_OFFSET) -> None:
+        """On opening: forget what has fired since this store was written; see :class:`timers.core.ports.Store`.
 
         Another worker may have fired part of an entry, since it grouped the same rows otherwise: the rest is kept.
         """
         if fired_through == NEVER:
             return
+        until_s, applied = fired_through[0], self._applied
+        if applied > next_offset and self._passed_over(fired_through, next_offset):
+            until_s, applied = _LAST_S, next_offset
         batch = WriteBatch(raw_mode=True)
         pending = self._pending
-        fired_s, fired_offset = fired_through
-        for due_s, rows in self.scan(NEVER, fired_s):
-            rest = [row for row in rows if row[0] > fired_offset] if due_s == fired_s else []
-            pending -= len(rows) - len(rest)
-            batch.delete(self._scanned[-1])
-            if rest:
-                batch.put(keys.encode((due_s, rest[0][0])), self._pack(rest))
-        self._write(batch, pending, self._applied)
+        for due_s, rows in self.scan(NEVER, until_s):
+            rest = [row for row in rows if (due_s, row[0]) > fired_through and row[0] < applied]
+            if len(rest) < len(rows):
+                pending -= len(rows) - len(rest)
+                batch.delete(self._scanned[-1])
+                if rest:
+                    batch.put(keys.encode((due_s, rest[0][0])), self._pack(rest))
+        self._write(batch, pending, applied)
+
+    def _passed_over(self, fired_through: OrderKey, next_offset: int) -> bool:
+        """Whether a row that was never committed is held at or below ``fired_through``."""
+        return any(
+            row[0] >= next_offset and (due_s, row[0]) <= fired_through
+            for due_s, rows in self.scan(NEVER, fired_through[0])
+            for row in rows
+        )
 
     def oldest_due_s(self) -> int | None:
         """Due second of the first row, None if there is none."""

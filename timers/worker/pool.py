@@ -14,12 +14,14 @@ from urllib.parse import quote
 
 from timers.core.machine import Limits
 from timers.core.machine import Machine as CoreMachine
-from timers.core.ports import Decoder
+from timers.core.ports import Decoder, Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory, RocksStore
-from timers.worker.outbox import KafkaOutbox, ProducerLost
+from timers.wire import topics
+from timers.worker.outbox import KafkaOutbox
+from timers.worker.producer import ProducerLoop, TransactionalProducer
 from timers.worker.progress_log import Machine, ProgressLog
 from timers.worker.runner import Runner
 from timers.worker.targets import Targets
@@ -58,6 +60,7 @@ class Pool:
         self._runners: dict[Machine, Runner] = {}
         self._lock = asyncio.Lock()
         self._threads = ThreadPoolExecutor(thread_name_prefix="timers-open")
+        self._producers = ProducerLoop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cluster: Cluster | None = None
         self._targets: Targets | None = None
@@ -110,8 +113,9 @@ class Pool:
 
     async def _open(self, fresh: list[Machine]) -> None:
         stops = {machine: threading.Event() for machine in fresh}
+        targets = self._the(self._targets)
         outboxes = {
-            machine: KafkaOutbox(self._settings, *machine, self._the(self._targets), stops[machine])
+            machine: KafkaOutbox(self._settings, *machine, targets, self._producer(machine, stops[machine]))
             for machine in fresh
         }
         # First fence every former owner, then read: only then is the newest progress final.
@@ -127,6 +131,11 @@ class Pool:
             if self._last_tick is not None:
                 runner.tick(self._last_tick)
             runner.start()
+
+    def _producer(self, machine: Machine, stop: threading.Event) -> TransactionalProducer:
+        transactional_id = topics.transactional_id(self._settings.app_id, *machine)
+        gone = self._the(self._targets).gone
+        return TransactionalProducer(self._producers, self._settings, transactional_id, stop, gone)
 
     def _open_stores(self, fresh: list[Machine]) -> dict[Machine, tuple[Progress, RocksStore]]:
         """Blocks."""
@@ -178,6 +187,7 @@ class Pool:
     async def close(self) -> None:
         """Close all machines. Faust sends no revoked signal when it stops, so the app calls this."""
         await self.revoke(list(self._runners))
+        self._producers.close()
         self._threads.shutdown(wait=False)
 
     # ---- flow ---------------------------------------------------------------------------------------------------
@@ -233,7 +243,7 @@ class Pool:
 
     async def on_failed(self, machine: Machine, error: BaseException) -> None:
         """Open a machine again whose producer was lost; anything else ends the worker."""
-        if isinstance(error, ProducerLost) and machine in self._runners:
+        if isinstance(error, Lost) and machine in self._runners:
             logger.warning("%s; opening %s/%d again", error, *machine)
             await self.revoke([machine])
             positions = await self.assign([machine])

@@ -6,7 +6,6 @@ and RocksDB's blocking calls release the interpreter lock: the event loop and th
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,10 +14,7 @@ from time import monotonic
 from typing import Protocol, TypeAlias
 
 from timers.core.machine import Machine, OutOfPlace
-from timers.core.ports import Aborted
 from timers.core.timer import Fetched, Tick
-
-logger = logging.getLogger(__name__)
 
 MAX_WAITING = 4
 """Fetches that may wait for a machine before its partition is paused. Bounds memory: a fetch is at most
@@ -29,9 +25,6 @@ IDLE_COMMIT_S = 60
 
 REWIND_AGAIN_S = 1.0
 """A rewind that brought no progress within this time is asked for again."""
-
-ABORT_PAUSE_S = 0.2
-MAX_ABORT_PAUSE_S = 5.0
 
 
 class Listener(Protocol):
@@ -80,7 +73,6 @@ class Runner:
         self._commit_due = False
         self._last_commit = monotonic()
         self._recovering_since: float | None = monotonic()
-        self._aborts = 0
         self._rewound_at: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"timers-{name}", daemon=True)
 
@@ -139,23 +131,16 @@ class Runner:
 
     def _step(self) -> None:
         """At most one chunk and one fetch, so that neither waits for the end of the other."""
-        try:
-            if self._firing:
-                self._firing = self.machine.fire_chunk()
-            if self._can_accept():
-                self._accept(self._waiting[0])
-                self._waiting.popleft()
-            if self._commit_due and not self._firing:
-                idle_too_long = monotonic() - self._last_commit > IDLE_COMMIT_S
-                if self.machine.commit_progress(even_if_idle=idle_too_long):
-                    self._last_commit = monotonic()
-                self._commit_due = False
-            self._aborts = 0
-        except Aborted as error:
-            self._aborts += 1
-            pause_s = min(ABORT_PAUSE_S * 2 ** (self._aborts - 1), MAX_ABORT_PAUSE_S)
-            logger.warning("%s: transaction rolled back (%s); trying again in %.1f s", self.name, error, pause_s)
-            self._stop.wait(pause_s)
+        if self._firing:
+            self._firing = self.machine.fire_chunk()
+        if self._can_accept():
+            self._accept(self._waiting[0])
+            self._waiting.popleft()
+        if self._commit_due and not self._firing:
+            idle_too_long = monotonic() - self._last_commit > IDLE_COMMIT_S
+            if self.machine.commit_progress(even_if_idle=idle_too_long):
+                self._last_commit = monotonic()
+            self._commit_due = False
         self._tell_pressure()
 
     def _accept(self, fetched: Fetched) -> None:

@@ -12,8 +12,6 @@ from typing import Any
 import faust
 from faust.types import TP
 from faust.worker import Worker
-from mode import ServiceT
-from mode.exceptions import MaxRestartsExceeded
 from yarl import URL
 
 from timers.errors import TimersError

@@ -1,0 +1,189 @@
+"""The clients, against librdkafka's mock cluster: a broker inside this process that speaks the real protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
+
+from timers.client import AsyncTimersClient, TimerRequest, TimersClient
+from timers.errors import InvalidTimerError, PublishError, SettingsError
+from timers.v1.future_pb2 import Future
+from timers.wire.topics import REQUEST
+
+PARTITIONS = 4  # the mock cluster's own default
+DUE_S = 1_800_000_000
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[str]:
+    """A mock cluster in which the request topic exists."""
+    host = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    address = next(iter(host.list_topics(REQUEST, timeout=10).brokers.values()))
+    yield f"{address.host}:{address.port}"
+    del host
+
+
+def read(brokers: str, ids: list[str]) -> list[Message]:
+    """The request records of these timers."""
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "test", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(REQUEST, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
+    found: dict[str, Message] = {}
+    try:
+        while not found.keys() >= set(ids):
+            message = consumer.poll(10)
+            assert message is not None, f"{len(set(ids) - found.keys())} records did not come"
+            assert message.error() is None
+            found[f"{message.topic()}/{message.partition()}/{message.offset()}"] = message
+    finally:
+        consumer.close()
+    return [found[timer_id] for timer_id in ids]
+
+
+def test_schedule_returns_the_id_of_the_record_that_the_broker_has(brokers: str) -> None:
+    with TimersClient(brokers) as client:
+        timer_id = client.schedule("orders", "o-1", b"expired", at=DUE_S, headers=[("a", b"1"), ("a", None)], token="t")
+    (record,) = read(brokers, [timer_id])
+    assert record.key() == b"1800000000"
+    assert Future.FromString(record.value()) == Future(callBackTopic="orders", callBackKey="o-1", callBack=b"expired")
+    assert record.headers() == [("a", b"1"), ("a", None), ("callback-token", b"t")]
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_schedule_many_spreads_one_second_over_all_partitions(brokers: str, ids: bool) -> None:
+    count = 4000
+    requests = (TimerRequest("orders", f"o-{number}", b"x", at=DUE_S) for number in range(count))
+    with TimersClient(brokers) as client:
+        before = client.schedule_many(TimerRequest("orders", "edge", b"", at=DUE_S) for _ in range(100))
+        result = client.schedule_many(requests, ids=ids)
+    if ids:
+        assert [Future.FromString(record.value()).callBackKey for record in read(brokers, list(result))] == [  # type: ignore[call-overload]
+            f"o-{number}" for number in range(count)
+        ]
+        spread = Counter(timer_id.split("/")[1] for timer_id in result)  # type: ignore[union-attr]
+        assert len(spread) == PARTITIONS
+        assert min(spread.values()) > count / PARTITIONS * 0.8
+    else:
+        assert result == count
+    assert len(set(before)) == 100
+
+
+def test_schedule_many_of_nothing_is_nothing(brokers: str) -> None:
+    with TimersClient(brokers) as client:
+        assert client.schedule_many([]) == []
+        assert client.schedule_many([], ids=False) == 0
+
+
+def test_a_wrong_request_of_a_bulk_is_named_and_those_before_it_are_scheduled(brokers: str) -> None:
+    taken: list[int] = []
+
+    def requests() -> Iterator[TimerRequest]:
+        for number in range(5):
+            taken.append(number)
+            yield TimerRequest("orders", "k", b"", at=DUE_S if number < 3 else -1)
+
+    with (
+        TimersClient(brokers) as client,
+        pytest.raises(InvalidTimerError, match=r"request 3: at=-1 is before 1970.*\(the 3 before it are scheduled\)"),
+    ):
+        client.schedule_many(requests())
+    assert taken == [0, 1, 2, 3]
+
+
+def test_threads_may_share_a_client(brokers: str) -> None:
+    with TimersClient(brokers) as client, ThreadPoolExecutor(8) as pool:
+        ids = list(pool.map(lambda number: client.schedule("orders", str(number), b"", delay=number), range(200)))
+    assert len(set(ids)) == 200
+
+
+async def test_any_number_of_coroutines_may_schedule_at_once(brokers: str) -> None:
+    async with AsyncTimersClient(brokers) as client:
+        ids = await asyncio.gather(*(client.schedule("orders", str(number), b"", at=DUE_S) for number in range(500)))
+        more = await client.schedule_many(TimerRequest("orders", "k", b"", at=DUE_S) for _ in range(50))
+        assert await client.schedule_many([TimerRequest("orders", "k", b"", at=DUE_S)], ids=False) == 1
+    keys = [Future.FromString(record.value()).callBackKey for record in read(brokers, ids)]
+    assert keys == [str(number) for number in range(500)]
+    assert len({*ids, *more}) == 550
+
+
+async def test_a_cancelled_task_leaves_the_client_well(brokers: str) -> None:
+    async with AsyncTimersClient(brokers) as client:
+        await client.schedule("orders", "k", b"", at=DUE_S)
+        task = asyncio.create_task(client.schedule("orders", "k", b"", at=DUE_S))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await client.schedule("orders", "k", b"", at=DUE_S)
+
+
+def test_a_missing_request_topic_is_said_at_once_and_not_created(brokers: str) -> None:
+    for _ in range(2):  # the second time shows that the first did not create it
+        with (
+            TimersClient(brokers, request_topic="nowhere") as client,
+            pytest.raises(
+                PublishError, match=r"topic 'nowhere' does not exist at .*: start a worker, which creates it"
+            ),
+        ):
+            client.schedule("orders", "k", b"", delay=1)
+
+
+def test_an_unreachable_broker_is_an_error_after_the_time_given() -> None:
+    with socket.socket() as silent:  # accepts nobody
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with (
+            TimersClient(address, timeout_s=0.3) as client,
+            pytest.raises(PublishError, match=rf"no broker at {address} acknowledged within 0.3 s"),
+        ):
+            client.schedule("orders", "k", b"", delay=1)
+
+
+def test_a_closed_client_says_so(brokers: str) -> None:
+    client = TimersClient(brokers)
+    client.schedule("orders", "k", b"", delay=1)
+    client.close()
+    client.close()
+    with pytest.raises(PublishError, match="this client is closed: open a new one"):
+        client.schedule("orders", "k", b"", delay=1)
+
+
+def test_no_thread_is_left_behind(brokers: str) -> None:
+    with TimersClient(brokers) as client:
+        client.schedule("orders", "k", b"", delay=1)
+    assert "timers-client" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("name", ["acks", "enable.idempotence", "partitioner", "transactional.id"])
+def test_properties_that_would_break_a_promise_are_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"producer_config may not set '{name}': "):
+        TimersClient("127.0.0.1:1", producer_config={name: "0"})
+
+
+def test_an_unknown_property_is_named() -> None:
+    with (
+        TimersClient("127.0.0.1:1", producer_config={"no.such": 1}) as client,
+        pytest.raises(SettingsError, match=r"producer_config \{'no.such': 1\}: No such configuration property"),
+    ):
+        client.schedule("orders", "k", b"", delay=1)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(SettingsError, match="request_topic='a b' is not a legal topic name"):
+        TimersClient("127.0.0.1:1", request_topic="a b")
+    with pytest.raises(SettingsError, match="timeout_s=0 is not a number of seconds between"):
+        TimersClient("127.0.0.1:1", timeout_s=0)
+
+
+def test_headers_beyond_the_room_for_them_name_the_limit(brokers: str) -> None:
+    with (
+        TimersClient(brokers, max_request_bytes=1000) as client,
+        pytest.raises(InvalidTimerError, match=r"limit, which is 1000 bytes .* and 65536 for headers"),
+    ):
+        client.schedule("orders", "k", b"", delay=1, headers={"big": b"x" * 70_000})

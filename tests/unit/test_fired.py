@@ -1,0 +1,77 @@
+"""The line that every callback is shown as."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from timers.cli.fired import Arrival
+
+HEADERS: list[tuple[str, bytes | None]] = [
+    ("trace", b"\xff"),
+    ("timer-id", b"timer-request/2/17"),
+    ("timer-due", b"1800000000"),
+    ("timer-fired", b"1800000000004"),
+]
+
+
+def arrival(
+    key: bytes | None = b"o-1", value: bytes | None = b"expired", headers: list[tuple[str, bytes | None]] = HEADERS
+) -> Arrival:
+    return Arrival("orders", 3, 42, 1_800_000_000_012, key, value, headers)
+
+
+def test_a_fired_timer_is_one_line() -> None:
+    assert arrival().line() == "fired topic=orders key=o-1 due=1800000000 lag_ms=12"
+
+
+def test_a_record_of_somebody_else_is_shown_for_what_it_is() -> None:
+    expected = "record topic=orders key=o-1 partition=3 offset=42 timestamp_ms=1800000000012"
+    assert arrival(headers=[]).line() == expected
+    assert arrival(headers=[("timer-due", b"soon")]).line() == expected
+    assert arrival(headers=[("timer-due", None)]).line() == expected
+
+
+def test_the_last_of_several_headers_counts() -> None:
+    assert arrival(headers=[("timer-due", b"1"), *HEADERS]).due_s == 1_800_000_000
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        (b"", ""),
+        (None, "null"),
+        ("schlüssel 7".encode(), "schlüssel 7"),
+        (b"a\nb\x1b[2J", "a\\nb\\x1b[2J"),
+        ("a\u2028b\x9b".encode(), "a\\u2028b\\x9b"),
+        (b"\xff\x00", "\\xff\\x00"),
+    ],
+)
+def test_any_key_stays_on_its_line_and_cannot_steer_a_terminal(key: bytes | None, shown: str) -> None:
+    assert arrival(key=key).line() == f"fired topic=orders key={shown} due=1800000000 lag_ms=12"
+
+
+def test_json_has_everything() -> None:
+    assert json.loads(arrival(value=b"\xff\x00").json()) == {
+        "topic": "orders",
+        "key": "o-1",
+        "due_s": 1_800_000_000,
+        "lag_ms": 12,
+        "timer_id": "timer-request/2/17",
+        "value": {"base64": "/wA="},
+        "headers": [
+            ["trace", {"base64": "/w=="}],
+            ["timer-id", "timer-request/2/17"],
+            ["timer-due", "1800000000"],
+            ["timer-fired", "1800000000004"],
+        ],
+        "partition": 3,
+        "offset": 42,
+        "timestamp_ms": 1_800_000_000_012,
+    }
+
+
+def test_json_of_a_bare_record_has_nulls() -> None:
+    shown = json.loads(arrival(key=None, value=None, headers=[]).json())
+    assert [shown[name] for name in ("key", "value", "due_s", "lag_ms", "timer_id")] == [None] * 5

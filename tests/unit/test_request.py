@@ -1,0 +1,186 @@
+"""What a good request is, and what is said of a bad one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from timers.client.request import MAX_DUE_S, Encoder, TimerRequest, due_second
+from timers.errors import InvalidTimerError
+from timers.v1.future_pb2 import Future
+
+NOW_NS = 1_700_000_000_000_000_000
+DUE_S = 1_800_000_000
+
+
+def encode(**changes: Any) -> tuple[bytes, bytes, list[tuple[str, bytes | str | None]] | None]:
+    fields: dict[str, Any] = {"topic": "orders", "key": "o-1", "value": b"expired", "at": DUE_S, **changes}
+    return Encoder(1_000_000)(TimerRequest(**fields))
+
+
+def complaint(**changes: Any) -> str:
+    with pytest.raises(InvalidTimerError) as caught:
+        encode(**changes)
+    return str(caught.value)
+
+
+# --- the record ------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_becomes_due_second_future_and_headers() -> None:
+    key, value, headers = encode(headers=[("trace", b"\x00\xff"), ("trace", None), ("note", "ünï")])
+    assert key == b"1800000000"
+    assert Future.FromString(value) == Future(callBackTopic="orders", callBackKey="o-1", callBack=b"expired")
+    assert headers == [("trace", b"\x00\xff"), ("trace", None), ("note", "ünï".encode())]
+
+
+def test_without_headers_there_are_none() -> None:
+    assert encode()[2] is None
+
+
+def test_text_is_sent_as_utf8_and_a_key_may_be_bytes() -> None:
+    _, value, _ = encode(key="schlüssel".encode(), value="wért")
+    future = Future.FromString(value)
+    assert (future.callBackKey, future.callBack) == ("schlüssel", "wért".encode())
+
+
+def test_key_and_value_may_be_empty() -> None:
+    assert Future.FromString(encode(key="", value=b"")[1]) == Future(callBackTopic="orders")
+
+
+def test_headers_may_be_a_mapping() -> None:
+    assert encode(headers={"a": "1", "b": None})[2] == [("a", b"1"), ("b", None)]
+
+
+def test_a_token_travels_in_its_header_and_replaces_a_copied_one() -> None:
+    copied = [("callback-token", b"old"), ("a", b"1")]
+    assert encode(headers=copied, token="new")[2] == [("a", b"1"), ("callback-token", b"new")]
+    assert encode(headers=copied)[2] == copied
+
+
+def test_an_encoder_keeps_nothing_of_the_request_before() -> None:
+    encoder = Encoder(1_000_000)
+    encoder(TimerRequest("orders", "o-1", b"x" * 100, at=DUE_S, headers={"a": "b"}))
+    with pytest.raises(InvalidTimerError):
+        encoder(TimerRequest("orders", "o-1", None, at=DUE_S + 1))  # type: ignore[arg-type]
+    key, value, headers = encoder(TimerRequest("others", "", b"", at=DUE_S + 2))
+    assert (key, Future.FromString(value), headers) == (b"1800000002", Future(callBackTopic="others"), None)
+
+
+# --- due times --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at", "due_s"),
+    [
+        (DUE_S, DUE_S),
+        (0, 0),
+        (MAX_DUE_S, MAX_DUE_S),
+        (1.000001, 2),
+        (1.0, 1),
+        (datetime(2027, 1, 15, 8, 0, tzinfo=UTC), DUE_S),
+        (datetime(2027, 1, 15, 8, 0, 0, 1, tzinfo=UTC), DUE_S + 1),
+        (datetime(2027, 1, 15, 10, 0, tzinfo=timezone(timedelta(hours=2))), DUE_S),
+    ],
+)
+def test_absolute_times_are_rounded_up(at: datetime | float, due_s: int) -> None:
+    assert due_second(at, None) == due_s
+
+
+@pytest.mark.parametrize(
+    ("delay", "due_s"),
+    [
+        (0, 1_700_000_000),
+        (90, 1_700_000_090),
+        (0.5, 1_700_000_001),
+        (timedelta(minutes=15), 1_700_000_900),
+        (timedelta(microseconds=1), 1_700_000_001),
+    ],
+)
+def test_delays_are_rounded_up(delay: timedelta | float, due_s: int) -> None:
+    assert due_second(None, delay, now_ns=NOW_NS) == due_s
+
+
+def test_a_delay_starts_within_a_second() -> None:
+    assert due_second(None, 1, now_ns=NOW_NS + 1) == 1_700_000_002
+
+
+@pytest.mark.parametrize(
+    ("at", "unit", "meant"),
+    [
+        (1_735_689_600_123, "milliseconds", 1_735_689_601),
+        (1_735_689_600_000_000, "microseconds", 1_735_689_600),
+        (1_735_689_600_000_000_001, "nanoseconds", 1_735_689_601),
+        (1_735_689_600_123.5, "milliseconds", 1_735_689_601),
+    ],
+)
+def test_finer_units_are_refused_with_the_corrected_number(at: float, unit: str, meant: int) -> None:
+    with pytest.raises(InvalidTimerError, match=rf"looks like {unit}.*did you mean {meant}\?"):
+        due_second(at, None)
+
+
+@pytest.mark.parametrize(
+    ("at", "delay", "said"),
+    [
+        (None, None, "no due time: give at=... (when) or delay=... (how long from now)"),
+        (5, 5, "two due times, at=5 and delay=5"),
+        (-1, None, "at=-1 is before 1970"),
+        (10**21, None, "after the year 5138"),
+        (float("nan"), None, "at=nan is not a due time"),
+        (float("inf"), None, "at=inf is not a due time"),
+        (True, None, "at=True is not a due time"),
+        ("soon", None, "at='soon' is not a due time"),
+        (datetime(2027, 1, 15), None, "names no time zone"),  # noqa: DTZ001
+        (datetime(9999, 1, 1, tzinfo=UTC), None, "after the year 5138"),
+        (datetime(1969, 12, 31, tzinfo=UTC), None, "before 1970"),
+        (None, -1, "delay=-1 is negative"),
+        (None, timedelta(seconds=-1), "is negative"),
+        (None, float("nan"), "delay=nan is not a time span"),
+        (None, "5s", "delay='5s' is not a time span"),
+        (None, 1e11, "after the year 5138"),
+    ],
+)
+def test_wrong_due_times_are_refused_with_a_sentence(at: Any, delay: Any, said: str) -> None:
+    with pytest.raises(InvalidTimerError) as caught:
+        due_second(at, delay, now_ns=NOW_NS)
+    assert said in str(caught.value)
+
+
+# --- the other parts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "a b", "ä", "a" * 250, None, 7])
+def test_illegal_topics_are_refused(topic: Any) -> None:
+    assert "is not a legal topic name" in complaint(topic=topic)
+
+
+@pytest.mark.parametrize("key", [b"\xff", "\ud800"])
+def test_keys_that_a_protobuf_string_cannot_hold_are_refused(key: str | bytes) -> None:
+    assert "not valid UTF-8" in complaint(key=key)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"key": None}, "callback key is of type NoneType"),
+        ({"key": 5}, "callback key is of type int"),
+        ({"value": None}, "callback value is of type NoneType: give bytes or str (b'' for none)"),
+        ({"value": 5}, "callback value is of type int"),
+        ({"value": "\ud800"}, "UTF-8 cannot carry"),
+        ({"headers": [("timer-id", b"x")]}, "reserved name space timer-*"),
+        ({"headers": [("a", 5)]}, "has a value of type int"),
+        ({"headers": [("a", "\ud800")]}, "UTF-8 cannot carry"),
+        ({"headers": [(b"a", b"b")]}, "header name b'a' is not a str"),
+        ({"headers": ["ab", "c"]}, "is not a (name, value) pair"),
+        ({"token": ""}, "token '' is not a non-empty str"),
+    ],
+)
+def test_wrong_parts_are_refused_with_a_sentence(changes: dict[str, Any], said: str) -> None:
+    assert said in complaint(**changes)
+
+
+def test_too_large_names_the_limit() -> None:
+    with pytest.raises(InvalidTimerError, match=r"of 101\d bytes, and the limit is TIMERS_MAX_REQUEST_BYTES=1000"):
+        Encoder(1000)(TimerRequest("orders", "k", b"x" * 1000, at=DUE_S))

@@ -1,0 +1,230 @@
+"""Tokens: accepted once, refused after, whatever holds them."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from timers.client.tokens import MappingTokens, SqlTokens, Timeouts, TokenStore, embed, extract, token_of
+from timers.errors import SettingsError
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(tmp_path / "tokens.db")
+    yield connection
+    connection.close()
+
+
+@pytest.fixture(params=["mapping", "sql"])
+def store(request: pytest.FixtureRequest, connection: sqlite3.Connection) -> TokenStore:
+    if request.param == "mapping":
+        return MappingTokens({})
+    tokens = SqlTokens(connection)
+    tokens.create_table()
+    return tokens
+
+
+@pytest.fixture
+def timeouts(store: TokenStore) -> Timeouts:
+    return Timeouts(store)
+
+
+# --- what every store does --------------------------------------------------------------------------------------------
+
+
+def test_a_callback_is_accepted_once(timeouts: Timeouts) -> None:
+    token = timeouts.arm("order-1")
+    assert timeouts.accept("order-1", token)
+    assert not timeouts.accept("order-1", token), "Kafka delivered it again"
+
+
+def test_a_cancelled_timer_is_refused(timeouts: Timeouts) -> None:
+    token = timeouts.arm("order-1")
+    assert timeouts.cancel("order-1")
+    assert not timeouts.accept("order-1", token)
+    assert not timeouts.cancel("order-1"), "nothing was armed any more"
+
+
+def test_arming_again_refuses_the_timer_before(timeouts: Timeouts) -> None:
+    first, second = timeouts.arm("order-1"), timeouts.arm("order-1")
+    assert first != second
+    assert not timeouts.accept("order-1", first)
+    assert timeouts.accept("order-1", second)
+
+
+def test_a_name_can_be_armed_again_after_it_was_accepted(timeouts: Timeouts) -> None:
+    timeouts.accept("order-1", timeouts.arm("order-1"))
+    assert timeouts.accept("order-1", timeouts.arm("order-1"))
+
+
+def test_names_do_not_meet(timeouts: Timeouts) -> None:
+    one, two = timeouts.arm("order-1"), timeouts.arm("order-2")
+    assert not timeouts.accept("order-2", one)
+    assert timeouts.accept("order-1", one)
+    assert timeouts.accept("order-2", two)
+
+
+def test_no_token_is_no_acceptance(timeouts: Timeouts) -> None:
+    timeouts.arm("order-1")
+    for nothing in (None, "", [], {}, [("other", b"x")], [("callback-token", None)]):
+        assert not timeouts.accept("order-1", nothing)
+    assert not timeouts.accept("never-armed", "x")
+
+
+# --- where the token travels ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        "t1",
+        [("callback-token", b"t1")],
+        [("callback-token", b"old"), ("a", b"b"), ("callback-token", b"t1")],
+        {"callback-token": b"t1"},
+        SimpleNamespace(headers=[("callback-token", b"t1")]),
+        SimpleNamespace(headers={"callback-token": "t1"}),
+        SimpleNamespace(headers=lambda: [("callback-token", b"t1")]),
+    ],
+    ids=["token", "pairs", "the last of several", "mapping", "aiokafka", "faust", "confluent-kafka"],
+)
+def test_a_token_is_found_wherever_clients_put_headers(callback: object) -> None:
+    assert token_of(callback) == "t1"
+
+
+@pytest.mark.parametrize("callback", [SimpleNamespace(headers=None), SimpleNamespace(headers=lambda: None), None])
+def test_a_message_may_have_no_headers(callback: object) -> None:
+    assert token_of(callback) is None
+
+
+def test_a_token_in_the_callback_bytes_comes_out_again(timeouts: Timeouts) -> None:
+    callback = embed(timeouts.arm("order-1"), b'{"order": 1}\n')
+    token, payload = extract(callback)
+    assert payload == b'{"order": 1}\n'
+    assert timeouts.accept("order-1", token)
+
+
+@pytest.mark.parametrize("callback", [b"", b"plain", b"callback-token:", b"callback-token:no newline", b"x\nt"])
+def test_bytes_without_a_token_stay_as_they_are(callback: bytes) -> None:
+    assert extract(callback) == (None, callback)
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a\nb", "ä", "x" * 201])
+def test_only_plain_tokens_are_embedded(token: str) -> None:
+    with pytest.raises(SettingsError, match="cannot be embedded"):
+        embed(token, b"")
+
+
+# --- SQL --------------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_receivers_racing_on_one_database_one_wins(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.db"
+    rounds, receivers = 50, 2
+    with sqlite3.connect(path) as setup:
+        SqlTokens(setup).create_table()
+        armed = Timeouts(SqlTokens(setup))
+        tokens = {f"order-{number}": armed.arm(f"order-{number}") for number in range(rounds)}
+    start = threading.Barrier(receivers)
+
+    def receive() -> list[bool]:
+        connection = sqlite3.connect(path, timeout=30)
+        try:
+            timeouts = Timeouts(SqlTokens(connection))
+            accepted = []
+            for name, token in tokens.items():
+                start.wait(30)
+                accepted.append(timeouts.accept(name, token))
+            return accepted
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(receivers) as pool:
+        results = [running.result(60) for running in [pool.submit(receive) for _ in range(receivers)]]
+    assert [sum(verdicts) for verdicts in zip(*results, strict=True)] == [1] * rounds
+
+
+def test_of_two_threads_racing_on_one_mapping_one_wins() -> None:
+    timeouts = Timeouts(MappingTokens({}))
+    rounds, receivers = 200, 2
+    tokens = [timeouts.arm(str(number)) for number in range(rounds)]
+    start = threading.Barrier(receivers)
+
+    def receive() -> list[bool]:
+        start.wait(30)
+        return [timeouts.accept(str(number), token) for number, token in enumerate(tokens)]
+
+    with ThreadPoolExecutor(receivers) as pool:
+        results = [running.result(60) for running in [pool.submit(receive) for _ in range(receivers)]]
+    assert [sum(verdicts) for verdicts in zip(*results, strict=True)] == [1] * rounds
+
+
+def test_the_column_may_be_in_a_table_of_the_receiver(connection: sqlite3.Connection) -> None:
+    connection.execute("CREATE TABLE orders (order_id TEXT PRIMARY KEY, state TEXT, timeout_token TEXT)")
+    connection.execute("INSERT INTO orders VALUES ('o-1', 'placed', NULL)")
+    tokens = SqlTokens(connection, table="main.orders", name_column="order_id", token_column="timeout_token")
+    timeouts = Timeouts(tokens)
+    assert timeouts.accept("o-1", timeouts.arm("o-1"))
+    assert connection.execute("SELECT * FROM orders").fetchall() == [("o-1", "placed", None)]
+
+
+def test_a_rolled_back_acceptance_is_none(connection: sqlite3.Connection) -> None:
+    SqlTokens(connection).create_table()
+    timeouts = Timeouts(SqlTokens(connection, commit=False))
+    token = timeouts.arm("order-1")
+    connection.commit()
+    assert timeouts.accept("order-1", token)
+    connection.rollback()  # the handling failed
+    assert timeouts.accept("order-1", token), "the redelivered callback finds its token again"
+    connection.commit()
+    assert not timeouts.accept("order-1", token)
+
+
+def test_committed_tokens_outlive_the_connection(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.db"
+    before = sqlite3.connect(path)
+    tokens = SqlTokens(before)
+    tokens.create_table()
+    token = Timeouts(tokens).arm("order-1")
+    before.close()
+    after = sqlite3.connect(path)
+    assert Timeouts(SqlTokens(after)).accept("order-1", token)
+    after.close()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"table": "tokens; DROP TABLE orders"},
+        {"table": "a.b.c"},
+        {"table": ""},
+        {"name_column": "name = name OR 1"},
+        {"token_column": "a.b"},
+        {"token_column": "1st"},
+    ],
+)
+def test_only_plain_names_go_into_statements(connection: sqlite3.Connection, names: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match="is not a plain SQL name"):
+        SqlTokens(connection, **names)  # type: ignore[arg-type]
+
+
+def test_a_wrong_paramstyle_is_named(connection: sqlite3.Connection) -> None:
+    with pytest.raises(SettingsError, match="paramstyle='numeric' is not one of qmark, format, pyformat"):
+        SqlTokens(connection, paramstyle="numeric")
+
+
+def test_names_are_parameters_never_pasted(connection: sqlite3.Connection) -> None:
+    tokens = SqlTokens(connection)
+    tokens.create_table()
+    timeouts = Timeouts(tokens)
+    evil = "x' OR '1'='1"
+    token = timeouts.arm("order-1")
+    assert not timeouts.accept(evil, token)
+    assert not timeouts.cancel(evil)
+    assert timeouts.accept("order-1", token)

@@ -1,0 +1,294 @@
+"""What must hold after every step, whatever went wrong.
+
+The oracle is the sentence the whole design hangs on, worked out here from the log alone, in the plainest way::
+
+    pending = requests with offset < next_offset and key > fired_through
+
+So by the newest committed progress each request either has exactly one outcome visible to readers of committed records
+(fired, dead-lettered, or moved to the retry topic, whose records are requests again) or none. Both are checked, for every
+request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from timers.core.keys import OrderKey
+from timers.core.machine import Limits, Machine
+from timers.core.ports import Decoder
+from timers.core.progress import Progress
+from timers.core.timer import Fetched, Origin, Rejected, Row, Tick
+from timers.settings import Settings
+from timers.store.memory import MemoryStore
+from timers.testing.log import SimLog, SimRecord, TopicPartition
+from timers.testing.worker import SimRunner
+from timers.wire import future
+from timers.wire import headers as h
+from timers.wire import progress as progress_record
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass
+class Request:
+    """One readable record of a log that has a machine, and what becomes of it."""
+
+    record: SimRecord
+    key: OrderKey | None
+    """None if it must be rejected."""
+    row: Row | None
+    timer_id: str
+    attempt: int
+    dead_letters: int = 0
+
+
+@dataclass
+class MachineLog:
+    """All requests of one machine by offset, and its committed progress."""
+
+    requests: dict[int, Request] = field(default_factory=dict)
+    progress: Progress = Progress()  # noqa: RUF009  # frozen
+    changed: bool = False
+
+    def pending(self, next_offset: int, fired_through: OrderKey) -> list[OrderKey]:
+        """The sentence."""
+        return sorted(
+            request.key
+            for offset, request in self.requests.items()
+            if offset < next_offset and request.key is not None and request.key > fired_through
+        )
+
+
+class SilentOutbox:
+    """For recovering a machine from the log alone: it must emit nothing."""
+
+    def begin(self) -> None:
+        """Refuse."""
+        raise Violation("recovery emitted something")
+
+    def fire(self, due_s: int, rows: Sequence[Row], tick: Tick) -> bool:
+        """Refuse."""
+        raise Violation("recovery fired something")
+
+    def reject(self, rejected: Sequence[Rejected]) -> None:
+        """Refuse."""
+        raise Violation("recovery dead-lettered something")
+
+    def commit(self, progress: Progress) -> None:
+        """Refuse."""
+        raise Violation("recovery committed something")
+
+
+class Checkers:
+    """Watches a log.
+
+    Args:
+        log: the cluster.
+        settings: of the app.
+        machines: that exist.
+    """
+
+    def __init__(self, log: SimLog, settings: Settings, machines: Iterable[TopicPartition]) -> None:
+        self._log = log
+        self._settings = settings
+        self._seen = 0
+        self._fired: Counter[str] = Counter()
+        self._moved: Counter[tuple[str, int]] = Counter()
+        self._given_up: Counter[str] = Counter()
+        self._by_source: dict[str, Request] = {}
+        self.steps_back: list[int] = []
+        """``seq`` of the log at each backward step of the brokers' clock."""
+        self.logs = {machine: MachineLog() for machine in machines}
+        self.counts: Counter[str] = Counter()
+
+    # ---- after every step ---------------------------------------------------------------------------------------
+
+    def check(self, runner: SimRunner | None = None) -> None:
+        """Ask everything.
+
+        Args:
+            runner: what has just made a step, if something has.
+
+        Raises:
+            Violation: a promise is broken.
+        """
+        settings = self._settings
+        new = self._log.committed[self._seen :]
+        self._seen += len(new)
+        for record in new:
+            if (record.topic, record.partition) in self.logs:
+                self._request(record)
+            elif record.topic == settings.dead_letter_topic:
+                self._dead_letter(record)
+            elif record.topic == settings.progress_topic:
+                self._progress(record)
+            elif record.topic != settings.oscillator_topic:
+                self._firing(record, runner)
+        for machine, log in self.logs.items():
+            if log.changed:
+                log.changed = False
+                self._exactly_once(machine, log)
+        if runner is not None:
+            self._store_is_the_log(runner)
+
+    def _request(self, record: SimRecord) -> None:
+        retry = record.topic == self._settings.retry_topic
+        decode: Decoder = future.decode_retry if retry else future.decode
+        decoded = decode([record], self._settings.max_request_bytes)
+        key, row, timer_id, attempt = None, None, record.source, 0
+        for due_s, rows in decoded.rows.items():
+            key, row = (due_s, record.offset), rows[0]
+            if row[5] is not None:
+                origin = Origin(*row[5])
+                timer_id, attempt = origin.timer_id, origin.attempt
+                self._moved[timer_id, attempt] += 1
+                self.counts["retried"] += 1
+        request = Request(record, key, row, timer_id, attempt)
+        log = self.logs[record.topic, record.partition]
+        log.requests[record.offset] = self._by_source[record.source] = request
+        log.changed = True
+        self.counts["rejected" if row is None else "accepted"] += 1
+
+    def _dead_letter(self, record: SimRecord) -> None:
+        headers = dict(record.headers)
+        source = (headers[h.TIMER_SOURCE] or b"").decode()
+        request = self._by_source.get(source)
+        if request is None:
+            raise Violation(f"a dead letter for {source}, which no reader of committed records can see")
+        if request.row is None and (record.key, record.value) != (request.record.key, request.record.value):
+            raise Violation(f"the dead letter of {source} is not what was sent")
+        request.dead_letters += 1
+        if request.row is not None:
+            self._given_up[request.timer_id] += 1
+        self._touch(request)
+        self.counts["dead-lettered"] += 1
+
+    def _firing(self, record: SimRecord, runner: SimRunner | None) -> None:
+        headers = dict(record.headers)
+        timer_id = (headers.get(h.TIMER_ID) or b"").decode()
+        request = self._by_source.get(timer_id)
+        if request is None or request.row is None or request.key is None:
+            raise Violation(f"fired {timer_id}, which no reader of committed records can see or which is no timer")
+        due_s = request.key[0]
+        _, topic, key, value, asked_headers, _ = request.row
+        ours = [(h.TIMER_ID, timer_id.encode()), (h.TIMER_DUE, str(due_s).encode())]
+        want = (topic, key.encode(), value, [*(asked_headers or ()), *ours])
+        if want != (record.topic, record.key, record.value, list(record.headers[:-1])):
+            raise Violation(f"bytes in, bytes out: {timer_id} fired as {record!r}, asked for {want!r}")
+        self._fired[timer_id] += 1
+        if self._fired[timer_id] + self._given_up[timer_id] > 1:
+            raise Violation(f"twice: {timer_id} has fired {self._fired[timer_id]} times")
+        if runner is not None:
+            self._not_early(due_s, int(headers[h.TIMER_FIRED] or 0), record, request, runner)
+        self._touch(request)
+        self.counts["fired"] += 1
+
+    def _touch(self, request: Request) -> None:
+        self.logs[request.record.topic, request.record.partition].changed = True
+
+    def _not_early(self, due_s: int, fired_ms: int, record: SimRecord, request: Request, runner: SimRunner) -> None:
+        """By the brokers' clock, and within what rule 10 tolerates when that goes back.
+
+        Without backward steps the firing's own append time decides. After one, a machine that has heard of it may fire
+        at most two seconds ahead what was asked for since.
+        """
+        if fired_ms // 1000 < due_s - 2:
+            raise Violation(f"early: {request.timer_id}, due {due_s}, fired by a tick of {fired_ms} ms")
+        since = max((seq for seq in self.steps_back if seq < record.seq), default=-1)
+        if since < 0:
+            if record.timestamp_ms < due_s * 1000:
+                raise Violation(f"early: {request.timer_id}, due {due_s}, appended at {record.timestamp_ms} ms")
+            return
+        if request.record.seq > since:
+            heard = max((tick.second for seq, tick in runner.observed if seq > since), default=None)
+            if heard is not None and due_s > heard + 2:
+                raise Violation(f"early: {request.timer_id}, due {due_s}, fired when the clock showed {heard} again")
+
+    def _progress(self, record: SimRecord) -> None:
+        topic, _, partition = (record.key or b"").decode().rpartition("/")
+        machine = (topic, int(partition))
+        log = self.logs[machine]
+        after, _ = progress_record.decode(record.value or b"")
+        before = log.progress
+        if after.next_offset < before.next_offset or after.fired_through < before.fired_through:
+            raise Violation(f"progress of {topic}/{partition} went back from {before} to {after}")
+        if after.next_offset > self._log.last_stable(*machine):
+            raise Violation(f"{topic}/{partition} is accepted up to {after.next_offset}, further than can be read")
+        log.progress = after
+        log.changed = True
+
+    def _exactly_once(self, machine: TopicPartition, log: MachineLog) -> None:
+        """Each request has the outcomes that the committed progress says, no more and no fewer."""
+        next_offset, fired_through = log.progress.next_offset, log.progress.fired_through
+        for offset, request in log.requests.items():
+            over = offset < next_offset and (request.key is None or request.key <= fired_through)
+            outcomes = self._outcomes(request)
+            if outcomes != over:
+                what = "lost" if over and not outcomes else "twice" if outcomes > 1 else "before its progress"
+                raise Violation(
+                    f"{what}: {machine[0]}/{machine[1]}/{offset} with key {request.key} has {outcomes} outcomes, "
+                    f"though next_offset={next_offset} and fired_through={fired_through}"
+                )
+
+    def _outcomes(self, request: Request) -> int:
+        if request.row is None:
+            return request.dead_letters
+        moved = self._moved[request.timer_id, request.attempt + 1]
+        return request.dead_letters + (moved or self._fired[request.timer_id])
+
+    def _store_is_the_log(self, runner: SimRunner) -> None:
+        """The live state is the function of the log that it should be: also a zombie's, of its own progress."""
+        store = runner.store
+        log = self.logs[runner.name]
+        want = log.pending(store.applied, runner.machine.progress.fired_through)
+        if store.keys != want:
+            missing = sorted(set(want) - set(store.keys))
+            surplus = sorted(set(store.keys) - set(want))
+            raise Violation(f"the store of {runner.name} is not its log: missing {missing}, surplus {surplus}")
+
+    # ---- now and then -------------------------------------------------------------------------------------------
+
+    def check_recovery(self, runner: SimRunner, limits: Limits, random: Random) -> None:
+        """A fresh machine over an empty store comes to the same state from the log alone, however it is cut.
+
+        Raises:
+            Violation: it does not.
+        """
+        if runner.machine.recovering:
+            return
+        progress = runner.machine.progress
+        store = MemoryStore()
+        decode: Decoder = future.decode_retry if runner.name[0] == self._settings.retry_topic else future.decode
+        machine = Machine(progress, decode, store, SilentOutbox(), limits)
+        while machine.recovering:
+            piece = self._log.fetch(*runner.name, machine.position, random.randint(1, 40))
+            end = min(piece.to_offset, progress.next_offset)
+            machine.accept(Fetched(piece.from_offset, end, [r for r in piece.records if r.offset < end]))
+        rows = [row for _, group in store.scan((-1, 0), 10**12) for row in group]
+        if rows != runner.store.rows:
+            raise Violation(f"recovery of {runner.name} from its log differs from its live state")
+
+    def check_end(self, until_s: int) -> None:
+        """Everything that came due by ``until_s`` has an outcome: accepted = fired + dead-lettered + pending.
+
+        Raises:
+            Violation: something was left behind.
+        """
+        self.check()
+        for machine, log in self.logs.items():
+            for offset, request in log.requests.items():
+                due = request.key is None or request.key[0] <= until_s
+                if due and not self._outcomes(request):
+                    raise Violation(f"lost: {machine[0]}/{machine[1]}/{offset} with key {request.key} never came out")
+        pending = sum(
+            len(log.pending(log.progress.next_offset, log.progress.fired_through)) for log in self.logs.values()
+        )
+        accepted = self.counts["accepted"] - self.counts["retried"]
+        out = sum(self._fired.values()) + sum(self._given_up.values())
+        if accepted != out + pending:
+            raise Violation(f"{accepted} accepted, but {out} fired or given up and {pending} pending")

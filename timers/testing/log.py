@@ -1,0 +1,266 @@
+"""Kafka's log in memory: offsets with holes, append times, transactions, fencing.
+
+What is modelled is what a machine can be hurt by. Every record gets the broker's append time. The end of a transaction
+is a marker that takes an offset of its own, and aborted records keep theirs: so offsets have holes. A reader
+of committed records stops at the first offset of the oldest open transaction. A transactional id has an epoch; whoever asks for a new one
+ends the former owner's open transaction and fences it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from zlib import crc32
+
+from timers.core.timer import Fetched
+from timers.errors import Fenced
+from timers.testing.clock import SimClock
+from timers.wire.headers import Header
+
+TopicPartition: TypeAlias = tuple[str, int]
+
+
+@dataclass(eq=False, slots=True)
+class SimTransaction:
+    """One transaction of one producer."""
+
+    transactional_id: str
+    epoch: int
+    committed: bool | None = None
+    """None while it is open."""
+    records: list[SimRecord] = field(default_factory=list)
+    offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
+    """(group, partition) -> offset that becomes the group's when this commits."""
+
+
+@dataclass(eq=False, slots=True)
+class SimRecord:
+    """One record, or the marker that ends a transaction."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    timestamp_ms: int
+    seq: int
+    """Place in the order of all that ever happened to this log."""
+    transaction: SimTransaction | None = None
+    marker: bool = False
+
+    @property
+    def committed(self) -> bool:
+        """Whether readers of committed records may see it."""
+        return not self.marker and (self.transaction is None or self.transaction.committed is True)
+
+    @property
+    def source(self) -> str:
+        """``<topic>/<partition>/<offset>``."""
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+class SimLog:
+    """All topics of one cluster.
+
+    Attributes:
+        clock: the brokers' clock; every record's time.
+        seq: counts everything that happened.
+        committed: all records that became visible, in the order in which they did.
+        group_offsets: (group, partition) -> committed offset.
+        failing: topics whose broker refuses records; a transaction with one for them fails.
+        missing: topics that do not exist. All others do.
+    """
+
+    def __init__(self, clock: SimClock, partitions: int = 2) -> None:
+        self.clock = clock
+        self.partitions = partitions
+        self.seq = 0
+        self.committed: list[SimRecord] = []
+        self.group_offsets: dict[tuple[str, TopicPartition], int] = {}
+        self.failing: set[str] = set()
+        self.missing: set[str] = set()
+        self._logs: dict[TopicPartition, list[SimRecord]] = {}
+        self._epochs: dict[str, int] = {}
+        self._open: list[SimTransaction] = []
+
+    # ---- appending ----------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header] = (),
+        partition: int | None = None,
+        transaction: SimTransaction | None = None,
+    ) -> SimRecord:
+        """Append one record; ``partition`` None picks one by key."""
+        if partition is None:
+            partition = crc32(key or b"") % self.partitions
+        record = self._append(topic, partition, key, value, tuple(headers), transaction, marker=False)
+        if transaction is None:
+            self.committed.append(record)
+        else:
+            transaction.records.append(record)
+        return record
+
+    def _append(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: tuple[Header, ...],
+        transaction: SimTransaction | None,
+        *,
+        marker: bool,
+    ) -> SimRecord:
+        self.seq += 1
+        records = self._logs.setdefault((topic, partition), [])
+        record = SimRecord(
+            topic,
+            partition,
+            len(records),
+            key,
+            value,
+            headers,
+            self.clock.now_ms,
+            self.seq,
+            transaction,
+            marker,
+        )
+        records.append(record)
+        return record
+
+    # ---- transactions -------------------------------------------------------------------------------------------
+
+    def new_epoch(self, transactional_id: str) -> int:
+        """Fence whoever held ``transactional_id`` and roll back what it left open."""
+        epoch = self._epochs.get(transactional_id, -1) + 1
+        self._epochs[transactional_id] = epoch
+        for transaction in [t for t in self._open if t.transactional_id == transactional_id]:
+            self.finish(transaction, commit=False)
+        return epoch
+
+    def epoch(self, transactional_id: str) -> int:
+        """The present epoch, -1 if there is none yet."""
+        return self._epochs.get(transactional_id, -1)
+
+    def begin(self, transactional_id: str, epoch: int) -> SimTransaction:
+        """Open a transaction."""
+        self.check_epoch(transactional_id, epoch)
+        transaction = SimTransaction(transactional_id, epoch)
+        self._open.append(transaction)
+        return transaction
+
+    def check_epoch(self, transactional_id: str, epoch: int) -> None:
+        """Refuse a producer whose transactional id was taken over.
+
+        Raises:
+            Fenced: it was.
+        """
+        if epoch != self._epochs.get(transactional_id):
+            raise Fenced(f"{transactional_id} was taken over by another worker")
+
+    def finish(self, transaction: SimTransaction, *, commit: bool) -> None:
+        """Write the markers; from then on readers see the records, or never will."""
+        assert transaction.committed is None, "a transaction ends once"
+        transaction.committed = commit
+        self._open.remove(transaction)
+        for topic, partition in dict.fromkeys((record.topic, record.partition) for record in transaction.records):
+            self._append(topic, partition, None, None, (), transaction, marker=True)
+        if commit:
+            self.committed.extend(transaction.records)
+            self.group_offsets.update(transaction.offsets)
+
+    # ---- reading ------------------------------------------------------------------------------------------------
+
+    def end(self, topic: str, partition: int) -> int:
+        """High watermark: the offset that the next record gets."""
+        return len(self._logs.get((topic, partition), ()))
+
+    def last_stable(self, topic: str, partition: int) -> int:
+        """Where a reader of committed records must stop: the first offset of the oldest open transaction."""
+        firsts = [
+            next(
+                (r.offset for r in transaction.records if (r.topic, r.partition) == (topic, partition)),
+                self.end(topic, partition),
+            )
+            for transaction in self._open
+        ]
+        return min(firsts, default=self.end(topic, partition))
+
+    def fetch(
+        self, topic: str, partition: int, from_offset: int, max_offsets: int = 1_000_000, *, committed: bool = True
+    ) -> Fetched:
+        """What a consumer gets from ``from_offset`` on; the range covers holes, the records do not."""
+        end = self.last_stable(topic, partition) if committed else self.end(topic, partition)
+        to_offset = max(from_offset, min(end, from_offset + max_offsets))
+        records = self._logs.get((topic, partition), [])[from_offset:to_offset]
+        visible = [record for record in records if record.committed or not (committed or record.marker)]
+        return Fetched(from_offset, to_offset, visible)
+
+
+class SimProducer:
+    """A transactional producer.
+
+    Args:
+        log: the cluster.
+        transactional_id: whoever asks for it last owns it.
+    """
+
+    def __init__(self, log: SimLog, transactional_id: str) -> None:
+        self._log = log
+        self._transactional_id = transactional_id
+        self._epoch = -1
+        self._transaction: SimTransaction | None = None
+        self._begun = False
+
+    def init_transactions(self) -> None:
+        """Fence the former owner."""
+        self._epoch = self._log.new_epoch(self._transactional_id)
+
+    def begin(self) -> None:
+        """Begin a transaction; no broker hears of it before the first record."""
+        assert not self._begun, "a transaction is open already"
+        self._begun = True
+        self._transaction = None
+
+    def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header] = (),
+        partition: int | None = None,
+    ) -> None:
+        """Append to the open transaction.
+
+        Raises:
+            Fenced: the transactional id was taken over.
+        """
+        self._log.append(topic, key, value, headers, partition, self._opened())
+
+    def send_offset(self, group: str, partition: TopicPartition, offset: int) -> None:
+        """Let the group's committed offset move with this transaction."""
+        self._opened().offsets[group, partition] = offset
+
+    def _opened(self) -> SimTransaction:
+        assert self._begun, "begin() comes first"
+        self._log.check_epoch(self._transactional_id, self._epoch)
+        if self._transaction is None:
+            self._transaction = self._log.begin(self._transactional_id, self._epoch)
+        return self._transaction
+
+    def commit(self) -> None:
+        """Commit. Repeating it after an unknown outcome is harmless: what is done stays done.
+
+        Raises:
+            Fenced: the transactional id was taken over.
+        """
+        self._log.check_epoch(self._transactional_id, self._epoch)
+        if self._transaction is not None and self._transaction.committed is None:
+            self._log.finish(self._transaction, commit=True)
+        self._begun = False

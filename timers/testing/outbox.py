@@ -1,0 +1,153 @@
+"""Transactions over the simulated log: what :mod:`timers.worker.outbox` does on librdkafka, step for step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from timers.core.ports import Lost
+from timers.core.progress import Progress
+from timers.core.timer import Origin, Rejected, Row, Tick
+from timers.settings import Settings
+from timers.testing import faults as f
+from timers.testing.faults import Faults
+from timers.testing.log import SimLog, SimProducer, TopicPartition
+from timers.wire import dead_letter, future, topics
+from timers.wire import headers as h
+from timers.wire import progress as progress_record
+
+TOPIC_ID = b"simulated topic."
+"""Kafka's topic ids are 16 bytes."""
+
+QUARANTINE_MS = 5_000
+
+
+class Outgoing(NamedTuple):
+    """A record that waits for the commit."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[h.Header]
+    partition: int | None = None
+
+
+class SimOutbox:
+    """Implements :class:`timers.core.ports.Outbox`.
+
+    Args:
+        log: the cluster.
+        settings: names of topics, number of retries.
+        machine: (request topic, partition).
+        faults: of the worker.
+        quarantined: callback topic -> broker time until which it is spared; shared by a worker's machines.
+    """
+
+    def __init__(
+        self, log: SimLog, settings: Settings, machine: TopicPartition, faults: Faults, quarantined: dict[str, int]
+    ) -> None:
+        self._log = log
+        self._settings = settings
+        self._topic, self._partition = machine
+        self._faults = faults
+        self._quarantined = quarantined
+        self._producer = SimProducer(log, topics.transactional_id(settings.app_id, *machine))
+        self._outgoing: list[Outgoing] = []
+        self._tick = Tick(0)
+        self._offset_sent = -1
+
+    def open(self) -> None:
+        """Fence the former owner and roll back what it left open."""
+        self._producer.init_transactions()
+        self._faults.point("after fencing")
+
+    # ---- one transaction ----------------------------------------------------------------------------------------
+
+    def begin(self, tick: Tick) -> None:
+        """Start collecting; the brokers hear of it at the commit."""
+        self._outgoing = []
+        self._tick = tick
+
+    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
+        """Add firings of one due second."""
+        for row in rows:
+            self._fire_one(row, due_s)
+
+    def _fire_one(self, row: Row, due_s: int) -> None:
+        offset, topic, key, value, headers, packed = row
+        source = topics.source(self._topic, self._partition, offset)
+        origin = Origin(*packed) if packed else Origin(source, due_s, 0)
+        settings = self._settings
+        if topic in (
+            settings.request_topic,
+            settings.oscillator_topic,
+            settings.dead_letter_topic,
+            settings.progress_topic,
+            settings.retry_topic,
+        ):
+            return self._give_up(row, due_s, "topic-denied")
+        if topic in self._log.missing:
+            return self._give_up(row, due_s, "topic-unknown")
+        if self._quarantined.get(topic, 0) > self._log.clock.now_ms:
+            return self._try_later(row, origin)
+        ours: list[h.Header] = [
+            (h.TIMER_ID, origin.timer_id.encode()),
+            (h.TIMER_DUE, str(origin.due_s).encode()),
+            (h.TIMER_FIRED, str(self._tick.append_ms).encode()),
+        ]
+        return self._outgoing.append(Outgoing(topic, key.encode(), value, [*(headers or ()), *ours]))
+
+    def _try_later(self, row: Row, origin: Origin) -> None:
+        _, topic, key, value, headers, _ = row
+        attempt = origin.attempt + 1
+        if attempt > self._settings.retry_attempts:
+            return self._give_up(row, origin.due_s, "target-failing")
+        again_s = self._tick.second + 2 ** min(origin.attempt, 8)
+        value, headers = future.encode_retry(topic, key, value, headers, origin._replace(attempt=attempt))
+        record = Outgoing(self._settings.retry_topic, str(again_s).encode(), value, headers, self._partition)
+        return self._outgoing.append(record)
+
+    def _give_up(self, row: Row, due_s: int, code: str) -> None:
+        offset, topic, key, value, headers, _ = row
+        request = future.encode(topic, key, value)
+        self.reject([Rejected(offset, code, code, str(due_s).encode(), request, headers or ())])
+
+    def reject(self, rejected: Sequence[Rejected]) -> None:
+        """Add dead letters."""
+        for entry in rejected:
+            source = topics.source(self._topic, self._partition, entry.offset)
+            letter = dead_letter.encode(entry, source, self._settings.max_request_bytes + dead_letter.OVERHEAD_BYTES)
+            self._outgoing.append(Outgoing(self._settings.dead_letter_topic, letter.key, letter.value, letter.headers))
+
+    def commit(self, progress: Progress) -> None:
+        """Add ``progress``, send everything, and make all of it visible."""
+        key = progress_record.encode_key(self._topic, self._partition)
+        value = progress_record.encode(progress, TOPIC_ID)
+        self._outgoing.append(Outgoing(self._settings.progress_topic, key, value, (), self._partition))
+        self._faults.point("before a transaction")
+        self._producer.begin()
+        self._send(progress)
+        self._faults.point("before a commit")
+        self._end()
+        self._offset_sent = progress.next_offset
+        self._faults.point("after a commit")
+
+    def _send(self, progress: Progress) -> None:
+        if progress.next_offset != self._offset_sent:
+            self._producer.send_offset(self._settings.app_id, (self._topic, self._partition), progress.next_offset)
+        for record in self._outgoing:
+            if record.topic in self._log.failing:
+                self._quarantined[record.topic] = self._log.clock.now_ms + QUARANTINE_MS
+                raise Lost(f"{record.topic} refuses")
+            self._producer.produce(*record)
+            self._faults.point("inside a transaction")
+        if self._faults.take(f.REFUSED):
+            raise Lost("a delivery failed")
+
+    def _end(self) -> None:
+        """Commit. Whatever its outcome, a machine that is not told of it starts anew (rule 5)."""
+        if self._faults.take(f.REQUEST_LOST):
+            raise Lost("the commit timed out")
+        self._producer.commit()
+        if self._faults.take(f.REPLY_LOST):
+            raise Lost("the commit timed out")

@@ -1,0 +1,324 @@
+"""A random life of a timer system: requests, ticks, crashes, rebalances, clock steps, and the questions after each.
+
+One seed, one life: the same seed gives the same steps, always. ::
+
+    Simulator(seed).run()                   # raises SimulationFailed, which says how to replay
+    python -m timers.testing --seeds 1000   # the same from a shell
+    python -m timers.testing 421            # replay one, with its history
+
+A life is a number of small steps, each chosen at random. Time moves only in steps; between any two lines of a worker
+it may die. At the end the faults stop, everybody is started again, and all that is due must come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from timers.core.machine import Limits
+from timers.core.timer import Tick
+from timers.settings import Settings
+from timers.testing import faults as f
+from timers.testing.checkers import Checkers
+from timers.testing.clock import SimClock
+from timers.testing.log import SimLog, TopicPartition
+from timers.testing.worker import Parts, SimWorker
+from timers.testing.workload import TARGETS, Workload
+
+SETTLE_ROUNDS = 400
+"""Seconds that may pass at the end until everything due is out; retries double their distance."""
+
+
+class SimulationFailed(AssertionError):
+    """A seed whose life broke a promise.
+
+    Attributes:
+        seed: to replay it.
+        history: its steps.
+    """
+
+    def __init__(self, seed: int, history: list[str], cause: BaseException) -> None:
+        self.seed = seed
+        self.history = history
+        last = "\n  ".join(history[-12:])
+        super().__init__(
+            f"seed {seed}, step {len(history)}: {type(cause).__name__}: {cause}\nlast steps:\n  {last}\n"
+            f"replay: python -m timers.testing {seed}"
+        )
+
+
+class Simulator:
+    """One life.
+
+    Args:
+        seed: decides everything.
+        steps: length of its eventful part.
+        parts: what workers are made of; see :class:`timers.testing.worker.Parts`.
+        worker: what a worker is.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        steps: int = 150,
+        parts: Parts = Parts(),
+        worker: type[SimWorker] = SimWorker,  # noqa: B008
+    ) -> None:
+        self.seed = seed
+        self.history: list[str] = []
+        self._random = random = Random(seed)
+        self._steps = steps
+        self._settings = Settings(max_request_bytes=2000, retry_attempts=3)
+        self.limits = Limits(chunk_timers=random.choice([1, 3, 5, 1000]), chunk_bytes=1_000_000, max_request_bytes=2000)
+        self.clock = SimClock()
+        self.clock.advance_ms(random.randrange(1000))
+        self.log = SimLog(self.clock, partitions=random.choice([1, 2]))
+        self.log.missing.add("missing")
+        partitions = range(self.log.partitions)
+        topics = (self._settings.request_topic, self._settings.retry_topic)
+        self.machines: list[TopicPartition] = [(topic, partition) for topic in topics for partition in partitions]
+        self.checkers = Checkers(self.log, self._settings, self.machines)
+        self._workload = Workload(random, self.log, self._settings.request_topic)
+        self.workers = [
+            worker(name, self.log, self._settings, self.limits, parts)
+            for name in ("ada", "bob", "eve")[: random.randint(1, 3)]
+        ]
+        self._owner: dict[TopicPartition, SimWorker] = {}
+        self._paused = 0
+        actions: list[tuple[Callable[[], str], int]] = [
+            (self._work, 60),
+            (self._request, 14),
+            (self._second, 12),
+            (self._tick_again, 2),
+            (self._pause_oscillator, 1),
+            (self._step_clock, 1),
+            (self._arm, 7),
+            (self._lose_fetch, 2),
+            (self._read_again, 2),
+            (self._crash, 2),
+            (self._rebalance, 3),
+            (self._take_over, 2),
+            (self._restart, 3),
+            (self._target, 2),
+        ]
+        self._actions = [action for action, _ in actions]
+        self._weights = [weight * random.choice([0.3, 1, 1, 2]) for _, weight in actions]
+
+    def run(self) -> None:
+        """Live.
+
+        Raises:
+            SimulationFailed: a promise was broken, or the worker's own code raised what it should not.
+        """
+        try:
+            self._assign_unowned()
+            for _ in range(self._steps):
+                action = self._random.choices(self._actions, self._weights)[0]
+                self.history.append(f"{self.clock.now_ms} {action.__name__.strip('_')}: {action()}")
+                self.checkers.check()
+            self._settle()
+        except SimulationFailed:
+            raise
+        except Exception as error:
+            raise SimulationFailed(self.seed, self.history, error) from error
+
+    # ---- what happens -------------------------------------------------------------------------------------------
+
+    def _work(self) -> str:
+        """One machine of one worker does something; zombies too."""
+        worker = self._random.choice(self.workers)
+        if not worker.alive:
+            return f"{worker.name} is down"
+        worker.poll_ticks()
+        if not worker.runners:
+            return f"{worker.name} has nothing"
+        name = self._random.choice(list(worker.runners))
+        if self._random.random() < 0.7:
+            self._deliver(worker, name)
+        return self._step(worker, name)
+
+    def _deliver(self, worker: SimWorker, name: TopicPartition) -> None:
+        fetched = worker.poll_requests(name, self._random.choice([1, 3, 10, 50]))
+        if fetched is not None:
+            worker.runners[name].waiting.append(fetched)
+
+    def _step(self, worker: SimWorker, name: TopicPartition) -> str:
+        runner = worker.runners[name]
+        runner.idle_too_long = runner.idle_too_long or self._random.random() < 0.1
+        worker.step(name)
+        self.checkers.check(runner if worker.runners.get(name) is runner else None)
+        if worker.runners.get(name) is runner and self._random.random() < 0.05:
+            self.checkers.check_recovery(runner, self.limits, self._random)
+        if not worker.alive:
+            return f"{worker.name} went down {worker.faults.passed}"
+        return f"{worker.name} {name[0]}/{name[1]} at {runner.machine.progress}"
+
+    def _request(self) -> str:
+        return self._workload.produce()
+
+    def _second(self) -> str:
+        """Time passes; mostly a second, and mostly with a tick."""
+        self.clock.advance_ms(self._random.choice([1, 300, 1000, 1000, 1000, 3000]))
+        if self._paused:
+            self._paused -= 1
+            return "no tick"
+        self._tick()
+        return "tick"
+
+    def _tick(self) -> None:
+        """The oscillator's clock may be hours off: a tick's key only informs."""
+        key = self.clock.now_s + self._random.choice([0, 0, 3, -3600, 3600])
+        self.log.append(self._settings.oscillator_topic, b"%d" % key, b"1", partition=0)
+
+    def _tick_again(self) -> str:
+        """An old tick is delivered once more."""
+        worker = self._random.choice(self.workers)
+        records = self.log.fetch(self._settings.oscillator_topic, 0, 0, committed=False).records
+        if not records or not worker.alive:
+            return "nothing"
+        old = self._random.choice(records[-6:])
+        since = max(self.checkers.steps_back, default=-1)
+        if old.seq < since:
+            return "nothing"  # ticks of a time that was taken back are not read any more
+        worker.deliver_tick(Tick(old.timestamp_ms), old.seq)
+        return f"{worker.name} {old.timestamp_ms}"
+
+    def _pause_oscillator(self) -> str:
+        self._paused = self._random.randint(1, 5)
+        return f"for {self._paused} ticks"
+
+    def _step_clock(self) -> str:
+        milliseconds = self._random.choice([-700, -1900, -2500, -5000, -20_000, -3_600_000, 4000, 60_000])
+        self.clock.step_ms(milliseconds)
+        if milliseconds < 0:
+            self.log.seq += 1
+            self.checkers.steps_back.append(self.log.seq)
+        return f"by {milliseconds} ms"
+
+    # ---- what goes wrong ----------------------------------------------------------------------------------------
+
+    def _arm(self) -> str:
+        worker = self._random.choice(self.workers)
+        fault = self._random.choice([f.REFUSED, f.REQUEST_LOST, f.REPLY_LOST, "crash", "crash"])
+        if fault == "crash":
+            worker.faults.crash_after(self._random.randint(0, 12))
+        else:
+            worker.faults.arm(fault)
+        return f"{fault} for {worker.name}"
+
+    def _lose_fetch(self) -> str:
+        """The framework drops fetched batches without a word."""
+        worker = self._random.choice(self.workers)
+        for runner in worker.runners.values():
+            if runner.waiting and self._random.random() < 0.5:
+                del runner.waiting[self._random.randrange(len(runner.waiting))]
+            else:
+                worker.poll_requests(runner.name)
+        return worker.name
+
+    def _read_again(self) -> str:
+        """Something is fetched that was fetched before."""
+        worker = self._random.choice(self.workers)
+        for runner in worker.runners.values():
+            runner.read_to = self._random.randint(max(0, runner.read_to - 10), runner.read_to)
+        return worker.name
+
+    def _crash(self) -> str:
+        worker = self._random.choice(self.workers)
+        worker.crash()
+        how = self._random.choice(["killed", "killed", "power lost", "disk lost"])
+        if how == "power lost":
+            worker.disk.lose_power(self._random.randint(1, 6))
+        elif how == "disk lost":
+            worker.disk.wipe()
+        return f"{worker.name} {how}"
+
+    def _restart(self) -> str:
+        """Whoever is down comes back, and what nobody owns finds an owner."""
+        for worker in self.workers:
+            if not worker.alive and self._random.random() < 0.7:
+                worker.start()
+        self._assign_unowned()
+        return ", ".join(worker.name for worker in self.workers if worker.alive)
+
+    def _rebalance(self) -> str:
+        """A partition moves, in good order."""
+        name = self._random.choice(self.machines)
+        if name in self._owner:
+            self._owner.pop(name).revoke(name)
+        self._assign_unowned()
+        return f"{name[0]}/{name[1]} to {self._owner[name].name if name in self._owner else 'nobody'}"
+
+    def _take_over(self) -> str:
+        """A partition moves while its owner is thought dead, and is not: a zombie goes on until it is fenced."""
+        name = self._random.choice(self.machines)
+        zombie = self._owner.pop(name, None)
+        self._assign_unowned(but=zombie)
+        return f"{name[0]}/{name[1]} from {zombie.name if zombie else 'nobody'}"
+
+    def _assign_unowned(self, but: SimWorker | None = None) -> None:
+        self._owner = {name: worker for name, worker in self._owner.items() if name in worker.runners}
+        for name in self.machines:
+            takers = [worker for worker in self.workers if worker.alive and worker is not but]
+            if name not in self._owner and takers:
+                taker = self._random.choice(takers)
+                taker.revoke(name)
+                taker.assign([name])
+                if name in taker.runners:
+                    self._owner[name] = taker
+
+    def _target(self) -> str:
+        """A callback topic fails, or is well again."""
+        flaky = TARGETS[-1]
+        (self.log.failing.discard if flaky in self.log.failing else self.log.failing.add)(flaky)
+        return f"failing: {sorted(self.log.failing)}"
+
+    # ---- the end ------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Faults stop. Time goes on until everything that is due must be out."""
+        self.history.append(f"{self.clock.now_ms} settle")
+        self._workload.end_all_transactions()
+        self.log.failing.clear()
+        newest = max((r.timestamp_ms for r in self.log.committed), default=0)
+        until_s = max(self._workload.latest_due_s, newest // 1000) + 2
+        self.clock.now_ms = max(self.clock.now_ms, until_s * 1000)
+        for worker in self.workers:
+            worker.faults.clear()
+        for _ in range(SETTLE_ROUNDS):
+            self._settle_once()
+            if self._is_quiet():
+                break
+            self.clock.advance_ms(1000)
+        for runner in (self._owner[name].runners[name] for name in self.machines):
+            self.checkers.check_recovery(runner, self.limits, self._random)
+        self.checkers.check_end(until_s)
+
+    def _settle_once(self) -> None:
+        for worker in self.workers:
+            if not worker.alive:
+                worker.start()
+        self._assign_unowned()
+        self._tick()
+        for worker in self.workers:
+            worker.poll_ticks()
+            for name in list(worker.runners):
+                for _ in range(3):
+                    if name in worker.runners:
+                        self._deliver(worker, name)
+                        self._step(worker, name)
+
+    def _is_quiet(self) -> bool:
+        """Nothing is left to read or to fire, by anybody who owns a machine."""
+        if len(self._owner) < len(self.machines):
+            return False
+        for name in self.machines:
+            runner = self._owner[name].runners.get(name)
+            if runner is None or runner.firing or runner.waiting or not runner.machine.may_accept:
+                return False
+            oldest_s = runner.machine.oldest_due_s
+            if oldest_s is not None and oldest_s <= self.clock.now_s + 20:
+                return False
+            if self.checkers.logs[name].progress.next_offset < self.log.last_stable(*name):
+                return False
+        return True

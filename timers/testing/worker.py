@@ -1,0 +1,241 @@
+"""A worker without threads: the same steps in the same order as :mod:`timers.worker.runner` and ``pool``.
+
+The real runner takes what waits in its inbox, then makes at most one chunk, one acceptance and one commit of progress,
+and so on. Here each of these rounds is one call of :meth:`SimWorker.step`, so that anything may happen between two of
+them, and at any of the points of :class:`timers.testing.faults.Faults` inside one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from timers.core.machine import Limits, Machine, OutOfPlace
+from timers.core.ports import Decoder, Lost
+from timers.core.progress import Progress
+from timers.core.timer import Fetched, Tick
+from timers.errors import Fenced
+from timers.settings import Settings
+from timers.testing.faults import Crashed, Faults
+from timers.testing.log import SimLog, TopicPartition
+from timers.testing.outbox import SimOutbox
+from timers.testing.store import SimDisk, SimStore
+from timers.wire import future
+from timers.wire import progress as progress_record
+
+MAX_WAITING = 4
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a worker is made of. The tests put a broken part in and expect to be told."""
+
+    machine: type[Machine] = Machine
+    outbox: type[SimOutbox] = SimOutbox
+    store: type[SimStore] = SimStore
+
+
+@dataclass
+class SimRunner:
+    """Runs one machine; the counterpart of :class:`timers.worker.runner.Runner`."""
+
+    name: TopicPartition
+    machine: Machine
+    store: SimStore
+    read_to: int
+    """Where the consumer reads on."""
+    inbox: deque[Tick] = field(default_factory=deque)
+    waiting: deque[Fetched] = field(default_factory=deque)
+    observed: list[tuple[int, Tick]] = field(default_factory=list)
+    """Every tick the machine was told, with the log's ``seq`` at which it was appended."""
+    firing: bool = False
+    commit_due: bool = False
+    idle_too_long: bool = False
+
+    def tick(self, tick: Tick, seq: int) -> None:
+        """Hand over the time."""
+        self.inbox.append(tick)
+        self.observed.append((seq, tick))
+
+    def take(self) -> None:
+        """Empty the inbox."""
+        while self.inbox:
+            self.machine.observe(self.inbox.popleft())
+            self.firing = self.commit_due = True
+
+    def step(self) -> None:
+        """At most one chunk, one fetch and one commit of progress."""
+        self.take()
+        if self.firing:
+            self.firing = self.machine.fire_chunk()
+        if self.waiting and self.machine.may_accept:
+            self._accept(self.waiting[0])
+            self.waiting.popleft()
+        if self.commit_due and not self.firing:
+            self.machine.commit_progress(even_if_idle=self.idle_too_long)
+            self.commit_due = self.idle_too_long = False
+
+    def _accept(self, fetched: Fetched) -> None:
+        recovering = self.machine.recovering
+        try:
+            self.machine.accept(fetched)
+        except OutOfPlace as gap:
+            self.read_to = gap.position
+        if recovering and not self.machine.recovering:
+            self.firing = True
+
+
+class SimWorker:
+    """One process.
+
+    Args:
+        name: for messages.
+        log: the cluster.
+        settings: of the app.
+        limits: of each machine.
+        parts: what it is made of.
+
+    Attributes:
+        disk: survives a crash.
+        faults: what will go wrong in it.
+        runners: open machines.
+        alive: False between a crash, or being fenced, and :meth:`start`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log: SimLog,
+        settings: Settings,
+        limits: Limits,
+        parts: Parts = Parts(),  # noqa: B008
+    ) -> None:
+        self.name = name
+        self.disk = SimDisk(parts.store)
+        self.faults = Faults()
+        self.runners: dict[TopicPartition, SimRunner] = {}
+        self.alive = True
+        self.log = log
+        self.settings = settings
+        self.limits = limits
+        self.parts = parts
+        self.decoders: Mapping[str, Decoder] = {
+            settings.request_topic: future.decode,
+            settings.retry_topic: future.decode_retry,
+        }
+        self._quarantined: dict[str, int] = {}
+        self._last_tick: tuple[int, Tick] | None = None
+        self._ticks_read_to = 0
+
+    # ---- ownership ----------------------------------------------------------------------------------------------
+
+    def assign(self, machines: Iterable[TopicPartition]) -> None:
+        """Open machines: fence every former owner first, then read; only then is the newest progress final."""
+        fresh = [machine for machine in machines if machine not in self.runners]
+        outboxes = {
+            machine: self.parts.outbox(self.log, self.settings, machine, self.faults, self._quarantined)
+            for machine in fresh
+        }
+        try:
+            self.fence(outboxes)
+            for machine in fresh:
+                self._open(machine, outboxes[machine])
+        except Crashed:
+            self.crash()
+
+    def fence(self, outboxes: Mapping[TopicPartition, SimOutbox]) -> None:
+        """End the former owners."""
+        for outbox in outboxes.values():
+            outbox.open()
+
+    def _open(self, machine: TopicPartition, outbox: SimOutbox) -> None:
+        progress = self.read_progress(machine)
+        self.faults.point("after reading progress")
+        store = self.disk.open(machine, self.faults)
+        self.open_store(store, progress)
+        core = self.parts.machine(progress, self.decoders[machine[0]], store, outbox, self.limits)
+        runner = SimRunner(machine, core, store, core.position, firing=not core.recovering)
+        self.runners[machine] = runner
+        if self._last_tick is not None:
+            runner.tick(self._last_tick[1], self._last_tick[0])
+
+    def open_store(self, store: SimStore, progress: Progress) -> None:
+        """Bring a store up to what has been committed since."""
+        store.drop_through(progress.fired_through, progress.next_offset)
+
+    def read_progress(self, machine: TopicPartition) -> Progress:
+        """Newest committed progress of a machine."""
+        topic, partition = machine
+        key = progress_record.encode_key(topic, partition)
+        records = self.log.fetch(self.settings.progress_topic, partition, 0).records
+        values = [record.value for record in records if record.key == key]
+        return progress_record.decode(values[-1])[0] if values else Progress()
+
+    def revoke(self, machine: TopicPartition) -> None:
+        """Close one machine; an open transaction is left to the next owner's fencing."""
+        if self.runners.pop(machine, None) is not None:
+            self.disk.close(machine)
+
+    def crash(self) -> None:
+        """Die: nothing in memory is left."""
+        self.alive = False
+        self.runners.clear()
+        self.disk.crash()
+        self._last_tick = None
+
+    def start(self) -> None:
+        """Start the process (again). Ticks are read from the newest."""
+        self.alive = True
+        self._quarantined.clear()
+        self._ticks_read_to = self.log.end(self.settings.oscillator_topic, 0)
+
+    # ---- flow ---------------------------------------------------------------------------------------------------
+
+    def poll_ticks(self) -> None:
+        """Read the oscillator; the latest tick is the present."""
+        fetched = self.log.fetch(self.settings.oscillator_topic, 0, self._ticks_read_to, committed=False)
+        self._ticks_read_to = fetched.to_offset
+        if fetched.records:
+            latest = max(fetched.records, key=lambda record: record.timestamp_ms)
+            self.deliver_tick(self.tick_of(latest.key, latest.timestamp_ms), latest.seq)
+
+    def tick_of(self, key: bytes, append_ms: int) -> Tick:
+        """The time of a tick is its append time; its key only informs."""
+        return Tick(append_ms)
+
+    def deliver_tick(self, tick: Tick, seq: int) -> None:
+        """Hand the time to every machine."""
+        self._last_tick = (seq, tick)
+        for runner in self.runners.values():
+            runner.tick(tick, seq)
+
+    def poll_requests(self, machine: TopicPartition, max_offsets: int = 50) -> Fetched | None:
+        """Fetch what comes next for a machine; None if too much waits already.
+
+        If there is nothing new the range is empty. It is handed over all the same: if the last fetch was lost on the
+        way, nothing else would tell (rule 7).
+        """
+        runner = self.runners[machine]
+        if len(runner.waiting) >= MAX_WAITING:
+            return None
+        fetched = self.fetch(machine, runner.read_to, max_offsets)
+        runner.read_to = fetched.to_offset
+        return fetched
+
+    def fetch(self, machine: TopicPartition, from_offset: int, max_offsets: int) -> Fetched:
+        """What the consumer reads."""
+        return self.log.fetch(*machine, from_offset, max_offsets)
+
+    def step(self, machine: TopicPartition) -> None:
+        """One round of one machine, and what its owner does about the outcome."""
+        runner = self.runners[machine]
+        try:
+            runner.step()
+        except Lost:
+            # All of it became visible, or nothing: fencing decides, and the committed progress says which.
+            self.revoke(machine)
+            self.assign([machine])
+        except (Crashed, Fenced):
+            # Fenced is not survived either: the worker stops, and whoever started it starts it again.
+            self.crash()

@@ -1,0 +1,137 @@
+"""Requests as the world sends them: good, late, wrong, many for one second, far ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from timers.testing.log import SimLog, SimTransaction
+from timers.wire import future
+from timers.wire.headers import Header
+
+FAR_S = 10 * 365 * 86_400
+
+TARGETS = ("orders", "mails", "flaky")
+"""Callback topics; the last one fails now and then."""
+
+
+class Workload:
+    """Produces requests at random.
+
+    Args:
+        random: the only source of chance.
+        log: where they go.
+        topic: request topic.
+    """
+
+    def __init__(self, random: Random, log: SimLog, topic: str) -> None:
+        self._random = random
+        self._log = log
+        self._topic = topic
+        self._users: list[SimTransaction] = []
+        self.latest_due_s = 0
+        self._kinds: list[tuple[Callable[[], None], int]] = [
+            (self.near, 12),
+            (self.burst, 4),
+            (self.late, 5),
+            (self.wrong, 4),
+            (self.far, 1),
+            (self.begin_transaction, 2),
+            (self.end_transaction, 3),
+        ]
+
+    def produce(self) -> str:
+        """Do one of the things above; says which."""
+        kinds, weights = zip(*self._kinds, strict=True)
+        kind: Callable[[], None] = self._random.choices(kinds, weights)[0]
+        kind()
+        return kind.__name__
+
+    def near(self) -> None:
+        """A timer that comes due while the simulation runs."""
+        self._send(self._log.clock.now_s + self._random.randint(0, 12))
+
+    def burst(self) -> None:
+        """Many timers for one second."""
+        due_s = self._log.clock.now_s + self._random.randint(0, 6)
+        partition = self._random.randrange(self._log.partitions)
+        for _ in range(self._random.randint(4, 14)):
+            self._send(due_s, partition)
+
+    def late(self) -> None:
+        """A timer whose second is over."""
+        self._send(max(0, self._log.clock.now_s - self._random.choice([1, 1, 2, 5, 1000])))
+
+    def far(self) -> None:
+        """A timer that the simulation will not see."""
+        self._send(self._log.clock.now_s + FAR_S, far=True)
+
+    def wrong(self) -> None:
+        """A record that is no request, or asks for what may not be."""
+        due = b"%d" % (self._log.clock.now_s + self._random.randint(0, 9))
+        good = future.encode("orders", "k", b"v")
+        key, value = self._random.choice(
+            [
+                (None, good),
+                (b"soon", good),
+                (b"-5", good),
+                (due + b"000", good),
+                (due, None),
+                (due, b"\xff\xff"),
+                (due, future.encode("", "k", b"v")),
+                (due, future.encode("no topic!", "k", b"v")),
+                (due, future.encode("orders", "k", b"v" * 3000)),
+                (due, future.encode("timer-dead-letter", "k", b"v")),
+                (due, future.encode("missing", "k", b"v")),
+            ]
+        )
+        self._append(key, value, self._random.randrange(self._log.partitions))
+
+    def begin_transaction(self) -> None:
+        """A user's transaction over some requests; open until it ends."""
+        number = self._log.seq
+        transaction = self._log.begin(f"user-{number}", self._log.new_epoch(f"user-{number}"))
+        self._users.append(transaction)
+        for _ in range(self._random.randint(1, 3)):
+            self._send(self._log.clock.now_s + self._random.randint(-2, 9), transaction=transaction)
+
+    def end_transaction(self) -> None:
+        """Commit or abort one of them."""
+        if self._users:
+            transaction = self._users.pop(self._random.randrange(len(self._users)))
+            self._log.finish(transaction, commit=self._random.random() < 0.5)
+
+    def end_all_transactions(self) -> None:
+        """No user hangs for ever."""
+        while self._users:
+            self.end_transaction()
+
+    def _send(
+        self, due_s: int, partition: int | None = None, transaction: SimTransaction | None = None, *, far: bool = False
+    ) -> None:
+        random = self._random
+        if partition is None:
+            partition = random.randrange(self._log.partitions)
+        headers: list[Header] = []
+        for _ in range(random.choice([0, 0, 1, 3])):
+            headers.append(
+                (random.choice(["a", "b", "timer-id", "timer-due"]), random.choice([None, b"", b"\x00\xff"]))
+            )
+        value = future.encode(
+            random.choices(TARGETS, [6, 3, 2])[0],
+            random.choice(["", "key", "ключ"]),
+            random.randbytes(random.randint(0, 9)),
+        )
+        self._append(str(due_s).encode(), value, partition, headers, transaction)
+        if not far:
+            self.latest_due_s = max(self.latest_due_s, due_s)
+
+    def _append(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int,
+        headers: list[Header] | None = None,
+        transaction: SimTransaction | None = None,
+    ) -> None:
+        self._log.append(self._topic, key, value, headers or (), partition, transaction)

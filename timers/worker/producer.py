@@ -1,0 +1,236 @@
+"""Transactional producing on aiokafka, for threads.
+
+A machine's thread hands over a whole transaction and waits: begin, batches, offsets and commit run as one coroutine on
+an event loop that all machines share, so nothing of ours is awaited while a transaction is open.
+
+Whatever goes wrong, the producer is dropped and the machine is opened again: ``init_transactions`` then rolls back what
+was left open, and the committed progress says what happened (rule 5). aiokafka's own abort is not used: after an error
+it can forget partitions it has added, and a later commit would commit them too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as StillRunning
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import (
+    InvalidProducerEpoch,
+    KafkaError,
+    OutOfOrderSequenceNumber,
+    ProducerFenced,
+    UnknownTopicOrPartitionError,
+)
+
+from timers.core.ports import Lost
+from timers.errors import Fenced
+from timers.settings import Settings
+from timers.worker.batches import RecordBatch
+from timers.worker.kafka import TRANSACTION_TIMEOUT_MS
+
+PROBE_S = 1.0
+"""A delivery that takes longer is looked into: aiokafka tries for ever to send to a topic that was deleted."""
+
+DELIVERY_TIMEOUT_S = 6.0
+"""Then a target counts as failing. Within the transaction's time, so that the broker does not end it first."""
+
+CLOSE_TIMEOUT_S = 2.0
+STOP_POLL_S = 0.5
+
+_T = TypeVar("_T")
+
+Batch = tuple[str, int, RecordBatch]
+"""(topic, partition, sealed batch)"""
+
+
+class DeliveryFailed(Lost):
+    """Some topics did not take their records: the transaction was left to be rolled back.
+
+    Attributes:
+        culprits: topic -> why.
+    """
+
+    def __init__(self, culprits: Mapping[str, BaseException]) -> None:
+        super().__init__("; ".join(f"{topic}: {error!r}" for topic, error in culprits.items()))
+        self.culprits = culprits
+
+
+class ProducerLoop:
+    """A thread with an event loop for the producers of all machines."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="timers-producers", daemon=True)
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Run ``coroutine`` on the loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def close(self) -> None:
+        """End the loop."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+class TransactionalProducer:
+    """One machine's producer. Every method blocks and is called from one thread.
+
+    Args:
+        loop: shared by all machines.
+        settings: of the worker.
+        transactional_id: of the machine; fences any other producer that has it.
+        stop: set when the machine must end; waiting gives up then.
+        gone: asks which of some topics do not exist any more; blocks.
+    """
+
+    def __init__(
+        self,
+        loop: ProducerLoop,
+        settings: Settings,
+        transactional_id: str,
+        stop: threading.Event,
+        gone: Callable[[Iterable[str]], set[str]],
+    ) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._transactional_id = transactional_id
+        self._stop = stop
+        self._gone = gone
+        self._producer: AIOKafkaProducer | None = None
+
+    def open(self) -> None:
+        """Fence the previous owner and roll back what it left open.
+
+        Raises:
+            Lost: told to stop before the brokers answered.
+        """
+        self._wait(self._loop.submit(self._open()))
+
+    async def _open(self) -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self._settings.brokers.split(","),
+            client_id=f"{self._settings.worker_id}-{self._transactional_id}",
+            transactional_id=self._transactional_id,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            request_timeout_ms=int(DELIVERY_TIMEOUT_S * 1000),
+        )
+        while True:
+            try:
+                await producer.start()
+                break
+            except (KafkaError, OSError):
+                if self._stop.is_set():
+                    raise
+                await asyncio.sleep(0.2)
+        self._producer = producer
+
+    def transact(self, batches: Iterable[Batch], offsets: dict[TopicPartition, int]) -> None:
+        """Send and commit.
+
+        Raises:
+            Fenced: another worker owns the machine.
+            DeliveryFailed: some topics refused; the machine must be opened again.
+            Lost: the outcome is not known; the machine must be opened again.
+        """
+        by_partition: dict[tuple[str, int], list[RecordBatch]] = {}
+        for topic, partition, batch in batches:
+            by_partition.setdefault((topic, partition), []).append(batch)
+        self._wait(self._loop.submit(self._transact(by_partition, offsets)))
+
+    async def _transact(
+        self, batches: dict[tuple[str, int], list[RecordBatch]], offsets: dict[TopicPartition, int]
+    ) -> None:
+        producer = self._producer
+        assert producer is not None, "open() comes first"
+        await producer.begin_transaction()
+        sending = {
+            asyncio.ensure_future(self._send(producer, topic, partition, queue)): topic
+            for (topic, partition), queue in batches.items()
+        }
+        if offsets:
+            sending[asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._settings.app_id))] = ""
+        try:
+            _, late = await asyncio.wait(sending, timeout=PROBE_S, return_when=asyncio.FIRST_EXCEPTION)
+            if late and not self._culprits(sending):
+                gone = await asyncio.to_thread(self._gone, {sending[task] for task in late} - {""})
+                if gone:
+                    raise DeliveryFailed(dict.fromkeys(gone, UnknownTopicOrPartitionError()))
+                await asyncio.wait(sending, timeout=DELIVERY_TIMEOUT_S - PROBE_S, return_when=asyncio.FIRST_EXCEPTION)
+            culprits = self._culprits(sending)
+            slow = {
+                sending[task]: TimeoutError(f"no answer for {DELIVERY_TIMEOUT_S:.0f} s")
+                for task in sending
+                if not task.done()
+            }
+            if culprits or slow:
+                raise DeliveryFailed(culprits or slow)
+        finally:
+            for task in sending:
+                task.cancel()
+        await producer.commit_transaction()
+
+    @staticmethod
+    async def _send(producer: AIOKafkaProducer, topic: str, partition: int, queue: list[RecordBatch]) -> None:
+        deliveries: list[Awaitable[Any]] = [
+            await producer.send_batch(batch, topic, partition=partition) for batch in queue
+        ]
+        for delivery in deliveries:
+            await delivery
+
+    @staticmethod
+    def _culprits(sending: Mapping[asyncio.Future[None], str]) -> dict[str, BaseException]:
+        culprits: dict[str, BaseException] = {}
+        for task, topic in sending.items():
+            if task.done() and not task.cancelled():
+                error = task.exception()
+                if isinstance(error, (ProducerFenced, InvalidProducerEpoch)):
+                    raise error
+                if error is not None:
+                    culprits[topic] = error
+        return culprits
+
+    def _wait(self, outcome: Future[_T]) -> _T:
+        """Wait for the loop; when the machine must stop, wait no longer than a delivery may take."""
+        patience = DELIVERY_TIMEOUT_S / STOP_POLL_S
+        while True:
+            try:
+                return outcome.result(STOP_POLL_S)
+            except StillRunning:
+                if outcome.done():  # the coroutine's own time-out
+                    raise Lost(f"{self._transactional_id}: timed out") from None
+                patience -= self._stop.is_set()
+                if patience <= 0:
+                    outcome.cancel()
+                    raise Lost(f"{self._transactional_id}: stopped while the brokers did not answer") from None
+            except (ProducerFenced, InvalidProducerEpoch):
+                raise Fenced(
+                    f"{self._transactional_id} was taken over by another worker (was this one paused, or is "
+                    "TIMERS_WORKER_ID or TIMERS_APP_ID used twice?)"
+                ) from None
+            except (KafkaError, OutOfOrderSequenceNumber, AssertionError) as error:
+                raise Lost(f"{self._transactional_id}: {error!r}") from error
+
+    def close(self) -> None:
+        """Let go of the brokers. What is open is left to the next owner's fencing."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(Exception):
+                self._loop.submit(self._close(producer)).result(2 * CLOSE_TIMEOUT_S)
+
+    @staticmethod
+    async def _close(producer: AIOKafkaProducer) -> None:
+        # Not producer.stop(): that waits for deliveries, and these may never come.
+        producer._closed = True
+        sender = producer._sender.sender_task
+        if sender is not None:
+            sender.cancel()
+        await producer.client.close()
+        if sender is not None:
+            await asyncio.wait([sender], timeout=CLOSE_TIMEOUT_S)
+            if sender.done() and not sender.cancelled():
+                sender.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import shutil
 import signal
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 from bench import cost, machine, plot, recovery, report, storm
 from bench.engine import Engine
@@ -75,6 +76,18 @@ def _storms(options: argparse.Namespace) -> list[Workload]:
         for one in STORMS
         if one.name in names
     ]
+
+
+def _only_one() -> IO[str]:
+    """Hold the lock that two benchmarks of one tree cannot both hold: each would be the other's noise."""
+    path = ROOT / ".timers" / "bench" / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise SystemExit("bench: another benchmark is running in this tree: wait for its end, or stop it") from None
+    return lock
 
 
 class _Run:
@@ -188,6 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _storms(options)
     signal.signal(signal.SIGTERM, _interrupt)
     say = Say()
+    lock = _only_one()
     begun = time.monotonic()
     workdir = ROOT / ".timers" / "bench" / time.strftime("%Y%m%d-%H%M%S")
     broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
@@ -214,6 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         broker.stop()
         if not options.keep:
             shutil.rmtree(workdir, ignore_errors=True)
+        lock.close()
 
 
 if __name__ == "__main__":

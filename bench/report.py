@@ -74,6 +74,7 @@ def _storm(rows: Sequence[Row]) -> str:
                 f"{row['broker_cpu_fire_s']:.1f}",
                 f"{row['peak_mb']:,.0f}",
                 accepts if row["accepted_before_due"] else f"{accepts} late",
+                "-" if row["accepts_steady_per_s"] is None else f"{row['accepts_steady_per_s']:,.0f}",
                 f"{row['lost']:,} / {row['duplicates']:,} / {row['early']:,} / {row['altered']:,}",
             ]
         )
@@ -88,6 +89,7 @@ def _storm(rows: Sequence[Row]) -> str:
         "broker, firing",
         "peak MB",
         "accepted/s",
+        "steadily",
         "lost / twice / early / altered",
     ]
     return table(header, shown)

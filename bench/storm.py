@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ STABLE_S = 2.0
 """The target has everything when its end offsets have reached the number of timers and stood still this long."""
 LATEST_S = 60.0
 """How long after the last due second a missing callback is waited for before it counts as lost."""
-POLL_S = 0.2
+POLL_S = 0.1
+MIDDLE = (0.1, 0.9)
+"""Shares of the timers between which acceptance counts as steady."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,24 @@ class Acceptance:
     published_at: float
     accepted_at: float | None
     """None: not before the first due second."""
+    series: list[tuple[float, int]]
+    """Seconds since ``begin_at`` and how many were accepted by then, each time that was asked."""
 
     def per_s(self, timers: int) -> float | None:
         """Timers a second from the first one published to the last one accepted."""
         return None if self.accepted_at is None else timers / (self.accepted_at - self.begin_at)
+
+    def steady_per_s(self, timers: int) -> float | None:
+        """The same between the first and the last commit seen in the middle: without start and end."""
+        steps = [
+            after
+            for before, after in pairwise(self.series)
+            if after[1] != before[1] and MIDDLE[0] * timers <= after[1] <= MIDDLE[1] * timers
+        ]
+        if len(steps) < 2:
+            return None
+        (since, first), (until, last) = steps[0], steps[-1]
+        return (last - first) / (until - since)
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,11 @@ class StormResult:
     altered: int
     accepted_before_due: bool
     accepts_per_s: float | None
+    """From the first timer published to the last one accepted."""
+    accepts_steady_per_s: float | None
+    """Without start and end; None where too few commits were seen."""
+    accepted_series: list[tuple[float, int]] = field(repr=False)
+    """Seconds since publishing began, and how many had been accepted."""
     publishes_per_s: float
     out_s: float
     """From the start of the first due second to the append of the last callback."""
@@ -94,6 +116,7 @@ def publish(
         names.directory / "publisher.log",
     )
     seen = 0
+    series: list[tuple[float, int]] = []
     accepted_at: float | None = None
     times: tuple[float, float] | None = None
     total = publication.timers
@@ -107,6 +130,7 @@ def publish(
                 running.check()
                 seen = subject.accepted(bench, names)
                 now = time.time()
+                series.append((now, seen))
                 if times is None and not publisher.running:
                     _, match = publisher.wait_for(r"published ([0-9.]+) ([0-9.]+)", 5)
                     times = float(match[1]), float(match[2])
@@ -119,7 +143,8 @@ def publish(
             accepted_at = None
     finally:
         publisher.stop(1)
-    return Acceptance(max(begun, times[0]), times[1], accepted_at)
+    begin = max(begun, times[0])
+    return Acceptance(begin, times[1], accepted_at, [(round(at - begin, 2), count) for at, count in series])
 
 
 def wait_for_end(bench: Bench, running: Running, publication: Publication) -> Fired:
@@ -189,6 +214,8 @@ def result(
         altered=fired.altered,
         accepted_before_due=acceptance.accepted_at is not None,
         accepts_per_s=acceptance.per_s(publication.timers),
+        accepts_steady_per_s=acceptance.steady_per_s(publication.timers),
+        accepted_series=acceptance.series,
         publishes_per_s=publication.timers / (acceptance.published_at - acceptance.begin_at),
         out_s=fired.last_ms / 1000 - publication.first_due_s,
         exit_codes=running.exit_codes,

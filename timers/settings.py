@@ -9,7 +9,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +126,11 @@ def project_broker() -> str | None:
         return None
 
 
+def default_worker_id(web_port: int) -> str:
+    """Host name and web port: workers on one machine differ, and a wiped disk keeps its id."""
+    return re.sub(r"[^a-zA-Z0-9._-]", "-", f"{socket.gethostname()}-{web_port}")
+
+
 @dataclass(frozen=True)
 class Settings:
     """All settings of a worker, its client and the command line. Build with :meth:`load`."""
@@ -215,7 +220,8 @@ class Settings:
     chunk_timers: int = _setting(
         "TIMERS_CHUNK_TIMERS",
         _whole(100, 1_000_000, 20_000),
-        "Most timers in one transaction. Larger: less overhead in a burst. Smaller: read_committed receivers wait less.",
+        "Most timers in one transaction. Larger: less overhead in a burst. Smaller: shorter waits of read_committed "
+        "receivers.",
         default=20_000,
     )
     chunk_bytes: int = _setting(
@@ -274,11 +280,15 @@ class Settings:
                 values[entry.name] = setting.parse(setting.env, raw)
         values.setdefault("brokers", "") or values.update(brokers=project_broker() or FALLBACK_BROKERS)
         values.setdefault("data_dir", project_dir() / "data")
-        port = values.get("web_port", cls.web_port)
-        values.setdefault("worker_id", re.sub(r"[^a-zA-Z0-9._-]", "-", f"{socket.gethostname()}-{port}"))
+        values.setdefault("worker_id", default_worker_id(values.get("web_port", cls.web_port)))
         settings = cls(**values)
         settings._check_topics()
         return settings
+
+    def on_port(self, web_port: int) -> Settings:
+        """The same for a worker that was told its web port on the command line."""
+        chosen = self.worker_id != default_worker_id(self.web_port)
+        return replace(self, web_port=web_port, worker_id=self.worker_id if chosen else default_worker_id(web_port))
 
     def _check_topics(self) -> None:
         seen: dict[str, str] = {}

@@ -26,7 +26,7 @@ requests = app.topic(
 pending = app.Table("pending", key_type=bytes, value_type=bytes, options={"driver": "rocksdict"})
 
 
-@app.agent(requests)
+@app.agent(requests)  # type: ignore[untyped-decorator, unused-ignore]
 async def keep(stream: faust.StreamT[bytes]) -> None:
     """Keep each request under its due second and its place in the log."""
     async for event in stream.events():

@@ -67,6 +67,8 @@ def test_absolute_times(text: str, due_s: int) -> None:
         ("", "is not a time: write RFC 3339"),
         ("tomorrow", "is not a time: write RFC 3339"),
         ("-5", "is not a time: write RFC 3339"),
+        ("2027-01-1٥T08:00:00Z", "is not a time: write RFC 3339"),
+        ("٣", "is not a time: write RFC 3339"),
         ("2027-01-15", "is not a time: write RFC 3339"),
         ("2027-01-15T08:00:00", "names no offset"),
         ("2027-02-30T08:00:00Z", "is not a time: day is out of range"),

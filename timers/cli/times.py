@@ -9,8 +9,8 @@ from timers.client.request import MAX_DUE_S, due_second
 from timers.errors import InvalidTimerError
 
 _UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_DURATION = re.compile(r"(?:([0-9]{1,11})w)?(?:([0-9]{1,11})d)?(?:([0-9]{1,11})h)?(?:([0-9]{1,11})m)?(?:([0-9]{1,11})s)?")
-_RFC3339 = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]+))?([Zz]|[+-][0-9]{2}:[0-9]{2})?")
+_DURATION = re.compile("".join(rf"(?:([0-9]{{1,11}}){unit})?" for unit in _UNITS_S))
+_RFC3339 = re.compile(r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}:\d{2}:\d{2})(?:\.(\d+))?([Zz]|[+-]\d{2}:\d{2})?", re.ASCII)
 
 
 def parse_duration(text: str) -> int:

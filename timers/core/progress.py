@@ -18,7 +18,10 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """State of one machine as committed: pending = requests below ``next_offset`` with a key above ``fired_through``."""
+    """State of one machine as committed.
+
+    Pending are the requests below ``next_offset`` whose key is above ``fired_through``.
+    """
 
     next_offset: int = 0
     """Offset of the first request not yet accepted."""

@@ -108,22 +108,22 @@ class RocksStore:
             identity: names cluster, topic id, partition and app; the format version is added here.
             memory: shared with the worker's other stores.
         """
-        identity = f"format={FORMAT} {identity}"
+        name = f"format={FORMAT} {identity}".encode()
         path.mkdir(parents=True, exist_ok=True)
         try:
             db = Rdict(str(path), memory.options())
-            known = db.get(_IDENTITY)
         except Exception as error:
             if "lock" in str(error).lower():
                 raise
-            known, db = b"unreadable", None  # a cache that cannot be read is worth nothing: rebuild it
-        if known != identity.encode():
-            if db is not None:
-                db.close()
-            shutil.rmtree(path)
-            path.mkdir(parents=True)
-            db = Rdict(str(path), memory.options())
-            db.put(_IDENTITY, identity.encode())
+            # A cache that cannot be read is worth nothing: it is rebuilt.
+        else:
+            if db.get(_IDENTITY) == name:
+                return cls(path, db)
+            db.close()
+        shutil.rmtree(path)
+        path.mkdir(parents=True)
+        db = Rdict(str(path), memory.options())
+        db.put(_IDENTITY, name)
         return cls(path, db)
 
     @property
@@ -213,7 +213,8 @@ class RocksStore:
     def oldest_due_s(self) -> int | None:
         """Due second of the first row, None if there is none."""
         for key in self._db.keys(from_key=self._first_key):
-            return None if key >= _ROWS_END else int(_U64.unpack_from(key)[0])
+            due_s: int = _U64.unpack_from(key)[0]
+            return due_s if key < _ROWS_END else None
         return None
 
     def size_bytes(self) -> int:

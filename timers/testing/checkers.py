@@ -5,8 +5,8 @@ The oracle is the sentence the whole design hangs on, worked out here from the l
     pending = requests with offset < next_offset and key > fired_through
 
 So by the newest committed progress each request either has exactly one outcome visible to readers of committed records
-(fired, dead-lettered, or moved to the retry topic, whose records are requests again) or none. Both are checked, for every
-request.
+(fired, dead-lettered, or moved to the retry topic, whose records are requests again) or none. Both are checked, for
+every request.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class MachineLog:
 class SilentOutbox:
     """For recovering a machine from the log alone: it must emit nothing."""
 
-    def begin(self) -> None:
+    def begin(self, tick: Tick) -> None:
         """Refuse."""
         raise Violation("recovery emitted something")
 
-    def fire(self, due_s: int, rows: Sequence[Row], tick: Tick) -> bool:
+    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         """Refuse."""
         raise Violation("recovery fired something")
 

@@ -1,9 +1,9 @@
 """Kafka's log in memory: offsets with holes, append times, transactions, fencing.
 
 What is modelled is what a machine can be hurt by. Every record gets the broker's append time. The end of a transaction
-is a marker that takes an offset of its own, and aborted records keep theirs: so offsets have holes. A reader
-of committed records stops at the first offset of the oldest open transaction. A transactional id has an epoch; whoever asks for a new one
-ends the former owner's open transaction and fences it.
+is a marker that takes an offset of its own, and aborted records keep theirs: so offsets have holes. A reader of
+committed records stops at the first offset of the oldest open transaction. A transactional id has an epoch; whoever
+asks for a new one ends the former owner's open transaction and fences it.
 """
 
 from __future__ import annotations
@@ -221,6 +221,8 @@ class SimProducer:
     def init_transactions(self) -> None:
         """Fence the former owner."""
         self._epoch = self._log.new_epoch(self._transactional_id)
+        self._transaction = None
+        self._begun = False
 
     def begin(self) -> None:
         """Begin a transaction; no broker hears of it before the first record."""

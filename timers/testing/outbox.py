@@ -85,9 +85,9 @@ class SimOutbox:
             settings.progress_topic,
             settings.retry_topic,
         ):
-            return self._give_up(row, due_s, "topic-denied")
+            return self._give_up(row, due_s, "topic-denied", f"callBackTopic {topic!r} is internal")
         if topic in self._log.missing:
-            return self._give_up(row, due_s, "topic-unknown")
+            return self._give_up(row, due_s, "topic-unknown", f"callBackTopic {topic!r} does not exist")
         if self._quarantined.get(topic, 0) > self._log.clock.now_ms:
             return self._try_later(row, origin)
         ours: list[h.Header] = [
@@ -101,16 +101,16 @@ class SimOutbox:
         _, topic, key, value, headers, _ = row
         attempt = origin.attempt + 1
         if attempt > self._settings.retry_attempts:
-            return self._give_up(row, origin.due_s, "target-failing")
+            return self._give_up(row, origin.due_s, "target-failing", f"{topic} fails ({origin.attempt} tries)")
         again_s = self._tick.second + 2 ** min(origin.attempt, 8)
         value, headers = future.encode_retry(topic, key, value, headers, origin._replace(attempt=attempt))
         record = Outgoing(self._settings.retry_topic, str(again_s).encode(), value, headers, self._partition)
         return self._outgoing.append(record)
 
-    def _give_up(self, row: Row, due_s: int, code: str) -> None:
+    def _give_up(self, row: Row, due_s: int, code: str, reason: str) -> None:
         offset, topic, key, value, headers, _ = row
         request = future.encode(topic, key, value)
-        self.reject([Rejected(offset, code, code, str(due_s).encode(), request, headers or ())])
+        self.reject([Rejected(offset, code, reason, str(due_s).encode(), request, headers or ())])
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""

@@ -36,6 +36,10 @@ class Parts:
     store: type[SimStore] = SimStore
 
 
+SOUND = Parts()
+"""The product's own machine."""
+
+
 @dataclass
 class SimRunner:
     """Runs one machine; the counterpart of :class:`timers.worker.runner.Runner`."""
@@ -109,7 +113,7 @@ class SimWorker:
         log: SimLog,
         settings: Settings,
         limits: Limits,
-        parts: Parts = Parts(),  # noqa: B008
+        parts: Parts = Parts(),
     ) -> None:
         self.name = name
         self.disk = SimDisk(parts.store)

@@ -7,7 +7,7 @@ Header: TypeAlias = tuple[str, bytes | None]
 """One record header. Kafka allows repeats, keeps their order, and allows null values."""
 
 PREFIX = "timer-"
-"""Our name space. On a request, headers that start with it are dropped: receivers copy headers, so they prove nothing."""
+"""Our name space. On a request such headers are dropped: receivers copy headers, so they prove nothing."""
 
 TIMER_ID = "timer-id"
 """On a fired message: stable identity of the timer, ``<topic>/<partition>/<offset>`` of its request."""
@@ -31,7 +31,7 @@ TIMER_SOURCE = "timer-source"
 """On a dead letter: where the request was read, ``<topic>/<partition>/<offset>``."""
 
 TOKEN = "callback-token"
-"""Written by our client on a request it makes with a token, and read by the receiver. Not `timer-*`: those do not travel."""
+"""A cancellation token, put on a request by our client and read by the receiver. Not `timer-*`: those do not travel."""
 
 
 def without_ours(headers: Sequence[Header]) -> list[Header]:

@@ -21,7 +21,7 @@ def progress(app_id: str) -> str:
 
 
 def retry(app_id: str) -> str:
-    """The internal topic for timers whose target could not be reached; one for each app, since only it may fire them."""
+    """The internal topic for timers whose target failed; one for each app, since only that app may fire them."""
     return f"{app_id}-timer-retry"
 
 

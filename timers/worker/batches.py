@@ -22,7 +22,7 @@ MAX_BATCH_BYTES = 1_000_000
 NO_COMPRESSION = 0
 
 
-class RecordBatch(BatchBuilder):  # type: ignore[misc]
+class RecordBatch(BatchBuilder):
     """A transactional batch for one partition.
 
     Attributes:

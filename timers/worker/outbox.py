@@ -7,6 +7,7 @@ to the same chunk, and this time the culprits' timers go to the retry topic or t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from time import monotonic
 
@@ -43,16 +44,27 @@ class KafkaOutbox:
         partition: its partition.
         targets: shared knowledge of topics.
         producer: the machine's own.
+        turn: shared by all outboxes of the worker; held while a transaction is filled, which is pure computing. One
+            after the other, the first machine's records leave while the next one computes; all at once, each would
+            wait for all.
     """
 
     def __init__(
-        self, settings: Settings, topic: str, partition: int, targets: Targets, producer: TransactionalProducer
+        self,
+        settings: Settings,
+        topic: str,
+        partition: int,
+        targets: Targets,
+        producer: TransactionalProducer,
+        turn: threading.Lock,
     ) -> None:
         self._settings = settings
         self._topic = topic
         self._partition = partition
         self._targets = targets
         self._producer = producer
+        self._turn = turn
+        self._my_turn = False
         self._id_prefix = topics.source(topic, partition, 0)[:-1].encode()
         self._topic_id = b""
         self._progress_partition = 0
@@ -72,12 +84,16 @@ class KafkaOutbox:
 
     def close(self) -> None:
         """Let go of the producer."""
+        self._end_turn()
         self._producer.close()
 
     # ---- one transaction ----------------------------------------------------------------------------------------
 
     def begin(self, tick: Tick) -> None:
         """Start collecting. The brokers hear of it at the commit: until then nothing is open there."""
+        if not self._my_turn:
+            self._turn.acquire()
+            self._my_turn = True
         self._batches = Batches(self._targets.max_message_bytes)
         self._targets.refresh()
         if tick != self._tick:
@@ -86,7 +102,7 @@ class KafkaOutbox:
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         """Add firings of one due second."""
         first = rows[0][1]
-        if all([row[1] == first and row[5] is None for row in rows]):
+        if all(row[1] == first and row[5] is None for row in rows):
             self._fire_to(first, due_s, rows)
             return
         by_topic: dict[str, list[Row]] = {}
@@ -185,16 +201,23 @@ class KafkaOutbox:
         offsets = {}
         if progress.next_offset != self._offset_sent:
             offsets[TopicPartition(self._topic, self._partition)] = progress.next_offset
+        batches = list(self._batches.take())
+        self._end_turn()
         try:
-            self._producer.transact(self._batches.take(), offsets)
+            self._producer.transact(batches, offsets)
         except DeliveryFailed as failure:
             self._judge(failure)
             raise
         self._offset_sent = progress.next_offset
 
+    def _end_turn(self) -> None:
+        if self._my_turn:
+            self._my_turn = False
+            self._turn.release()
+
     def _judge(self, failure: DeliveryFailed) -> None:
         """Spare the targets that made a transaction fail, unless the brokers themselves are in trouble."""
-        own = {"", self._settings.progress_topic, self._settings.retry_topic, self._settings.dead_letter_topic}
+        own = {self._settings.progress_topic, self._settings.retry_topic, self._settings.dead_letter_topic}
         if own & failure.culprits.keys():
             return
         for topic, error in failure.culprits.items():

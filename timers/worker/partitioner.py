@@ -1,7 +1,7 @@
 """Java's partitioner for many keys at once: a callback lands where a Java producer would put the same key.
 
-Kafka's murmur2 (``org.apache.kafka.common.utils.Utils.murmur2``) byte for byte. In plain Python it costs 2 us a key, more
-than everything else that happens to a timer; over an array of keys of one length it costs 0.02 us.
+Kafka's murmur2 (``org.apache.kafka.common.utils.Utils.murmur2``) byte for byte. In plain Python it costs 2 us a key,
+more than everything else that happens to a timer; over an array of keys of one length it costs 0.02 us.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from timers.core.machine import Limits
-from timers.core.machine import Machine as CoreMachine
+from timers.core import machine as core
 from timers.core.ports import Decoder, Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
@@ -22,7 +22,7 @@ from timers.store.rocks import RocksMemory, RocksStore
 from timers.wire import topics
 from timers.worker.outbox import KafkaOutbox
 from timers.worker.producer import ProducerLoop, TransactionalProducer
-from timers.worker.progress_log import Machine, ProgressLog
+from timers.worker.progress_log import Machine, ProgressLog, progress_partition
 from timers.worker.runner import Runner
 from timers.worker.targets import Targets
 from timers.worker.topics import Cluster
@@ -44,27 +44,33 @@ class Events:
     failed: Callable[[BaseException], None]
 
 
+@dataclass(frozen=True)
+class Bound:
+    """What is known once the brokers have answered."""
+
+    settings: Settings
+    cluster: Cluster
+    events: Events
+    targets: Targets
+    loop: asyncio.AbstractEventLoop
+
+
 class Pool:
     """Owns the machines. All methods run on the event loop; blocking work goes to threads.
 
     Args:
-        settings: of the worker.
         decoders: request topic -> door that reads it.
     """
 
-    def __init__(self, settings: Settings, decoders: dict[str, Decoder], memory: RocksMemory) -> None:
-        self._settings = settings
+    def __init__(self, decoders: dict[str, Decoder], memory: RocksMemory) -> None:
         self._decoders = decoders
         self._memory = memory
-        self._limits = Limits(settings.chunk_timers, settings.chunk_bytes, settings.max_request_bytes)
         self._runners: dict[Machine, Runner] = {}
         self._lock = asyncio.Lock()
         self._threads = ThreadPoolExecutor(thread_name_prefix="timers-open")
         self._producers = ProducerLoop()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._cluster: Cluster | None = None
-        self._targets: Targets | None = None
-        self._events: Events | None = None
+        self._turn = threading.Lock()
+        self._bound: Bound | None = None
         self._last_tick: Tick | None = None
         self._assigned_at = monotonic()
         self._ready_said = True
@@ -79,12 +85,14 @@ class Pool:
         """Whether every machine fires."""
         return all(not runner.machine.recovering for runner in self._runners.values())
 
-    def bind(self, cluster: Cluster, events: Events) -> None:
+    def bind(self, settings: Settings, cluster: Cluster, events: Events) -> None:
         """Say which cluster this is and who listens. Before the first :meth:`assign`."""
-        self._loop = asyncio.get_running_loop()
-        self._cluster = cluster
-        self._targets = Targets(self._settings)
-        self._events = events
+        self._bound = Bound(settings, cluster, events, Targets(settings), asyncio.get_running_loop())
+
+    @property
+    def _world(self) -> Bound:
+        assert self._bound is not None, "bind() comes first"
+        return self._bound
 
     def owns(self, topic: str) -> bool:
         """Whether partitions of ``topic`` have machines."""
@@ -113,9 +121,12 @@ class Pool:
 
     async def _open(self, fresh: list[Machine]) -> None:
         stops = {machine: threading.Event() for machine in fresh}
-        targets = self._the(self._targets)
+        world = self._world
+        limits = core.Limits(world.settings.chunk_timers, world.settings.chunk_bytes, world.settings.max_request_bytes)
         outboxes = {
-            machine: KafkaOutbox(self._settings, *machine, targets, self._producer(machine, stops[machine]))
+            machine: KafkaOutbox(
+                world.settings, *machine, world.targets, self._producer(machine, stops[machine]), self._turn
+            )
             for machine in fresh
         }
         # First fence every former owner, then read: only then is the newest progress final.
@@ -123,39 +134,31 @@ class Pool:
         opened = await self._in_thread(self._open_stores, fresh)
         for machine, (progress, store) in opened.items():
             outbox = outboxes[machine]
-            core = CoreMachine(progress, self._decoders[machine[0]], store, outbox, self._limits)
+            opened_machine = core.Machine(progress, self._decoders[machine[0]], store, outbox, limits)
             name = "/".join(map(str, machine))
-            runner = Runner(name, core, _closer(store, outbox), stops[machine], _Listener(self, machine))
+            runner = Runner(name, opened_machine, _closer(store, outbox), stops[machine], _Listener(self, machine))
             self._runners[machine] = runner
-            outbox.bind(self._the(self._cluster).topic_ids[machine[0]], self._progress_partition(machine))
+            outbox.bind(world.cluster.topic_ids[machine[0]], progress_partition(machine, world.cluster, world.settings))
             if self._last_tick is not None:
                 runner.tick(self._last_tick)
             runner.start()
 
     def _producer(self, machine: Machine, stop: threading.Event) -> TransactionalProducer:
-        transactional_id = topics.transactional_id(self._settings.app_id, *machine)
-        gone = self._the(self._targets).gone
-        return TransactionalProducer(self._producers, self._settings, transactional_id, stop, gone)
+        settings = self._world.settings
+        transactional_id = topics.transactional_id(settings.app_id, *machine)
+        return TransactionalProducer(self._producers, settings, transactional_id, stop, self._world.targets.gone)
 
     def _open_stores(self, fresh: list[Machine]) -> dict[Machine, tuple[Progress, RocksStore]]:
         """Blocks."""
-        cluster = self._the(self._cluster)
-        log = ProgressLog(self._settings, cluster)
+        settings, cluster = self._world.settings, self._world.cluster
+        log = ProgressLog(settings, cluster)
         opened: dict[Machine, tuple[Progress, RocksStore]] = {}
         try:
             for machine, progress in log.read(fresh).items():
                 topic, partition = machine
-                app = quote(self._settings.app_id, safe="")
-                path = (
-                    self._settings.data_dir
-                    / f"worker-{self._settings.worker_id}"
-                    / f"app-{app}"
-                    / topic
-                    / str(partition)
-                )
-                identity = (
-                    f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} {topic}/{partition} app={app}"
-                )
+                path = store_path(settings, machine)
+                log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
+                identity = f"{log_id} app={settings.app_id}"
                 store = RocksStore.open(path, identity, self._memory)
                 store.drop_through(progress.fired_through)
                 start = log.check_start(machine, store.applied)
@@ -169,9 +172,6 @@ class Pool:
         finally:
             log.close()
         return opened
-
-    def _progress_partition(self, machine: Machine) -> int:
-        return machine[1] % self._the(self._cluster).partitions[self._settings.progress_topic]
 
     async def revoke(self, machines: Iterable[Machine]) -> None:
         """Close machines: each ends its present transaction, then lets go of store and producer."""
@@ -208,25 +208,25 @@ class Pool:
 
     def on_pressure(self, machine: Machine, high: bool) -> None:
         """Pause or resume a partition."""
-        self._the(self._events).pressure(machine, high)
+        self._world.events.pressure(machine, high)
 
     def on_out_of_place(self, machine: Machine, position: int) -> None:
         """Read a partition again from where its machine stands."""
         logger.warning("%s/%d: a fetch was dropped on the way; reading again from offset %d", *machine, position)
-        self._the(self._events).rewind(machine, position)
+        self._world.events.rewind(machine, position)
 
     def on_recovered(self, machine: Machine, seconds: float) -> None:
         """Say what was recovered, and once all machines fire, that the worker is ready."""
         runner = self._runners.get(machine)
         if runner is None:
             return
-        core = runner.machine
-        replayed = core.counts.replayed
+        opened = runner.machine
+        replayed = opened.counts.replayed
         rate = f", {replayed / seconds:,.0f}/s" if replayed and seconds else ""
         logger.info(
             "recovered %s: %d pending, %d records read again in %.2f s%s",
             runner.name,
-            core.pending,
+            opened.pending,
             replayed,
             seconds,
             rate,
@@ -247,19 +247,20 @@ class Pool:
             logger.warning("%s; opening %s/%d again", error, *machine)
             await self.revoke([machine])
             positions = await self.assign([machine])
-            self._the(self._events).rewind(machine, positions[machine])
+            self._world.events.rewind(machine, positions[machine])
             return
-        self._the(self._events).failed(error)
+        self._world.events.failed(error)
 
     # ---- small ones -------------------------------------------------------------------------------------------------
 
     async def _in_thread(self, call: Callable[..., _T], *args: Any) -> _T:
-        return await self._the(self._loop).run_in_executor(self._threads, call, *args)
+        return await self._world.loop.run_in_executor(self._threads, call, *args)
 
-    @staticmethod
-    def _the(part: _T | None) -> _T:
-        assert part is not None, "bind() comes first"
-        return part
+
+def store_path(settings: Settings, machine: Machine) -> Path:
+    """Directory of one machine's store. Every part has a prefix or is a legal topic name, so none can climb out."""
+    app = quote(settings.app_id, safe="")
+    return settings.data_dir / f"worker-{settings.worker_id}" / f"app-{app}" / machine[0] / str(machine[1])
 
 
 class _Listener:

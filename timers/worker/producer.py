@@ -148,31 +148,35 @@ class TransactionalProducer:
         producer = self._producer
         assert producer is not None, "open() comes first"
         await producer.begin_transaction()
+        await self._deliver(producer, batches)
+        if offsets:
+            # Not along with the batches: while the coordinator notes the group it cannot vouch for a partition, and
+            # the partition's leader would refuse the batch (KIP-890), to be tried again 100 ms later.
+            async with asyncio.timeout(DELIVERY_TIMEOUT_S):
+                await producer.send_offsets_to_transaction(offsets, self._settings.app_id)
+        await producer.commit_transaction()
+
+    async def _deliver(self, producer: AIOKafkaProducer, batches: dict[tuple[str, int], list[RecordBatch]]) -> None:
         sending = {
-            asyncio.ensure_future(self._send(producer, topic, partition, queue)): topic
+            asyncio.create_task(self._send(producer, topic, partition, queue)): topic
             for (topic, partition), queue in batches.items()
         }
-        if offsets:
-            sending[asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._settings.app_id))] = ""
         try:
             _, late = await asyncio.wait(sending, timeout=PROBE_S, return_when=asyncio.FIRST_EXCEPTION)
             if late and not self._culprits(sending):
-                gone = await asyncio.to_thread(self._gone, {sending[task] for task in late} - {""})
+                gone = await asyncio.to_thread(self._gone, {sending[task] for task in late})
                 if gone:
                     raise DeliveryFailed(dict.fromkeys(gone, UnknownTopicOrPartitionError()))
                 await asyncio.wait(sending, timeout=DELIVERY_TIMEOUT_S - PROBE_S, return_when=asyncio.FIRST_EXCEPTION)
             culprits = self._culprits(sending)
-            slow = {
-                sending[task]: TimeoutError(f"no answer for {DELIVERY_TIMEOUT_S:.0f} s")
-                for task in sending
-                if not task.done()
-            }
-            if culprits or slow:
-                raise DeliveryFailed(culprits or slow)
+            if culprits:
+                raise DeliveryFailed(culprits)
+            slow = {topic for task, topic in sending.items() if not task.done()}
+            if slow:
+                raise DeliveryFailed(dict.fromkeys(slow, TimeoutError(f"no answer for {DELIVERY_TIMEOUT_S:.0f} s")))
         finally:
             for task in sending:
                 task.cancel()
-        await producer.commit_transaction()
 
     @staticmethod
     async def _send(producer: AIOKafkaProducer, topic: str, partition: int, queue: list[RecordBatch]) -> None:
@@ -183,7 +187,7 @@ class TransactionalProducer:
             await delivery
 
     @staticmethod
-    def _culprits(sending: Mapping[asyncio.Future[None], str]) -> dict[str, BaseException]:
+    def _culprits(sending: Mapping[asyncio.Task[None], str]) -> dict[str, BaseException]:
         culprits: dict[str, BaseException] = {}
         for task, topic in sending.items():
             if task.done() and not task.cancelled():

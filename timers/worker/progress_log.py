@@ -28,6 +28,12 @@ Machine = tuple[str, int]
 """(request topic, partition)"""
 
 
+def progress_partition(machine: Machine, cluster: Cluster, settings: Settings) -> int:
+    """Partition of the progress topic that holds a machine's records: spread, so that machines do not wait for each
+    other's transactions when they read."""
+    return machine[1] % cluster.partitions[settings.progress_topic]
+
+
 class ProgressLog:
     """A reader of the progress topic and of the ends of request logs. Blocks: not for the event loop."""
 
@@ -50,10 +56,6 @@ class ProgressLog:
         """Close the consumer."""
         self._consumer.close()
 
-    def partition_of(self, machine: Machine) -> int:
-        """Partition of the progress topic that holds this machine's records."""
-        return machine[1] % self._cluster.partitions[self._settings.progress_topic]
-
     def read(self, machines: Iterable[Machine]) -> dict[Machine, Progress]:
         """Newest committed progress of each machine, checked against its log.
 
@@ -66,7 +68,7 @@ class ProgressLog:
         wanted = {progress_record.encode_key(*machine): machine for machine in machines}
         by_partition: dict[int, dict[bytes, Machine]] = {}
         for key, machine in wanted.items():
-            by_partition.setdefault(self.partition_of(machine), {})[key] = machine
+            by_partition.setdefault(progress_partition(machine, self._cluster, self._settings), {})[key] = machine
         found: dict[Machine, tuple[Progress, bytes]] = {}
         for partition, keys in by_partition.items():
             low, high = self._ends(self._settings.progress_topic, partition)
@@ -96,13 +98,14 @@ class ProgressLog:
                     break
                 error = message.error()
                 if error is None:
-                    if message.key() in keys:
-                        newest[message.key()] = message.value()
+                    key, value = message.key(), message.value()
+                    if key in keys and value is not None:
+                        newest[key] = value
                         give_up = monotonic() + TIMEOUT_S
                 elif error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
                 # The end is reached when nothing committed or open is left before it, markers included.
-                elif message.offset() >= end:
+                elif (message.offset() or 0) >= end:
                     return newest
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {topic}/{partition} up to offset {end}"))
         finally:
@@ -110,7 +113,7 @@ class ProgressLog:
 
     def _checked(self, machine: Machine, found: tuple[Progress, bytes] | None) -> Progress:
         topic, partition = machine
-        low, high = self._ends(topic, partition)
+        _, high = self._ends(topic, partition)
         if found is not None:
             progress, topic_id = found
             if topic_id != self._cluster.topic_ids[topic]:
@@ -122,8 +125,8 @@ class ProgressLog:
                 return progress
             return self._mismatch(
                 machine,
-                f"{topic}/{partition} ends at offset {high}, but was accepted up to {progress.next_offset}: the log lost "
-                "records (was an old copy of it restored, or an unclean leader elected?)",
+                f"{topic}/{partition} ends at offset {high}, but was accepted up to {progress.next_offset}: the log "
+                "lost records (was an old copy of it restored, or an unclean leader elected?)",
                 Progress(high, progress.fired_through, progress.settings),
             )
         committed = self._consumer.committed([TopicPartition(topic, partition)], timeout=TIMEOUT_S)[0].offset
@@ -150,8 +153,8 @@ class ProgressLog:
             return position
         self._mismatch(
             machine,
-            f"{topic}/{partition} begins at offset {low}, but must be read from {position}: records were deleted before "
-            "they could be read (retention.ms or retention.bytes of the topic is too small)",
+            f"{topic}/{partition} begins at offset {low}, but must be read from {position}: records were deleted "
+            "before they could be read (retention.ms or retention.bytes of the topic is too small)",
             Progress(),
         )
         return low

@@ -1,7 +1,7 @@
 """The thread that owns one machine.
 
-Requests and ticks come in through a queue; nothing else touches the machine, so its steps never interleave. librdkafka's
-and RocksDB's blocking calls release the interpreter lock: the event loop and the other machines go on meanwhile.
+Requests and ticks come in through a queue; nothing else touches the machine, so its steps never interleave. While it
+waits for a transaction or for RocksDB, the event loop and the other machines go on.
 """
 
 from __future__ import annotations

@@ -20,11 +20,14 @@ from timers.store.rocks import RocksMemory
 from timers.wire import future
 from timers.worker import agents, topics
 from timers.worker.clock import Clock
-from timers.worker.pool import Events, Machine, Pool
+from timers.worker.pool import Events, Pool
+from timers.worker.progress_log import Machine
 from timers.worker.ticks import SILENCE_S, TickReader
 from timers.worker.transport import BatchConsumer, BatchTransport
 
 logger = logging.getLogger(__name__)
+
+SWITCH_INTERVAL_S = 0.005
 
 CACHE_BYTES = 64 * 1024 * 1024
 WRITE_BUFFER_BYTES = 128 * 1024 * 1024
@@ -66,7 +69,7 @@ class TimersApp(faust.App):
         self.settings = settings
         self.fatal: TimersError | None = None
         decoders = {settings.request_topic: future.decode, settings.retry_topic: future.decode_retry}
-        self.pool = Pool(settings, decoders, RocksMemory(CACHE_BYTES, WRITE_BUFFER_BYTES))
+        self.pool = Pool(decoders, RocksMemory(CACHE_BYTES, WRITE_BUFFER_BYTES))
         self.ticks: Any = None
         self.tick_reader: TickReader | None = None
         super().__init__(
@@ -98,6 +101,10 @@ class TimersApp(faust.App):
 
     async def on_first_start(self) -> None:
         """Topics come before the group: one that appears later would be assigned to nobody."""
+        # The command line may have chosen another port, and with it another worker.
+        self.settings = self.settings.on_port(self.conf.web_port)
+        self.conf.consumer_group_instance_id = self.conf.broker_client_id = self.settings.worker_id
+        self.conf.datadir = self.settings.data_dir / f"worker-{self.settings.worker_id}" / "faust"
         self.conf.datadir.mkdir(parents=True, exist_ok=True)
         await super().on_first_start()
         if self.settings.clock_offset_s:
@@ -106,8 +113,10 @@ class TimersApp(faust.App):
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 50, 50)
+        # Event loops share the interpreter with computing machines: let them in sooner than after 5 ms.
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         cluster = await asyncio.to_thread(topics.ensure, self.settings)
-        self.pool.bind(cluster, Events(self._press, self._rewind, self.end))
+        self.pool.bind(self.settings, cluster, Events(self._press, self._rewind, self.end))
         self.tick_reader = TickReader(
             self.settings,
             cluster.partitions[self.settings.oscillator_topic],

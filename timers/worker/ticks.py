@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from time import monotonic
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -31,7 +32,7 @@ class TickReader(Service):
     """Hands each new tick to ``deliver``."""
 
     def __init__(
-        self, settings: Settings, partitions: int, deliver: Callable[[Tick], Awaitable[None]], **kwargs: object
+        self, settings: Settings, partitions: int, deliver: Callable[[Tick], Awaitable[None]], **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self._settings = settings
@@ -79,7 +80,7 @@ class TickReader(Service):
             finally:
                 await consumer.stop()
 
-    async def _count(self, records: dict[TopicPartition, list]) -> None:  # type: ignore[type-arg]
+    async def _count(self, records: dict[TopicPartition, list[Any]]) -> None:
         times = [
             record.timestamp
             for batch in records.values()
@@ -89,7 +90,7 @@ class TickReader(Service):
         if not times:
             if records:
                 logger.error(
-                    "ticks on %s carry the producer's time, not the broker's: message.timestamp.type must be LogAppendTime",
+                    "ticks on %s carry the producer's time, not the broker's: set message.timestamp.type=LogAppendTime",
                     self._settings.oscillator_topic,
                 )
             return

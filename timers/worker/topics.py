@@ -101,7 +101,7 @@ def ensure(settings: Settings) -> Cluster:
     """
     admin = AdminClient(librdkafka(settings))
     try:
-        cluster_id = admin.list_topics(timeout=TIMEOUT_S).cluster_id
+        cluster_id = admin.list_topics(timeout=TIMEOUT_S).cluster_id or ""
         wanted = own_topics(settings)
         made = _create(admin, settings, wanted)
         existing = [topic for topic in wanted if topic.name not in made]

@@ -23,7 +23,8 @@ from faust.types import TP, ConsumerMessage
 
 from timers.core.timer import Fetched
 from timers.errors import LogMismatch
-from timers.worker.pool import Machine, Pool
+from timers.worker.pool import Pool
+from timers.worker.progress_log import Machine
 
 logger = logging.getLogger(__name__)
 

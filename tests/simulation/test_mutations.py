@@ -1,0 +1,73 @@
+"""Whoever breaks a rule of the design is told by the simulator, within a bounded number of lives."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation import mutations as m
+from timers.core.machine import Machine
+from timers.testing import Parts, SimOutbox, SimulationFailed, Simulator, SimWorker, Violation
+from timers.testing.worker import SOUND
+
+SEEDS = 250
+"""Most seeds that a mutation may survive."""
+
+
+def machine(broken: type[Machine], **others: type) -> tuple[Parts, type[SimWorker]]:
+    return Parts(machine=broken, **others), SimWorker
+
+
+def outbox(broken: type[SimOutbox]) -> tuple[Parts, type[SimWorker]]:
+    return Parts(outbox=broken), SimWorker
+
+
+def worker(broken: type[SimWorker]) -> tuple[Parts, type[SimWorker]]:
+    return SOUND, broken
+
+
+MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
+    "rule 1: an old next_offset is committed": machine(m.CommitsAnOldNextOffset),
+    "rule 1: next_offset on open forgets the store": machine(m.ForgetsWhatTheStoreHolds),
+    "rule 1: what another owner passed over is dropped on open": worker(m.DropsWhatAnotherPassedOver),
+    "rule 1: what has fired meanwhile is kept on open": worker(m.KeepsWhatHasFired),
+    "rule 2: stored before committed": machine(m.StoresBeforeCommit),
+    "rule 2: late rows are stored": machine(m.StoresLateRows),
+    "rule 2: memory moves before the commit": (Parts(machine=m.MovesMemoryBeforeCommit), m.SurvivesLost),
+    "rule 3: (second, MAX) after a cut scan": machine(m.ClaimsTheWholeSecond),
+    "rule 3: more is deleted than has fired": machine(m.DeletesTheWholeSecond),
+    "rule 3: deleted before the commit": machine(m.DeletesBeforeCommit, store=m.ForgivingStore),
+    "rule 4: replay filters by whole seconds": machine(m.ReplaysByWholeSeconds),
+    "rule 4: replay does not filter": machine(m.ReplaysEverything),
+    "section 4: replay does not discard its outputs": machine(m.EmitsAgainInReplay),
+    "section 4: fires while recovering": machine(m.FiresWhileRecovering),
+    "rule 5: a new transaction on a guess": outbox(m.TriesAgainOnAGuess),
+    "rule 5: a machine goes on after a failed transaction": worker(m.SurvivesLost),
+    "rule 7: gaps are ignored": machine(m.IgnoresGaps),
+    "section 3: offsets are counted as records": machine(m.CountsOffsetsAsRecords),
+    "section 4: nobody is fenced": outbox(m.FencesNobody),
+    "section 4: progress is read before fencing": worker(m.ReadsProgressBeforeFencing),
+    "P3: progress is not in the transaction": outbox(m.ProgressOutsideTheTransaction),
+    "section 3: requests are read uncommitted": worker(m.ReadsUncommitted),
+    "P2: the sender's clock is believed": worker(m.BelievesTheTicksKey),
+    "P2: a tick proves the next second": worker(m.FiresASecondAhead),
+    "rule 10: accepts while the clock stands back": machine(m.NeverHolds),
+    "rule 10: fires by a time that was taken back": machine(m.KeepsTheTimeThatWasTakenBack),
+    "P6: bad requests are dropped": machine(m.DropsBadRequests),
+    "P6: bad requests are answered twice": outbox(m.AnswersTwice),
+}
+
+
+def first_red(parts: Parts, kind: type[SimWorker]) -> SimulationFailed | None:
+    for seed in range(SEEDS):
+        try:
+            Simulator(seed, parts=parts, worker=kind).run()
+        except SimulationFailed as failure:
+            return failure
+    return None
+
+
+@pytest.mark.parametrize("rule", MUTATIONS)
+def test_a_broken_rule_is_found(rule: str) -> None:
+    failure = first_red(*MUTATIONS[rule])
+    assert failure is not None, f"{SEEDS} lives without {rule}, and nobody noticed"
+    assert isinstance(failure.__cause__, Violation), f"found, but not by a checker: {failure}"

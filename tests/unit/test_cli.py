@@ -1,0 +1,251 @@
+"""The command line as its users meet it: output, sentences and exit codes. Broker-side by librdkafka's mock cluster."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from timers.cli.main import main
+from timers.cli.run import last_error
+from timers.cli.worker import faust_command
+from timers.settings import Settings
+from timers.wire.topics import REQUEST
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Producer]:
+    host = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    for topic in (REQUEST, "orders"):
+        host.list_topics(topic, timeout=10)  # the mock cluster creates what is asked for
+    yield host
+    del host
+
+
+@pytest.fixture(autouse=True)
+def environment(cluster: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = next(iter(cluster.list_topics(timeout=10).brokers.values()))
+    monkeypatch.setenv("TIMERS_BROKERS", f"{address.host}:{address.port}")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of one command line."""
+    capsys.readouterr()
+    code = main(args)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+# --- all commands -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_names_every_command_and_a_way_to_begin(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    code, out, _ = run(capsys, option)
+    assert code == 0
+    for word in ("schedule", "watch", "demo", "run", "worker", "broker", "settings", "TIMERS_BROKERS", "130 Ctrl-C"):
+        assert word in out
+
+
+@pytest.mark.parametrize("command", ["schedule", "watch", "demo", "run", "worker", "broker", "settings"])
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    code, out, _ = run(capsys, command, "-h")
+    assert code == 0
+    assert out.startswith(f"Usage: timers {command}")
+
+
+def test_help_loads_no_heavy_library() -> None:
+    heavy = "confluent_kafka faust aiokafka rocksdict jgo google.protobuf"
+    show = f"print([name for name in '{heavy}'.split() if name in sys.modules])"
+    code = f"import sys; from timers.cli.main import main; main(['-h']); {show}"
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    assert out.stdout.splitlines()[-1] == "[]"
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--version")
+    assert code == 0
+    assert re.fullmatch(r"timers \d+\.\d+\S*\n", out)
+
+
+@pytest.mark.parametrize(
+    "args", [["nonsense"], ["schedule"], ["watch"], ["settings", "--nonsense"], ["watch", "a b"], ["demo", "-t", "a b"]]
+)
+def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
+    code, out, err = run(capsys, *args)
+    assert (code, out) == (2, "")
+    assert "Error: " in err
+
+
+def test_a_wrong_setting_is_2_and_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIMERS_WEB_PORT", "eighty")
+    sentence = "timers: TIMERS_WEB_PORT='eighty' is not a whole number between 1 and 65535 (try 6066)\n"
+    for args in (["settings"], ["worker"], ["watch", "orders"], ["run"]):
+        assert run(capsys, *args) == (2, "", sentence)
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = [sys.executable, "-m", "timers.cli.main", "settings"]
+    with subprocess.Popen(
+        command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 1
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_settings_say_what_and_from_where(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIMERS_PARTITIONS", "12")
+    _, out, _ = run(capsys, "settings")
+    assert "TIMERS_PARTITIONS=12   (environment)" in out
+    assert "TIMERS_APP_ID=timers   (default)" in out
+    _, out, _ = run(capsys, "settings", "--json")
+    rows = {row["variable"]: row for row in json.loads(out)}
+    assert (rows["TIMERS_PARTITIONS"]["value"], rows["TIMERS_PARTITIONS"]["source"]) == ("12", "environment")
+    assert all(row["why"] for row in rows.values())
+    _, out, _ = run(capsys, "settings", "--markdown")
+    assert all(line.count(" | ") == 4 for line in out.splitlines() if "---" not in line)
+    assert "| TIMERS_PARTITIONS | 12 |" in out
+
+
+# --- schedule ---------------------------------------------------------------------------------------------------------
+
+SCHEDULE = ["schedule", "--topic", "orders", "--key", "o-1"]
+
+
+def test_schedule_prints_due_time_and_then_the_id(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, *SCHEDULE, "--at", "2100-01-01T00:00:00Z", "--value", "x", "-H", "a=b=c")
+    assert (code, err) == (0, "")
+    due, timer_id = out.splitlines()
+    assert due.startswith("due 2100-01-01T00:00:00Z (4102444800, in ")
+    assert re.fullmatch(r"timer-request/\d/\d+", timer_id)
+
+
+def test_schedule_takes_a_delay_and_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "value").write_bytes(b"\xff\x00")
+    before = time.time()
+    code, out, _ = run(capsys, *SCHEDULE, "--in", "1h30m", "--file", "value")
+    assert code == 0
+    due_s = int(re.findall(r"\((\d+),", out)[0])
+    assert before + 5400 <= due_s <= time.time() + 5401
+
+
+def test_a_past_time_is_taken_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, *SCHEDULE, "--at", "5", "--value", "")
+    assert code == 0
+    assert "due 1970-01-01T00:00:05Z (5, in the past: it fires at once)" in out
+
+
+def test_schedule_warns_of_a_topic_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "schedule", "--topic", "nowhere", "--key", "", "--value", "", "--in", "1d")
+    assert code == 0
+    assert out.splitlines()[-1].startswith("timer-request/")
+    assert "topic 'nowhere' does not exist" in err
+    assert "--create-topic" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--value", "x"], "give one of --in DURATION and --at TIME"),
+        (["--value", "x", "--in", "5s", "--at", "5"], "give one of --in DURATION and --at TIME"),
+        (["--in", "5s"], "give one of --value TEXT, --file PATH and - (standard input)"),
+        (["--in", "5s", "--value", "x", "-"], "give one of --value TEXT, --file PATH and - (standard input)"),
+        (["--in", "5s", "--value", "x", "--header", "novalue"], "--header 'novalue' is not NAME=VALUE"),
+        (["--in", "5s", "--value", "x", "--header", "timer-id=1"], "reserved name space timer-*"),
+        (["--in", "5", "--value", "x"], "'5' is not a duration (did you mean 5s?)"),
+        (["--at", "1735689600123", "--value", "x"], "did you mean 1735689601?"),
+    ],
+)
+def test_schedule_refuses_with_2_and_a_sentence(capsys: pytest.CaptureFixture[str], args: list[str], said: str) -> None:
+    code, out, err = run(capsys, *SCHEDULE, *args)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_missing_request_topic_is_1_and_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIMERS_REQUEST_TOPIC", "no-such-topic")
+    code, _, err = run(capsys, *SCHEDULE, "--in", "5s", "--value", "x")
+    assert code == 1
+    assert re.fullmatch(r"timers: topic 'no-such-topic' does not exist at \S+: start a worker, which creates it\n", err)
+
+
+# --- watch ------------------------------------------------------------------------------------------------------------
+
+
+def test_watch_prints_a_line_for_each_record(capsys: pytest.CaptureFixture[str], cluster: Producer) -> None:
+    headers = [("timer-due", b"1800000000"), ("timer-id", b"timer-request/0/1")]
+    for key in ("o-1", "o-2"):
+        cluster.produce("watched", b"v", key, headers=headers, timestamp=1_800_000_000_007)
+    cluster.produce("watched", b"v", "plain")
+    assert cluster.flush(10) == 0
+    code, out, err = run(capsys, "watch", "watched", "--from-beginning", "--count", "3")
+    assert (code, err) == (0, "")
+    lines = sorted(out.splitlines())
+    assert lines[:2] == [f"fired topic=watched key={key} due=1800000000 lag_ms=7" for key in ("o-1", "o-2")]
+    assert lines[2].startswith("record topic=watched key=plain partition=")
+    _, out, _ = run(capsys, "watch", "watched", "--from-beginning", "--count", "3", "--json")
+    assert {json.loads(line)["key"] for line in out.splitlines()} == {"o-1", "o-2", "plain"}
+
+
+# --- worker -----------------------------------------------------------------------------------------------------------
+
+
+def test_worker_is_the_plain_faust_command_line() -> None:
+    settings = Settings.load({"TIMERS_WEB_PORT": "7001"})
+    faust = [sys.executable, "-m", "faust", "-A", "timers.app", "worker"]
+    assert faust_command((), settings) == [*faust, "-l", "info", "--web-port", "7001"]
+    given = ("--loglevel=debug", "-p", "7002", "--without-web")
+    assert faust_command(given, settings) == [*faust, *given]
+
+
+def test_a_taken_port_is_said_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        monkeypatch.setenv("TIMERS_WEB_PORT", str(port))
+        for command in ("worker", "run"):
+            code, _, err = run(capsys, command)
+            assert code == 2
+            assert err.startswith(f"timers: TIMERS_WEB_PORT={port} cannot be listened on")
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("", "nothing"),
+        ("| banner |\n+-----+\n", "| banner |"),
+        ("[2026] [1] [INFO] going\nTraceback (most recent call last):\nImportError: no\n", "ImportError: no"),
+        ("timers: TIMERS_X is wrong\n", "TIMERS_X is wrong"),
+        (
+            "[2026] [1] [ERROR] [^Worker]: port in use \nTraceback\n[2026] [1] [INFO] [^Worker]: Stopping\n",
+            "port in use",
+        ),
+    ],
+)
+def test_the_last_word_of_a_workers_log(log: str, said: str) -> None:
+    assert last_error(log) == said

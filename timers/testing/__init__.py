@@ -1,0 +1,47 @@
+"""The simulation kit: timers without waiting, and a world in which everything goes wrong.
+
+For the tests of your own program, :class:`SimTimers` (see :mod:`timers.testing.sim_timers`)::
+
+    timers = SimTimers()
+    timers.schedule("order-timeouts", "order-17", b"unpaid", delay=900)
+    timers.advance(900)
+    assert [callback.key for callback in timers.fired] == [b"order-17"]
+
+For the tests of the engine, :class:`Simulator` (see :mod:`timers.testing.simulator`): it replaces the broker
+(:class:`SimLog`), its clock (:class:`SimClock`) and the disks, drives the worker's own machine through the same steps
+in the same order as the worker does, lets everything fail, and after each step asks the :class:`Checkers`.
+
+Nothing in the product imports this package.
+"""
+
+from timers.testing.checkers import Checkers, Violation
+from timers.testing.clock import SimClock
+from timers.testing.faults import Crashed, Faults
+from timers.testing.log import SimLog, SimProducer, SimRecord
+from timers.testing.outbox import SimOutbox
+from timers.testing.sim_timers import DeadLetter, Fired, SimTimers
+from timers.testing.simulator import SimulationFailed, Simulator
+from timers.testing.store import SimDisk, SimStore
+from timers.testing.worker import Parts, SimRunner, SimWorker
+
+__all__ = [
+    "Checkers",
+    "Crashed",
+    "DeadLetter",
+    "Faults",
+    "Fired",
+    "Parts",
+    "SimClock",
+    "SimDisk",
+    "SimLog",
+    "SimOutbox",
+    "SimProducer",
+    "SimRecord",
+    "SimRunner",
+    "SimStore",
+    "SimTimers",
+    "SimWorker",
+    "SimulationFailed",
+    "Simulator",
+    "Violation",
+]

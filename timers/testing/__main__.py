@@ -1,0 +1,38 @@
+"""Run the simulator from a shell: ``python -m timers.testing SEED`` replays one life, ``--seeds N`` runs many."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+
+from timers.testing.simulator import SimulationFailed, Simulator
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m timers.testing", description=__doc__)
+    parser.add_argument("seed", type=int, nargs="?", help="replay this seed and print its history")
+    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="run this many seeds (default 100)")
+    parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED", help="first of them (default 0)")
+    parser.add_argument("--steps", type=int, default=150, metavar="N", help="steps of a life (default 150)")
+    args = parser.parse_args()
+    seeds = range(args.first, args.first + args.seeds) if args.seed is None else range(args.seed, args.seed + 1)
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        life = Simulator(seed, args.steps)
+        try:
+            life.run()
+        except SimulationFailed as failure:
+            if args.seed is not None:
+                print("\n".join(life.history))
+            print(failure)
+            return 1
+        counts += life.checkers.counts
+    if args.seed is not None:
+        print("\n".join(life.history))
+    print(f"{len(seeds)} lives, no promise broken: " + ", ".join(f"{n:,} {what}" for what, n in sorted(counts.items())))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

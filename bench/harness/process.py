@@ -177,7 +177,7 @@ class Meter:
                     total += _cpu_s(process, children)
                     for one in (process, *children):
                         with contextlib.suppress(psutil.NoSuchProcess):
-                            self._peak[one.pid] = _peak_bytes(one)
+                            self._peak[one.pid] = max(self._peak.get(one.pid, 0), _peak_bytes(one))
             series = self._cpu[name]
             series.append(max(total, series[-1] if series else 0.0))  # an ended process keeps what it had used
         own, machine = self._own.cpu_times(), psutil.cpu_times()

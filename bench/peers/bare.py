@@ -72,7 +72,7 @@ def run(bench: Bench, workload: Workload, *, with_headers: bool) -> BareResult:
     try:
         with bench.say.doing(f"running {name}"):
             ready_at, _ = loop.wait_for(r"^ready", END_S)
-            ended_at, _ = loop.wait_for(r"^sent", END_S)
+            ended_at, said = loop.wait_for(r"^sent \d+ with ([0-9.]+) CPU s", END_S)
             loop.wait(END_S)
     finally:
         meter.close()
@@ -87,7 +87,7 @@ def run(bench: Bench, workload: Workload, *, with_headers: bool) -> BareResult:
         title=workload.title,
         per_s=workload.timers / max(out_s, 0.001),
         out_s=out_s,
-        cpu_total_s=meter.cpu_s("subject"),
+        cpu_total_s=float(said[1]),
         broker_cpu_s=meter.cpu_s("broker", ready_at, ended_at),
         peak_mb=meter.peak_mb("subject"),
         lost=sent.lost,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -92,7 +93,7 @@ async def loop(brokers: str, topic: str, timers: int, with_headers: bool) -> Non
         await asyncio.gather(*map(pump, places, producers))
     finally:
         await consumer.stop()
-    print(f"sent {sent}", flush=True)
+    print(f"sent {sent} with {time.process_time():.3f} CPU s", flush=True)
 
 
 if __name__ == "__main__":

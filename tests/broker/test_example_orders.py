@@ -68,10 +68,10 @@ def results(broker: str, count: int) -> dict[str, tuple[bytes, int]]:
     return found
 
 
-def test_unpaid_orders_expire_and_paid_ones_do_not(broker: str, tmp_path: Path) -> None:
+def test_unpaid_orders_expire_and_paid_ones_do_not(broker_address: str, tmp_path: Path) -> None:
     env = {
         **os.environ,
-        "TIMERS_BROKERS": broker,
+        "TIMERS_BROKERS": broker_address,
         "TIMERS_APP_ID": "orders-example-timers",
         "TIMERS_REQUEST_TOPIC": "orders-example-request",
         "TIMERS_OSCILLATOR_TOPIC": "orders-example-oscillator",
@@ -85,12 +85,12 @@ def test_unpaid_orders_expire_and_paid_ones_do_not(broker: str, tmp_path: Path) 
     with ExitStack() as processes:
         worker = [sys.executable, "-m", "timers.cli.main", "worker"]
         processes.enter_context(running(worker, env, tmp_path / "worker.log"))
-        until_topics_exist(broker, {"orders-example-request"})
-        example = [*faust, "-A", "examples.orders", "worker", "-l", "info", "--datadir", str(tmp_path)]
+        until_topics_exist(broker_address, {"orders-example-request"})
+        example = [*faust, "-A", "examples.orders", "--datadir", str(tmp_path), "worker", "-l", "info"]
         processes.enter_context(running(example, env, tmp_path / "orders.log"))
-        until_topics_exist(broker, {"orders", "order-timeouts", "order-results"})
+        until_topics_exist(broker_address, {"orders", "order-timeouts", "order-results"})
 
-        producer = Producer({"bootstrap.servers": broker, "acks": "all", "partitioner": "murmur2_random"})
+        producer = Producer({"bootstrap.servers": broker_address, "acks": "all", "partitioner": "murmur2_random"})
         placed_ms = time.time_ns() // 10**6
         events = [
             ("o-1", "placed"),
@@ -103,7 +103,7 @@ def test_unpaid_orders_expire_and_paid_ones_do_not(broker: str, tmp_path: Path) 
         for order_id, state in events:
             producer.produce("orders", json.dumps({"state": state}), order_id)
         assert producer.flush(10) == 0
-        found = results(broker, 3)
+        found = results(broker_address, 3)
 
     assert {order_id: value for order_id, (value, _) in found.items()} == {
         "o-1": b"paid",

@@ -62,6 +62,7 @@ def test_run_shows_callbacks_and_leaves_nothing_behind(tmp_path: Path, number: s
     with timers_run(tmp_path) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(6)]
+        assert all(lines), "it ended before its time"
         assert len(processes_of(tmp_path)) >= 3, "the command, its worker and its broker"
         process.send_signal(number)
         assert process.wait(60) == 130

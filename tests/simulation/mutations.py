@@ -16,7 +16,7 @@ from timers.core.progress import Progress
 from timers.core.timer import Decoded, Fetched, Rejected, RowsByDue, Tick
 from timers.testing import SimLog, SimOutbox, SimProducer, SimStore, SimWorker
 from timers.testing.log import TopicPartition
-from timers.testing.outbox import TOPIC_ID
+from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
 from timers.wire import progress as progress_record
 from timers.wire import topics
 
@@ -259,6 +259,14 @@ class ReadsProgressBeforeFencing(SimWorker):
         return self._read_early.pop(machine)
 
 
+class ReadsProgressToTheLastStableOffset(SimWorker):
+    """Section 4: progress is read as far as readers of committed records get, though more may be committed behind
+    somebody else's open transaction."""
+
+    def wait_for_the_end(self, topic: str, partition: int) -> None:
+        return None
+
+
 class ProgressOutsideTheTransaction(SimOutbox):
     """P3: the progress is written after the transaction that it speaks of, not in it."""
 
@@ -267,7 +275,7 @@ class ProgressOutsideTheTransaction(SimOutbox):
         self._faults.point("between a transaction and its progress")
         key = progress_record.encode_key(self._topic, self._partition)
         value = progress_record.encode(progress, TOPIC_ID)
-        self._log.append(self._settings.progress_topic, key, value, (), self._partition)
+        self._log.append(self._settings.progress_topic, key, value, (), PROGRESS_PARTITION)
         self._told = progress.fired_through
 
     _told: OrderKey = NEVER

@@ -9,7 +9,7 @@ from timers.core.machine import Machine
 from timers.testing import Parts, SimOutbox, SimulationFailed, Simulator, SimWorker, Violation
 from timers.testing.worker import SOUND
 
-SEEDS = 250
+SEEDS = 400
 """Most seeds that a mutation may survive."""
 
 
@@ -46,6 +46,7 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
     "section 3: offsets are counted as records": machine(m.CountsOffsetsAsRecords),
     "section 4: nobody is fenced": outbox(m.FencesNobody),
     "section 4: progress is read before fencing": worker(m.ReadsProgressBeforeFencing),
+    "section 4: progress is not read to the end": worker(m.ReadsProgressToTheLastStableOffset),
     "P3: progress is not in the transaction": outbox(m.ProgressOutsideTheTransaction),
     "section 3: requests are read uncommitted": worker(m.ReadsUncommitted),
     "P2: the sender's clock is believed": worker(m.BelievesTheTicksKey),

@@ -59,13 +59,12 @@ def run_demo(settings: Settings, topic: str = TOPIC, still_well: Callable[[], No
     targets.ensure(settings.brokers, topic, partitions=1, replication=settings.replication)
     with Tail(settings.brokers, topic) as tail, TimersClient(settings.brokers, timeout_s=10) as client:
         _until(tail.opened, still_well, f"waiting for topic {topic!r} to appear ...")
-        request_topic = Tail(settings.brokers, settings.request_topic)
-        with request_topic:
-            _until(
-                request_topic.opened,
-                still_well,
-                f"topic {settings.request_topic!r} does not exist yet: {_HOW_TO_START}",
-            )
+        request_topic = settings.request_topic
+        _until(
+            lambda: targets.exists(settings.brokers, request_topic),
+            still_well,
+            f"topic {request_topic!r} does not exist yet: {_HOW_TO_START}",
+        )
         show = _Show(client, tail, topic, still_well)
         show.wait_for_worker()
         show.go_on()

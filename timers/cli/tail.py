@@ -17,6 +17,8 @@ TIMEOUT_S = 10.0
 _IDLE_S = 0.1
 _TOPIC_CHECK_S = 10.0
 _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+_COMING_UP = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION)
+"""What brokers say of a topic that was created just now."""
 
 quiet_log = logging.getLogger("timers.cli")
 quiet_log.addHandler(logging.NullHandler())  # librdkafka's log is not for the terminal: what matters comes as an error
@@ -57,7 +59,7 @@ class Tail:
         self._consumer.close()
 
     def opened(self) -> bool:
-        """Take up the topic's partitions, also those that were added since. False while it does not exist.
+        """Take up the topic's partitions, also those that were added since. False while it is not there to be read.
 
         From the return on, no later record is missed: the start is the end of the log as the broker says it now, and
         partitions that are found later are read whole.
@@ -67,8 +69,6 @@ class Tail:
         """
         try:
             found = self._consumer.list_topics(self._topic, timeout=TIMEOUT_S).topics[self._topic]
-            if found.error is not None and found.error.code() in _GONE:
-                return False
             if found.error is not None:
                 raise KafkaException(found.error)
             first = self._partitions == 0 and not self._from_beginning
@@ -77,6 +77,8 @@ class Tail:
                 for partition in range(self._partitions, len(found.partitions))
             ]
         except KafkaException as error:
+            if error.args[0].code() in (*_GONE, *_COMING_UP):
+                return False
             raise self._explained(error) from error
         if added:
             self._consumer.incremental_assign(added)

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias, overload
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from timers.client.config import DEFAULT_TIMEOUT_S, Connection
+from timers.client.config import COMING_UP, DEFAULT_TIMEOUT_S, Connection
 from timers.client.request import Encoder, TimerRequest
 from timers.errors import InvalidTimerError, PublishError, TimersError
 
@@ -91,7 +91,7 @@ class Publisher:
             found = producer.list_topics(topic, timeout=self.timeout_s).topics[topic]
         except KafkaException as error:
             raise self._to.explain(error.args[0]) from error
-        if found.error is not None:
+        if found.error is not None and found.error.code() not in COMING_UP:
             raise self._to.explain(found.error)
         return producer
 

@@ -148,6 +148,12 @@ class SimLog:
         """The present epoch, -1 if there is none yet."""
         return self._epochs.get(transactional_id, -1)
 
+    def time_out(self, topic: str, partition: int) -> None:
+        """Let so much time pass that the broker ends every transaction open on a partition, and fences its producer."""
+        for transaction in list(self._open):
+            if any((record.topic, record.partition) == (topic, partition) for record in transaction.records):
+                self.new_epoch(transaction.transactional_id)
+
     def begin(self, transactional_id: str, epoch: int) -> SimTransaction:
         """Open a transaction."""
         self.check_epoch(transactional_id, epoch)

@@ -19,6 +19,9 @@ from timers.wire import progress as progress_record
 TOPIC_ID = b"simulated topic."
 """Kafka's topic ids are 16 bytes."""
 
+PROGRESS_PARTITION = 0
+"""All machines share one partition of the progress topic, and so meet each other's open transactions there."""
+
 QUARANTINE_MS = 5_000
 
 
@@ -123,7 +126,7 @@ class SimOutbox:
         """Add ``progress``, send everything, and make all of it visible."""
         key = progress_record.encode_key(self._topic, self._partition)
         value = progress_record.encode(progress, TOPIC_ID)
-        self._outgoing.append(Outgoing(self._settings.progress_topic, key, value, (), self._partition))
+        self._outgoing.append(Outgoing(self._settings.progress_topic, key, value, (), PROGRESS_PARTITION))
         self._faults.point("before a transaction")
         self._producer.begin()
         self._send(progress)

@@ -85,28 +85,30 @@ class Simulator:
         ]
         self._owner: dict[TopicPartition, SimWorker] = {}
         self._paused = 0
-        actions: list[tuple[Callable[[], str], int]] = [
+        actions: list[tuple[Callable[[], str], float]] = [
             (self._work, 60),
             (self._request, 14),
             (self._second, 12),
+            (self._restart, 8),
             (self._tick_again, 2),
             (self._pause_oscillator, 1),
-            (self._step_clock, 1),
-            (self._arm, 7),
+            (self._step_clock, 1.5),
+            (self._arm, 5),
             (self._lose_fetch, 2),
             (self._read_again, 2),
             (self._crash, 2),
             (self._rebalance, 3),
             (self._take_over, 2),
-            (self._restart, 3),
             (self._target, 2),
         ]
         # Each life has a character: some things happen often in it, some never. An even mixture of everything would
         # rarely bring about what takes three of the same thing in a row.
         self._actions = [action for action, _ in actions]
-        self._weights = [weight * random.choice([0.3, 1, 1, 4]) for _, weight in actions]
+        self._weights = [weight * random.choice([0.2, 1, 1, 3, 6]) for _, weight in actions]
         self._fetches = random.choice([0.15, 0.5, 0.9])
         """How likely a machine gets a fetch before a step."""
+        self._idles = random.choice([0.05, 0.5])
+        """How likely a machine has been idle for long."""
 
     def run(self) -> None:
         """Live.
@@ -130,12 +132,11 @@ class Simulator:
 
     def _work(self) -> str:
         """One machine of one worker does something; zombies too."""
-        worker = self._random.choice(self.workers)
-        if not worker.alive:
-            return f"{worker.name} is down"
+        workers = [worker for worker in self.workers if worker.runners]
+        if not workers:
+            return self._restart()
+        worker = self._random.choice(workers)
         worker.poll_ticks()
-        if not worker.runners:
-            return f"{worker.name} has nothing"
         name = self._random.choice(list(worker.runners))
         if self._random.random() < self._fetches:
             self._deliver(worker, name)
@@ -148,7 +149,7 @@ class Simulator:
 
     def _step(self, worker: SimWorker, name: TopicPartition) -> str:
         runner = worker.runners[name]
-        runner.idle_too_long = runner.idle_too_long or self._random.random() < 0.1
+        runner.idle_too_long = runner.idle_too_long or self._random.random() < self._idles
         worker.step(name)
         self.checkers.check(runner if worker.runners.get(name) is runner else None)
         if worker.runners.get(name) is runner and self._random.random() < 0.05:
@@ -318,7 +319,7 @@ class Simulator:
             return False
         for name in self.machines:
             runner = self._owner[name].runners.get(name)
-            if runner is None or runner.firing or runner.waiting or not runner.machine.may_accept:
+            if runner is None or runner.firing or runner.machine.recovering or not runner.machine.may_accept:
                 return False
             oldest_s = runner.machine.oldest_due_s
             if oldest_s is not None and oldest_s <= self.clock.now_s + 20:

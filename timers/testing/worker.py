@@ -19,7 +19,7 @@ from timers.errors import Fenced
 from timers.settings import Settings
 from timers.testing.faults import Crashed, Faults
 from timers.testing.log import SimLog, TopicPartition
-from timers.testing.outbox import SimOutbox
+from timers.testing.outbox import PROGRESS_PARTITION, SimOutbox
 from timers.testing.store import SimDisk, SimStore
 from timers.wire import future
 from timers.wire import progress as progress_record
@@ -169,12 +169,21 @@ class SimWorker:
         store.drop_through(progress.fired_through, progress.next_offset)
 
     def read_progress(self, machine: TopicPartition) -> Progress:
-        """Newest committed progress of a machine."""
-        topic, partition = machine
-        key = progress_record.encode_key(topic, partition)
-        records = self.log.fetch(self.settings.progress_topic, partition, 0).records
+        """Newest committed progress of a machine.
+
+        Read to the very end: what another machine left open on the partition must be decided first, since a committed
+        record may stand behind it.
+        """
+        where = self.settings.progress_topic, PROGRESS_PARTITION
+        self.wait_for_the_end(*where)
+        key = progress_record.encode_key(*machine)
+        records = self.log.fetch(*where, 0).records
         values = [record.value for record in records if record.key == key]
         return progress_record.decode(values[-1])[0] if values else Progress()
+
+    def wait_for_the_end(self, topic: str, partition: int) -> None:
+        """Wait until nothing is open on a partition."""
+        self.log.time_out(topic, partition)
 
     def revoke(self, machine: TopicPartition) -> None:
         """Close one machine; an open transaction is left to the next owner's fencing."""

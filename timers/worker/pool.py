@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,13 @@ from time import monotonic
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from confluent_kafka import KafkaException
+
 from timers.core import machine as core
 from timers.core.ports import Decoder, Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
+from timers.errors import Fenced
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory, RocksStore
 from timers.wire import topics
@@ -31,6 +34,11 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+REOPEN_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 10.0, 10.0)
+"""Between tries to open machines while the brokers do not answer."""
+
+OPEN_THREADS = 32
+
 CLOSE_TIMEOUT_S = 20.0
 """Longer than a transaction may last."""
 
@@ -41,6 +49,8 @@ class Events:
 
     pressure: Callable[[Machine, bool], None]
     rewind: Callable[[Machine, int], None]
+    member: Callable[[], Awaitable[bool | None]]
+    """Whether the group still counts this worker in; None if nobody answers."""
     failed: Callable[[BaseException], None]
 
 
@@ -67,7 +77,7 @@ class Pool:
         self._memory = memory
         self._runners: dict[Machine, Runner] = {}
         self._lock = asyncio.Lock()
-        self._threads = ThreadPoolExecutor(thread_name_prefix="timers-open")
+        self._threads = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="timers-open")
         self._producers = ProducerLoop()
         self._turn = threading.Lock()
         self._bound: Bound | None = None
@@ -120,28 +130,44 @@ class Pool:
             return {machine: self._runners[machine].machine.position for machine in wanted}
 
     async def _open(self, fresh: list[Machine]) -> None:
-        stops = {machine: threading.Event() for machine in fresh}
+        """Open machines; tried again while the brokers do not answer, for as long as Faust waits for it."""
+        for pause_s in (*REOPEN_PAUSES_S, None):
+            stops = {machine: threading.Event() for machine in fresh}
+            outboxes = {machine: self._outbox(machine, stops[machine]) for machine in fresh}
+            try:
+                # First fence every former owner, then read: only then is the newest progress final.
+                await asyncio.gather(*(self._in_thread(outbox.open) for outbox in outboxes.values()))
+                opened = await self._in_thread(self._open_stores, fresh)
+            except BaseException as error:
+                for stop in stops.values():
+                    stop.set()
+                await asyncio.gather(*(self._in_thread(outbox.close) for outbox in outboxes.values()))
+                if pause_s is None or not isinstance(error, (KafkaException, Lost)):
+                    raise
+                logger.warning("opening %d partitions failed (%s); trying again in %.0f s", len(fresh), error, pause_s)
+                await asyncio.sleep(pause_s)
+            else:
+                for machine, (progress, store) in opened.items():
+                    self._start(machine, progress, store, outboxes[machine], stops[machine])
+                return
+
+    def _start(
+        self, machine: Machine, progress: Progress, store: RocksStore, outbox: KafkaOutbox, stop: threading.Event
+    ) -> None:
+        settings, cluster = self._world.settings, self._world.cluster
+        limits = core.Limits(settings.chunk_timers, settings.chunk_bytes, settings.max_request_bytes)
+        opened = core.Machine(progress, self._decoders[machine[0]], store, outbox, limits)
+        outbox.bind(cluster.topic_ids[machine[0]], progress_partition(machine, cluster, settings))
+        name = "/".join(map(str, machine))
+        runner = Runner(name, opened, _closer(store, outbox), stop, _Listener(self, machine))
+        self._runners[machine] = runner
+        if self._last_tick is not None:
+            runner.tick(self._last_tick)
+        runner.start()
+
+    def _outbox(self, machine: Machine, stop: threading.Event) -> KafkaOutbox:
         world = self._world
-        limits = core.Limits(world.settings.chunk_timers, world.settings.chunk_bytes, world.settings.max_request_bytes)
-        outboxes = {
-            machine: KafkaOutbox(
-                world.settings, *machine, world.targets, self._producer(machine, stops[machine]), self._turn
-            )
-            for machine in fresh
-        }
-        # First fence every former owner, then read: only then is the newest progress final.
-        await asyncio.gather(*(self._in_thread(outbox.open) for outbox in outboxes.values()))
-        opened = await self._in_thread(self._open_stores, fresh)
-        for machine, (progress, store) in opened.items():
-            outbox = outboxes[machine]
-            opened_machine = core.Machine(progress, self._decoders[machine[0]], store, outbox, limits)
-            name = "/".join(map(str, machine))
-            runner = Runner(name, opened_machine, _closer(store, outbox), stops[machine], _Listener(self, machine))
-            self._runners[machine] = runner
-            outbox.bind(world.cluster.topic_ids[machine[0]], progress_partition(machine, world.cluster, world.settings))
-            if self._last_tick is not None:
-                runner.tick(self._last_tick)
-            runner.start()
+        return KafkaOutbox(world.settings, *machine, world.targets, self._producer(machine, stop), self._turn)
 
     def _producer(self, machine: Machine, stop: threading.Event) -> TransactionalProducer:
         settings = self._world.settings
@@ -241,15 +267,29 @@ class Pool:
                 monotonic() - self._assigned_at,
             )
 
-    async def on_failed(self, machine: Machine, error: BaseException) -> None:
-        """Open a machine again whose producer was lost; anything else ends the worker."""
-        if isinstance(error, Lost) and machine in self._runners:
-            logger.warning("%s; opening %s/%d again", error, *machine)
-            await self.revoke([machine])
-            positions = await self.assign([machine])
-            self._world.events.rewind(machine, positions[machine])
+    async def on_failed(self, machine: Machine, runner: Runner, error: BaseException) -> None:
+        """Open a machine again whose transaction failed; anything else ends the worker.
+
+        A machine that was fenced, or whose worker slept, may belong to somebody else by now, and opening it would fence
+        them: the group says whether it is still ours.
+        """
+        if self._runners.get(machine) is not runner:
+            logger.info("%s ended after it was given up: %s", runner.name, error)
             return
-        self._world.events.failed(error)
+        try:
+            if not isinstance(error, (Lost, Fenced)):
+                raise error
+            logger.warning("%s: %s; opening it again", runner.name, error)
+            await self.revoke([machine])
+            while (member := await self._world.events.member()) is None:
+                await asyncio.sleep(REOPEN_PAUSES_S[0])
+            if member:
+                positions = await self.assign([machine])
+                self._world.events.rewind(machine, positions[machine])
+            elif isinstance(error, Fenced):
+                raise error
+        except BaseException as fatal:
+            self._world.events.failed(fatal)
 
     # ---- small ones -------------------------------------------------------------------------------------------------
 
@@ -281,7 +321,7 @@ class _Listener:
         self._loop.call_soon_threadsafe(self._pool.on_recovered, self._machine, seconds)
 
     def on_failed(self, runner: Runner, error: BaseException) -> None:
-        asyncio.run_coroutine_threadsafe(self._pool.on_failed(self._machine, error), self._loop)
+        asyncio.run_coroutine_threadsafe(self._pool.on_failed(self._machine, runner, error), self._loop)
 
 
 def _closer(store: RocksStore, outbox: KafkaOutbox) -> Callable[[], None]:

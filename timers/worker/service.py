@@ -18,7 +18,7 @@ from timers.errors import TimersError
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory
 from timers.wire import future
-from timers.worker import agents, topics
+from timers.worker import agents, topics, web
 from timers.worker.clock import Clock
 from timers.worker.pool import Events, Pool
 from timers.worker.progress_log import Machine
@@ -94,6 +94,7 @@ class TimersApp(faust.App):
             Worker=TimersWorker,
         )
         self.metronome = agents.register(self, settings, self.pool, Clock(settings.clock_offset_s))
+        web.register(self)
         self.on_partitions_revoked.connect(self._close_machines)
 
     def _new_transport(self) -> BatchTransport:
@@ -116,7 +117,7 @@ class TimersApp(faust.App):
         # Event loops share the interpreter with computing machines: let them in sooner than after 5 ms.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         cluster = await asyncio.to_thread(topics.ensure, self.settings)
-        self.pool.bind(self.settings, cluster, Events(self._press, self._rewind, self.end))
+        self.pool.bind(self.settings, cluster, Events(self._press, self._rewind, self._is_member, self.end))
         self.tick_reader = TickReader(
             self.settings,
             cluster.partitions[self.settings.oscillator_topic],
@@ -150,15 +151,20 @@ class TimersApp(faust.App):
             task = asyncio.ensure_future(self.crash(self.fatal))
             task.add_done_callback(lambda done: done.exception())
 
-    def _press(self, machine: Machine, high: bool) -> None:
+    @property
+    def _batch_consumer(self) -> BatchConsumer:
         consumer = self.consumer
         assert isinstance(consumer, BatchConsumer)
-        consumer.press(machine, high)
+        return consumer
+
+    def _press(self, machine: Machine, high: bool) -> None:
+        self._batch_consumer.press(machine, high)
 
     def _rewind(self, machine: Machine, position: int) -> None:
-        consumer = self.consumer
-        assert isinstance(consumer, BatchConsumer)
-        self.add_future(consumer.rewind(machine, position))
+        self.add_future(self._batch_consumer.rewind(machine, position))
+
+    async def _is_member(self) -> bool | None:
+        return await self._batch_consumer.is_member()
 
     async def _close_machines(self, sender: Any, revoked: Iterable[TP], **kwargs: Any) -> None:
         await self.pool.revoke([(tp.topic, tp.partition) for tp in revoked])

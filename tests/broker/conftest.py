@@ -1,0 +1,28 @@
+"""Fixtures of the broker tests: systems on the shared broker, and one whose worker always runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness.system import System
+
+
+@pytest.fixture(scope="session")
+def running(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """A system with one worker that runs all the time: for tests that bring a target of their own and spare the worker."""
+    system = System(broker_address, tmp_path_factory.mktemp("running"))
+    try:
+        system.worker().start().ready()
+        yield system
+    finally:
+        system.close()
+
+
+@pytest.fixture
+def system(broker_address: str, tmp_path: Path) -> Iterator[System]:
+    """A system of the test's own, no worker started."""
+    system = System(broker_address, tmp_path)
+    yield system
+    system.close()

@@ -1,0 +1,115 @@
+"""A request comes back on its callback topic, at its second, with the bytes it came with."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka import Producer
+from harness.patience import DEADLINE_S, due_in, wait_until
+from harness.records import Request
+from harness.system import MAX_LAG_MS, System, soon, timers
+
+pytestmark = pytest.mark.broker
+
+EVERY_BYTE = bytes(range(256))
+
+
+def test_each_timer_fires_at_its_second_and_never_before(running: System) -> None:
+    target = running.target(partitions=3)
+    requests = running.send(*timers(target, 400, first_s=due_in(2), seconds=4))
+    fired = running.fired(requests)
+    for request in requests:
+        record = fired[request.source]
+        assert record.key == request.key.encode()
+        assert 0 <= record.lag_ms < MAX_LAG_MS
+        # The tick that fired it proves that the second had begun, and came before the record.
+        assert request.due_s * 1000 <= int(record.text("timer-fired")) <= record.append_ms
+
+
+def test_a_fired_message_names_its_request_its_second_and_its_tick(running: System) -> None:
+    (request,) = running.send(Request(running.target(), due_in(2), "k", b"v", partition=2))
+    record = running.fired([request])[request.source]
+    assert record.key == b"k" and record.value == b"v"
+    assert [name for name, _ in record.headers] == ["timer-id", "timer-due", "timer-fired"]
+    assert record.text("timer-id") == request.source
+    assert request.source.startswith(f"{running.request_topic}/2/")
+    assert record.text("timer-due") == str(request.due_s)
+    assert record.text("timer-fired").isdigit()
+
+
+def test_headers_keep_order_repeats_nulls_and_bytes_and_lose_those_that_are_ours(running: System) -> None:
+    kept = [("b", b"1"), ("a", None), ("b", b"2"), ("b", b"1"), ("", b"\x00\xff"), ("é", EVERY_BYTE), ("a", b"")]
+    forged = [("timer-id", b"mine"), ("timer-due", b"0"), ("timer-fired", None), ("timer-anything", b"x")]
+    mixed = [kept[0], forged[0], *kept[1:3], forged[1], forged[2], *kept[3:], forged[3]]
+    (request,) = running.send(Request(running.target(), due_in(2), "k", b"v", mixed))
+    record = running.fired([request])[request.source]
+    assert record.headers[: len(kept)] == kept
+    assert [name for name, _ in record.headers[len(kept) :]] == ["timer-id", "timer-due", "timer-fired"]
+
+
+def test_bytes_come_out_as_they_went_in_and_empty_ones_are_not_null(running: System) -> None:
+    target = running.target()
+    due_s = due_in(2)
+    pairs = [("", b""), ("key", b""), ("", b"value"), ("ключ \x00", EVERY_BYTE), ("k" * 5000, EVERY_BYTE * 2000)]
+    requests = running.send(*(Request(target, due_s, key, value) for key, value in pairs))
+    fired = running.fired(requests)
+    for request in requests:
+        record = fired[request.source]
+        assert record.key == request.key.encode()
+        assert record.value == request.value
+
+
+def test_a_request_for_the_past_fires_at_once(running: System) -> None:
+    target = running.target()
+    now_s = int(time.time())
+    past = [now_s - 1, now_s - 3600, now_s - 10 * 365 * 86400, 1, 0]
+    requests = running.send(*(Request(target, due_s, str(due_s)) for due_s in past))
+    fired = running.fired(requests)
+    for request in requests:
+        assert fired[request.source].append_ms < (now_s + 1) * 1000 + MAX_LAG_MS
+
+
+def test_seconds_with_leading_zeros_are_the_same_second(running: System) -> None:
+    due_s = due_in(2)
+    target = running.target()
+    plain = Request(target, due_s, "plain")
+    running.send(plain)
+    padded = Request(target, due_s, "padded")
+    padded.source = running.publisher().send_raw(b"0%d" % due_s, padded.wire_value, [], 0)
+    assert len(running.fired([plain, padded])) == 2
+
+
+def test_a_forged_tick_fires_nothing_early(running: System) -> None:
+    requests = running.send(*soon(running.target(), 20))
+    forger = Producer({"bootstrap.servers": running.address})
+    far_s = int(time.time()) + 100_000
+    for partition in range(4):
+        forger.produce(
+            running.settings.oscillator_topic, b"1", b"%d" % far_s, partition=partition, timestamp=far_s * 1000
+        )
+    assert forger.flush(DEADLINE_S) == 0
+    running.fired(requests)
+
+
+def test_one_second_can_hold_many_timers(running: System) -> None:
+    target = running.target(partitions=4)
+    requests = running.send(*(Request(target, due_in(4), f"key-{i}", b"x" * 100) for i in range(50_000)))
+    fired = running.fired(requests)
+    assert len({record.partition for record in fired.values()}) == 4
+
+
+def test_ticks_come_once_a_second_with_the_second_as_key(running: System) -> None:
+    reader = running.reader(running.settings.oscillator_topic)
+
+    def three() -> bool:
+        seen.extend(reader.rest())
+        return len({record.append_ms // 1000 for record in seen}) >= 3
+
+    seen = reader.rest()
+    wait_until(three, "ticks of three seconds")
+    genuine = [record for record in seen if abs(int(record.key or b"0") - record.append_ms / 1000) < 2]
+    assert len(genuine) >= 3
+    assert all(record.value == b"1" for record in genuine)
+    seconds = [record.append_ms // 1000 for record in genuine]
+    assert len(seconds) == len(set(seconds)), "one worker, one tick a second"

@@ -6,12 +6,14 @@
 
 Run it beside a worker, and place an order (examples/README.md):
 
-    faust -A examples.orders worker -l info
+    python -m examples.orders worker -l info
 """
 
 import os
 
 import faust
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from timers.client import AsyncTimersClient, MappingTokens, Timeouts
 from timers.settings import Settings
@@ -36,21 +38,15 @@ class Order(faust.Record):
     state: str  # "placed" or "paid"
 
 
-# Faust creates its internal topics before it joins the group. Callbacks come with the order's id as their key, so they
-# land on the partition of that order's other events: `follow` and `expire` see the same part of the table.
-orders = app.topic("orders", key_type=str, value_type=Order, internal=True, partitions=PARTITIONS)
-timeouts_topic = app.topic("order-timeouts", key_type=str, value_serializer="raw", internal=True, partitions=PARTITIONS)
-results = app.topic("order-results", key_type=str, value_serializer="raw", internal=True, partitions=PARTITIONS)
+# Callbacks come with the order's id as their key, so they land on the partition of that order's other events: `follow`
+# and `expire` see the same part of the table.
+orders = app.topic("orders", key_type=str, value_type=Order)
+timeouts_topic = app.topic("order-timeouts", key_type=str, value_serializer="raw")
+results = app.topic("order-results", key_type=str, value_serializer="raw")
 
 tokens = app.Table("order-tokens", key_type=str, value_type=str, partitions=PARTITIONS)
 timeouts = Timeouts(MappingTokens(tokens))
 client = AsyncTimersClient(brokers)
-
-
-@app.task
-async def create_results():  # type: ignore[no-untyped-def]
-    """Faust creates by itself only the topics that it reads."""
-    await results.maybe_declare()
 
 
 @app.agent(orders)
@@ -77,3 +73,20 @@ async def expire(stream):  # type: ignore[no-untyped-def]
 async def close_client(app, **kwargs):  # type: ignore[no-untyped-def]
     """Let requests that are on their way arrive."""
     await client.close()
+
+
+def create_topics() -> None:
+    """Create the topics before the app joins its group: one that appears later is assigned to nobody for a while."""
+    admin = AdminClient({"bootstrap.servers": brokers})
+    names = ("orders", "order-timeouts", "order-results")
+    for created in admin.create_topics([NewTopic(name, num_partitions=PARTITIONS) for name in names]).values():
+        try:
+            created.result(30)
+        except KafkaException as error:
+            if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                raise
+
+
+if __name__ == "__main__":
+    create_topics()
+    app.main()

@@ -81,12 +81,11 @@ def test_unpaid_orders_expire_and_paid_ones_do_not(broker_address: str, tmp_path
         "ORDERS_WEB_PORT": str(free_port()),
         "PAY_WITHIN_S": str(PAY_WITHIN_S),
     }
-    faust = [sys.executable, "-m", "faust"]
     with ExitStack() as processes:
         worker = [sys.executable, "-m", "timers.cli.main", "worker"]
         processes.enter_context(running(worker, env, tmp_path / "worker.log"))
         until_topics_exist(broker_address, {"orders-example-request"})
-        example = [*faust, "-A", "examples.orders", "--datadir", str(tmp_path), "worker", "-l", "info"]
+        example = [sys.executable, "-m", "examples.orders", "--datadir", str(tmp_path), "worker", "-l", "info"]
         processes.enter_context(running(example, env, tmp_path / "orders.log"))
         until_topics_exist(broker_address, {"orders", "order-timeouts", "order-results"})
 

@@ -69,10 +69,10 @@ class Simulator:
         self._random = random = Random(seed)
         self._steps = steps
         self._settings = Settings(max_request_bytes=2000, retry_attempts=3)
-        self.limits = Limits(chunk_timers=random.choice([1, 3, 5, 1000]), chunk_bytes=1_000_000, max_request_bytes=2000)
+        self.limits = Limits(chunk_timers=random.choice([1, 1, 3, 1000]), chunk_bytes=1_000_000, max_request_bytes=2000)
         self.clock = SimClock()
         self.clock.advance_ms(random.randrange(1000))
-        self.log = SimLog(self.clock, partitions=random.choice([1, 2]))
+        self.log = SimLog(self.clock, partitions=random.choice([1, 1, 2]))
         self.log.missing.add("missing")
         partitions = range(self.log.partitions)
         topics = (self._settings.request_topic, self._settings.retry_topic)
@@ -99,6 +99,7 @@ class Simulator:
             (self._crash, 2),
             (self._rebalance, 3),
             (self._take_over, 2),
+            (self._flap, 1),
             (self._target, 2),
         ]
         # Each life has a character: some things happen often in it, some never. An even mixture of everything would
@@ -107,6 +108,8 @@ class Simulator:
         self._weights = [weight * random.choice([0.2, 1, 1, 3, 6]) for _, weight in actions]
         self._fetches = random.choice([0.15, 0.5, 0.9])
         """How likely a machine gets a fetch before a step."""
+        self._focus = random.choice(self.machines)
+        """The machine that most happens to: what goes wrong goes wrong together."""
         self._idles = random.choice([0.05, 0.5])
         """How likely a machine has been idle for long."""
 
@@ -137,10 +140,18 @@ class Simulator:
             return self._restart()
         worker = self._random.choice(workers)
         worker.poll_ticks()
-        name = self._random.choice(list(worker.runners))
+        name = self._machine(list(worker.runners))
         if self._random.random() < self._fetches:
             self._deliver(worker, name)
         return self._step(worker, name)
+
+    def _machine(self, among: list[TopicPartition]) -> TopicPartition:
+        return self._focus if self._focus in among and self._random.random() < 0.7 else self._random.choice(among)
+
+    def _victim(self) -> SimWorker:
+        """Some worker; often the one that has the machine in focus."""
+        owner = self._owner.get(self._focus)
+        return owner if owner is not None and self._random.random() < 0.5 else self._random.choice(self.workers)
 
     def _deliver(self, worker: SimWorker, name: TopicPartition) -> None:
         fetched = worker.poll_requests(name, self._random.choice([1, 3, 10, 50]))
@@ -198,12 +209,14 @@ class Simulator:
         if milliseconds < 0:
             self.log.seq += 1
             self.checkers.steps_back.append(self.log.seq)
+        self._workload.near()
+        self._tick()
         return f"by {milliseconds} ms"
 
     # ---- what goes wrong ----------------------------------------------------------------------------------------
 
     def _arm(self) -> str:
-        worker = self._random.choice(self.workers)
+        worker = self._victim()
         fault = self._random.choice([f.REFUSED, f.REQUEST_LOST, f.REPLY_LOST, "crash", "crash"])
         if fault == "crash":
             worker.faults.crash_after(self._random.randint(0, 12))
@@ -213,7 +226,7 @@ class Simulator:
 
     def _lose_fetch(self) -> str:
         """The framework drops fetched batches without a word."""
-        worker = self._random.choice(self.workers)
+        worker = self._victim()
         for runner in worker.runners.values():
             if runner.waiting and self._random.random() < 0.5:
                 del runner.waiting[self._random.randrange(len(runner.waiting))]
@@ -223,13 +236,13 @@ class Simulator:
 
     def _read_again(self) -> str:
         """Something is fetched that was fetched before."""
-        worker = self._random.choice(self.workers)
+        worker = self._victim()
         for runner in worker.runners.values():
             runner.read_to = self._random.randint(max(0, runner.read_to - 10), runner.read_to)
         return worker.name
 
     def _crash(self) -> str:
-        worker = self._random.choice(self.workers)
+        worker = self._victim()
         worker.crash()
         how = self._random.choice(["killed", "killed", "power lost", "disk lost"])
         if how == "power lost":
@@ -248,7 +261,7 @@ class Simulator:
 
     def _rebalance(self) -> str:
         """A partition moves, in good order."""
-        name = self._random.choice(self.machines)
+        name = self._machine(self.machines)
         if name in self._owner:
             self._owner.pop(name).revoke(name)
         self._assign_unowned()
@@ -256,21 +269,50 @@ class Simulator:
 
     def _take_over(self) -> str:
         """A partition moves while its owner is thought dead, and is not: a zombie goes on until it is fenced."""
-        name = self._random.choice(self.machines)
+        name = self._machine(self.machines)
         zombie = self._owner.pop(name, None)
         self._assign_unowned(but=zombie)
         return f"{name[0]}/{name[1]} from {zombie.name if zombie else 'nobody'}"
 
+    def _flap(self) -> str:
+        """A partition goes away and comes back within a moment, and time passes meanwhile."""
+        name = self._machine(self.machines)
+        owner = self._owner.get(name)
+        others = [worker for worker in self.workers if worker.alive and worker is not owner]
+        if owner is None or not others:
+            return "nowhere to go"
+        other = self._random.choice(others)
+        self._give(name, other)
+        self._second()
+        for _ in range(self._random.randint(0, 2)):
+            if name in other.runners:
+                other.poll_ticks()
+                if self._random.random() < self._fetches:
+                    self._deliver(other, name)
+                self._step(other, name)
+        if owner.alive:
+            self._give(name, owner)
+        return f"{name[0]}/{name[1]} from {owner.name} to {other.name} and back"
+
+    def _give(self, name: TopicPartition, taker: SimWorker) -> None:
+        for worker in self.workers:
+            worker.revoke(name)
+        taker.assign([name])
+        self._owner[name] = taker
+
     def _assign_unowned(self, but: SimWorker | None = None) -> None:
         self._owner = {name: worker for name, worker in self._owner.items() if name in worker.runners}
+        takers = [worker for worker in self.workers if worker.alive and worker is not but]
+        shares: dict[str, list[TopicPartition]] = {worker.name: [] for worker in takers}
         for name in self.machines:
-            takers = [worker for worker in self.workers if worker.alive and worker is not but]
             if name not in self._owner and takers:
                 taker = self._random.choice(takers)
                 taker.revoke(name)
-                taker.assign([name])
-                if name in taker.runners:
-                    self._owner[name] = taker
+                shares[taker.name].append(name)
+        self._random.shuffle(takers)
+        for taker in takers:
+            taker.assign(shares[taker.name])
+            self._owner.update({name: taker for name in shares[taker.name] if name in taker.runners})
 
     def _target(self) -> str:
         """A callback topic fails, or is well again."""

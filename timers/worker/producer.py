@@ -147,6 +147,10 @@ class TransactionalProducer:
     ) -> None:
         producer = self._producer
         assert producer is not None, "open() comes first"
+        # aiokafka learns all topics when it starts, but tracks only those it was told of: without this, the first
+        # mention of a new one would make it forget where the others are.
+        for topic, _ in batches:
+            producer.client.add_topic(topic)
         await producer.begin_transaction()
         await self._deliver(producer, batches)
         if offsets:

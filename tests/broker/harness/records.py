@@ -21,6 +21,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from harness.patience import DEADLINE_S
 from timers.wire import future, topics
 
+CLIENT = {"log_level": 0}
+"""What a client cannot do, its call says: no second report on stderr."""
+
 Headers = list[tuple[str, bytes | None]]
 
 
@@ -58,7 +61,7 @@ class Publisher:
     def __init__(self, address: str, topic: str, **options: Any) -> None:
         named = {name.replace("_", "."): value for name, value in options.items()}
         self.topic = topic
-        self.producer = Producer({"bootstrap.servers": address, "acks": "all", "linger.ms": 5, **named})
+        self.producer = Producer({**CLIENT, "bootstrap.servers": address, "acks": "all", "linger.ms": 5, **named})
 
     def queue(self, requests: Iterable[Request]) -> None:
         """Hand requests over without waiting for the broker."""
@@ -143,9 +146,10 @@ class Reader:
     def __init__(self, address: str, topic: str, *, append_time: bool = True) -> None:
         self.topic = topic
         self._append_time = append_time
-        self._admin = AdminClient({"bootstrap.servers": address})
+        self._admin = AdminClient({**CLIENT, "bootstrap.servers": address})
         self._consumer = Consumer(
             {
+                **CLIENT,
                 "bootstrap.servers": address,
                 "group.id": f"reader-of-{topic}",
                 "isolation.level": "read_committed",

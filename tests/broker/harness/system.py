@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from harness.patience import DEADLINE_S, due_in
-from harness.records import Publisher, Reader, Record, Request
+from harness.records import CLIENT, Publisher, Reader, Record, Request
 from harness.worker import Worker
 from timers.settings import Settings
 from timers.worker import topics
@@ -40,7 +40,7 @@ class System:
         self._readers: list[Reader] = []
         self._fence: Reader | None = None
         self.address = address
-        self.admin = AdminClient({"bootstrap.servers": address})
+        self.admin = AdminClient({**CLIENT, "bootstrap.servers": address})
         self.app_id = app_id or f"app-{self._id}"
         self.environment = {
             "TIMERS_BROKERS": address,

@@ -1,0 +1,51 @@
+"""Java's own producer: the console producer in the broker's jars."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+
+from harness.patience import DEADLINE_S
+from harness.records import Request
+from timers.broker import jars, java
+
+_SEPARATOR = "|"
+
+
+def produce_by_console(address: str, topic: str, requests: Iterable[Request]) -> None:
+    """Publish with Kafka's console producer, which partitions by Java's murmur2. The sources stay unknown."""
+    lines = b"".join(request.wire_key + _SEPARATOR.encode() + _future(request) + b"\n" for request in requests)
+    done = subprocess.run(
+        [
+            str(java.find()),
+            "-XX:TieredStopAtLevel=1",
+            "org.apache.kafka.tools.ConsoleProducer",
+            *("--bootstrap-server", address, "--topic", topic),
+            *("--reader-property", "parse.key=true", "--reader-property", f"key.separator={_SEPARATOR}"),
+        ],
+        input=lines,
+        env={**os.environ, "CLASSPATH": os.pathsep.join(map(str, jars.ensure(None)))},
+        capture_output=True,
+        timeout=2 * DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def _future(request: Request) -> bytes:
+    """A Future whose bytes are one line of UTF-8, as the console must have them.
+
+    The first field's tag is a line feed. So it is written in two bytes, 8A 00, which protobuf allows; and since no
+    UTF-8 character begins with 8A, an unknown field stands before it whose content ends in C2.
+    """
+    parts = [b"\x7a\x01\xc2", _field(b"\x8a\x00", request.target.encode())]
+    parts += [_field(b"\x12", request.key.encode()), _field(b"\x1a", request.value)]
+    line = b"".join(parts)
+    assert not {b"\n", b"\r", _SEPARATOR.encode()} & {line[i : i + 1] for i in range(len(line))}
+    assert line.decode().encode() == line
+    return line
+
+
+def _field(tag: bytes, content: bytes) -> bytes:
+    assert len(content) < 128
+    return tag + bytes([len(content)]) + content

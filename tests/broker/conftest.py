@@ -11,7 +11,7 @@ from harness.system import System
 
 @pytest.fixture(scope="session")
 def running(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """A system with one worker that runs all the time: for tests that bring a target of their own and spare the worker."""
+    """A system whose worker runs all the time: for tests that bring a target of their own and spare the worker."""
     system = System(broker_address, tmp_path_factory.mktemp("running"))
     try:
         system.worker().start().ready()

@@ -109,18 +109,18 @@ class RocksStore:
             memory: shared with the worker's other stores.
         """
         name = f"format={FORMAT} {identity}".encode()
-        path.mkdir(parents=True, exist_ok=True)
-        try:
-            db = Rdict(str(path), memory.options())
-        except Exception as error:
-            if "lock" in str(error).lower():
-                raise
-            # A cache that cannot be read is worth nothing: it is rebuilt.
-        else:
-            if db.get(_IDENTITY) == name:
-                return cls(path, db)
-            db.close()
-        shutil.rmtree(path)
+        if path.exists():
+            try:
+                db = Rdict(str(path), memory.options())
+            except Exception as error:
+                if "lock" in str(error).lower():
+                    raise
+                # A cache that cannot be read is worth nothing: it is rebuilt.
+            else:
+                if db.get(_IDENTITY) == name:
+                    return cls(path, db)
+                db.close()
+            shutil.rmtree(path)
         path.mkdir(parents=True)
         db = Rdict(str(path), memory.options())
         db.put(_IDENTITY, name)

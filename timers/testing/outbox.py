@@ -126,7 +126,8 @@ class SimOutbox:
         """Add ``progress``, send everything, and make all of it visible."""
         key = progress_record.encode_key(self._topic, self._partition)
         value = progress_record.encode(progress, TOPIC_ID)
-        self._outgoing.append(Outgoing(self._settings.progress_topic, key, value, (), PROGRESS_PARTITION))
+        # Partitions are sent to in any order: the progress may come first.
+        self._outgoing.insert(0, Outgoing(self._settings.progress_topic, key, value, (), PROGRESS_PARTITION))
         self._faults.point("before a transaction")
         self._producer.begin()
         self._send(progress)

@@ -92,7 +92,8 @@ class Simulator:
             (self._restart, 8),
             (self._tick_again, 2),
             (self._pause_oscillator, 1),
-            (self._step_clock, 1.5),
+            (self._step_clock, 1),
+            (self._glitch, 1),
             (self._arm, 5),
             (self._lose_fetch, 2),
             (self._read_again, 2),
@@ -205,13 +206,25 @@ class Simulator:
 
     def _step_clock(self) -> str:
         milliseconds = self._random.choice([-700, -1900, -2500, -5000, -20_000, -3_600_000, 4000, 60_000])
+        self._set_clock(milliseconds)
+        return f"by {milliseconds} ms"
+
+    def _glitch(self) -> str:
+        """The brokers' clock jumps ahead, is believed for a moment, and is set right."""
+        milliseconds = self._random.choice([3000, 6000, 20_000])
+        self._set_clock(milliseconds)
+        worked = [self._work() for _ in range(self._random.randint(0, 4))]
+        self._set_clock(-milliseconds)
+        return f"by {milliseconds} ms for {len(worked)} steps"
+
+    def _set_clock(self, milliseconds: int) -> None:
+        """Whoever sends requests goes by that clock, and the oscillator ticks on."""
         self.clock.step_ms(milliseconds)
         if milliseconds < 0:
             self.log.seq += 1
             self.checkers.steps_back.append(self.log.seq)
         self._workload.near()
         self._tick()
-        return f"by {milliseconds} ms"
 
     # ---- what goes wrong ----------------------------------------------------------------------------------------
 
@@ -283,8 +296,9 @@ class Simulator:
             return "nowhere to go"
         other = self._random.choice(others)
         self._give(name, other)
-        self._second()
-        for _ in range(self._random.randint(0, 2)):
+        self.clock.advance_ms(self._random.choice([1, 1000, 5000]))
+        self._tick()
+        for _ in range(self._random.randint(0, 3)):
             if name in other.runners:
                 other.poll_ticks()
                 if self._random.random() < self._fetches:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -27,6 +28,7 @@ from timers.worker.kafka import librdkafka, max_message_bytes
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0
+VISIBLE_POLL_S = 0.1
 UNLIMITED = "-1"
 
 TIMESTAMP_TYPE = "message.timestamp.type"
@@ -104,11 +106,10 @@ def ensure(settings: Settings) -> Cluster:
         cluster_id = admin.list_topics(timeout=TIMEOUT_S).cluster_id or ""
         wanted = own_topics(settings)
         made = _create(admin, settings, wanted)
+        found = _describe(admin, [topic.name for topic in wanted])
         existing = [topic for topic in wanted if topic.name not in made]
         if existing:
             _check(admin, settings, existing)
-        described = admin.describe_topics(TopicCollection([topic.name for topic in wanted]), request_timeout=TIMEOUT_S)
-        found = {name: future.result() for name, future in described.items()}
     except KafkaException as error:
         raise TopicConfigError(
             f"TIMERS_BROKERS={settings.brokers!r} did not answer or refused ({error.args[0].str()}): "
@@ -140,6 +141,19 @@ def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> s
     if made:
         logger.info("created topics %s with %d partitions each", ", ".join(sorted(made)), settings.partitions)
     return made
+
+
+def _describe(admin: AdminClient, names: list[str]) -> dict[str, Any]:
+    """Descriptions of topics that exist. A broker hears of a new one a moment after it was created."""
+    give_up = monotonic() + TIMEOUT_S
+    while True:
+        described = admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_S)
+        try:
+            return {name: future.result() for name, future in described.items()}
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or monotonic() > give_up:
+                raise
+        sleep(VISIBLE_POLL_S)
 
 
 def _check(admin: AdminClient, settings: Settings, existing: list[OwnTopic]) -> None:

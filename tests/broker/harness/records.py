@@ -206,7 +206,5 @@ class Reader:
             kind, append_ms = message.timestamp()
             assert kind == TIMESTAMP_LOG_APPEND_TIME or not self._append_time, "lags need the broker's time"
             headers = message.headers() or []
-            records.append(
-                Record(self.topic, partition, offset, message.key(), message.value(), headers, append_ms)
-            )
+            records.append(Record(self.topic, partition, offset, message.key(), message.value(), headers, append_ms))
         return records

@@ -15,6 +15,7 @@ from timers.broker.config import free_port
 
 READY = r"ready: (\d+) partitions, (\d+) timers pending"
 
+_COMMAND = ("faust", "-A", "timers.app", "worker", "-l", "info")
 _ROOT = Path(__file__).parents[3]
 
 
@@ -44,7 +45,7 @@ class Worker:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TIMERS_")}
         with self.log_path.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "faust", "-A", "timers.app", "worker", "-l", "info", "--web-port", str(self.port)],
+                [sys.executable, "-m", *_COMMAND, "--web-port", str(self.port)],
                 cwd=self._directory,
                 env={**clean, "PYTHONPATH": str(_ROOT), **self._environment, **changes},
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,192 @@
+"""Bad input answers: it goes, whole, to the dead letters with a code and a sentence, and its partition goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from harness.patience import DEADLINE_S, due_in
+from harness.records import Headers, Reader, Record, Request
+from harness.system import MAX_LAG_MS, PARTITIONS, System
+from timers.wire import future
+
+pytestmark = pytest.mark.broker
+
+HEADERS: Headers = [("trace", b"1"), ("trace", None), ("other", b"\x00\xff")]
+
+
+@dataclass
+class Case:
+    """A request that cannot fire. ``topic`` and ``due`` stand for those of a good one beside it."""
+
+    code: str
+    key: Callable[[int], bytes | None]
+    value: Callable[[str], bytes | None]
+    said: str
+    """Some of the sentence."""
+
+
+def due(due_s: int) -> bytes:
+    return b"%d" % due_s
+
+
+def good(topic: str) -> bytes:
+    return future.encode(topic, "k", b"v")
+
+
+def to(topic: str) -> Callable[[str], bytes]:
+    return lambda _: future.encode(topic, "k", b"v")
+
+
+CASES = {
+    "no key": Case("key-missing", lambda _: None, good, "no key"),
+    "a word as key": Case("key-not-a-number", lambda _: b"tomorrow", good, "'tomorrow'"),
+    "an empty key": Case("key-not-a-number", lambda _: b"", good, "not an epoch second"),
+    "what only Python's int takes": Case("key-not-a-number", lambda due_s: b" 1_%d" % due_s, good, "11 ASCII digits"),
+    "a negative key": Case("key-negative", lambda _: b"-1", good, "negative"),
+    "milliseconds": Case("key-in-milliseconds", lambda due_s: b"%d001" % due_s, good, "in seconds it is"),
+    "no value": Case("value-missing", due, lambda _: None, "no value"),
+    "no Future": Case("value-not-a-future", due, lambda _: b"\xff\x00not protobuf", "not a Future"),
+    "a huge value": Case("value-too-large", due, lambda topic: future.encode(topic, "", b"x" * 10**6), "1000000"),
+    "no topic": Case("topic-missing", due, to(""), "callBackTopic is empty"),
+    "an illegal topic": Case("topic-invalid", due, to("no spaces"), "'no spaces'"),
+    "an unknown topic": Case("topic-unknown", due, to("no-such-topic"), "'no-such-topic' does not exist"),
+    "kafka's own topic": Case("topic-denied", due, to("__consumer_offsets"), "internal"),
+}
+OWN_TOPICS = ["request_topic", "oscillator_topic", "dead_letter_topic", "progress_topic", "retry_topic"]
+
+
+@dataclass
+class Sent:
+    """A bad request on its way, and the good one behind it on its partition."""
+
+    key: bytes | None
+    value: bytes | None
+    source: str
+    behind: Request
+
+
+@pytest.fixture(scope="module")
+def sent(running: System) -> dict[str, Sent]:
+    """All bad requests, each with a good one behind it."""
+    target = running.target()
+    due_s = due_in(4)
+    publisher = running.publisher(message_max_bytes=1_060_000)
+    cases = CASES | {
+        name: Case("topic-denied", due, to(getattr(running.settings, name)), "internal") for name in OWN_TOPICS
+    }
+    sent = {}
+    for number, (name, case) in enumerate(cases.items()):
+        partition = number % PARTITIONS
+        key, value = case.key(due_s), case.value(target)
+        source = publisher.send_raw(key, value, HEADERS, partition)
+        (behind,) = publisher.send([Request(target, due_s, name, partition=partition)])
+        sent[name] = Sent(key, value, source, behind)
+    return sent
+
+
+@pytest.fixture(scope="module")
+def fired_behind(running: System, sent: dict[str, Sent]) -> dict[str, Record]:
+    return running.fired([each.behind for each in sent.values()])
+
+
+@pytest.fixture(scope="module")
+def letters(running: System, sent: dict[str, Sent], fired_behind: dict[str, Record]) -> dict[str, list[Record]]:
+    """Dead letters by source: all of them are out when what is behind them has fired."""
+    by_source: dict[str, list[Record]] = {}
+    for letter in running.dead_letters().rest():
+        by_source.setdefault(letter.text("timer-source"), []).append(letter)
+    return by_source
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_becomes_a_dead_letter_with_code_sentence_and_source(
+    sent: dict[str, Sent], letters: dict[str, list[Record]], name: str
+) -> None:
+    case, bad = CASES[name], sent[name]
+    (letter,) = letters[bad.source]
+    assert letter.text("timer-error") == case.code
+    assert case.said in letter.text("timer-error-message")
+    assert (letter.key, letter.value) == (bad.key, bad.value)
+    assert letter.headers[: len(HEADERS)] == HEADERS
+    ours = [header for header, _ in letter.headers[len(HEADERS) :]]
+    assert ours == ["timer-error", "timer-error-message", "timer-source"]
+
+
+@pytest.mark.parametrize("name", OWN_TOPICS)
+def test_a_callback_to_a_topic_of_the_engine_is_denied(
+    sent: dict[str, Sent], letters: dict[str, list[Record]], name: str
+) -> None:
+    (letter,) = letters[sent[name].source]
+    assert letter.text("timer-error") == "topic-denied"
+    assert letter.value == sent[name].value
+
+
+def test_the_timers_behind_bad_ones_fire_on_time(sent: dict[str, Sent], fired_behind: dict[str, Record]) -> None:
+    assert all(fired_behind[each.behind.source].lag_ms < MAX_LAG_MS for each in sent.values())
+
+
+def test_a_callback_too_large_for_its_topic_spares_the_small_ones(running: System) -> None:
+    narrow = running.target(max_message_bytes="2000")
+    other = running.target()
+    due_s = due_in(3)
+    small = [Request(narrow, due_s, f"small-{i}", b"x" * 100) for i in range(100)]
+    big = [Request(narrow, due_s, f"big-{i}", b"x" * 3000) for i in range(5)]
+    beside = [Request(other, due_s + i % 3, f"beside-{i}", b"x" * 3000) for i in range(100)]
+    running.send(*small, *big, *beside)
+    fired = running.fired(beside)
+    assert all(record.lag_ms < MAX_LAG_MS for record in fired.values())
+    assert len(running.fired(small)) == len(small)
+    letters = await_letters(running, {request.source for request in big})
+    for request in big:
+        letter = letters[request.source]
+        assert letter.text("timer-error") == "message-too-large"
+        assert "max.message.bytes=2000" in letter.text("timer-error-message")
+        assert (letter.key, letter.value) == (request.wire_key, request.wire_value)
+
+
+def test_a_target_deleted_under_load_does_not_stop_the_others(running: System) -> None:
+    doomed, other = running.target(), running.target()
+    first_s = due_in(2)
+    lost = [Request(doomed, first_s + i % 6, f"doomed-{i}") for i in range(600)]
+    kept = [Request(other, first_s + i % 6, f"kept-{i}") for i in range(600)]
+    running.send(*(request for pair in zip(lost, kept, strict=True) for request in pair))
+    running.reader(doomed).take(150)
+    running.delete_topic(doomed)
+    fired = running.fired(kept)
+    assert all(record.lag_ms < 2 * MAX_LAG_MS for record in fired.values())
+    last = {request.source for request in lost if request.due_s == first_s + 5}
+    letters = await_letters(running, last)
+    assert {letters[source].text("timer-error") for source in last} == {"topic-unknown"}
+
+    running.create_topic(doomed)
+    reader = running.reader(doomed)
+    back = await_fired(running, reader)
+    assert back.key == b"back"
+
+
+def await_letters(system: System, sources: set[str]) -> dict[str, Record]:
+    """Dead letters by source, once there is one for each of ``sources``; none twice."""
+    reader = system.dead_letters()
+    found: dict[str, Record] = {}
+    give_up = time.monotonic() + DEADLINE_S
+    while not sources <= found.keys():
+        assert time.monotonic() < give_up, f"no dead letter for {sorted(sources - found.keys())[:3]}"
+        for letter in reader.rest():
+            source = letter.text("timer-source")
+            assert source not in found, f"two dead letters for {source}"
+            found[source] = letter
+    return found
+
+
+def await_fired(system: System, reader: Reader) -> Record:
+    """A topic that was gone a moment ago may still be thought so: ask until a timer arrives there."""
+    give_up = time.monotonic() + DEADLINE_S
+    while True:
+        system.wait_past(system.send(Request(reader.topic, due_in(1), "back"))[0].due_s)
+        fired = reader.rest()
+        if fired:
+            return fired[0]
+        assert time.monotonic() < give_up, f"nothing fires on {reader.topic} since it is back"

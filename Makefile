@@ -37,7 +37,7 @@ lint: $(VENV)/.dev ## ruff, mypy --strict, import rules, generated files current
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m tests.protos_are_current
+	@$(BIN)/python tests/docs/protos_are_current.py
 
 format: $(VENV)/.dev ## Let ruff lay out and mend the code
 	@$(BIN)/ruff format .

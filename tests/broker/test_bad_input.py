@@ -10,6 +10,7 @@ import pytest
 from harness.patience import DEADLINE_S, due_in
 from harness.records import Headers, Reader, Record, Request
 from harness.system import MAX_LAG_MS, PARTITIONS, System
+
 from timers.wire import future
 
 pytestmark = pytest.mark.broker

@@ -30,6 +30,7 @@ class Faults:
         self.passed = ""
         self._armed: Counter[str] = Counter()
         self._points_left: int | None = None
+        self._at: str | None = None
 
     def arm(self, fault: str, times: int = 1) -> None:
         """Let ``fault`` happen at the next ``times`` occasions."""
@@ -46,6 +47,10 @@ class Faults:
         """Die after passing ``points`` more points."""
         self._points_left = points
 
+    def crash_at(self, name: str) -> None:
+        """Die at the next point of this name."""
+        self._at = name
+
     def point(self, name: str) -> None:
         """A place where the process may die.
 
@@ -54,12 +59,12 @@ class Faults:
         """
         self.passed = name
         if self._points_left is not None:
-            if self._points_left <= 0:
-                self._points_left = None
-                raise Crashed(name)
             self._points_left -= 1
+        if self._at == name or (self._points_left is not None and self._points_left < 0):
+            self._at = self._points_left = None
+            raise Crashed(name)
 
     def clear(self) -> None:
         """Nothing goes wrong any more."""
         self._armed.clear()
-        self._points_left = None
+        self._at = self._points_left = None

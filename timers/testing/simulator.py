@@ -109,7 +109,7 @@ class Simulator:
         self._weights = [weight * random.choice([0.2, 1, 1, 3, 6]) for _, weight in actions]
         self._fetches = random.choice([0.15, 0.5, 0.9])
         """How likely a machine gets a fetch before a step."""
-        self._focus = random.choice(self.machines)
+        self._focus = random.choice(self.machines[: self.log.partitions] * 2 + self.machines)
         """The machine that most happens to: what goes wrong goes wrong together."""
         self._idles = random.choice([0.05, 0.5])
         """How likely a machine has been idle for long."""
@@ -140,8 +140,10 @@ class Simulator:
         if not workers:
             return self._restart()
         worker = self._random.choice(workers)
+        return self._work_on(worker, self._machine(list(worker.runners)))
+
+    def _work_on(self, worker: SimWorker, name: TopicPartition) -> str:
         worker.poll_ticks()
-        name = self._machine(list(worker.runners))
         if self._random.random() < self._fetches:
             self._deliver(worker, name)
         return self._step(worker, name)
@@ -230,9 +232,13 @@ class Simulator:
 
     def _arm(self) -> str:
         worker = self._victim()
-        fault = self._random.choice([f.REFUSED, f.REQUEST_LOST, f.REPLY_LOST, "crash", "crash"])
+        fault = self._random.choice(
+            [f.REFUSED, f.REQUEST_LOST, f.REPLY_LOST, "crash", "crash", "crash before a commit"]
+        )
         if fault == "crash":
             worker.faults.crash_after(self._random.randint(0, 12))
+        elif fault == "crash before a commit":
+            worker.faults.crash_at("before a commit")
         else:
             worker.faults.arm(fault)
         return f"{fault} for {worker.name}"
@@ -265,27 +271,39 @@ class Simulator:
         return f"{worker.name} {how}"
 
     def _restart(self) -> str:
-        """Whoever is down comes back, and what nobody owns finds an owner."""
+        """Whoever is down comes back, and what nobody owns finds an owner; not always both."""
         for worker in self.workers:
             if not worker.alive and self._random.random() < 0.7:
                 worker.start()
-        self._assign_unowned()
+        if self._random.random() < 0.5:
+            self._assign_unowned()
         return ", ".join(worker.name for worker in self.workers if worker.alive)
 
     def _rebalance(self) -> str:
         """A partition moves, in good order."""
         name = self._machine(self.machines)
-        if name in self._owner:
-            self._owner.pop(name).revoke(name)
-        self._assign_unowned()
-        return f"{name[0]}/{name[1]} to {self._owner[name].name if name in self._owner else 'nobody'}"
+        for worker in self.workers:
+            worker.revoke(name)
+        return f"{name[0]}/{name[1]} to {self._give_somebody(name)}"
 
     def _take_over(self) -> str:
         """A partition moves while its owner is thought dead, and is not: a zombie goes on until it is fenced."""
         name = self._machine(self.machines)
-        zombie = self._owner.pop(name, None)
-        self._assign_unowned(but=zombie)
-        return f"{name[0]}/{name[1]} from {zombie.name if zombie else 'nobody'}"
+        zombie = self._owner.get(name)
+        return f"{name[0]}/{name[1]} from {zombie.name if zombie else 'nobody'} to {self._give_somebody(name, zombie)}"
+
+    def _give_somebody(self, name: TopicPartition, but: SimWorker | None = None) -> str:
+        takers = [worker for worker in self.workers if worker.alive and worker is not but]
+        if not takers:
+            return "nobody"
+        taker = self._random.choice(takers)
+        self._give(name, taker)
+        return taker.name
+
+    def _give(self, name: TopicPartition, taker: SimWorker) -> None:
+        taker.revoke(name)
+        taker.assign([name])
+        self._owner[name] = taker
 
     def _flap(self) -> str:
         """A partition goes away and comes back within a moment, and time passes meanwhile."""
@@ -295,24 +313,20 @@ class Simulator:
         if owner is None or not others:
             return "nowhere to go"
         other = self._random.choice(others)
+        if name in owner.runners and self._random.random() < 0.5:
+            self._deliver(owner, name)
+            self._step(owner, name)
+        owner.revoke(name)
         self._give(name, other)
         self.clock.advance_ms(self._random.choice([1, 1000, 5000]))
         self._tick()
         for _ in range(self._random.randint(0, 3)):
             if name in other.runners:
-                other.poll_ticks()
-                if self._random.random() < self._fetches:
-                    self._deliver(other, name)
-                self._step(other, name)
+                self._work_on(other, name)
+        other.revoke(name)
         if owner.alive:
             self._give(name, owner)
         return f"{name[0]}/{name[1]} from {owner.name} to {other.name} and back"
-
-    def _give(self, name: TopicPartition, taker: SimWorker) -> None:
-        for worker in self.workers:
-            worker.revoke(name)
-        taker.assign([name])
-        self._owner[name] = taker
 
     def _assign_unowned(self, but: SimWorker | None = None) -> None:
         self._owner = {name: worker for name, worker in self._owner.items() if name in worker.runners}

@@ -206,11 +206,11 @@ class SimWorker:
     # ---- flow ---------------------------------------------------------------------------------------------------
 
     def poll_ticks(self) -> None:
-        """Read the oscillator; the latest tick is the present."""
+        """Read the oscillator; the last tick is the present, also if the brokers' clock went back before it."""
         fetched = self.log.fetch(self.settings.oscillator_topic, 0, self._ticks_read_to, committed=False)
         self._ticks_read_to = fetched.to_offset
         if fetched.records:
-            latest = max(fetched.records, key=lambda record: record.timestamp_ms)
+            latest = fetched.records[-1]
             self.deliver_tick(self.tick_of(latest.key, latest.timestamp_ms), latest.seq)
 
     def tick_of(self, key: bytes, append_ms: int) -> Tick:

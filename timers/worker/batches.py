@@ -16,7 +16,7 @@ from timers.core.timer import Row
 from timers.wire.headers import TIMER_ID, Header
 from timers.worker.partitioner import partitions_of
 
-MAX_BATCH_BYTES = 1_000_000
+MAX_BATCH_BYTES = 256_000
 """Below Kafka's default ``max.message.bytes`` of 1,048,588, which bounds a whole batch, not a message."""
 
 NO_COMPRESSION = 0

@@ -1,0 +1,72 @@
+"""Exactly once for ``read_committed`` receivers, however workers end and wherever their disks go."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+from harness.patience import due_in
+from harness.system import MAX_LAG_MS, PARTITIONS, System, timers
+from harness.worker import READY
+
+pytestmark = pytest.mark.broker
+
+
+def spread(target: str, count: int, first_s: int, seconds: int) -> list:
+    """Timers on all request partitions alike."""
+    requests = timers(target, count, first_s, seconds, b"x" * 100)
+    for index, request in enumerate(requests):
+        request.partition = index // seconds % PARTITIONS
+    return requests
+
+
+def test_a_killed_worker_and_its_restart_lose_nothing_and_repeat_nothing(system: System) -> None:
+    """Two workers in the middle of a storm; one dies, comes back, and dies again without its disk."""
+    target = system.target(partitions=3)
+    first, second = system.worker().start(), system.worker().start()
+    first.ready(), second.ready()
+    requests = system.send(*spread(target, 20_000, due_in(4), 8))
+    reader = system.reader(target)
+    seen = len(reader.take(3_000))
+    first.kill()
+    first.start()
+    seen += len(reader.take(5_000))
+    first.kill()
+    shutil.rmtree(first.data_dir)
+    first.start()
+    fired = system.fired(requests, deadline_s=60)
+    assert len(fired) == 20_000 > seen
+    assert second.running
+
+
+def test_an_idle_worker_that_lost_its_disk_reads_its_timers_again(system: System) -> None:
+    target = system.target()
+    worker = system.worker().start().ready()
+    due_s = due_in(8)
+    fired_before = system.send(*spread(system.target(), 50, due_in(1), 1))
+    waiting = system.send(*spread(target, 2_000, due_s, 2))
+    assert len(system.fired(fired_before)) == 50
+    worker.kill()
+    shutil.rmtree(worker.data_dir)
+    worker.start()
+    pending = int(worker.wait_for(READY)[2])
+    replayed = sum(int(found) for found in re.findall(r"(\d+) records read again", worker.log))
+    assert pending == 2_000, "what has fired does not wait any more"
+    assert replayed >= 2_000
+    fired = system.fired(waiting)
+    assert all(record.lag_ms < MAX_LAG_MS for record in fired.values())
+
+
+def test_others_take_over_from_a_killed_worker_that_stays_away(system: System) -> None:
+    target = system.target()
+    first, second = system.worker().start(), system.worker().start()
+    first.ready(), second.ready()
+    requests = system.send(*spread(target, 4_000, due_in(3), 10))
+    reader = system.reader(target)
+    reader.take(500)
+    first.kill()
+    fired = system.fired(requests, deadline_s=60)
+    session_ms = system.settings.session_timeout_s * 1000
+    assert all(record.lag_ms < session_ms + 2 * MAX_LAG_MS for record in fired.values())
+    assert int(re.findall(READY, second.log)[-1][0]) == 2 * PARTITIONS, "it has all partitions of both topics now"

@@ -1,0 +1,27 @@
+"""The README's Python blocks run as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+README = Path(__file__).parents[2] / "README.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[0])
+def test_a_block_runs(block: str, broker_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = "readme-requests"
+    made = AdminClient({"bootstrap.servers": broker_address}).create_topics([NewTopic(topic, 4, 1)])
+    made[topic].exception()  # none, or: it exists already
+    monkeypatch.setenv("TIMERS_BROKERS", broker_address)
+    monkeypatch.setenv("TIMERS_REQUEST_TOPIC", topic)
+    names: dict[str, object] = {}
+    exec(block, names)
+    if "timer_id" in names:
+        assert re.fullmatch(rf"{topic}/\d+/\d+", str(names["timer_id"]))

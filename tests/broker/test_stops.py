@@ -1,0 +1,76 @@
+"""Stopping and starting: what was due meanwhile fires at once, and nothing is left behind."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from harness.patience import due_in, wait_until
+from harness.system import MAX_LAG_MS, PARTITIONS, System, soon, timers
+from harness.worker import READY
+
+pytestmark = pytest.mark.broker
+
+
+def test_a_stopped_worker_leaves_nothing_and_fires_what_was_due_meanwhile_when_it_is_back(system: System) -> None:
+    target, unread = system.target(), system.target()
+    worker = system.worker().start().ready()
+    due_s = due_in(5)
+    accepted = system.send(*timers(target, 300, due_s - 1, 3))
+    assert system.reader(target).rest() == [], "too late: this test begins before the due second"
+    worker.stop()
+    assert not worker.left_processes
+    sent_while_down = system.send(*timers(unread, 100, due_s, 2))
+    wait_until(lambda: time.time() > due_s + 2, "the due second passes")
+    assert system.reader(target).rest() == []
+
+    started_ms = time.time() * 1000
+    worker.start()
+    for requests in (accepted, sent_while_down):
+        fired = system.fired(requests)
+        ready_ms = started_ms + 2 * MAX_LAG_MS
+        assert all(started_ms < record.append_ms < ready_ms for record in fired.values())
+
+
+def test_ctrl_c_stops_a_worker_too(system: System) -> None:
+    worker = system.worker().start().ready()
+    requests = system.send(*soon(system.target(), 20))
+    system.fired(requests)
+    worker.send(signal.SIGINT)
+    assert worker.exit_code() == 0
+    assert not worker.left_processes
+    assert "Traceback" not in worker.log
+
+
+def test_a_worker_that_joins_takes_partitions_and_nothing_is_lost_or_repeated(system: System) -> None:
+    target = system.target()
+    first = system.worker().start().ready()
+    requests = timers(target, 10_000, due_in(3), 10)
+    for index, request in enumerate(requests):
+        request.partition = index // 10 % PARTITIONS
+    system.send(*requests)
+    second = system.worker().start()
+    partitions = int(second.wait_for(READY)[1])
+    assert 0 < partitions < 2 * PARTITIONS
+    first.wait_for(rf"ready: {2 * PARTITIONS - partitions} partitions")
+    fired = system.fired(requests)
+    assert len(fired) == 10_000
+    assert all(record.lag_ms < 2 * MAX_LAG_MS for record in fired.values())
+    for worker in (first, second):
+        worker.send(signal.SIGTERM)
+    assert [worker.exit_code() for worker in (first, second)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("TIMERS_WEB_PORT", "abc", "TIMERS_WEB_PORT='abc' is not a whole number between 1 and 65535"),
+        ("TIMERS_BROKERS", "nowhere", "TIMERS_BROKERS='nowhere' is not host:port"),
+    ],
+)
+def test_a_wrong_setting_stops_the_start_with_a_sentence(system: System, name: str, value: str, said: str) -> None:
+    worker = system.worker().start(**{name: value})
+    assert worker.exit_code() == 2
+    assert said in worker.log
+    assert "Traceback" not in worker.log

@@ -1,0 +1,117 @@
+"""The worker makes its topics, mends them where it may, and refuses those that would lose timers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import ConfigResource, ResourceType
+from harness.patience import DEADLINE_S, due_in
+from harness.system import PARTITIONS, System, soon, timers
+from harness.worker import Worker
+
+pytestmark = pytest.mark.broker
+
+
+def config_of(system: System, topic: str) -> dict[str, str]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    found = system.admin.describe_configs([resource])[resource].result(DEADLINE_S)
+    return {name: entry.value for name, entry in found.items()}
+
+
+def test_the_worker_makes_its_topics_as_timers_need_them(running: System) -> None:
+    settings = running.settings
+    expected = {
+        settings.request_topic: ("delete", "LogAppendTime", "-1", "-1"),
+        settings.retry_topic: ("delete", "LogAppendTime", "-1", "-1"),
+        settings.oscillator_topic: ("delete", "LogAppendTime", "3600000", "-1"),
+        settings.dead_letter_topic: ("delete", "CreateTime", "-1", "-1"),
+    }
+    names = ("cleanup.policy", "message.timestamp.type", "retention.ms", "retention.bytes")
+    for topic, values in expected.items():
+        config = config_of(running, topic)
+        assert tuple(config[name] for name in names) == values, topic
+    assert config_of(running, settings.progress_topic)["cleanup.policy"] == "compact"
+    found = running.admin.list_topics(timeout=DEADLINE_S).topics
+    assert all(len(found[topic].partitions) == PARTITIONS for topic in (*expected, settings.progress_topic))
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_request_topic_that_compacts_is_refused_in_one_sentence(system: System, policy: str) -> None:
+    system.create_topic(system.request_topic, PARTITIONS, cleanup_policy=policy)
+    worker = system.worker().start()
+    assert worker.exit_code() == 1
+    said = [line for line in worker.log.splitlines() if line.startswith("timers: ")]
+    assert len(said) == 1
+    assert f"topic {system.request_topic!r} has cleanup.policy={policy}" in said[0]
+    assert "--add-config cleanup.policy=delete" in said[0]
+
+
+@pytest.fixture(scope="module")
+def mended(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[System, Worker]]:
+    """A worker on topics that somebody else has made, with the producer's time and with a week of retention."""
+    system = System(broker_address, tmp_path_factory.mktemp("mended"))
+    week = {"message_timestamp_type": "CreateTime", "retention_ms": "604800000", "retention_bytes": "1000000000"}
+    system.create_topic(system.request_topic, 2, **week)
+    system.create_topic(system.settings.oscillator_topic, 1, message_timestamp_type="CreateTime")
+    try:
+        yield system, system.worker().start().ready()
+    finally:
+        system.close()
+
+
+def test_the_time_of_existing_topics_is_made_the_brokers_and_said(mended: tuple[System, Worker]) -> None:
+    system, worker = mended
+    for topic in (system.request_topic, system.settings.oscillator_topic):
+        assert config_of(system, topic)["message.timestamp.type"] == "LogAppendTime"
+        assert f"set message.timestamp.type=LogAppendTime on topic {topic}" in worker.log
+
+
+def test_finite_retention_is_warned_of_with_the_command_that_mends_it(mended: tuple[System, Worker]) -> None:
+    system, worker = mended
+    for name, value in (("retention.ms", "604800000"), ("retention.bytes", "1000000000")):
+        warning = next(line for line in worker.log.splitlines() if f"{name}={value}" in line)
+        assert "WARNING" in warning and system.request_topic in warning
+        assert f"--entity-name {system.request_topic} --add-config {name}=-1" in warning
+        assert f"--bootstrap-server {system.address}" in warning
+    assert config_of(system, system.request_topic)["retention.ms"] == "604800000", "warned of, not changed"
+
+
+def test_timers_fire_on_topics_with_other_partition_counts(mended: tuple[System, Worker]) -> None:
+    system, _ = mended
+    requests = soon(system.target(), 50)
+    for index, request in enumerate(requests):
+        request.partition = index % 2
+    records = system.send(*requests)
+    reader = system.reader(requests[0].target)
+    assert {record.timer_id for record in reader.take(50)} == {request.source for request in records}
+
+
+APP_IDS = ["-x", ".x", "_x", "7"]
+
+
+@pytest.fixture(scope="module")
+def systems(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, System]]:
+    """Several systems side by side, with odd names."""
+    systems = {
+        app_id: System(broker_address, tmp_path_factory.mktemp("systems"), f"{app_id}{number}")
+        for number, app_id in enumerate(APP_IDS)
+    }
+    try:
+        workers = [system.worker().start() for system in systems.values()]
+        for worker in workers:
+            worker.ready()
+        yield systems
+    finally:
+        for system in systems.values():
+            system.close()
+
+
+def test_systems_on_one_cluster_do_not_disturb_each_other_whatever_they_are_called(systems: dict[str, System]) -> None:
+    first_s = due_in(3)
+    sent = {app_id: system.send(*timers(system.target(), 100, first_s, 2)) for app_id, system in systems.items()}
+    for app_id, system in systems.items():
+        fired = system.fired(sent[app_id])
+        assert all(re.match(rf"{system.request_topic}/\d+/\d+$", timer_id) for timer_id in fired)
+        assert system.dead_letters().rest() == []

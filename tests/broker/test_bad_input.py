@@ -73,7 +73,7 @@ class Sent:
 def sent(running: System) -> dict[str, Sent]:
     """All bad requests, each with a good one behind it."""
     target = running.target()
-    due_s = due_in(4)
+    due_s = due_in(3)
     publisher = running.publisher(message_max_bytes=1_060_000)
     cases = CASES | {
         name: Case("topic-denied", due, to(getattr(running.settings, name)), "internal") for name in OWN_TOPICS
@@ -132,10 +132,10 @@ def test_the_timers_behind_bad_ones_fire_on_time(sent: dict[str, Sent], fired_be
 def test_a_callback_too_large_for_its_topic_spares_the_small_ones(running: System) -> None:
     narrow = running.target(max_message_bytes="2000")
     other = running.target()
-    due_s = due_in(3)
+    due_s = due_in(2)
     small = [Request(narrow, due_s, f"small-{i}", b"x" * 100) for i in range(100)]
     big = [Request(narrow, due_s, f"big-{i}", b"x" * 3000) for i in range(5)]
-    beside = [Request(other, due_s + i % 3, f"beside-{i}", b"x" * 3000) for i in range(100)]
+    beside = [Request(other, due_s + i % 2, f"beside-{i}", b"x" * 3000) for i in range(100)]
     running.send(*small, *big, *beside)
     fired = running.fired(beside)
     assert all(record.lag_ms < MAX_LAG_MS for record in fired.values())
@@ -151,14 +151,14 @@ def test_a_callback_too_large_for_its_topic_spares_the_small_ones(running: Syste
 def test_a_target_deleted_under_load_does_not_stop_the_others(running: System) -> None:
     doomed, other = running.target(), running.target()
     first_s = due_in(2)
-    lost = [Request(doomed, first_s + i % 6, f"doomed-{i}") for i in range(600)]
-    kept = [Request(other, first_s + i % 6, f"kept-{i}") for i in range(600)]
+    lost = [Request(doomed, first_s + i % 5, f"doomed-{i}") for i in range(600)]
+    kept = [Request(other, first_s + i % 5, f"kept-{i}") for i in range(600)]
     running.send(*(request for pair in zip(lost, kept, strict=True) for request in pair))
     running.reader(doomed).take(150)
     running.delete_topic(doomed)
     fired = running.fired(kept)
     assert all(record.lag_ms < 2 * MAX_LAG_MS for record in fired.values())
-    last = {request.source for request in lost if request.due_s == first_s + 5}
+    last = {request.source for request in lost if request.due_s == first_s + 4}
     letters = await_letters(running, last)
     assert {letters[source].text("timer-error") for source in last} == {"topic-unknown"}
 

@@ -7,13 +7,14 @@ import shutil
 
 import pytest
 from harness.patience import due_in
+from harness.records import Request
 from harness.system import MAX_LAG_MS, PARTITIONS, System, timers
 from harness.worker import READY
 
 pytestmark = pytest.mark.broker
 
 
-def spread(target: str, count: int, first_s: int, seconds: int) -> list:
+def spread(target: str, count: int, first_s: int, seconds: int) -> list[Request]:
     """Timers on all request partitions alike."""
     requests = timers(target, count, first_s, seconds, b"x" * 100)
     for index, request in enumerate(requests):
@@ -25,8 +26,9 @@ def test_a_killed_worker_and_its_restart_lose_nothing_and_repeat_nothing(system:
     """Two workers in the middle of a storm; one dies, comes back, and dies again without its disk."""
     target = system.target(partitions=3)
     first, second = system.worker().start(), system.worker().start()
-    first.ready(), second.ready()
-    requests = system.send(*spread(target, 20_000, due_in(4), 8))
+    first.ready()
+    second.ready()
+    requests = system.send(*spread(target, 20_000, due_in(3), 7))
     reader = system.reader(target)
     seen = len(reader.take(3_000))
     first.kill()
@@ -43,7 +45,7 @@ def test_a_killed_worker_and_its_restart_lose_nothing_and_repeat_nothing(system:
 def test_an_idle_worker_that_lost_its_disk_reads_its_timers_again(system: System) -> None:
     target = system.target()
     worker = system.worker().start().ready()
-    due_s = due_in(8)
+    due_s = due_in(7)
     fired_before = system.send(*spread(system.target(), 50, due_in(1), 1))
     waiting = system.send(*spread(target, 2_000, due_s, 2))
     assert len(system.fired(fired_before)) == 50
@@ -61,8 +63,9 @@ def test_an_idle_worker_that_lost_its_disk_reads_its_timers_again(system: System
 def test_others_take_over_from_a_killed_worker_that_stays_away(system: System) -> None:
     target = system.target()
     first, second = system.worker().start(), system.worker().start()
-    first.ready(), second.ready()
-    requests = system.send(*spread(target, 4_000, due_in(3), 10))
+    first.ready()
+    second.ready()
+    requests = system.send(*spread(target, 3_000, due_in(2), 6))
     reader = system.reader(target)
     reader.take(500)
     first.kill()

@@ -22,7 +22,7 @@ def partitioned(running: System) -> dict[str, tuple[str, list[Request]]]:
     sent = {}
     for style in PARTITIONERS:
         target = running.target()
-        requests = timers(target, 24, due_in(3), 6, b"hello")
+        requests = timers(target, 24, due_in(2), 4, b"hello")
         if style == JAVA:
             produce_by_console(running.address, running.request_topic, requests)
         else:
@@ -67,7 +67,7 @@ def test_a_callback_lands_where_javas_producer_would_put_its_key(running: System
 
 def test_compressed_batches_fire(running: System) -> None:
     target = running.target()
-    first_s = due_in(3)
+    first_s = due_in(2)
     requests: list[Request] = []
     for codec in CODECS:
         batch = timers(target, 200, first_s, 2, b"compressible " * 50)
@@ -79,7 +79,7 @@ def test_compressed_batches_fire(running: System) -> None:
 def test_only_requests_of_committed_transactions_fire(running: System) -> None:
     """Aborted ones stand before, between and after them, so that offsets have holes everywhere."""
     target = running.target()
-    due_s = due_in(3)
+    due_s = due_in(2)
     publisher = running.publisher(transactional_id=f"sender-{target}", linger_ms=0)
     publisher.producer.init_transactions(DEADLINE_S)
     committed: list[Request] = []

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from harness.patience import due_in, wait_until
-from harness.system import MAX_LAG_MS, PARTITIONS, System, soon, timers
+from harness.system import MAX_LAG_MS, PARTITIONS, System, timers
 from harness.worker import READY
 
 pytestmark = pytest.mark.broker
@@ -16,10 +16,11 @@ pytestmark = pytest.mark.broker
 def test_a_stopped_worker_leaves_nothing_and_fires_what_was_due_meanwhile_when_it_is_back(system: System) -> None:
     target, unread = system.target(), system.target()
     worker = system.worker().start().ready()
-    due_s = due_in(5)
-    accepted = system.send(*timers(target, 300, due_s - 1, 3))
-    assert system.reader(target).rest() == [], "too late: this test begins before the due second"
+    due_s = due_in(4)
+    accepted = system.send(*timers(target, 300, due_s, 2))
+    system.wait_past(1)  # all of them are accepted: a request behind them is
     worker.stop()
+    assert time.time() < due_s, "the worker took longer to stop than this test allows for"
     assert not worker.left_processes
     sent_while_down = system.send(*timers(unread, 100, due_s, 2))
     wait_until(lambda: time.time() > due_s + 2, "the due second passes")
@@ -33,33 +34,26 @@ def test_a_stopped_worker_leaves_nothing_and_fires_what_was_due_meanwhile_when_i
         assert all(started_ms < record.append_ms < ready_ms for record in fired.values())
 
 
-def test_ctrl_c_stops_a_worker_too(system: System) -> None:
-    worker = system.worker().start().ready()
-    requests = system.send(*soon(system.target(), 20))
-    system.fired(requests)
-    worker.send(signal.SIGINT)
-    assert worker.exit_code() == 0
-    assert not worker.left_processes
-    assert "Traceback" not in worker.log
-
-
 def test_a_worker_that_joins_takes_partitions_and_nothing_is_lost_or_repeated(system: System) -> None:
     target = system.target()
     first = system.worker().start().ready()
-    requests = timers(target, 10_000, due_in(3), 10)
+    requests = timers(target, 7_000, due_in(2), 7)
     for index, request in enumerate(requests):
-        request.partition = index // 10 % PARTITIONS
+        request.partition = index // 7 % PARTITIONS
     system.send(*requests)
     second = system.worker().start()
     partitions = int(second.wait_for(READY)[1])
     assert 0 < partitions < 2 * PARTITIONS
     first.wait_for(rf"ready: {2 * PARTITIONS - partitions} partitions")
     fired = system.fired(requests)
-    assert len(fired) == 10_000
+    assert len(fired) == 7_000
     assert all(record.lag_ms < 2 * MAX_LAG_MS for record in fired.values())
+    first.send(signal.SIGTERM)
+    second.send(signal.SIGINT)
     for worker in (first, second):
-        worker.send(signal.SIGTERM)
-    assert [worker.exit_code() for worker in (first, second)] == [0, 0]
+        assert worker.exit_code() == 0
+        assert not worker.left_processes
+        assert "Traceback" not in worker.log
 
 
 @pytest.mark.parametrize(

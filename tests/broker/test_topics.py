@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
-from harness.patience import DEADLINE_S, due_in
-from harness.system import PARTITIONS, System, soon, timers
+from harness.patience import DEADLINE_S
+from harness.system import PARTITIONS, System, soon
 from harness.worker import Worker
 
 pytestmark = pytest.mark.broker
@@ -86,32 +85,3 @@ def test_timers_fire_on_topics_with_other_partition_counts(mended: tuple[System,
     records = system.send(*requests)
     reader = system.reader(requests[0].target)
     assert {record.timer_id for record in reader.take(50)} == {request.source for request in records}
-
-
-APP_IDS = ["-x", ".x", "_x", "7"]
-
-
-@pytest.fixture(scope="module")
-def systems(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, System]]:
-    """Several systems side by side, with odd names."""
-    systems = {
-        app_id: System(broker_address, tmp_path_factory.mktemp("systems"), f"{app_id}{number}")
-        for number, app_id in enumerate(APP_IDS)
-    }
-    try:
-        workers = [system.worker().start() for system in systems.values()]
-        for worker in workers:
-            worker.ready()
-        yield systems
-    finally:
-        for system in systems.values():
-            system.close()
-
-
-def test_systems_on_one_cluster_do_not_disturb_each_other_whatever_they_are_called(systems: dict[str, System]) -> None:
-    first_s = due_in(3)
-    sent = {app_id: system.send(*timers(system.target(), 100, first_s, 2)) for app_id, system in systems.items()}
-    for app_id, system in systems.items():
-        fired = system.fired(sent[app_id])
-        assert all(re.match(rf"{system.request_topic}/\d+/\d+$", timer_id) for timer_id in fired)
-        assert system.dead_letters().rest() == []

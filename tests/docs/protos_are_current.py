@@ -1,4 +1,4 @@
-"""``python tests/docs/protos_are_current.py``: fails when ``timers/v1`` is not what ``make protos`` makes of ``protos/``."""
+"""Fails when ``timers/v1`` is not what ``make protos`` makes of ``protos/``; run by ``make lint``."""
 
 import subprocess
 import sys

@@ -20,7 +20,7 @@ from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
 from timers.wire import progress as progress_record
 from timers.wire import topics
 
-# ---- rule 1: what may fire is covered by the next_offset of the same transaction ---------------------------------------
+# ---- rule 1: what may fire is covered by the next_offset of the same transaction ------------------------------------
 
 
 class CommitsAnOldNextOffset(Machine):
@@ -52,7 +52,7 @@ class KeepsWhatHasFired(SimWorker):
         return None
 
 
-# ---- rule 2: what a batch emits is committed before the batch is stored; memory moves after the commit ------------------
+# ---- rule 2: what a batch emits is committed before the batch is stored; memory moves after the commit --------------
 
 
 class StoresBeforeCommit(Machine):
@@ -103,7 +103,7 @@ class SurvivesLost(SimWorker):
                 del self.runners[machine].step
 
 
-# ---- rule 3: chunks -----------------------------------------------------------------------------------------------------
+# ---- rule 3: chunks -------------------------------------------------------------------------------------------------
 
 
 class ClaimsTheWholeSecond(Machine):
@@ -141,7 +141,7 @@ class ForgivingStore(SimStore):
         self.drop_through(through, MAX_OFFSET)
 
 
-# ---- rule 4: a replay decides as the first reading did ------------------------------------------------------------------
+# ---- rule 4: a replay decides as the first reading did --------------------------------------------------------------
 
 
 class ReplaysByWholeSeconds(Machine):
@@ -172,7 +172,7 @@ class EmitsAgainInReplay(Machine):
 
 
 class FiresWhileRecovering(Machine):
-    """Section 4: time is passed before the store holds all that was accepted: the rest is taken for late, or is lost."""
+    """Section 4: time passes before the store holds all that was accepted: the rest is taken for late, or is lost."""
 
     def fire_chunk(self) -> bool:
         next_offset = self.progress.next_offset
@@ -183,7 +183,7 @@ class FiresWhileRecovering(Machine):
             self.progress = replace(self.progress, next_offset=next_offset)
 
 
-# ---- rule 5: unknown outcomes -------------------------------------------------------------------------------------------
+# ---- rule 5: unknown outcomes ---------------------------------------------------------------------------------------
 
 
 class TriesAgainOnAGuess(SimOutbox):
@@ -199,7 +199,7 @@ class TriesAgainOnAGuess(SimOutbox):
             super().commit(progress)
 
 
-# ---- rule 7: gaps -------------------------------------------------------------------------------------------------------
+# ---- rule 7: gaps ---------------------------------------------------------------------------------------------------
 
 
 class IgnoresGaps(Machine):
@@ -217,7 +217,7 @@ class CountsOffsetsAsRecords(Machine):
         super().accept(fetched._replace(to_offset=to_offset, records=fetched.records))
 
 
-# ---- progress and fencing -----------------------------------------------------------------------------------------------
+# ---- progress and fencing -------------------------------------------------------------------------------------------
 
 
 class SharesTheEpoch(SimProducer):
@@ -230,7 +230,7 @@ class SharesTheEpoch(SimProducer):
 
 
 class FencesNobody(SimOutbox):
-    """Section 4: a new owner does not fence the former one, say because each worker has transactional ids of its own."""
+    """Section 4: a new owner does not fence the former one, as if each worker had transactional ids of its own."""
 
     def __init__(self, log: SimLog, settings: Any, machine: TopicPartition, faults: Any, quarantined: Any) -> None:
         super().__init__(log, settings, machine, faults, quarantined)
@@ -288,7 +288,7 @@ class ReadsUncommitted(SimWorker):
         return self.log.fetch(*machine, from_offset, max_offsets, committed=False)
 
 
-# ---- time ---------------------------------------------------------------------------------------------------------------
+# ---- time -----------------------------------------------------------------------------------------------------------
 
 
 class BelievesTheTicksKey(SimWorker):
@@ -323,7 +323,7 @@ class KeepsTheTimeThatWasTakenBack(Machine):
             self._tick = known
 
 
-# ---- bad input ----------------------------------------------------------------------------------------------------------
+# ---- bad input ------------------------------------------------------------------------------------------------------
 
 
 class DropsBadRequests(Machine):

@@ -51,10 +51,6 @@ class Phase:
         broker_s = now_s + self.offset_s
         return now_s + (int(broker_s) + 1 - broker_s) + GUARD_S
 
-    def is_early(self, append_ms: int, aimed_second: int) -> bool:
-        """Whether a tick that was meant to prove ``aimed_second`` came just before it began."""
-        return append_ms // 1000 < aimed_second
-
     def second_at(self, now_s: float) -> int | None:
         """The broker's second at ``now_s``, None if nothing is known yet."""
         return None if self.offset_s is None else int(now_s + self.offset_s)

@@ -17,6 +17,7 @@ Nothing in the product imports this package.
 from timers.testing.checkers import Checkers, Violation
 from timers.testing.clock import SimClock
 from timers.testing.faults import Crashed, Faults
+from timers.testing.ledger import SimLedger
 from timers.testing.log import SimLog, SimProducer, SimRecord
 from timers.testing.outbox import SimOutbox
 from timers.testing.sim_timers import DeadLetter, Fired, SimTimers
@@ -33,6 +34,7 @@ __all__ = [
     "Parts",
     "SimClock",
     "SimDisk",
+    "SimLedger",
     "SimLog",
     "SimOutbox",
     "SimProducer",

@@ -199,10 +199,12 @@ class Pool:
             log.close()
         return opened
 
-    async def revoke(self, machines: Iterable[Machine]) -> None:
-        """Close machines: each ends its present transaction, then lets go of store and producer."""
+    async def revoke(self, machines: Iterable[Machine] | None = None) -> None:
+        """Close machines (None: all): each ends its present transaction, then lets go of store and producer."""
         async with self._lock:
-            closing = [runner for machine in machines if (runner := self._runners.pop(machine, None))]
+            # Looked up only now: an assignment may have been opening them until this moment.
+            chosen = list(self._runners) if machines is None else machines
+            closing = [runner for machine in chosen if (runner := self._runners.pop(machine, None))]
             for runner in closing:
                 runner.stop()
             ended = await asyncio.gather(*(self._in_thread(runner.join, CLOSE_TIMEOUT_S) for runner in closing))
@@ -212,7 +214,7 @@ class Pool:
 
     async def close(self) -> None:
         """Close all machines. Faust sends no revoked signal when it stops, so the app calls this."""
-        await self.revoke(list(self._runners))
+        await self.revoke()
         self._producers.close()
         self._threads.shutdown(wait=False)
 

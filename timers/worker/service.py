@@ -50,9 +50,11 @@ class TimersWorker(Worker):
 
     @staticmethod
     def _known(error: BaseException | None) -> TimersError | None:
-        while error is not None:
+        seen: set[int] = set()  # a chain of contexts can be a circle
+        while error is not None and id(error) not in seen:
             if isinstance(error, TimersError):
                 return error
+            seen.add(id(error))
             error = error.__cause__ or error.__context__
         return None
 

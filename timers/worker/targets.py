@@ -87,11 +87,6 @@ class Targets:
             self._quarantined[topic] = (monotonic() + QUARANTINE_S, reason)
             self.usable.pop(topic, None)
 
-    def release(self, topic: str) -> None:
-        """End a quarantine: the trouble was not the topic's."""
-        with self._lock:
-            self._quarantined.pop(topic, None)
-
     def forget(self, topic: str) -> None:
         """Ask the broker again before the next sending."""
         with self._lock:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import aiokafka
 from aiokafka.consumer import fetcher
-from aiokafka.errors import OffsetOutOfRangeError
+from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 
@@ -100,6 +100,9 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         """
         try:
             records = await super()._fetch_records(consumer, active_partitions, **kwargs)
+        except NoOffsetForPartitionError:
+            # A partition that was just assigned, and that its machine has not yet said where to read.
+            return {}
         except OffsetOutOfRangeError as error:
             raise LogMismatch(
                 f"the request log no longer holds what must be read next ({error}): records were deleted, or the log "

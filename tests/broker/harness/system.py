@@ -39,6 +39,7 @@ class System:
         self._workers: list[Worker] = []
         self._readers: list[Reader] = []
         self._fence: Reader | None = None
+        self._publisher: Publisher | None = None
         self.address = address
         self.admin = AdminClient({**CLIENT, "bootstrap.servers": address})
         self.app_id = app_id or f"app-{self._id}"
@@ -96,11 +97,13 @@ class System:
 
     def send(self, *requests: Request) -> Sequence[Request]:
         """Publish and wait for the broker."""
-        return self.publisher().send(requests)
+        if self._publisher is None:
+            self._publisher = self.publisher()
+        return self._publisher.send(requests)
 
-    def reader(self, topic: str) -> Reader:
+    def reader(self, topic: str, *, append_time: bool = True) -> Reader:
         """A receiver of ``topic``, from its beginning."""
-        reader = Reader(self.address, topic)
+        reader = Reader(self.address, topic, append_time=append_time)
         self._readers.append(reader)
         return reader
 
@@ -134,9 +137,7 @@ class System:
 
     def dead_letters(self) -> Reader:
         """A receiver of the dead letters. Their topic carries its producer's time."""
-        reader = Reader(self.address, self.settings.dead_letter_topic, append_time=False)
-        self._readers.append(reader)
-        return reader
+        return self.reader(self.settings.dead_letter_topic, append_time=False)
 
 
 def assert_once(records: Sequence[Record], by_source: dict[str, Request]) -> None:

@@ -1,0 +1,61 @@
+"""Several systems share one cluster, whatever they are called and whatever their workers' clocks show.
+
+The brokers' clock decides: a worker whose own is wrong fires everything on time, and never early.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import pytest
+from harness.patience import due_in
+from harness.records import Request
+from harness.system import MAX_LAG_MS, System, timers
+
+pytestmark = pytest.mark.broker
+
+NEIGHBOURS = {"-x": 0.4, ".x": -0.4, "_x": 3600, "7": -3600}
+"""How each one's app id begins, and how far its clock is off, in seconds."""
+
+Sent = dict[str, tuple[System, Sequence[Request]]]
+
+
+@pytest.fixture(scope="module")
+def sent(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sent]:
+    """The systems side by side, a worker each, and timers that are due together."""
+    systems = {}
+    for name, offset_s in NEIGHBOURS.items():
+        directory = tmp_path_factory.mktemp("neighbour")
+        systems[name] = System(broker_address, directory, f"{name}-neighbour", TIMERS_CLOCK_OFFSET=str(offset_s))
+    try:
+        workers = [system.worker().start() for system in systems.values()]
+        for worker in workers:
+            worker.ready()
+        first_s = due_in(3)
+        yield {
+            name: (system, system.send(*timers(system.target(), 120, first_s, 3))) for name, system in systems.items()
+        }
+    finally:
+        for system in systems.values():
+            system.close()
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_a_wrong_clock_changes_nothing(sent: Sent, name: str) -> None:
+    system, requests = sent[name]
+    fired = system.fired(requests)
+    assert all(0 <= record.lag_ms < MAX_LAG_MS for record in fired.values())
+    offset_s = NEIGHBOURS[name]
+    ticks = system.reader(system.settings.oscillator_topic).rest()
+    skews = [int(tick.key or b"") - tick.append_ms / 1000 for tick in ticks]
+    assert skews
+    # The key is cut to whole seconds, and a loaded machine takes its time between the clock and the broker.
+    assert all(offset_s - 3 < skew <= offset_s for skew in skews), f"the clock was not off as set: {skews}"
+
+
+def test_neighbours_do_not_disturb_each_other(sent: Sent) -> None:
+    for system, requests in sent.values():
+        fired = system.fired(requests)
+        assert all(re.match(rf"{system.request_topic}/[0-9]+/[0-9]+$", timer_id) for timer_id in fired)
+        assert system.dead_letters().rest() == []

@@ -1,0 +1,110 @@
+"""The progress record says how far a machine has come; the group's offsets are only its copy."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from harness.patience import DEADLINE_S, due_in, wait_until
+from harness.records import Request
+from harness.system import PARTITIONS, System, soon
+from harness.worker import READY
+
+from timers.core.progress import Progress
+from timers.wire import progress
+
+pytestmark = pytest.mark.broker
+
+
+def progress_of(system: System) -> dict[str, Progress]:
+    """Newest progress of each machine, as a new owner would read it."""
+    newest = {}
+    for record in system.reader(system.settings.progress_topic, append_time=False).rest():
+        assert record.key is not None and record.value is not None
+        newest[record.key.decode()], topic_id = progress.decode(record.value)
+        assert len(topic_id) == 16
+    return newest
+
+
+def committed(system: System) -> dict[int, int]:
+    """The group's offsets of the request topic."""
+    partitions = [TopicPartition(system.request_topic, partition) for partition in range(PARTITIONS)]
+    asked = ConsumerGroupTopicPartitions(system.app_id, partitions)
+    answer = system.admin.list_consumer_group_offsets([asked])[system.app_id].result(DEADLINE_S)
+    return {found.partition: found.offset for found in answer.topic_partitions}
+
+
+def on_all_partitions(system: System, due_s: int, count: int) -> list[Request]:
+    target = system.target()
+    return [Request(target, due_s, f"key-{i}", partition=i % PARTITIONS) for i in range(count)]
+
+
+def test_progress_and_group_offsets_follow_what_was_accepted_and_fired(running: System) -> None:
+    requests = running.send(*on_all_partitions(running, due_in(2), 40))
+    running.fired(requests)
+    next_offsets: dict[int, int] = {}
+    for request in requests:
+        partition, offset = map(int, request.source.split("/")[1:])
+        next_offsets[partition] = max(next_offsets.get(partition, 0), offset + 1)
+
+    def copied() -> bool:
+        return all(committed(running)[partition] >= offset for partition, offset in next_offsets.items())
+
+    wait_until(copied, "the group's offsets pass the requests")
+    machines = progress_of(running)
+    for partition, offset in next_offsets.items():
+        machine = machines[f"{running.request_topic}/{partition}"]
+        assert machine.next_offset >= offset
+        assert machine.fired_through[0] >= requests[0].due_s
+
+
+def test_nothing_fires_twice_when_the_groups_offsets_are_gone(system: System) -> None:
+    worker = system.worker().start().ready()
+    system.send(*on_all_partitions(system, due_in(3600), 20))
+    fired = system.send(*on_all_partitions(system, due_in(1), 40))
+    assert len(system.fired(fired)) == 40
+    worker.stop()
+
+    def delete() -> bool:
+        try:
+            system.admin.delete_consumer_groups([system.app_id])[system.app_id].result(DEADLINE_S)
+        except KafkaException:  # not before the stopped worker's membership has run out
+            return False
+        return True
+
+    wait_until(delete, "the group can be deleted")
+    assert int(worker.start().wait_for(READY)[2]) == 20
+    system.wait_past(due_in(1))
+    assert len(system.reader(fired[0].target).rest()) == 40
+
+
+def test_lost_progress_is_not_a_new_beginning(system: System) -> None:
+    worker = system.worker().start().ready()
+    fired = system.send(*on_all_partitions(system, due_in(1), 40))
+    system.fired(fired)
+    wait_until(lambda: min(committed(system).values()) > 0, "the group has offsets")
+    worker.stop()
+    system.delete_topic(system.settings.progress_topic)
+
+    worker.start()
+    assert worker.exit_code() == 1
+    said = [line for line in worker.log.splitlines() if line.startswith("timers: ")]
+    assert len(said) == 1
+    assert system.settings.progress_topic in said[0] and "TIMERS_ACCEPT_LOSS=" in said[0]
+
+    names = ",".join(f"{system.request_topic}/{partition}" for partition in range(PARTITIONS))
+    worker.start(TIMERS_ACCEPT_LOSS=names).ready()
+    requests = system.send(*soon(system.target(), 20))
+    assert len(system.fired(requests)) == 20
+    assert len(system.reader(fired[0].target).rest()) == 40, "what has fired stays fired"
+
+
+def test_a_request_topic_that_was_deleted_and_made_again_is_a_new_log(system: System) -> None:
+    worker = system.worker().start().ready()
+    system.send(*on_all_partitions(system, due_in(3600), 40))
+    system.fired(system.send(*soon(system.target(), 100)))
+    worker.stop()
+    system.delete_topic(system.request_topic)
+
+    assert int(worker.start().wait_for(READY)[2]) == 0, "what stood in the old log is gone with it"
+    requests = system.send(*on_all_partitions(system, due_in(2), 20))
+    assert len(system.fired(requests)) == 20

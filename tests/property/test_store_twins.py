@@ -1,0 +1,143 @@
+"""The store on disk and the store in memory are one store: the same calls, the same rows."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.timer import Origin, Row, RowsByDue
+from timers.store import rocks
+from timers.store.memory import MemoryStore
+from timers.store.rocks import RocksMemory, RocksStore
+
+MEMORY = RocksMemory(8 * 1024 * 1024, 8 * 1024 * 1024)
+ALL_S = 10**11
+
+
+@pytest.fixture(autouse=True)
+def small_groups() -> Iterator[None]:
+    """Entries of at most 3 rows and few point deletes, so that small examples meet every limit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rocks, "GROUP_ROWS", 3)
+        patch.setattr(rocks, "GROUP_BYTES", 40)
+        patch.setattr(rocks, "POINT_DELETES", 2)
+        yield
+
+
+VALUES = st.tuples(
+    st.sampled_from(["t", "ü"]),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
+    st.binary(max_size=30),
+    st.none() | st.lists(st.tuples(st.sampled_from(["a", "b"]), st.none() | st.binary(max_size=3)), max_size=2),
+    st.none() | st.builds(Origin, st.just("t/0/1"), st.integers(0, 9), st.integers(0, 9)),
+)
+SECONDS = st.integers(0, 8)
+BATCH = st.tuples(st.just("write"), st.lists(st.tuples(SECONDS, VALUES), max_size=12))
+FIRE = st.tuples(st.just("fire"), st.tuples(SECONDS, st.integers(1, 6)))
+REOPEN = st.tuples(st.just("reopen"), st.none())
+OVERTAKEN = st.tuples(
+    st.just("overtaken"), st.tuples(SECONDS, st.integers(0, 60) | st.just(MAX_OFFSET), st.integers(0, 60))
+)
+
+
+def rows_of(store: MemoryStore | RocksStore, after: OrderKey = NEVER, until_s: int = ALL_S) -> list[tuple[int, Row]]:
+    """All rows of a scan, without the groups, which are each store's own affair."""
+    rows = []
+    for due_s, group in store.scan(after, until_s):
+        assert group, "an empty group"
+        rows += [(due_s, _plain(row)) for row in group]
+    return rows
+
+
+def _plain(row: Row) -> Row:
+    offset, topic, key, value, headers, origin = row
+    return offset, topic, key, value, [tuple(h) for h in headers] if headers else None, origin and tuple(origin)  # type: ignore[return-value]
+
+
+class Twins:
+    """Both stores, given the same calls."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.memory = MemoryStore()
+        self.rocks = RocksStore.open(path, "here", MEMORY)
+        self.fired_through: OrderKey = NEVER
+        self.next_offset = 0
+
+    def write(self, values: list[tuple[int, tuple[object, ...]]]) -> None:
+        """Accept one batch; late rows are not stored."""
+        rows: RowsByDue = {}
+        for due_s, value in values:
+            if (due_s, self.next_offset) > self.fired_through:
+                rows.setdefault(due_s, []).append((self.next_offset, *value))  # type: ignore[arg-type]
+            self.next_offset += 2
+        for store in (self.memory, self.rocks):
+            store.write(rows, self.next_offset)
+
+    def fire(self, second: int, groups: int) -> None:
+        """What a machine does: scan some whole groups, then delete exactly these. RocksDB's groups lead."""
+        last, count = None, 0
+        for due_s, rows in self.rocks.scan(self.fired_through, second):
+            if groups == 0:
+                break
+            groups -= 1
+            last, count = (due_s, rows[-1][0]), count + len(rows)
+        else:
+            last = max((second, MAX_OFFSET), self.fired_through)
+        if last is not None:
+            self.fired_through = last
+            if count:
+                self.rocks.delete(last, count)
+                self.memory.delete(last, count)
+
+    def reopen(self) -> None:
+        """Close and open again."""
+        self.rocks.close()
+        self.rocks = RocksStore.open(self.path, "here", MEMORY)
+        self.drop()
+
+    def overtaken(self, due_s: int, offset: int, next_offset: int) -> None:
+        """Another owner came in between, fired up to a key, and has accepted less, or more, than we."""
+        self.fired_through = max(self.fired_through, (due_s, offset))
+        self.rocks.close()
+        self.rocks = RocksStore.open(self.path, "here", MEMORY)
+        self.drop(next_offset)
+
+    def drop(self, next_offset: int = MAX_OFFSET) -> None:
+        for store in (self.memory, self.rocks):
+            store.drop_through(self.fired_through, next_offset)
+        self.next_offset = self.memory.applied
+
+    def check(self, second: int) -> None:
+        assert rows_of(self.rocks) == rows_of(self.memory)
+        assert rows_of(self.rocks, self.fired_through, second) == rows_of(self.memory, self.fired_through, second)
+        assert self.rocks.pending == self.memory.pending == len(rows_of(self.memory))
+        assert self.rocks.applied == self.memory.applied
+        assert self.rocks.oldest_due_s() == self.memory.oldest_due_s()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.one_of(BATCH, BATCH, FIRE, FIRE, REOPEN, OVERTAKEN), min_size=1, max_size=25), SECONDS)
+def test_the_stores_are_twins(calls: list[tuple[str, object]], second: int) -> None:
+    path = Path(tempfile.mkdtemp(prefix="timers-twins-"))
+    try:
+        twins = Twins(path / "store")
+        for name, argument in calls:
+            call = getattr(twins, name)
+            if name == "write":
+                call(argument)
+            elif argument is None:
+                call()
+            else:
+                call(*argument)  # type: ignore[misc]
+            twins.check(second)
+        twins.rocks.close()
+    finally:
+        shutil.rmtree(path)

@@ -1,0 +1,174 @@
+"""Every wire format comes back as it went out, and no bytes whatever stop the reading of a partition."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timers.core.keys import MAX_OFFSET, NEVER
+from timers.core.progress import Progress, SettingChange
+from timers.core.timer import Decoded, Headers, Origin, Rejected
+from timers.wire import dead_letter, future, headers, progress, topics
+
+
+@dataclass
+class Record:
+    """What a consumer hands over."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = field(default_factory=tuple)
+    offset: int = 0
+
+
+# Text that UTF-8 can carry: protobuf's strings, and Kafka's header names, hold no surrogates.
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+HEADERS = st.lists(st.tuples(TEXT, st.none() | st.binary()), max_size=4)
+FOREIGN_HEADERS = HEADERS.map(headers.without_ours)
+TOPICS = st.from_regex(topics.LEGAL_TOPIC, fullmatch=True).filter(topics.is_legal)
+DUE = st.integers(0, future.MAX_DUE_S)
+GOOD_VALUES = st.builds(future.encode, TOPICS, TEXT, st.binary())
+KEYS = st.one_of(
+    st.none(),
+    st.binary(),
+    st.integers(0, 30).map(lambda second: b"%d" % second),
+    st.integers(0, 30).map(lambda second: b"%03d" % second),
+    st.from_regex(rb"-?[0-9]{1,16}", fullmatch=True),
+)
+VALUES = st.one_of(
+    st.none(),
+    st.binary(),
+    GOOD_VALUES,
+    st.builds(future.encode, st.sampled_from(["", ".", "..", "a b", "x" * 250, "t"]), TEXT, st.binary(max_size=80)),
+)
+RECORDS = st.lists(st.builds(Record, KEYS, VALUES, st.one_of(st.none(), HEADERS)), max_size=25)
+
+
+def numbered(records: list[Record]) -> list[Record]:
+    for number, record in enumerate(records):
+        record.offset = 3 * number  # offsets have holes
+    return records
+
+
+@given(DUE, TOPICS, TEXT, st.binary(), HEADERS)
+def test_bytes_in_bytes_out(due_s: int, topic: str, key: str, value: bytes, sent: list[headers.Header]) -> None:
+    record = Record(b"%d" % due_s, future.encode(topic, key, value), sent, offset=7)
+    travelling = [(name, data) for name, data in sent if not name.startswith("timer-")]
+    assert future.decode([record], 10**6) == Decoded({due_s: [(7, topic, key, value, travelling or None, None)]})
+
+
+@given(RECORDS)
+def test_decode_never_raises_and_answers_each_record_once(records: list[Record]) -> None:
+    decoded = future.decode(numbered(records), 60)
+    accepted = [row[0] for rows in decoded.rows.values() for row in rows]
+    rejected = [entry.offset for entry in decoded.rejected]
+    assert sorted(accepted + rejected) == [record.offset for record in records]
+    for rows in decoded.rows.values():
+        assert rows, "a second without timers"
+        assert [row[0] for row in rows] == sorted(row[0] for row in rows)
+    by_offset = {record.offset: record for record in records}
+    for entry in decoded.rejected:
+        record = by_offset[entry.offset]
+        assert (entry.key, entry.value, list(entry.headers)) == (record.key, record.value, list(record.headers or ()))
+        assert re.fullmatch(r"(key|value|topic)-[a-z-]+", entry.code)
+        assert entry.message
+
+
+@given(RECORDS, st.integers(0, 25))
+def test_decode_does_not_care_how_records_are_cut(records: list[Record], cut: int) -> None:
+    """The quick way through a batch and the careful way for single records must judge alike."""
+    numbered(records)
+    whole = future.decode(records, 60)
+    parts = [future.decode(records[:cut], 60), future.decode(records[cut:], 60)]
+    rows: dict[int, list[object]] = {}
+    for part in parts:
+        for due_s, group in part.rows.items():
+            rows.setdefault(due_s, []).extend(group)
+    assert rows == whole.rows
+    assert parts[0].rejected + parts[1].rejected == whole.rejected
+
+
+@given(RECORDS)
+def test_decode_retry_never_raises_and_answers_each_record_once(records: list[Record]) -> None:
+    decoded = future.decode_retry(numbered(records), 60)
+    accepted = [row[0] for rows in decoded.rows.values() for row in rows]
+    assert sorted(accepted + [entry.offset for entry in decoded.rejected]) == [record.offset for record in records]
+
+
+@given(st.binary())
+def test_a_due_second_is_1_to_11_digits_and_nothing_else(key: bytes) -> None:
+    expected = int(key) if re.fullmatch(rb"[0-9]{1,11}", key) else None
+    try:
+        assert future.decode_due(key) == expected
+    except future.InvalidRequestError:
+        assert expected is None
+
+
+@given(
+    DUE,
+    TOPICS,
+    TEXT,
+    st.binary(),
+    FOREIGN_HEADERS,
+    st.builds(Origin, st.builds("{}/{}/{}".format, TOPICS, DUE, DUE), DUE, st.integers(0, 999)),
+)
+def test_a_retry_comes_back(
+    again_s: int, topic: str, key: str, value: bytes, sent: list[headers.Header], origin: Origin
+) -> None:
+    payload, all_headers = future.encode_retry(topic, key, value, sent, origin)
+    record = Record(b"%d" % again_s, payload, all_headers, offset=5)
+    assert future.decode_retry([record], 10**6) == Decoded({again_s: [(5, topic, key, value, sent or None, origin)]})
+
+
+@given(
+    st.builds(
+        Progress,
+        st.integers(0, 2**63 - 1),
+        st.one_of(
+            st.just(NEVER), st.tuples(st.integers(0, 2**64 - 1), st.one_of(st.just(MAX_OFFSET), st.integers(0, 2**63)))
+        ),
+        st.lists(
+            st.builds(SettingChange, TEXT, st.integers(0, 2**63 - 1), st.integers(-(2**70), 2**70)), max_size=4
+        ).map(tuple),
+    ),
+    st.binary(min_size=16, max_size=16),
+)
+def test_progress_comes_back(said: Progress, topic_id: bytes) -> None:
+    assert progress.decode(progress.encode(said, topic_id)) == (said, topic_id)
+
+
+@given(st.none() | st.binary(), st.none() | st.binary(), HEADERS, TEXT, TEXT, TEXT)
+def test_a_dead_letter_is_the_request_and_what_was_wrong(
+    key: bytes | None, value: bytes | None, sent: list[headers.Header], code: str, message: str, source: str
+) -> None:
+    letter = dead_letter.encode(Rejected(3, code, message, key, value, sent), source, max_bytes=10**6)
+    assert (letter.key, letter.value, letter.headers[:-3]) == (key, value, sent)
+    assert letter.headers[-3:] == [
+        ("timer-error", code.encode()),
+        ("timer-error-message", message.encode()),
+        ("timer-source", source.encode()),
+    ]
+
+
+@given(st.none() | st.binary(), st.none() | st.binary(max_size=3000), HEADERS, st.integers(300, 3000))
+def test_a_dead_letter_fits_or_is_a_stub(
+    key: bytes | None, value: bytes | None, sent: list[headers.Header], max_bytes: int
+) -> None:
+    letter = dead_letter.encode(Rejected(3, "code", "message", key, value, sent), "t/0/3", max_bytes)
+    assert dead_letter.size(*letter) <= max_bytes
+    whole = (letter.key, letter.value, letter.headers[:-3]) == (key, value, sent)
+    stub = (letter.key, letter.value, len(letter.headers)) == (None, None, 3)
+    assert whole or stub
+    if dead_letter.size(key, value, [*sent, *letter.headers[-3:]]) <= max_bytes - 16:
+        assert whole, "it would have fitted"
+
+
+@given(TEXT)
+def test_legal_topics_are_kafkas(name: str) -> None:
+    legal = 1 <= len(name) <= 249 and set(name) <= set(
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+    )
+    assert topics.is_legal(name) == (legal and name not in (".", ".."))

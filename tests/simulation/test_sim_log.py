@@ -1,0 +1,123 @@
+"""The simulated broker is as strict as Kafka where it matters: holes, isolation, fencing."""
+
+from __future__ import annotations
+
+import pytest
+
+from timers.errors import Fenced
+from timers.testing import Crashed, Faults, SimClock, SimLog, SimProducer, SimStore
+
+
+@pytest.fixture
+def log() -> SimLog:
+    return SimLog(SimClock(1000))
+
+
+def producer(log: SimLog, transactional_id: str = "t") -> SimProducer:
+    made = SimProducer(log, transactional_id)
+    made.init_transactions()
+    return made
+
+
+def offsets(log: SimLog, *, committed: bool = True) -> tuple[list[int], int]:
+    fetched = log.fetch("x", 0, 0, committed=committed)
+    return [record.offset for record in fetched.records], fetched.to_offset
+
+
+def test_markers_and_aborted_records_leave_holes(log: SimLog) -> None:
+    first = producer(log)
+    for name in (b"a", b"b"):
+        first.begin()
+        first.produce("x", name, b"1", partition=0)
+        if name == b"a":
+            first.commit()
+    producer(log)  # fences, and so aborts b
+    log.append("x", b"c", b"1", partition=0)
+    assert offsets(log) == ([0, 4], 5)  # 0 a, 1 commit marker, 2 b, 3 abort marker, 4 c
+    assert offsets(log, committed=False) == ([0, 2, 4], 5)
+
+
+def test_an_open_transaction_holds_back_what_comes_after_it(log: SimLog) -> None:
+    log.append("x", b"a", b"1", partition=0)
+    open_one = producer(log)
+    open_one.begin()
+    open_one.produce("x", b"b", b"1", partition=0)
+    log.append("x", b"c", b"1", partition=0)
+    assert offsets(log) == ([0], 1)
+    assert log.last_stable("x", 0) == 1
+    assert log.end("x", 0) == 3
+    open_one.commit()
+    assert offsets(log) == ([0, 1, 2], 4)
+
+
+def test_a_fenced_producer_can_neither_send_nor_commit(log: SimLog) -> None:
+    zombie = producer(log)
+    zombie.begin()
+    zombie.produce("x", b"a", b"1", partition=0)
+    producer(log)
+    with pytest.raises(Fenced):
+        zombie.commit()
+    with pytest.raises(Fenced):
+        zombie.produce("x", b"b", b"1", partition=0)
+    assert offsets(log)[0] == []
+
+
+def test_repeating_a_commit_changes_nothing(log: SimLog) -> None:
+    once = producer(log)
+    once.begin()
+    once.produce("x", b"a", b"1", partition=0)
+    once.send_offset("group", ("x", 0), 7)
+    assert log.group_offsets == {}
+    once.commit()
+    once.commit()
+    assert offsets(log) == ([0], 2)
+    assert log.group_offsets == {("group", ("x", 0)): 7}
+
+
+def test_the_broker_ends_a_transaction_that_nobody_ends(log: SimLog) -> None:
+    dead = producer(log)
+    dead.begin()
+    dead.produce("x", b"a", b"1", partition=0)
+    log.time_out("x", 1)
+    assert log.last_stable("x", 0) == 0
+    log.time_out("x", 0)
+    assert offsets(log) == ([], 2)
+    with pytest.raises(Fenced):
+        dead.commit()
+
+
+def test_records_carry_the_brokers_time_and_it_can_go_back(log: SimLog) -> None:
+    log.append("x", b"a", b"1", partition=0)
+    log.clock.step_ms(-5000)
+    log.append("x", b"b", b"1", partition=0)
+    assert [record.timestamp_ms for record in log.fetch("x", 0, 0).records] == [1_000_000, 995_000]
+    with pytest.raises(ValueError, match="time passes forward"):
+        log.clock.advance_ms(-1)
+
+
+def test_faults_strike_where_they_are_told() -> None:
+    faults = Faults()
+    faults.crash_after(1)
+    faults.point("one")
+    with pytest.raises(Crashed, match="two"):
+        faults.point("two")
+    faults.point("three")
+    faults.crash_at("five")
+    faults.point("four")
+    with pytest.raises(Crashed, match="five"):
+        faults.point("five")
+    faults.arm("abort")
+    assert [faults.take("abort"), faults.take("abort")] == [True, False]
+
+
+def test_a_disk_that_loses_power_goes_back_to_a_moment_it_was_in() -> None:
+    store = SimStore(Faults())
+    row = (0, "t", "k", b"v", None, None)
+    store.write({5: [row]}, 1)
+    store.delete((5, 0), 1)
+    store.write({}, 2)
+    assert (store.keys, store.applied) == ([], 2)
+    store.lose_power(2)
+    assert (store.keys, store.applied) == ([(5, 0)], 1)
+    store.lose_power(9)
+    assert (store.keys, store.applied) == ([], 0)

@@ -1,0 +1,89 @@
+"""What users are given to test their own timers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from timers.client.tokens import MappingTokens, Timeouts
+from timers.errors import InvalidTimerError
+from timers.testing import SimTimers
+from timers.wire import future
+
+
+def test_the_example_of_its_docstring() -> None:
+    timers = SimTimers()
+    timers.schedule("order-timeouts", "order-17", b"unpaid", delay=900)
+
+    timers.advance(899)
+    assert timers.fired == []
+
+    timers.advance(1)
+    [callback] = timers.fired
+    assert (callback.topic, callback.key, callback.value) == ("order-timeouts", b"order-17", b"unpaid")
+
+
+def test_a_callback_says_which_timer_it_was() -> None:
+    timers = SimTimers(now_s=1_000.25)
+    timer_id = timers.schedule("t", "k", "v", delay=2, headers=[("a", None), ("a", b"\xff")])
+    [fired] = timers.advance(10)
+    assert fired.timer_id == timer_id
+    assert fired.due_s == 1_003  # 1002.25 is rounded up
+    assert fired.at_ms == 1_003_000
+    assert fired.headers[:2] == [("a", None), ("a", b"\xff")]
+    assert [name for name, _ in fired.headers[2:]] == ["timer-id", "timer-due", "timer-fired"]
+
+
+def test_order_is_by_due_second_however_far() -> None:
+    timers = SimTimers()
+    start_s = timers.clock.now_s
+    for delay in (timedelta(days=365), 5, timedelta(days=3), 5):
+        timers.schedule("t", "k", "v", delay=delay)
+    fired = timers.advance(timedelta(days=400))
+    assert [f.due_s - start_s for f in fired] == [5, 5, 3 * 86_400, 365 * 86_400]
+    assert [f.at_ms for f in fired] == [f.due_s * 1000 for f in fired]
+    assert timers.clock.now_s == start_s + 400 * 86_400
+
+
+def test_what_is_due_already_fires_at_once() -> None:
+    timers = SimTimers()
+    timers.schedule("t", "k", "v", at=datetime(2001, 1, 1, tzinfo=UTC))
+    assert len(timers.fired) == 1
+
+
+@pytest.mark.parametrize("lose_disk", [False, True])
+def test_a_restart_makes_no_difference(lose_disk: bool) -> None:
+    timers = SimTimers()
+    for delay in (10, 20, 30):
+        timers.schedule("t", "k", str(delay), delay=delay)
+    timers.advance(15)
+    timers.restart(lose_disk=lose_disk)
+    assert timers.pending == 2
+    timers.advance(100)
+    assert [f.value for f in timers.fired] == [b"10", b"20", b"30"]
+
+
+def test_bad_input_answers() -> None:
+    timers = SimTimers(missing_topics=["nowhere"])
+    with pytest.raises(InvalidTimerError, match="did you mean"):
+        timers.schedule("t", "k", "v", at=1_700_000_000_000)
+    source = timers.produce(b"soon", future.encode("t", "k", b"v"))
+    timers.schedule("nowhere", "k", "v", delay=1)
+    timers.advance(1)
+    assert [(letter.code, letter.source == source) for letter in timers.dead_letters] == [
+        ("key-not-a-number", True),
+        ("topic-unknown", False),
+    ]
+    assert timers.fired == []
+    with pytest.raises(ValueError, match="time passes forward"):
+        timers.advance(-1)
+
+
+def test_a_receiver_with_tokens() -> None:
+    timers, timeouts = SimTimers(), Timeouts(MappingTokens({}))
+    for order in ("paid", "unpaid"):
+        timers.schedule("timeouts", order, "", delay=60, token=timeouts.arm(order))
+    timeouts.cancel("paid")
+    expired = [fired.key for fired in timers.advance(60) if timeouts.accept(fired.key.decode(), fired)]
+    assert expired == [b"unpaid"]

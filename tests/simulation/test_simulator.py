@@ -1,0 +1,65 @@
+"""Many lives of the unbroken engine, and the simulator's own promises: it replays, and it does enough."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation import mutations
+from timers.testing import Parts, SimulationFailed, Simulator
+
+SEEDS = 600
+BLOCKS = 6
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_no_life_breaks_a_promise(block: int) -> None:
+    counts: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    for seed in range(block, SEEDS, BLOCKS):
+        life = Simulator(seed)
+        life.run()
+        counts += life.checkers.counts
+        faults.update(step.split()[1].rstrip(":") for step in life.history)
+    # A simulator in which nothing happens finds nothing.
+    assert counts["fired"] > 2000
+    assert counts["rejected"] > 50
+    assert counts["dead-lettered"] > counts["rejected"]
+    assert counts["retried"] > 5
+    happened = {"crash", "rebalance", "take_over", "flap", "step_clock", "glitch", "lose_fetch", "read_again", "arm"}
+    assert all(faults[fault] > 20 for fault in happened), faults
+
+
+def test_a_long_life() -> None:
+    life = Simulator(seed=4242, steps=2000)
+    life.run()
+    assert life.checkers.counts["fired"] > 300
+
+
+def test_a_seed_is_a_life() -> None:
+    first, second, other = Simulator(7), Simulator(7), Simulator(8)
+    for life in (first, second, other):
+        life.run()
+    assert first.history == second.history
+    assert first.history != other.history
+
+
+def test_a_failure_names_its_seed_and_replays_from_it() -> None:
+    broken = Parts(machine=mutations.StoresLateRows)
+    seed = next(seed for seed in range(50) if fails(seed, broken))
+    with pytest.raises(SimulationFailed) as first:
+        Simulator(seed, parts=broken).run()
+    with pytest.raises(SimulationFailed) as again:
+        Simulator(first.value.seed, parts=broken).run()
+    assert str(first.value) == str(again.value)
+    assert f"python -m timers.testing {seed}" in str(first.value)
+    assert first.value.history == again.value.history
+
+
+def fails(seed: int, parts: Parts) -> bool:
+    try:
+        Simulator(seed, parts=parts).run()
+    except SimulationFailed:
+        return True
+    return False

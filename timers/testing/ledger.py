@@ -1,0 +1,59 @@
+"""An outbox that only remembers: for trying out one machine by hand, without a log of transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from timers.core.ports import Lost
+from timers.core.progress import Progress
+from timers.core.timer import Rejected, Row, Tick
+
+
+class SimLedger:
+    """Implements :class:`timers.core.ports.Outbox`.
+
+    Attributes:
+        commits: what each transaction held: (keys fired in order, rejected, progress).
+        progress: of the last commit.
+        failing: commits that will fail from now on, before anything becomes visible.
+        tick: that the last transaction was begun with.
+    """
+
+    def __init__(self) -> None:
+        self.commits: list[tuple[list[tuple[int, int]], list[Rejected], Progress]] = []
+        self.progress = Progress()
+        self.failing = 0
+        self.tick: Tick | None = None
+        self._fired: list[tuple[int, int]] = []
+        self._rejected: list[Rejected] = []
+
+    @property
+    def fired(self) -> list[tuple[int, int]]:
+        """(due second, offset) of every firing, in the order of the commits."""
+        return [key for fired, _, _ in self.commits for key in fired]
+
+    @property
+    def rejected(self) -> list[tuple[int, str]]:
+        """(offset, code) of every dead letter."""
+        return [(entry.offset, entry.code) for _, rejected, _ in self.commits for entry in rejected]
+
+    def begin(self, tick: Tick) -> None:
+        """Start collecting."""
+        self.tick = tick
+        self._fired, self._rejected = [], []
+
+    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
+        """Add firings of one due second."""
+        self._fired += [(due_s, row[0]) for row in rows]
+
+    def reject(self, rejected: Sequence[Rejected]) -> None:
+        """Add dead letters."""
+        self._rejected += rejected
+
+    def commit(self, progress: Progress) -> None:
+        """Make all of it visible."""
+        if self.failing:
+            self.failing -= 1
+            raise Lost("told to fail")
+        self.commits.append((self._fired, self._rejected, progress))
+        self.progress = progress

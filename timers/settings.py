@@ -234,7 +234,7 @@ class Settings:
     retry_attempts: int = _setting(
         "TIMERS_RETRY_ATTEMPTS",
         _whole(1, 1000, 10),
-        "How often a callback whose target fails is tried again (1 s, 2 s, 4 s ... up to 5 min apart) before it "
+        "How often a callback whose target fails is tried again (after 30 s, 60 s ... up to 10 min) before it "
         "becomes a dead letter.",
         default=10,
     )

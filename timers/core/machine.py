@@ -19,7 +19,7 @@ from typing import Any
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.ports import Decoder, Outbox, Store
 from timers.core.progress import Progress
-from timers.core.timer import Decoded, Fetched, Rejected, RowsByDue, Tick
+from timers.core.timer import Decoded, Fetched, Rejected, RowsByDue, Tick, bytes_of
 
 MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
 """Name, in the progress history, of the one setting that acceptance depends on."""
@@ -43,7 +43,7 @@ class Limits:
     chunk_timers: int
     """Most timers in one transaction, give or take one stored group."""
     chunk_bytes: int
-    """Most callback bytes in one transaction, give or take one stored group."""
+    """Most bytes of timers in one transaction, give or take one stored group."""
     max_request_bytes: int
     """Largest request value accepted."""
 
@@ -120,7 +120,7 @@ class Machine:
         """Take in one fetch.
 
         Raises:
-            OutOfPlace: there is a gap before it; nothing was changed.
+            OutOfPlace: there is a gap before it, or what is new in it must wait for a clock; read again from there.
             Lost: its output could not be committed: drop this machine and open it again.
         """
         position = self.position
@@ -257,7 +257,7 @@ class Machine:
                 self._outbox.begin(tick)
             self._outbox.fire(due_s, rows)
             count += len(rows)
-            size += sum([len(row[3]) for row in rows])
+            size += bytes_of(rows)
             full = count >= self._limits.chunk_timers or size >= self._limits.chunk_bytes
             last = (due_s, rows[-1][0])
         else:

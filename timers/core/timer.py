@@ -29,6 +29,15 @@ RowsByDue: TypeAlias = dict[int, list[Row]]
 """Due second -> its rows in ascending source offset."""
 
 
+def bytes_of(rows: Sequence[Row]) -> int:
+    """Bytes that rows hold: keys, values and headers; what bounds memory."""
+    size = sum([len(row[2]) + len(row[3]) for row in rows])
+    for row in rows:
+        if row[4] is not None:
+            size += sum([len(name) + len(value or b"") for name, value in row[4]])
+    return size
+
+
 class Rejected(NamedTuple):
     """A request that cannot be read, kept whole for the dead letter."""
 

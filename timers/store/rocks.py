@@ -37,7 +37,7 @@ from rocksdict import (
 
 from timers.core import keys
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
-from timers.core.timer import Row, RowsByDue
+from timers.core.timer import Row, RowsByDue, bytes_of
 
 FORMAT = 1
 """Version of the layout; part of the identity, so another version's store is rebuilt from the log."""
@@ -46,7 +46,7 @@ GROUP_ROWS = 512
 """Most rows in one entry: bounds how far a chunk can overshoot its limit."""
 
 GROUP_BYTES = 1024 * 1024
-"""Most callback bytes in one entry, give or take one row."""
+"""Most bytes in one entry, give or take one row."""
 
 POINT_DELETES = 128
 """Up to so many entries are deleted one by one. A range tombstone costs every later scan a little until the next flush,
@@ -113,18 +113,23 @@ class RocksStore:
             try:
                 db = Rdict(str(path), memory.options())
             except Exception as error:
-                if "lock" in str(error).lower():
+                if "lock hold by" in str(error) or "While lock file" in str(error):
                     raise
                 # A cache that cannot be read is worth nothing: it is rebuilt.
             else:
                 if db.get(_IDENTITY) == name:
                     return cls(path, db)
                 db.close()
-            shutil.rmtree(path)
+            cls.wipe(path)
         path.mkdir(parents=True)
         db = Rdict(str(path), memory.options())
         db.put(_IDENTITY, name)
         return cls(path, db)
+
+    @staticmethod
+    def wipe(path: Path) -> None:
+        """Delete a closed store: its log can be read again."""
+        shutil.rmtree(path)
 
     @property
     def applied(self) -> int:
@@ -142,7 +147,7 @@ class RocksStore:
         pending = self._pending
         for due_s, group in rows.items():
             pending += len(group)
-            if len(group) <= GROUP_ROWS and (len(group) == 1 or _size(group) <= GROUP_BYTES):
+            if len(group) <= GROUP_ROWS and (len(group) == 1 or bytes_of(group) <= GROUP_BYTES):
                 batch.put(keys.encode((due_s, group[0][0])), self._pack(group))
             else:
                 for part in _parts(group):
@@ -181,7 +186,7 @@ class RocksStore:
         self._first_key = end
         self._scanned = []
 
-    def drop_through(self, fired_through: OrderKey, next_offset: int = MAX_OFFSET) -> None:
+    def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
         """On opening: forget what has fired since this store was written; see :class:`timers.core.ports.Store`.
 
         Another worker may have fired part of an entry, since it grouped the same rows otherwise: the rest is kept.
@@ -217,10 +222,6 @@ class RocksStore:
             return due_s if key < _ROWS_END else None
         return None
 
-    def size_bytes(self) -> int:
-        """Bytes on disk, write-ahead log included."""
-        return sum(file.stat().st_size for file in self._path.iterdir() if file.is_file())
-
     def close(self) -> None:
         """Flush and release the directory's lock."""
         self._db.close()
@@ -236,17 +237,13 @@ def _next_key(key: OrderKey) -> bytes:
     return keys.encode((due_s + 1, 0) if offset == MAX_OFFSET else (due_s, offset + 1))
 
 
-def _size(rows: list[Row]) -> int:
-    return sum([len(row[3]) for row in rows])
-
-
 def _parts(rows: list[Row]) -> Iterator[list[Row]]:
     part: list[Row] = []
     size = 0
     for row in rows:
-        if part and (len(part) == GROUP_ROWS or size + len(row[3]) > GROUP_BYTES):
+        if part and (len(part) == GROUP_ROWS or size + bytes_of([row]) > GROUP_BYTES):
             yield part
             part, size = [], 0
         part.append(row)
-        size += len(row[3])
+        size += bytes_of([row])
     yield part

@@ -168,7 +168,7 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
         try:
             future = _parse(record.value, max_request_bytes)
             due_s = decode_due(record.key)
-            origin = Origin(ours[h.TIMER_ID].decode(), decode_due(ours[h.TIMER_DUE]), int(ours[h.TIMER_ATTEMPT]))
+            origin = Origin(ours[h.TIMER_ID].decode(), decode_due(ours[h.TIMER_DUE]), int(ours[h.TIMER_ATTEMPT][:9]))
         except InvalidRequestError as error:
             decoded.rejected.append(_rejected(record, error))
             continue

@@ -25,6 +25,9 @@ TICK_TIMEOUT_S = 5.0
 """A tick that was not acknowledged by then is given up: the next one says all that it would have said."""
 
 
+RETRY_PAUSE_S = 0.2
+
+
 class BatchSchema(Schema):
     """Passes a batch through. Faust never decodes what users sent: on an error it would drop it without a word."""
 
@@ -117,6 +120,7 @@ def register(app: Any, settings: Settings, pool: Pool, clock: Clock) -> Metronom
                     report = await sending
             except Exception as error:
                 logger.warning("a tick was not delivered: %r", error)
+                await asyncio.sleep(RETRY_PAUSE_S)
                 metronome.failed()
             else:
                 metronome.struck(sent_s, monotonic(), report.timestamp)

@@ -54,9 +54,6 @@ class Batches:
         self._open: dict[str, dict[int, RecordBatch]] = {}
         self._sealed: list[tuple[str, int, RecordBatch]] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._open or self._sealed)
-
     def fire(
         self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[Header], now_ms: int
     ) -> None:

@@ -20,6 +20,7 @@ from aiokafka.errors import (
 )
 from confluent_kafka import KafkaException
 
+from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Rejected, Row, Tick
 from timers.settings import Settings
@@ -34,6 +35,11 @@ from timers.worker.targets import Targets
 
 MAX_BACKOFF_S = 300
 
+RETRY_OVERHEAD_BYTES = 1024
+"""What a record on the retry topic has beyond the callback: the frame of a ``Future`` and three headers."""
+
+TURN_POLL_S = 0.5
+
 
 class KafkaOutbox:
     """One machine's outbox.
@@ -44,7 +50,8 @@ class KafkaOutbox:
         partition: its partition.
         targets: shared knowledge of topics.
         producer: the machine's own.
-        turn: shared by all outboxes of the worker; held while a transaction is filled, which is pure computing. One
+        turn: shared by all outboxes of the worker; held while a transaction is filled, which is computing but for a
+            rare look for a topic. One
             after the other, the first machine's records leave while the next one computes; all at once, each would
             wait for all.
     """
@@ -91,9 +98,10 @@ class KafkaOutbox:
 
     def begin(self, tick: Tick) -> None:
         """Start collecting. The brokers hear of it at the commit: until then nothing is open there."""
-        if not self._my_turn:
-            self._turn.acquire()
-            self._my_turn = True
+        while not self._my_turn:
+            self._my_turn = self._turn.acquire(timeout=TURN_POLL_S)
+            if not self._my_turn and self._producer.stopping:
+                raise Lost("told to stop")
         self._batches = Batches(self._targets.max_message_bytes)
         self._targets.refresh()
         if tick != self._tick:
@@ -129,55 +137,64 @@ class KafkaOutbox:
         origin = Origin(*packed) if packed else Origin(topics.source(self._topic, self._partition, offset), due_s, 0)
         denied = self._targets.denied(topic)
         if denied:
-            return self._give_up(row, due_s, "topic-denied", denied)
-        trouble = self._targets.quarantined(topic)
-        try:
-            if trouble is None and not self._targets.exists(topic):
-                reason = f"callBackTopic {topic!r} does not exist"
-                return self._give_up(row, due_s, "topic-unknown", reason)
-        except KafkaException as error:
-            trouble = str(error.args[0])
-        trouble = trouble or self._targets.quarantined(topic)
-        if trouble is not None:
-            return self._try_later(row, origin, trouble)
+            return self._give_up(row, origin, "topic-denied", denied)
         ours: list[h.Header] = [
             (h.TIMER_ID, origin.timer_id.encode()),
             (h.TIMER_DUE, b"%d" % origin.due_s),
             (h.TIMER_FIRED, b"%d" % self._tick.append_ms),
         ]
         all_headers = [*(headers or ()), *ours]
-        limit = self._targets.max_message_bytes.get(topic, max_message_bytes(self._settings))
+        # Judged by the retry topic's limit too: what does not fit there could never be tried again.
+        limit = min(self._limit(topic), self._limit(self._settings.retry_topic) - RETRY_OVERHEAD_BYTES)
         size = dead_letter.size(key.encode(), value, all_headers)
         if size > limit:
-            reason = f"the callback has up to {size} bytes, more than max.message.bytes={limit} of {topic!r}"
-            return self._give_up(row, due_s, "message-too-large", reason)
+            reason = f"the callback has up to {size} bytes, more than the {limit} that fit in {topic!r}"
+            return self._give_up(row, origin, "message-too-large", reason)
+        trouble = self._targets.quarantined(topic)
+        if trouble is None:
+            try:
+                if not self._targets.exists(topic):
+                    return self._give_up(row, origin, "topic-unknown", f"callBackTopic {topic!r} does not exist")
+            except KafkaException as error:
+                raise Lost(f"the brokers do not say whether topic {topic!r} exists: {error.args[0]}") from None
+            trouble = self._targets.quarantined(topic)
+        if trouble is not None:
+            return self._try_later(row, origin, *trouble)
         return self._add(topic, key.encode(), value, all_headers)
 
-    def _try_later(self, row: Row, origin: Origin, trouble: str) -> None:
+    def _try_later(self, row: Row, origin: Origin, spared_s: float, reason: str) -> None:
         """Move a timer to the retry topic, in this transaction, so that nothing waits for its target."""
         _, topic, key, value, headers, _ = row
         attempt = origin.attempt + 1
         if attempt > self._settings.retry_attempts:
-            code, _, reason = trouble.partition(": ")
+            code, _, sentence = reason.partition(": ")
             if code not in ("topic-denied", "message-too-large"):
-                code, reason = "target-failing", trouble
-            return self._give_up(row, origin.due_s, code, f"{reason} ({origin.attempt} tries)")
-        again_s = self._tick.second + min(2**origin.attempt, MAX_BACKOFF_S)
+                code, sentence = "target-failing", reason
+            return self._give_up(row, origin, code, f"{sentence} ({origin.attempt} tries)")
+        # Not before the quarantine ends: each attempt is one that was made.
+        again_s = self._tick.second + max(min(2**origin.attempt, MAX_BACKOFF_S), int(spared_s) + 1)
         value, headers = future.encode_retry(topic, key, value, headers, origin._replace(attempt=attempt))
         return self._add(self._settings.retry_topic, b"%d" % again_s, value, headers)
 
-    def _give_up(self, row: Row, due_s: int, code: str, reason: str) -> None:
+    def _give_up(self, row: Row, origin: Origin, code: str, reason: str) -> None:
         """Dead-letter a timer whose request was fine when it was accepted."""
         offset, topic, key, value, headers, _ = row
         request = future.encode(topic, key, value)
-        self.reject([Rejected(offset, code, reason, b"%d" % due_s, request, headers or ())])
+        rejected = Rejected(offset, code, reason, b"%d" % origin.due_s, request, headers or ())
+        self._add_dead_letter(rejected, origin.timer_id)
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""
         for entry in rejected:
-            source = topics.source(self._topic, self._partition, entry.offset)
-            letter = dead_letter.encode(entry, source, max_message_bytes(self._settings))
-            self._add(self._settings.dead_letter_topic, letter.key, letter.value, letter.headers)
+            self._add_dead_letter(entry, topics.source(self._topic, self._partition, entry.offset))
+
+    def _add_dead_letter(self, rejected: Rejected, source: str) -> None:
+        topic = self._settings.dead_letter_topic
+        letter = dead_letter.encode(rejected, source, self._limit(topic))
+        self._add(topic, letter.key, letter.value, letter.headers)
+
+    def _limit(self, topic: str) -> int:
+        return self._targets.max_message_bytes.get(topic, max_message_bytes(self._settings))
 
     def _add(self, topic: str, key: bytes | None, value: bytes | None, headers: Sequence[h.Header]) -> None:
         count = self._targets.partitions(topic)
@@ -218,16 +235,16 @@ class KafkaOutbox:
     def _judge(self, failure: DeliveryFailed) -> None:
         """Spare the targets that made a transaction fail, unless the brokers themselves are in trouble."""
         own = {self._settings.progress_topic, self._settings.retry_topic, self._settings.dead_letter_topic}
-        if own & failure.culprits.keys():
-            return
         for topic, error in failure.culprits.items():
-            if isinstance(error, UnknownTopicOrPartitionError):
-                self._targets.forget(topic)
-            elif isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
+            if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
                 try:
                     self._targets.learn_limit(topic)
                 except KafkaException:
                     self._targets.quarantine(topic, f"message-too-large: {error!r}")
+            elif own & failure.culprits.keys():
+                continue  # our own topics fail too: the brokers are in trouble, not the targets
+            elif isinstance(error, UnknownTopicOrPartitionError):
+                self._targets.forget(topic)
             elif isinstance(error, TopicAuthorizationFailedError):
                 self._targets.quarantine(topic, f"topic-denied: not authorized to write to {topic!r}")
             else:

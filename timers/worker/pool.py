@@ -49,8 +49,8 @@ class Events:
 
     pressure: Callable[[Machine, bool], None]
     rewind: Callable[[Machine, int], None]
-    member: Callable[[], Awaitable[bool | None]]
-    """Whether the group still counts this worker in; None if nobody answers."""
+    ours: Callable[[Machine], Awaitable[bool | None]]
+    """Whether the group says, asked now, that a partition is this worker's; None if nobody answers."""
     failed: Callable[[BaseException], None]
 
 
@@ -95,9 +95,16 @@ class Pool:
         """Whether every machine fires."""
         return all(not runner.machine.recovering for runner in self._runners.values())
 
+    @property
+    def held(self) -> bool:
+        """Whether a machine waits for the broker's clock to catch up."""
+        return any(runner.machine.held for runner in self._runners.values())
+
     def bind(self, settings: Settings, cluster: Cluster, events: Events) -> None:
         """Say which cluster this is and who listens. Before the first :meth:`assign`."""
-        self._bound = Bound(settings, cluster, events, Targets(settings), asyncio.get_running_loop())
+        self._bound = Bound(
+            settings, cluster, events, Targets(settings, cluster.partitions), asyncio.get_running_loop()
+        )
 
     @property
     def _world(self) -> Bound:
@@ -111,7 +118,7 @@ class Pool:
     # ---- ownership ----------------------------------------------------------------------------------------------
 
     async def assign(self, machines: Iterable[Machine]) -> dict[Machine, int]:
-        """Open what is not open yet.
+        """Take over an assignment: close what is not in it, open what is not open yet.
 
         Returns:
             Where each machine's consumer must read from.
@@ -122,6 +129,7 @@ class Pool:
         """
         wanted = set(machines)
         async with self._lock:
+            await self._close([runner for machine, runner in self._runners.items() if machine not in wanted])
             fresh = sorted(wanted - self._runners.keys())
             if fresh:
                 self._assigned_at = monotonic()
@@ -161,6 +169,7 @@ class Pool:
         name = "/".join(map(str, machine))
         runner = Runner(name, opened, _closer(store, outbox), stop, _Listener(self, machine))
         self._runners[machine] = runner
+        self._world.events.pressure(machine, False)
         if self._last_tick is not None:
             runner.tick(self._last_tick)
         runner.start()
@@ -181,16 +190,7 @@ class Pool:
         opened: dict[Machine, tuple[Progress, RocksStore]] = {}
         try:
             for machine, progress in log.read(fresh).items():
-                topic, partition = machine
-                path = store_path(settings, machine)
-                log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
-                identity = f"{log_id} app={settings.app_id}"
-                store = RocksStore.open(path, identity, self._memory)
-                store.drop_through(progress.fired_through)
-                start = log.check_start(machine, store.applied)
-                if start != store.applied:
-                    store.write({}, start)
-                opened[machine] = progress, store
+                opened[machine] = progress, self._open_store(log, machine, progress)
         except BaseException:
             for _, store in opened.values():
                 store.close()
@@ -199,18 +199,44 @@ class Pool:
             log.close()
         return opened
 
+    def _open_store(self, log: ProgressLog, machine: Machine, progress: Progress) -> RocksStore:
+        settings, cluster = self._world.settings, self._world.cluster
+        topic, partition = machine
+        path = store_path(settings, machine)
+        log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
+        identity = f"{log_id} app={settings.app_id}"
+        store = RocksStore.open(path, identity, self._memory)
+        try:
+            store.drop_through(progress.fired_through, progress.next_offset)
+            low, high = log.ends(topic, partition)
+            if store.applied > high:  # the log lost its end: what it still holds is the truth
+                store.close()
+                RocksStore.wipe(path)
+                store = RocksStore.open(path, identity, self._memory)
+            if store.applied < low:
+                log.check_start(machine, low, store.applied, progress)
+                store.write({}, low)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
     async def revoke(self, machines: Iterable[Machine] | None = None) -> None:
         """Close machines (None: all): each ends its present transaction, then lets go of store and producer."""
         async with self._lock:
             # Looked up only now: an assignment may have been opening them until this moment.
-            chosen = list(self._runners) if machines is None else machines
-            closing = [runner for machine in chosen if (runner := self._runners.pop(machine, None))]
-            for runner in closing:
-                runner.stop()
-            ended = await asyncio.gather(*(self._in_thread(runner.join, CLOSE_TIMEOUT_S) for runner in closing))
-            for runner, done in zip(closing, ended, strict=True):
-                if not done:
-                    logger.error("%s did not end within %d s", runner.name, CLOSE_TIMEOUT_S)
+            chosen = set(self._runners) if machines is None else set(machines)
+            await self._close([runner for machine, runner in self._runners.items() if machine in chosen])
+
+    async def _close(self, closing: list[Runner]) -> None:
+        """Under the lock: a second open waits for the first close."""
+        for runner in closing:
+            runner.stop()
+        self._runners = {machine: runner for machine, runner in self._runners.items() if runner not in closing}
+        ended = await asyncio.gather(*(self._in_thread(runner.join, CLOSE_TIMEOUT_S) for runner in closing))
+        for runner, done in zip(closing, ended, strict=True):
+            if not done:
+                logger.error("%s did not end within %d s", runner.name, CLOSE_TIMEOUT_S)
 
     async def close(self) -> None:
         """Close all machines. Faust sends no revoked signal when it stops, so the app calls this."""
@@ -234,9 +260,10 @@ class Pool:
 
     # ---- what runners say, moved to the event loop ------------------------------------------------------------------
 
-    def on_pressure(self, machine: Machine, high: bool) -> None:
-        """Pause or resume a partition."""
-        self._world.events.pressure(machine, high)
+    def on_pressure(self, machine: Machine, runner: Runner, high: bool) -> None:
+        """Pause or resume a partition. A machine that is gone has nothing to say about its successor."""
+        if self._runners.get(machine) is runner:
+            self._world.events.pressure(machine, high)
 
     def on_out_of_place(self, machine: Machine, position: int) -> None:
         """Read a partition again from where its machine stands."""
@@ -282,14 +309,18 @@ class Pool:
             if not isinstance(error, (Lost, Fenced)):
                 raise error
             logger.warning("%s: %s; opening it again", runner.name, error)
-            await self.revoke([machine])
-            while (member := await self._world.events.member()) is None:
-                await asyncio.sleep(REOPEN_PAUSES_S[0])
-            if member:
-                positions = await self.assign([machine])
-                self._world.events.rewind(machine, positions[machine])
-            elif isinstance(error, Fenced):
-                raise error
+            async with self._lock:
+                if self._runners.get(machine) is not runner:
+                    return  # a rebalance was faster
+                await self._close([runner])
+                while (ours := await self._world.events.ours(machine)) is None:
+                    await asyncio.sleep(REOPEN_PAUSES_S[0])
+                if ours:
+                    await self._open([machine])
+                    self._world.events.rewind(machine, self._runners[machine].machine.position)
+                elif isinstance(error, Fenced):
+                    raise error
+                # Else the group is about to say who owns it.
         except BaseException as fatal:
             self._world.events.failed(fatal)
 
@@ -314,7 +345,7 @@ class _Listener:
         self._loop = asyncio.get_running_loop()
 
     def on_pressure(self, runner: Runner, high: bool) -> None:
-        self._loop.call_soon_threadsafe(self._pool.on_pressure, self._machine, high)
+        self._loop.call_soon_threadsafe(self._pool.on_pressure, self._machine, runner, high)
 
     def on_out_of_place(self, runner: Runner, position: int) -> None:
         self._loop.call_soon_threadsafe(self._pool.on_out_of_place, self._machine, position)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
@@ -20,10 +21,14 @@ from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
+    IllegalOperation,
     InvalidProducerEpoch,
+    InvalidTxnState,
+    KafkaConnectionError,
     KafkaError,
     OutOfOrderSequenceNumber,
     ProducerFenced,
+    TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
 
@@ -33,11 +38,16 @@ from timers.settings import Settings
 from timers.worker.batches import RecordBatch
 from timers.worker.kafka import TRANSACTION_TIMEOUT_MS
 
+logger = logging.getLogger(__name__)
+
+OFFSETS_TIMEOUT_S = 2.0
+
 PROBE_S = 1.0
 """A delivery that takes longer is looked into: aiokafka tries for ever to send to a topic that was deleted."""
 
 DELIVERY_TIMEOUT_S = 6.0
-"""Then a target counts as failing. Within the transaction's time, so that the broker does not end it first."""
+"""Then a target counts as failing. With the offsets' time still less than the transaction may last, so that the broker
+does not end it first and hide whose fault it was."""
 
 CLOSE_TIMEOUT_S = 2.0
 STOP_POLL_S = 0.5
@@ -119,15 +129,27 @@ class TransactionalProducer:
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             request_timeout_ms=int(DELIVERY_TIMEOUT_S * 1000),
         )
-        while True:
+        said = False
+        while not self._stop.is_set():
             try:
                 await producer.start()
-                break
-            except (KafkaError, OSError):
-                if self._stop.is_set():
+            except (KafkaError, OSError) as error:
+                if not (isinstance(error, OSError) or error.retriable or isinstance(error, KafkaConnectionError)):
                     raise
+                if not said:
+                    logger.warning("%s: waiting for the brokers (%r)", self._transactional_id, error)
+                    said = True
                 await asyncio.sleep(0.2)
-        self._producer = producer
+            else:
+                self._producer = producer
+                return
+        await producer.client.close()
+        raise Lost(f"{self._transactional_id}: told to stop before the brokers answered")
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the machine was told to end."""
+        return self._stop.is_set()
 
     def transact(self, batches: Iterable[Batch], offsets: dict[TopicPartition, int]) -> None:
         """Send and commit.
@@ -156,7 +178,7 @@ class TransactionalProducer:
         if offsets:
             # Not along with the batches: while the coordinator notes the group it cannot vouch for a partition, and
             # the partition's leader would refuse the batch (KIP-890), to be tried again 100 ms later.
-            async with asyncio.timeout(DELIVERY_TIMEOUT_S):
+            async with asyncio.timeout(OFFSETS_TIMEOUT_S):
                 await producer.send_offsets_to_transaction(offsets, self._settings.app_id)
         await producer.commit_transaction()
 
@@ -165,14 +187,17 @@ class TransactionalProducer:
             asyncio.create_task(self._send(producer, topic, partition, queue)): topic
             for (topic, partition), queue in batches.items()
         }
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + DELIVERY_TIMEOUT_S
         try:
             _, late = await asyncio.wait(sending, timeout=PROBE_S, return_when=asyncio.FIRST_EXCEPTION)
-            if late and not self._culprits(sending):
-                gone = await asyncio.to_thread(self._gone, {sending[task] for task in late})
+            if late and not self._culprits(producer, sending):
+                gone = await self._which_are_gone({sending[task] for task in late})
                 if gone:
                     raise DeliveryFailed(dict.fromkeys(gone, UnknownTopicOrPartitionError()))
-                await asyncio.wait(sending, timeout=DELIVERY_TIMEOUT_S - PROBE_S, return_when=asyncio.FIRST_EXCEPTION)
-            culprits = self._culprits(sending)
+                left_s = max(0.0, give_up_at - loop.time())
+                await asyncio.wait(sending, timeout=left_s, return_when=asyncio.FIRST_EXCEPTION)
+            culprits = self._culprits(producer, sending)
             if culprits:
                 raise DeliveryFailed(culprits)
             slow = {topic for task, topic in sending.items() if not task.done()}
@@ -181,6 +206,12 @@ class TransactionalProducer:
         finally:
             for task in sending:
                 task.cancel()
+
+    async def _which_are_gone(self, topics: set[str]) -> set[str]:
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(self._gone, topics), PROBE_S)
+        except TimeoutError:
+            return set()
 
     @staticmethod
     async def _send(producer: AIOKafkaProducer, topic: str, partition: int, queue: list[RecordBatch]) -> None:
@@ -191,12 +222,23 @@ class TransactionalProducer:
             await delivery
 
     @staticmethod
-    def _culprits(sending: Mapping[asyncio.Task[None], str]) -> dict[str, BaseException]:
+    def _culprits(producer: AIOKafkaProducer, sending: Mapping[asyncio.Task[None], str]) -> dict[str, BaseException]:
+        """Topics that refused their records, and why; empty if none did.
+
+        Raises:
+            KafkaError: the whole transaction failed, for no topic's fault.
+        """
+        outcome = producer._txn_manager.wait_for_transaction_end()
+        verdict = outcome.exception() if outcome.done() and not outcome.cancelled() else None
+        if isinstance(verdict, TopicAuthorizationFailedError):  # aiokafka then fails everybody else's batches too
+            return dict.fromkeys(verdict.args[0], verdict)
+        if verdict is not None:
+            raise verdict
         culprits: dict[str, BaseException] = {}
         for task, topic in sending.items():
             if task.done() and not task.cancelled():
                 error = task.exception()
-                if isinstance(error, (ProducerFenced, InvalidProducerEpoch)):
+                if isinstance(error, (ProducerFenced, InvalidProducerEpoch, InvalidTxnState, IllegalOperation)):
                     raise error
                 if error is not None:
                     culprits[topic] = error
@@ -209,7 +251,9 @@ class TransactionalProducer:
             try:
                 return outcome.result(STOP_POLL_S)
             except StillRunning:
-                if outcome.done():  # the coroutine's own time-out
+                if outcome.done():  # just now, or it was the coroutine's own time-out
+                    with contextlib.suppress(TimeoutError):
+                        return outcome.result()
                     raise Lost(f"{self._transactional_id}: timed out") from None
                 patience -= self._stop.is_set()
                 if patience <= 0:

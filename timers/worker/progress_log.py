@@ -18,8 +18,9 @@ from timers.worker.topics import Cluster
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_S = 15.0
-"""Longer than a transaction may last: somebody else's open one can hold back the end of a progress partition."""
+TIMEOUT_S = 25.0
+"""Somebody else's open transaction can hold back the end of a progress partition: for as long as it may last, and until
+the broker's reaper comes by (10 s more)."""
 
 TAIL_RECORDS = 2_000
 """A running machine's newest progress stands near the end; only if it does not, the whole partition is read."""
@@ -40,21 +41,24 @@ class ProgressLog:
     def __init__(self, settings: Settings, cluster: Cluster) -> None:
         self._settings = settings
         self._cluster = cluster
+        common = {**librdkafka(settings), "group.id": settings.app_id, "enable.auto.commit": False}
         self._consumer = Consumer(
             {
-                **librdkafka(settings),
-                "group.id": settings.app_id,
-                "enable.auto.commit": False,
+                **common,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 50,
                 "auto.offset.reset": "error",
             }
         )
+        # To a committed reader a log ends before the first open transaction, be it another machine's: what was
+        # committed behind that would be overlooked. So the true end is asked for, and reading waits to reach it.
+        self._end_finder = Consumer({**common, "isolation.level": "read_uncommitted"})
 
     def close(self) -> None:
-        """Close the consumer."""
+        """Close the consumers."""
         self._consumer.close()
+        self._end_finder.close()
 
     def read(self, machines: Iterable[Machine]) -> dict[Machine, Progress]:
         """Newest committed progress of each machine, checked against its log.
@@ -71,7 +75,7 @@ class ProgressLog:
             by_partition.setdefault(progress_partition(machine, self._cluster, self._settings), {})[key] = machine
         found: dict[Machine, tuple[Progress, bytes]] = {}
         for partition, keys in by_partition.items():
-            low, high = self._ends(self._settings.progress_topic, partition)
+            low, high = self.ends(self._settings.progress_topic, partition)
             records = self._read_back(partition, max(low, high - TAIL_RECORDS), high, keys)
             if len(records) < len(keys) and high - low > TAIL_RECORDS:
                 records = self._read_back(partition, low, high, keys)
@@ -79,8 +83,9 @@ class ProgressLog:
                 found[keys[key]] = progress_record.decode(value)
         return {machine: self._checked(machine, found.get(machine)) for machine in wanted.values()}
 
-    def _ends(self, topic: str, partition: int) -> tuple[int, int]:
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
+    def ends(self, topic: str, partition: int) -> tuple[int, int]:
+        """First offset and end of a log, open transactions included."""
+        low, high = self._end_finder.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
         return low, high
 
     def _read_back(self, partition: int, start: int, end: int, keys: dict[bytes, Any]) -> dict[bytes, bytes]:
@@ -113,7 +118,7 @@ class ProgressLog:
 
     def _checked(self, machine: Machine, found: tuple[Progress, bytes] | None) -> Progress:
         topic, partition = machine
-        _, high = self._ends(topic, partition)
+        _, high = self.ends(topic, partition)
         if found is not None:
             progress, topic_id = found
             if topic_id != self._cluster.topic_ids[topic]:
@@ -130,9 +135,7 @@ class ProgressLog:
                 Progress(high, progress.fired_through, progress.settings),
             )
         committed = self._consumer.committed([TopicPartition(topic, partition)], timeout=TIMEOUT_S)[0].offset
-        if committed == OFFSET_INVALID or committed <= 0:
-            return Progress()
-        if high == 0:
+        if committed == OFFSET_INVALID or committed <= 0 or high == 0:
             return Progress()
         return self._mismatch(
             machine,
@@ -141,23 +144,21 @@ class ProgressLog:
             Progress(next_offset=committed),
         )
 
-    def check_start(self, machine: Machine, position: int) -> int:
-        """Where to read from: ``position``, unless the log begins later.
+    def check_start(self, machine: Machine, low: int, position: int, progress: Progress) -> None:
+        """Judge a log that begins at ``low``, behind the ``position`` that should be read.
 
         Raises:
-            LogMismatch: records between ``position`` and the log's start are gone.
+            LogMismatch: records in between are gone, and this app has read the log before.
         """
         topic, partition = machine
-        low, _ = self._ends(topic, partition)
-        if low <= position:
-            return position
+        if progress == Progress():  # a new app reads what there is
+            return
         self._mismatch(
             machine,
             f"{topic}/{partition} begins at offset {low}, but must be read from {position}: records were deleted "
             "before they could be read (retention.ms or retention.bytes of the topic is too small)",
-            Progress(),
+            progress,
         )
-        return low
 
     def _mismatch(self, machine: Machine, sentence: str, otherwise: Progress) -> Progress:
         name = "/".join(map(str, machine))

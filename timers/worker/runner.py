@@ -6,6 +6,7 @@ waits for a transaction or for RocksDB, the event loop and the other machines go
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from typing import Protocol, TypeAlias
 
 from timers.core.machine import Machine, OutOfPlace
 from timers.core.timer import Fetched, Tick
+
+logger = logging.getLogger(__name__)
 
 MAX_WAITING = 4
 """Fetches that may wait for a machine before its partition is paused. Bounds memory: a fetch is at most
@@ -31,7 +34,7 @@ class Listener(Protocol):
     """What a runner tells its owner. Every method is called from the runner's thread."""
 
     def on_pressure(self, runner: Runner, high: bool) -> None:
-        """Too many fetches wait, or no longer."""
+        """Too many fetches wait, or no longer. Also called from :meth:`Runner.deliver`'s thread."""
 
     def on_out_of_place(self, runner: Runner, position: int) -> None:
         """A fetch was lost on the way: read again from ``position``."""
@@ -68,6 +71,8 @@ class Runner:
         self._listener = listener
         self._inbox: SimpleQueue[_Item] = SimpleQueue()
         self._waiting: deque[Fetched] = deque()
+        self._delivered = 0  # counted by the event loop's thread alone
+        self._done = 0  # counted by this runner's alone
         self._pressed = False
         self._firing = False
         self._commit_due = False
@@ -81,8 +86,12 @@ class Runner:
         self._thread.start()
 
     def deliver(self, fetched: Fetched) -> None:
-        """Hand over a fetch. Any thread."""
+        """Hand over a fetch. The event loop's thread."""
+        self._delivered += 1
         self._inbox.put(fetched)
+        if not self._pressed and self._delivered - self._done >= MAX_WAITING:
+            self._pressed = True
+            self._listener.on_pressure(self, True)
 
     def tick(self, tick: Tick) -> None:
         """Hand over the time. Any thread."""
@@ -120,11 +129,19 @@ class Runner:
                 break
             idle = False
             if isinstance(item, Tick):
-                self.machine.observe(item)
+                self._observe(item)
                 self._firing = self._commit_due = True
             elif item is not None:
                 self._waiting.append(item)
         return not self._stop.is_set()
+
+    def _observe(self, tick: Tick) -> None:
+        held = self.machine.held
+        self.machine.observe(tick)
+        if self.machine.held and not held:
+            logger.error("%s: the broker's clock went back; new requests wait until it has caught up", self.name)
+        elif held and not self.machine.held:
+            logger.info("%s: the broker's clock has caught up; accepting again", self.name)
 
     def _can_accept(self) -> bool:
         return bool(self._waiting) and self.machine.may_accept
@@ -136,12 +153,13 @@ class Runner:
         if self._can_accept():
             self._accept(self._waiting[0])
             self._waiting.popleft()
+            self._done += 1
         if self._commit_due and not self._firing:
             idle_too_long = monotonic() - self._last_commit > IDLE_COMMIT_S
             if self.machine.commit_progress(even_if_idle=idle_too_long):
                 self._last_commit = monotonic()
             self._commit_due = False
-        self._tell_pressure()
+        self._tell_relief()
 
     def _accept(self, fetched: Fetched) -> None:
         try:
@@ -161,8 +179,7 @@ class Runner:
             self._recovering_since = None
             self._firing = True
 
-    def _tell_pressure(self) -> None:
-        high = len(self._waiting) >= MAX_WAITING or (self._pressed and bool(self._waiting))
-        if high != self._pressed:
-            self._pressed = high
-            self._listener.on_pressure(self, high)
+    def _tell_relief(self) -> None:
+        if self._pressed and self._delivered - self._done <= 1:
+            self._pressed = False
+            self._listener.on_pressure(self, False)

@@ -119,7 +119,7 @@ class TimersApp(faust.App):
         # Event loops share the interpreter with computing machines: let them in sooner than after 5 ms.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         cluster = await asyncio.to_thread(topics.ensure, self.settings)
-        self.pool.bind(self.settings, cluster, Events(self._press, self._rewind, self._is_member, self.end))
+        self.pool.bind(self.settings, cluster, Events(self._press, self._rewind, self._owns, self.end))
         self.tick_reader = TickReader(
             self.settings,
             cluster.partitions[self.settings.oscillator_topic],
@@ -142,8 +142,10 @@ class TimersApp(faust.App):
 
     @property
     def ready(self) -> bool:
-        """Recovered, and time passes."""
-        return self.pool.recovered and self.tick_reader is not None and self.tick_reader.age_s < SILENCE_S
+        """Partitions are assigned, recovered and accepting, and time passes."""
+        if self.tick_reader is None or self.tick_reader.age_s > SILENCE_S or not self.consumer.flow_active:
+            return False
+        return self.pool.recovered and not self.pool.held
 
     def end(self, error: BaseException) -> None:
         """End the worker: it must not go on. Said once, in one sentence."""
@@ -165,8 +167,8 @@ class TimersApp(faust.App):
     def _rewind(self, machine: Machine, position: int) -> None:
         self.add_future(self._batch_consumer.rewind(machine, position))
 
-    async def _is_member(self) -> bool | None:
-        return await self._batch_consumer.is_member()
+    async def _owns(self, machine: Machine) -> bool | None:
+        return await self._batch_consumer.owns(machine)
 
     async def _close_machines(self, sender: Any, revoked: Iterable[TP], **kwargs: Any) -> None:
         await self.pool.revoke([(tp.topic, tp.partition) for tp in revoked])

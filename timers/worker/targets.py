@@ -6,12 +6,12 @@ of a worker; every method may be called from any thread.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from time import monotonic
-from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
@@ -22,11 +22,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from timers.settings import Settings
 from timers.worker.kafka import librdkafka
 
-UNKNOWN_FOR_S = 1.0
-"""A topic that was not there is looked for again after this long, so that a flood for it costs one request a second."""
+KNOWN_FOR_S = 1.0
+"""What was heard of all topics holds this long for names that were not among them."""
 
 QUARANTINE_S = 30.0
-"""How long a failing target is spared: its timers take the way of the retry topic meanwhile."""
+MAX_QUARANTINE_S = 600.0
+"""How long a failing target is spared, doubling: its timers take the way of the retry topic meanwhile."""
 
 REFRESH_S = 300.0
 """As often as Java's producer asks for metadata again."""
@@ -43,24 +44,17 @@ class Targets:
         max_message_bytes: topics that have refused a batch, each with its limit.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, partitions: Mapping[str, int]) -> None:
         self._settings = settings
         self._admin = AdminClient(librdkafka(settings))
         self._lock = threading.Lock()
-        self._counts: dict[str, int] = {}
-        self._unknown: dict[str, float] = {}
-        self._quarantined: dict[str, tuple[float, str]] = {}
-        self._own = frozenset(
-            {
-                settings.request_topic,
-                settings.oscillator_topic,
-                settings.dead_letter_topic,
-                settings.progress_topic,
-                settings.retry_topic,
-            }
-        )
-        self.usable: dict[str, int] = {}
+        self._own = frozenset(partitions)
+        self._known: dict[str, int] = dict(partitions)
+        self._known_until = 0.0
         self._refresh_at = monotonic() + REFRESH_S
+        self._quarantined: dict[str, tuple[float, str]] = {}
+        self._strikes: dict[str, int] = {}
+        self.usable: dict[str, int] = {}
         self.max_message_bytes: dict[str, int] = {}
 
     def denied(self, topic: str) -> str | None:
@@ -69,28 +63,34 @@ class Targets:
             return f"callBackTopic {topic!r} is internal: callbacks may not go there"
         return None
 
-    def quarantined(self, topic: str) -> str | None:
-        """Why ``topic`` is spared for now, None if it is not."""
+    def quarantined(self, topic: str) -> tuple[float, str] | None:
+        """For how many seconds more ``topic`` is spared, and why; None if it is not."""
         entry = self._quarantined.get(topic)
         if entry is None:
             return None
         until, reason = entry
-        if monotonic() < until:
-            return reason
+        left_s = until - monotonic()
+        if left_s > 0:
+            return left_s, reason
         with self._lock:
             self._quarantined.pop(topic, None)
         return None
 
     def quarantine(self, topic: str, reason: str) -> None:
-        """Send nothing to ``topic`` for a while."""
+        """Send nothing to ``topic`` for a while, and for longer each time: every trial costs the others a delay."""
         with self._lock:
-            self._quarantined[topic] = (monotonic() + QUARANTINE_S, reason)
+            strikes = self._strikes[topic] = self._strikes.get(topic, 0) + 1
+            quarantine_s = min(QUARANTINE_S * 2 ** (strikes - 1), MAX_QUARANTINE_S)
+            self._quarantined[topic] = (monotonic() + quarantine_s, reason)
             self.usable.pop(topic, None)
 
     def forget(self, topic: str) -> None:
-        """Ask the broker again before the next sending."""
+        """Ask the brokers again before the next sending."""
         with self._lock:
             self.usable.pop(topic, None)
+            self.max_message_bytes.pop(topic, None)
+            self._known.pop(topic, None)
+            self._known_until = 0.0
 
     def exists(self, topic: str) -> bool:
         """Whether ``topic`` is there, creating it if the settings say so.
@@ -98,66 +98,62 @@ class Targets:
         Raises:
             KafkaException: the brokers do not answer.
         """
-        if topic in self.usable or (topic in self.max_message_bytes and topic in self._counts):
+        if topic in self.usable:
             return True
-        if self._unknown.get(topic, 0.0) > monotonic():
-            return False
         with self._lock:
-            found = self._topics()
-            if topic not in found and self._settings.create_target_topics and self._create(topic):
-                found = self._topics()
-            if topic in found:
-                self._unknown.pop(topic, None)
-                partitions = found[topic].partitions
-                if any(partition.leader == -1 for partition in partitions.values()):
-                    self._quarantined[topic] = (monotonic() + UNKNOWN_FOR_S, f"{topic}: a partition has no leader")
-                elif topic not in self._quarantined and topic not in self.max_message_bytes:
-                    self.usable[topic] = len(partitions)
-                self._counts[topic] = len(partitions)
-                return True
-            self._unknown = {t: until for t, until in self._unknown.items() if until > monotonic()}
-            self._unknown[topic] = monotonic() + UNKNOWN_FOR_S
-        return False
+            if topic not in self._known:
+                self._look(KNOWN_FOR_S)
+            if topic not in self._known and self._settings.create_target_topics:
+                self._create(topic)
+                self._look(0.0)
+                if topic not in self._known:  # the broker that was asked has not heard of it yet
+                    self._quarantined[topic] = (monotonic() + KNOWN_FOR_S, f"{topic}: was created just now")
+                    return True
+            if topic in self._known and topic not in self._quarantined and topic not in self.max_message_bytes:
+                self.usable[topic] = self._known[topic]
+            return topic in self._known
 
     def partitions(self, topic: str) -> int:
-        """Number of partitions of a topic that :meth:`exists`.
-
-        Raises:
-            KafkaException: the brokers do not answer.
-        """
-        if topic not in self._counts:
-            with self._lock:
-                self._counts = {name: len(found.partitions) for name, found in self._topics().items()}
-        return self._counts[topic]
+        """Number of partitions of a topic that :meth:`exists`, as last heard."""
+        return self._known.get(topic, 1)
 
     def gone(self, topics: Iterable[str]) -> set[str]:
         """Which of ``topics`` are not there any more; none if the brokers do not answer."""
         try:
-            found = self._topics()
+            with self._lock:
+                self._look(0.0)
         except KafkaException:
             return set()
-        return {topic for topic in topics if topic not in found}
+        return {topic for topic in topics if topic not in self._known}
 
     def refresh(self) -> None:
-        """Ask again now and then: topics get more partitions."""
-        if monotonic() > self._refresh_at:
-            self._refresh_at = monotonic() + REFRESH_S
-            self.usable = {}
+        """Ask again now and then: topics get more partitions. What was known stays if nobody answers."""
+        if monotonic() < self._refresh_at:
+            return
+        self._refresh_at = monotonic() + REFRESH_S
+        with contextlib.suppress(KafkaException), self._lock:
+            self._look(0.0)
+            self.usable = {topic: self._known[topic] for topic in self.usable if topic in self._known}
+            self._strikes.clear()
 
-    def _topics(self) -> dict[str, Any]:
+    def _look(self, good_for_s: float) -> None:
+        """Learn of all topics at once; with ``good_for_s``, a flood of names costs one request in that time."""
+        if good_for_s and monotonic() < self._known_until:
+            return
         # All topics: asking for one by name would create it on brokers that allow it.
         found = self._admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics
-        return {name: topic for name, topic in found.items() if topic.error is None}
+        self._known = {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
+        for name, topic in found.items():
+            if any(partition.leader == -1 for partition in topic.partitions.values()):
+                self._quarantined[name] = (monotonic() + KNOWN_FOR_S, f"{name}: a partition has no leader")
+        self._known_until = monotonic() + KNOWN_FOR_S
 
-    def _create(self, topic: str) -> bool:
+    def _create(self, topic: str) -> None:
         future = self._admin.create_topics([NewTopic(topic, -1, -1)], operation_timeout=ADMIN_TIMEOUT_S)[topic]
-        try:
+        with contextlib.suppress(KafkaException, TimeoutError):  # whether it is there is asked next
             future.result(timeout=ADMIN_TIMEOUT_S)
-        except KafkaException as error:
-            return bool(error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
-        return True
 
-    def learn_limit(self, topic: str) -> int:
+    def learn_limit(self, topic: str) -> None:
         """Ask for ``topic``'s ``max.message.bytes`` after it refused a batch; remembered from then on.
 
         Raises:
@@ -165,8 +161,6 @@ class Targets:
         """
         resource = ConfigResource(ResourceType.TOPIC, topic)
         config = self._admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_S)[resource].result()
-        limit = int(config["max.message.bytes"].value)
         with self._lock:
-            self.max_message_bytes[topic] = limit
+            self.max_message_bytes[topic] = int(config["max.message.bytes"].value)
             self.usable.pop(topic, None)
-        return limit

@@ -12,18 +12,19 @@ read (a rewind would look like old news), so both are off.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, ClassVar
 
 import aiokafka
 from aiokafka.consumer import fetcher
-from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.errors import IllegalStateError, NoOffsetForPartitionError, OffsetOutOfRangeError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 
 from timers.core.timer import Fetched
-from timers.errors import LogMismatch
+from timers.errors import LogMismatch, TimersError
 from timers.worker.pool import Pool
 from timers.worker.progress_log import Machine
 
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 MAX_FETCH_BYTES = 512 * 1024
 """Most bytes that one fetch brings of one partition, give or take one batch. Larger did not recover faster."""
+
+ASSIGN_TIMEOUT_S = 80.0
 
 POLL_S = 0.2
 """How long to wait for any partition; one that was paused is looked at again after this."""
@@ -126,14 +129,15 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             consumer.seek(tp, offset)
             self._read_to[tp] = offset
 
-    async def is_member(self) -> bool | None:
-        """Whether the group's coordinator counts this consumer in, asked now; None if it does not answer."""
-        coordinator = self._ensure_consumer()._coordinator
+    async def owns(self, tp: TP) -> bool | None:
+        """Whether the group's coordinator says, asked now, that ``tp`` is this consumer's; None if nobody answers."""
+        consumer = self._ensure_consumer()
+        coordinator = consumer._coordinator
         generation = coordinator.generation
-        if await coordinator._do_heartbeat():
-            return True
-        # A heartbeat that was answered with "who are you?" resets the generation.
-        return False if coordinator.generation != generation else None
+        alive = await coordinator._do_heartbeat()
+        if coordinator.generation != generation or coordinator.need_rejoin(consumer._subscription.subscription):
+            return False  # the group forgot us, or is about to deal anew
+        return tp in consumer.assignment() if alive else None
 
     async def forget(self, partitions: Iterable[TP]) -> None:
         """Stop tracking revoked partitions."""
@@ -195,19 +199,25 @@ class BatchConsumer(driver.Consumer):
     async def perform_seek(self) -> None:
         """Open the machines of the present assignment and read on from where each stands."""
         machines = {(tp.topic, tp.partition): tp for tp in self.assignment() if self._pool.owns(tp.topic)}
-        positions = await self._pool.assign(machines)
+        try:
+            async with asyncio.timeout(ASSIGN_TIMEOUT_S):
+                positions = await self._pool.assign(machines)
+        except TimeoutError:
+            # Faust would wait a little longer, and then never again, without a word.
+            raise TimersError(f"partitions could not be opened within {ASSIGN_TIMEOUT_S:.0f} s") from None
         await self._thread.seek_wait({machines[machine]: offset for machine, offset in positions.items()})
 
     async def rewind(self, machine: Machine, position: int) -> None:
         """Read a partition again from ``position``."""
         tp = TP(*machine)
-        if tp in self.assignment():
-            await self._thread.seek_wait({tp: position})
+        with contextlib.suppress(IllegalStateError):  # a rebalance took it meanwhile: its next owner seeks
+            if tp in self.assignment():
+                await self._thread.seek_wait({tp: position})
 
-    async def is_member(self) -> bool | None:
-        """Whether the group still counts this worker in; None if nobody answers."""
-        member: bool | None = await self._thread.call_thread(self._thread.is_member)
-        return member
+    async def owns(self, machine: Machine) -> bool | None:
+        """Whether the group says, asked now, that a partition is ours; None if nobody answers."""
+        owned: bool | None = await self._thread.call_thread(self._thread.owns, TP(*machine))
+        return owned
 
     def press(self, machine: Machine, high: bool) -> None:
         """Pause a partition whose machine has enough to do, or go on."""

@@ -73,7 +73,7 @@ class Worker:
         def look() -> re.Match[str] | None:
             running = self.running
             found = re.search(pattern, self.log)
-            assert found or running, f"it ended before it said {pattern!r}:\n{self.tail()}"
+            assert found or running, f"it ended before it said {pattern!r}"
             return found
 
         try:

@@ -131,7 +131,7 @@ class Twins:
         assert self.rocks.oldest_due_s() == self.memory.oldest_due_s()
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.one_of(BATCH, BATCH, FIRE, FIRE, REOPEN, OVERTAKEN), min_size=6, max_size=20), SECONDS)
 def test_the_stores_are_twins(calls: list[tuple[str, object]], second: int) -> None:
     path = Path(tempfile.mkdtemp(prefix="timers-twins-"))

@@ -100,7 +100,7 @@ class SurvivesLost(SimWorker):
             super().step(machine)
         finally:
             if machine in self.runners:
-                del self.runners[machine].step
+                vars(self.runners[machine]).pop("step", None)
 
 
 # ---- rule 3: chunks -------------------------------------------------------------------------------------------------

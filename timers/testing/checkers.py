@@ -44,7 +44,6 @@ class Request:
     row: Row | None
     timer_id: str
     attempt: int
-    dead_letters: int = 0
 
 
 @dataclass
@@ -162,10 +161,8 @@ class Checkers:
             raise Violation(f"a dead letter for {source}, which no reader of committed records can see")
         if request.row is None and (record.key, record.value) != (request.record.key, request.record.value):
             raise Violation(f"the dead letter of {source} is not what was sent")
-        request.dead_letters += 1
-        if request.row is not None:
-            self._given_up[request.timer_id] += 1
-        self._touch(request)
+        self._given_up[source] += 1
+        self._came_out(source)
         self.counts["dead-lettered"] += 1
 
     def _firing(self, record: SimRecord, runner: SimRunner | None) -> None:
@@ -181,15 +178,17 @@ class Checkers:
         if want != (record.topic, record.key, record.value, list(record.headers[:-1])):
             raise Violation(f"bytes in, bytes out: {timer_id} fired as {record!r}, asked for {want!r}")
         self._fired[timer_id] += 1
-        if self._fired[timer_id] + self._given_up[timer_id] > 1:
-            raise Violation(f"twice: {timer_id} has fired {self._fired[timer_id]} times")
         if runner is not None:
             self._not_early(due_s, int(headers[h.TIMER_FIRED] or 0), record, request, runner)
-        self._touch(request)
+        self._came_out(timer_id)
         self.counts["fired"] += 1
 
-    def _touch(self, request: Request) -> None:
-        self.logs[request.record.topic, request.record.partition].changed = True
+    def _came_out(self, timer_id: str) -> None:
+        if self._fired[timer_id] + self._given_up[timer_id] > 1:
+            how = f"fired {self._fired[timer_id]} times, given up {self._given_up[timer_id]} times"
+            raise Violation(f"twice: {timer_id} was {how}")
+        for log in self.logs.values():
+            log.changed = True
 
     def _not_early(self, due_s: int, fired_ms: int, record: SimRecord, request: Request, runner: SimRunner) -> None:
         """By the brokers' clock, and within what rule 10 tolerates when that goes back.
@@ -236,10 +235,9 @@ class Checkers:
                 )
 
     def _outcomes(self, request: Request) -> int:
-        if request.row is None:
-            return request.dead_letters
-        moved = self._moved[request.timer_id, request.attempt + 1]
-        return request.dead_letters + (moved or self._fired[request.timer_id])
+        """How many there are: each retry stands for what becomes of it."""
+        moved = self._moved[request.timer_id, request.attempt + 1] if request.row is not None else 0
+        return moved or self._fired[request.timer_id] + self._given_up[request.timer_id]
 
     def _store_is_the_log(self, runner: SimRunner) -> None:
         """The live state is the function of the log that it should be: also a zombie's, of its own progress."""
@@ -289,6 +287,6 @@ class Checkers:
             len(log.pending(log.progress.next_offset, log.progress.fired_through)) for log in self.logs.values()
         )
         accepted = self.counts["accepted"] - self.counts["retried"]
-        out = sum(self._fired.values()) + sum(self._given_up.values())
+        out = sum(self._fired.values()) + sum(self._given_up.values()) - self.counts["rejected"]
         if accepted != out + pending:
             raise Violation(f"{accepted} accepted, but {out} fired or given up and {pending} pending")

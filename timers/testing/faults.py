@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+UNREACHABLE = "unreachable"
+"""The brokers do not answer the next transaction at all: not even that it was fenced."""
 REFUSED = "refused"
 """The next transaction has a record that the brokers do not take."""
 REQUEST_LOST = "request lost"

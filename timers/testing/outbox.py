@@ -88,9 +88,9 @@ class SimOutbox:
             settings.progress_topic,
             settings.retry_topic,
         ):
-            return self._give_up(row, due_s, "topic-denied", f"callBackTopic {topic!r} is internal")
+            return self._give_up(row, origin, "topic-denied", f"callBackTopic {topic!r} is internal")
         if topic in self._log.missing:
-            return self._give_up(row, due_s, "topic-unknown", f"callBackTopic {topic!r} does not exist")
+            return self._give_up(row, origin, "topic-unknown", f"callBackTopic {topic!r} does not exist")
         if self._quarantined.get(topic, 0) > self._log.clock.now_ms:
             return self._try_later(row, origin)
         ours: list[h.Header] = [
@@ -104,23 +104,25 @@ class SimOutbox:
         _, topic, key, value, headers, _ = row
         attempt = origin.attempt + 1
         if attempt > self._settings.retry_attempts:
-            return self._give_up(row, origin.due_s, "target-failing", f"{topic} fails ({origin.attempt} tries)")
+            return self._give_up(row, origin, "target-failing", f"{topic} fails ({origin.attempt} tries)")
         again_s = self._tick.second + 2 ** min(origin.attempt, 8)
         value, headers = future.encode_retry(topic, key, value, headers, origin._replace(attempt=attempt))
-        record = Outgoing(self._settings.retry_topic, str(again_s).encode(), value, headers, self._partition)
+        record = Outgoing(self._settings.retry_topic, b"%d" % again_s, value, headers, self._partition)
         return self._outgoing.append(record)
 
-    def _give_up(self, row: Row, due_s: int, code: str, reason: str) -> None:
+    def _give_up(self, row: Row, origin: Origin, code: str, reason: str) -> None:
         offset, topic, key, value, headers, _ = row
-        request = future.encode(topic, key, value)
-        self.reject([Rejected(offset, code, reason, str(due_s).encode(), request, headers or ())])
+        rejected = Rejected(offset, code, reason, b"%d" % origin.due_s, future.encode(topic, key, value), headers or ())
+        self._add_dead_letter(rejected, origin.timer_id)
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""
         for entry in rejected:
-            source = topics.source(self._topic, self._partition, entry.offset)
-            letter = dead_letter.encode(entry, source, self._settings.max_request_bytes + dead_letter.OVERHEAD_BYTES)
-            self._outgoing.append(Outgoing(self._settings.dead_letter_topic, letter.key, letter.value, letter.headers))
+            self._add_dead_letter(entry, topics.source(self._topic, self._partition, entry.offset))
+
+    def _add_dead_letter(self, rejected: Rejected, source: str) -> None:
+        letter = dead_letter.encode(rejected, source, self._settings.max_request_bytes + dead_letter.OVERHEAD_BYTES)
+        self._outgoing.append(Outgoing(self._settings.dead_letter_topic, letter.key, letter.value, letter.headers))
 
     def commit(self, progress: Progress) -> None:
         """Add ``progress``, send everything, and make all of it visible."""
@@ -129,6 +131,8 @@ class SimOutbox:
         # Partitions are sent to in any order: the progress may come first.
         self._outgoing.insert(0, Outgoing(self._settings.progress_topic, key, value, (), PROGRESS_PARTITION))
         self._faults.point("before a transaction")
+        if self._faults.take(f.UNREACHABLE):
+            raise Lost("no broker answers")
         self._producer.begin()
         self._send(progress)
         self._faults.point("before a commit")

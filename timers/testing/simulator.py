@@ -13,6 +13,7 @@ it may die. At the end the faults stop, everybody is started again, and all that
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from timers.core.machine import Limits
@@ -24,6 +25,8 @@ from timers.testing.clock import SimClock
 from timers.testing.log import SimLog, TopicPartition
 from timers.testing.worker import SOUND, Parts, SimWorker
 from timers.testing.workload import TARGETS, Workload
+
+FAULTS = (f.UNREACHABLE, f.REFUSED, f.REQUEST_LOST, f.REPLY_LOST, "crash", "crash", "crash before a commit")
 
 SETTLE_ROUNDS = 400
 """Seconds that may pass at the end until everything due is out; retries double their distance."""
@@ -84,6 +87,8 @@ class Simulator:
             for name in ("ada", "bob", "eve")[: random.randint(1, 3)]
         ]
         self._owner: dict[TopicPartition, SimWorker] = {}
+        for each in self.workers:
+            each.ours = partial(self._owns, each)
         self._paused = 0
         actions: list[tuple[Callable[[], str], float]] = [
             (self._work, 60),
@@ -232,9 +237,7 @@ class Simulator:
 
     def _arm(self) -> str:
         worker = self._victim()
-        fault = self._random.choice(
-            [f.REFUSED, f.REQUEST_LOST, f.REPLY_LOST, "crash", "crash", "crash before a commit"]
-        )
+        fault = self._random.choice(FAULTS)
         if fault == "crash":
             worker.faults.crash_after(self._random.randint(0, 12))
         elif fault == "crash before a commit":
@@ -327,6 +330,9 @@ class Simulator:
         if owner.alive:
             self._give(name, owner)
         return f"{name[0]}/{name[1]} from {owner.name} to {other.name} and back"
+
+    def _owns(self, worker: SimWorker, name: TopicPartition) -> bool:
+        return self._owner.get(name) is worker
 
     def _assign_unowned(self, but: SimWorker | None = None) -> None:
         self._owner = {name: worker for name, worker in self._owner.items() if name in worker.runners}

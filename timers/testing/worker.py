@@ -8,7 +8,7 @@ them, and at any of the points of :class:`timers.testing.faults.Faults` inside o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from timers.core.machine import Limits, Machine, OutOfPlace
@@ -105,6 +105,7 @@ class SimWorker:
         faults: what will go wrong in it.
         runners: open machines.
         alive: False between a crash, or being fenced, and :meth:`start`.
+        ours: asks the group whether a machine is still this worker's, after its transaction failed.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class SimWorker:
             settings.request_topic: future.decode,
             settings.retry_topic: future.decode_retry,
         }
+        self.ours: Callable[[TopicPartition], bool] = lambda machine: True
         self._quarantined: dict[str, int] = {}
         self._last_tick: tuple[int, Tick] | None = None
         self._ticks_read_to = 0
@@ -245,10 +247,12 @@ class SimWorker:
         runner = self.runners[machine]
         try:
             runner.step()
-        except Lost:
+        except (Lost, Fenced) as error:
             # All of it became visible, or nothing: fencing decides, and the committed progress says which.
             self.revoke(machine)
-            self.assign([machine])
-        except (Crashed, Fenced):
-            # Fenced is not survived either: the worker stops, and whoever started it starts it again.
+            if self.ours(machine):
+                self.assign([machine])
+            elif isinstance(error, Fenced):
+                self.crash()  # the worker stops; whoever started it starts it again
+        except Crashed:
             self.crash()

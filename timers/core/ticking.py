@@ -12,8 +12,8 @@ from dataclasses import dataclass
 GUARD_S = 0.001
 """Aim this far behind the turn: append times are whole milliseconds."""
 
-FORGET_S = 60.0
-"""A fast round trip is believed for this long: clocks drift apart."""
+DRIFT = 0.0002
+"""Two clocks drift apart by less than this (200 ppm): knowledge widens so fast as it grows old."""
 
 
 @dataclass(slots=True)
@@ -24,25 +24,27 @@ class Phase:
     """
 
     offset_s: float | None = None
-    _spread_s: float = 0.0
+    _low_s: float = 0.0
+    _high_s: float = 0.0
     _learned_s: float = 0.0
 
     def observe(self, sent_s: float, acked_s: float, append_ms: int) -> None:
         """Learn from one delivery report: the broker showed ``append_ms`` between ``sent_s`` and ``acked_s``.
 
-        The offset lies between append - acked and append - sent (+ 1 ms). The narrower the span, the better the
-        knowledge: a wide one is used only when it contradicts what is known, or when that has grown old.
+        So the offset lies between append - acked and append - sent (+ 1 ms), and where all such spans meet. A fast way
+        there bounds how early a tick can be, a fast way back how late. A span that does not meet the others says that a
+        clock was set: the others are forgotten.
         """
         append_s = append_ms / 1000
-        low, high = append_s - acked_s, append_s - sent_s + 0.001
-        known = self.offset_s
-        fits = known is not None and low <= known <= high
-        if fits and high - low >= self._spread_s and acked_s - self._learned_s < FORGET_S:
-            return
+        low_s, high_s = append_s - acked_s, append_s - sent_s + 0.001
+        if self.offset_s is not None:
+            drift_s = (acked_s - self._learned_s) * DRIFT
+            known_low_s, known_high_s = self._low_s - drift_s, self._high_s + drift_s
+            if max(low_s, known_low_s) <= min(high_s, known_high_s):
+                low_s, high_s = max(low_s, known_low_s), min(high_s, known_high_s)
+        self._low_s, self._high_s, self._learned_s = low_s, high_s, acked_s
         # The broker stamps a record before it waits for replicas, so nearer to the sending: two thirds up the span.
-        self.offset_s = low + (high - low) * 2 / 3
-        self._spread_s = high - low
-        self._learned_s = acked_s
+        self.offset_s = low_s + (high_s - low_s) * 2 / 3
 
     def next_turn(self, now_s: float) -> float:
         """Monotonic time just after the broker's next second begins; ``now_s`` if nothing is known yet."""

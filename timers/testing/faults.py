@@ -12,6 +12,7 @@ REQUEST_LOST = "request lost"
 """The next commit times out and was not done."""
 REPLY_LOST = "reply lost"
 """The next commit times out and was done."""
+ALL = (UNREACHABLE, REFUSED, REQUEST_LOST, REPLY_LOST)
 
 
 class Crashed(Exception):

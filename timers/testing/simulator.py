@@ -26,8 +26,6 @@ from timers.testing.log import SimLog, TopicPartition
 from timers.testing.worker import SOUND, Parts, SimWorker
 from timers.testing.workload import TARGETS, Workload
 
-FAULTS = (f.UNREACHABLE, f.REFUSED, f.REQUEST_LOST, f.REPLY_LOST, "crash", "crash", "crash before a commit")
-
 SETTLE_ROUNDS = 400
 """Seconds that may pass at the end until everything due is out; retries double their distance."""
 
@@ -60,13 +58,7 @@ class Simulator:
         worker: what a worker is.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        steps: int = 150,
-        parts: Parts = SOUND,
-        worker: type[SimWorker] = SimWorker,
-    ) -> None:
+    def __init__(self, seed: int, steps: int = 150, parts: Parts = SOUND, worker: type[SimWorker] = SimWorker) -> None:
         self.seed = seed
         self.history: list[str] = []
         self._random = random = Random(seed)
@@ -77,9 +69,8 @@ class Simulator:
         self.clock.advance_ms(random.randrange(1000))
         self.log = SimLog(self.clock, partitions=random.choice([1, 1, 2]))
         self.log.missing.add("missing")
-        partitions = range(self.log.partitions)
         topics = (self._settings.request_topic, self._settings.retry_topic)
-        self.machines: list[TopicPartition] = [(topic, partition) for topic in topics for partition in partitions]
+        self.machines: list[TopicPartition] = [(t, p) for t in topics for p in range(self.log.partitions)]
         self.checkers = Checkers(self.log, self._settings, self.machines)
         self._workload = Workload(random, self.log, self._settings.request_topic)
         self.workers = [
@@ -108,7 +99,7 @@ class Simulator:
             (self._flap, 1),
             (self._target, 2),
         ]
-        # Each life has a character: some things happen often in it, some never. An even mixture of everything would
+        # Each life has a character: some things happen often in it, some seldom. An even mixture of everything would
         # rarely bring about what takes three of the same thing in a row.
         self._actions = [action for action, _ in actions]
         self._weights = [weight * random.choice([0.2, 1, 1, 3, 6]) for _, weight in actions]
@@ -132,8 +123,6 @@ class Simulator:
                 self.history.append(f"{self.clock.now_ms} {action.__name__.strip('_')}: {action()}")
                 self.checkers.check()
             self._settle()
-        except SimulationFailed:
-            raise
         except Exception as error:
             raise SimulationFailed(self.seed, self.history, error) from error
 
@@ -141,10 +130,10 @@ class Simulator:
 
     def _work(self) -> str:
         """One machine of one worker does something; zombies too."""
-        workers = [worker for worker in self.workers if worker.runners]
-        if not workers:
+        busy = [worker for worker in self.workers if worker.runners]
+        if not busy:
             return self._restart()
-        worker = self._random.choice(workers)
+        worker = self._random.choice(busy)
         return self._work_on(worker, self._machine(list(worker.runners)))
 
     def _work_on(self, worker: SimWorker, name: TopicPartition) -> str:
@@ -237,7 +226,7 @@ class Simulator:
 
     def _arm(self) -> str:
         worker = self._victim()
-        fault = self._random.choice(FAULTS)
+        fault = self._random.choice([*f.ALL, "crash", "crash", "crash before a commit"])
         if fault == "crash":
             worker.faults.crash_after(self._random.randint(0, 12))
         elif fault == "crash before a commit":

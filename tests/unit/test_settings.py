@@ -1,0 +1,132 @@
+"""Settings: every wrong value stops the start with one sentence that names variable, value and expected form."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from timers.errors import SettingsError
+from timers.settings import Setting, Settings, default_worker_id, describe
+
+ALL: list[Setting] = [entry.metadata["setting"] for entry in fields(Settings)]
+BROKERS = {"TIMERS_BROKERS": "broker:9092"}
+
+WRONG = [
+    ("TIMERS_BROKERS", "localhost", "host:port"),
+    ("TIMERS_BROKERS", ":9092", "host:port"),
+    ("TIMERS_BROKERS", "a:1,b", "host:port"),
+    ("TIMERS_BROKERS", "a:65536", "ports 1 to 65535"),
+    ("TIMERS_BROKERS", "a:0", "ports 1 to 65535"),
+    ("TIMERS_BROKERS", "a:９０９２", "host:port"),
+    ("TIMERS_APP_ID", "my app", "letters, digits"),
+    ("TIMERS_APP_ID", "ä", "letters, digits"),
+    ("TIMERS_APP_ID", "x" * 201, "1 to 200"),
+    ("TIMERS_WORKER_ID", "a/b", "letters, digits"),
+    ("TIMERS_DATA_DIR", __file__, "a directory"),
+    ("TIMERS_WEB_PORT", "0", "between 1 and 65535"),
+    ("TIMERS_WEB_PORT", "http", "try 6066"),
+    ("TIMERS_WEB_BIND", "a b", "host name or address"),
+    ("TIMERS_WEB_BIND", "http://x", "host name or address"),
+    ("TIMERS_PARTITIONS", "0", "between 1 and 10000"),
+    ("TIMERS_PARTITIONS", "4.0", "a whole number"),
+    ("TIMERS_PARTITIONS", "+4", "a whole number"),
+    ("TIMERS_PARTITIONS", " 4", "a whole number"),
+    ("TIMERS_PARTITIONS", "４", "a whole number"),
+    ("TIMERS_PARTITIONS", "1_0", "a whole number"),
+    ("TIMERS_PARTITIONS", "9" * 5000, "a whole number"),
+    ("TIMERS_REPLICATION", "-1", "between 0 and 100"),
+    ("TIMERS_REQUEST_TOPIC", "a/b", "legal topic name"),
+    ("TIMERS_OSCILLATOR_TOPIC", "..", "legal topic name"),
+    ("TIMERS_DEAD_LETTER_TOPIC", "x" * 250, "legal topic name"),
+    ("TIMERS_SESSION_TIMEOUT_S", "5", "between 6 and 1800"),
+    ("TIMERS_SESSION_TIMEOUT_S", "10s", "a whole number"),
+    ("TIMERS_CREATE_TARGET_TOPICS", "yes", "0 or 1"),
+    ("TIMERS_MAX_REQUEST_BYTES", "1023", "between 1024"),
+    ("TIMERS_CHUNK_TIMERS", "99", "between 100"),
+    ("TIMERS_CHUNK_BYTES", "1e6", "a whole number"),
+    ("TIMERS_RETRY_ATTEMPTS", "0", "between 1 and 1000"),
+    ("TIMERS_ACCEPT_LOSS", "timer-request 0", "topic/partition"),
+    ("TIMERS_CLOCK_OFFSET", "soon", "a number of seconds"),
+    ("TIMERS_CLOCK_OFFSET", "nan", "a number of seconds"),
+    ("TIMERS_CLOCK_OFFSET", "inf", "a number of seconds"),
+]
+
+
+@pytest.mark.parametrize(("env", "value", "expected"), WRONG)
+def test_a_wrong_value_is_named(env: str, value: str, expected: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(expected)) as error:
+        Settings.load(BROKERS | {env: value})
+    assert str(error.value).startswith(f"{env}={value!r} is not ")
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
+
+
+def test_every_setting_has_a_wrong_value_above() -> None:
+    assert {env for env, _, _ in WRONG} == {setting.env for setting in ALL}
+
+
+@pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.env)
+def test_every_setting_says_what_it_is_for(setting: Setting) -> None:
+    assert re.fullmatch(r"TIMERS_[A-Z]+(_[A-Z]+)*", setting.env)
+    assert len(setting.why) > 20
+    assert setting.why.endswith(".")
+
+
+def test_no_two_settings_share_a_variable() -> None:
+    assert len({setting.env for setting in ALL}) == len(ALL)
+
+
+@pytest.mark.parametrize(
+    ("environ", "attribute", "value"),
+    [
+        ({"TIMERS_BROKERS": "a:1, b.example:65535"}, "brokers", "a:1,b.example:65535"),
+        ({"TIMERS_BROKERS": "[::1]:9092"}, "brokers", "[::1]:9092"),
+        ({"TIMERS_APP_ID": "-._x9"}, "app_id", "-._x9"),
+        ({"TIMERS_DATA_DIR": "/nowhere/yet"}, "data_dir", Path("/nowhere/yet")),
+        ({"TIMERS_PARTITIONS": "007"}, "partitions", 7),
+        ({"TIMERS_CREATE_TARGET_TOPICS": "1"}, "create_target_topics", True),
+        ({"TIMERS_CLOCK_OFFSET": "-3600.5"}, "clock_offset_s", -3600.5),
+        ({"TIMERS_PARTITIONS": ""}, "partitions", 4),
+    ],
+)
+def test_a_good_value_is_read(environ: dict[str, str], attribute: str, value: object) -> None:
+    assert getattr(Settings.load(BROKERS | environ), attribute) == value
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"TIMERS_REQUEST_TOPIC": "x", "TIMERS_OSCILLATOR_TOPIC": "x"},
+        {"TIMERS_DEAD_LETTER_TOPIC": "timer-request"},
+        {"TIMERS_REQUEST_TOPIC": "timers-progress"},
+        {"TIMERS_APP_ID": "mine", "TIMERS_DEAD_LETTER_TOPIC": "mine-timer-retry"},
+    ],
+)
+def test_two_topics_may_not_be_one(environ: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match="give each its own name"):
+        Settings.load(BROKERS | environ)
+
+
+def test_internal_topics_follow_the_app_id() -> None:
+    settings = Settings.load(BROKERS | {"TIMERS_APP_ID": "mine"})
+    assert (settings.progress_topic, settings.retry_topic) == ("mine-progress", "mine-timer-retry")
+
+
+def test_the_worker_id_follows_the_web_port_unless_it_was_given() -> None:
+    unset = Settings.load(BROKERS | {"TIMERS_WEB_PORT": "7000"})
+    assert unset.worker_id == default_worker_id(7000)
+    assert unset.on_port(7001).worker_id == default_worker_id(7001) != unset.worker_id
+    given = Settings.load(BROKERS | {"TIMERS_WORKER_ID": "ada"})
+    assert (given.on_port(7001).worker_id, given.on_port(7001).web_port) == ("ada", 7001)
+
+
+def test_describe_says_where_each_value_comes_from() -> None:
+    environ = BROKERS | {"TIMERS_PARTITIONS": "9"}
+    shown = {setting.env: (text, given) for setting, text, given in describe(Settings.load(environ), environ)}
+    assert shown["TIMERS_PARTITIONS"] == ("9", True)
+    assert shown["TIMERS_REPLICATION"] == ("0", False)
+    assert shown["TIMERS_CREATE_TARGET_TOPICS"] == ("0", False)
+    assert len(shown) == len(ALL)

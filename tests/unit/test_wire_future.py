@@ -1,0 +1,174 @@
+"""The native door by example: what is accepted, and with which code and sentence the rest is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from timers.core.timer import Origin
+from timers.v1.future_pb2 import Future
+from timers.wire import future
+
+GOOD = future.encode("orders", "k", b"v")
+
+
+def record(key: bytes | None, value: bytes | None = GOOD, headers: Any = (), offset: int = 0) -> Any:
+    return SimpleNamespace(offset=offset, key=key, value=value, headers=headers)
+
+
+def rejection(key: bytes | None, value: bytes | None = GOOD, max_request_bytes: int = 1000) -> tuple[str, str]:
+    decoded = future.decode([record(key, value)], max_request_bytes)
+    assert decoded.rows == {}
+    [rejected] = decoded.rejected
+    assert (rejected.key, rejected.value) == (key, value)
+    return rejected.code, rejected.message
+
+
+@pytest.mark.parametrize(
+    ("key", "due_s"),
+    [(b"0", 0), (b"7", 7), (b"007", 7), (b"1700000000", 1_700_000_000), (b"99999999999", 99_999_999_999)],
+)
+def test_a_key_of_1_to_11_digits_is_a_due_second(key: bytes, due_s: int) -> None:
+    assert future.decode([record(key)], 1000).rows == {due_s: [(0, "orders", "k", b"v", None, None)]}
+
+
+@pytest.mark.parametrize(
+    ("key", "code"),
+    [
+        (None, "key-missing"),
+        (b"", "key-not-a-number"),
+        (b"soon", "key-not-a-number"),
+        ("１２".encode(), "key-not-a-number"),
+        ("²".encode(), "key-not-a-number"),
+        (b"+5", "key-not-a-number"),
+        (b" 5", "key-not-a-number"),
+        (b"5\n", "key-not-a-number"),
+        (b"5_0", "key-not-a-number"),
+        (b"5.0", "key-not-a-number"),
+        (b"0x5", "key-not-a-number"),
+        (b"5\x00", "key-not-a-number"),
+        (b"\xff\xfe", "key-not-a-number"),
+        (b"1" * 15, "key-not-a-number"),
+        (b"9" * 100_000, "key-not-a-number"),
+        (b"-5", "key-negative"),
+        (b"-1700000000000", "key-negative"),
+        (b"--5", "key-not-a-number"),
+        (b"-", "key-not-a-number"),
+        (b"1" * 12, "key-in-milliseconds"),
+        (b"1700000000000", "key-in-milliseconds"),
+        (b"9" * 14, "key-in-milliseconds"),
+    ],
+)
+def test_any_other_key_is_refused(key: bytes | None, code: str) -> None:
+    found, message = rejection(key)
+    assert found == code
+    assert len(message) < 200, "a sentence, not the whole key"
+
+
+def test_milliseconds_are_refused_with_the_seconds_rounded_up() -> None:
+    assert rejection(b"1700000000000")[1].endswith("in seconds it is 1700000000")
+    assert rejection(b"1700000000001")[1].endswith("in seconds it is 1700000001")
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (None, "value-missing"),
+        (b"\xff\xff", "value-not-a-future"),
+        (b'{"callBackTopic": "orders"}', "value-not-a-future"),
+        (b"\x0a\x02\xff\xff", "value-not-a-future"),  # a topic that is not UTF-8
+        (future.encode("orders", "k", bytes(1000)), "value-too-large"),
+        (b"", "topic-missing"),
+        (future.encode("", "k", b"v"), "topic-missing"),
+        (future.encode("no topic", "k", b"v"), "topic-invalid"),
+        (future.encode(".", "k", b"v"), "topic-invalid"),
+        (future.encode("..", "k", b"v"), "topic-invalid"),
+        (future.encode("x" * 250, "k", b"v"), "topic-invalid"),
+        (future.encode("topic\n", "k", b"v"), "topic-invalid"),
+    ],
+)
+def test_a_value_that_is_no_request_is_refused(value: bytes | None, code: str) -> None:
+    assert rejection(b"5", value)[0] == code
+
+
+def test_the_limit_is_named_and_inclusive() -> None:
+    value = future.encode("orders", "k", bytes(50))
+    assert future.decode([record(b"5", value)], len(value)).rejected == []
+    code, message = rejection(b"5", value, len(value) - 1)
+    assert code == "value-too-large"
+    assert f"TIMERS_MAX_REQUEST_BYTES={len(value) - 1}" in message
+
+
+def test_a_record_after_a_good_one_of_its_second_is_judged_as_strictly() -> None:
+    """The second record of a due second and topic takes a shorter way through the code."""
+    records = [
+        record(b"5", GOOD, offset=0),
+        record(b"5", future.encode("orders", "k", bytes(1000)), offset=1),
+        record(b"5", future.encode("no topic", "", b""), offset=2),
+        record(b"5", b"\xff", offset=3),
+        record(b"5", None, offset=4),
+        record(b"5", GOOD, offset=5),
+    ]
+    decoded = future.decode(records, 1000)
+    assert [row[0] for row in decoded.rows[5]] == [0, 5]
+    assert [(entry.offset, entry.code) for entry in decoded.rejected] == [
+        (1, "value-too-large"),
+        (2, "topic-invalid"),
+        (3, "value-not-a-future"),
+        (4, "value-missing"),
+    ]
+
+
+def test_one_second_written_two_ways_is_one_second_in_offset_order() -> None:
+    records = [record(b"7", offset=0), record(b"07", offset=1), record(b"7", offset=2), record(b"007", offset=3)]
+    assert [row[0] for row in future.decode(records, 1000).rows[7]] == [0, 1, 2, 3]
+
+
+def test_headers_travel_in_order_but_for_ours() -> None:
+    sent = [("a", b"1"), ("timer-id", b"forged"), ("a", None), ("timer-", b""), ("Timer-x", b"\xff"), ("", b"")]
+    [row] = future.decode([record(b"5", headers=sent)], 1000).rows[5]
+    assert row[4] == [("a", b"1"), ("a", None), ("Timer-x", b"\xff"), ("", b"")]
+
+
+@pytest.mark.parametrize("headers", [None, (), [("timer-due", b"1")]])
+def test_no_headers_are_none(headers: Any) -> None:
+    [row] = future.decode([record(b"5", headers=headers)], 1000).rows[5]
+    assert row[4] is None
+
+
+def test_absent_fields_are_empty_never_null() -> None:
+    [row] = future.decode([record(b"5", Future(callBackTopic="t").SerializeToString())], 1000).rows[5]
+    assert row[1:4] == ("t", "", b"")
+
+
+def test_unknown_fields_of_a_later_version_do_no_harm() -> None:
+    later = GOOD + b"\x92\x3f\x03abc"  # field 1010, length-delimited
+    assert future.decode([record(b"5", later)], 1000).rows[5][0][1] == "orders"
+
+
+# ---- the retry topic ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        None,
+        [],
+        [("timer-id", b"t/0/1"), ("timer-due", b"5")],
+        [("timer-id", b"t/0/1"), ("timer-due", b"5"), ("timer-attempt", b"many")],
+        [("timer-id", b"\xff"), ("timer-due", b"5"), ("timer-attempt", b"1")],
+        [("timer-id", None), ("timer-due", b"5"), ("timer-attempt", b"1")],
+    ],
+)
+def test_a_retry_that_we_did_not_write_is_refused(headers: Any) -> None:
+    decoded = future.decode_retry([record(b"5", GOOD, headers)], 1000)
+    assert decoded.rows == {}
+    assert [entry.code for entry in decoded.rejected] == ["retry-headers-missing"]
+
+
+def test_a_retry_remembers_where_it_came_from() -> None:
+    value, headers = future.encode_retry("orders", "k", b"v", [("a", None)], Origin("timer-request/3/9", 5, 2))
+    [row] = future.decode_retry([record(b"60", value, headers)], 1000).rows[60]
+    assert row == (0, "orders", "k", b"v", [("a", None)], Origin("timer-request/3/9", 5, 2))

@@ -1,0 +1,71 @@
+"""Dead letters, progress records and names by example."""
+
+from __future__ import annotations
+
+import pytest
+
+from timers.core.keys import MAX_OFFSET, NEVER
+from timers.core.progress import Progress, SettingChange
+from timers.core.timer import Rejected
+from timers.errors import LogMismatch
+from timers.v1 import progress_pb2
+from timers.wire import dead_letter, progress, topics
+
+TOPIC_ID = b"0123456789abcdef"
+
+
+def test_a_dead_letter_that_does_not_fit_is_a_stub_with_code_and_source() -> None:
+    rejected = Rejected(7, "value-too-large", "too large", b"5", bytes(5000), [("a", b"1")])
+    whole = dead_letter.encode(rejected, "timer-request/0/7", 10_000)
+    assert (whole.key, whole.value, whole.headers[0]) == (b"5", bytes(5000), ("a", b"1"))
+    stub = dead_letter.encode(rejected, "timer-request/0/7", 5000)
+    assert (stub.key, stub.value) == (None, None)
+    assert dict(stub.headers) == {
+        "timer-error": b"value-too-large",
+        "timer-error-message": b"too large",
+        "timer-source": b"timer-request/0/7",
+    }
+
+
+def test_progress_before_anything_fired_differs_from_second_zero() -> None:
+    assert progress.decode(progress.encode(Progress(5), TOPIC_ID))[0].fired_through == NEVER
+    fired = Progress(5, (0, 0))
+    assert progress.decode(progress.encode(fired, TOPIC_ID))[0].fired_through == (0, 0)
+    whole = Progress(5, (7, MAX_OFFSET))
+    assert progress.decode(progress.encode(whole, TOPIC_ID))[0].fired_through == (7, MAX_OFFSET)
+
+
+def test_a_progress_of_another_version_is_refused() -> None:
+    later = progress_pb2.Progress(version=2, topic_id=TOPIC_ID, next_offset=5).SerializeToString()
+    with pytest.raises(LogMismatch, match="has version 2, this build reads 1"):
+        progress.decode(later)
+
+
+@pytest.mark.parametrize("value", [b"\xff\xff", b"hello"])
+def test_bytes_that_are_no_progress_are_refused(value: bytes) -> None:
+    with pytest.raises(LogMismatch, match="cannot be read"):
+        progress.decode(value)
+
+
+def test_the_history_of_a_setting_answers_for_every_offset() -> None:
+    said = Progress(10).with_setting("a", 1)
+    assert said.with_setting("a", 1) is said
+    later = Progress(20, settings=said.settings).with_setting("b", 7).with_setting("a", 2)
+    assert later.settings == (SettingChange("a", 10, 1), SettingChange("b", 20, 7), SettingChange("a", 20, 2))
+    assert [later.setting_at("a", offset, 99) for offset in (9, 10, 19, 20, 1000)] == [99, 1, 1, 2, 2]
+    assert later.boundaries(0, 100) == [10, 20]
+    assert later.boundaries(10, 20) == []
+
+
+def test_names_on_the_wire() -> None:
+    """These are formats: a change here needs a version."""
+    assert progress.encode_key("timer-request", 3) == b"timer-request/3"
+    assert topics.source("timer-request", 3, 42) == "timer-request/3/42"
+    assert topics.progress("app") == "app-progress"
+    assert topics.retry("app") == "app-timer-retry"
+    assert topics.transactional_id("app", "timer-request", 3) == "app-timer-request-3"
+    assert (topics.REQUEST, topics.OSCILLATOR, topics.DEAD_LETTER) == (
+        "timer-request",
+        "oscillator",
+        "timer-dead-letter",
+    )

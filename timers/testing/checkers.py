@@ -224,6 +224,9 @@ class Checkers:
     def _exactly_once(self, machine: TopicPartition, log: MachineLog) -> None:
         """Each request has the outcomes that the committed progress says, no more and no fewer."""
         next_offset, fired_through = log.progress.next_offset, log.progress.fired_through
+        copied = self._log.group_offsets.get((self._settings.app_id, machine), 0)
+        if copied != next_offset:
+            raise Violation(f"the group's offset of {machine} is {copied}, its progress says {next_offset}")
         for offset, request in log.requests.items():
             over = offset < next_offset and (request.key is None or request.key <= fired_through)
             outcomes = self._outcomes(request)

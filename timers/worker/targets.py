@@ -22,8 +22,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from timers.settings import Settings
 from timers.worker.kafka import librdkafka
 
-KNOWN_FOR_S = 1.0
-"""What was heard of all topics holds this long for names that were not among them."""
+UNKNOWN_FOR_S = 1.0
+"""A name that was looked for and not found is looked for again after this long: a flood for it costs little."""
+
+MAX_UNKNOWN = 10_000
+"""So many of them are remembered."""
 
 QUARANTINE_S = 30.0
 MAX_QUARANTINE_S = 600.0
@@ -50,7 +53,8 @@ class Targets:
         self._lock = threading.Lock()
         self._own = frozenset(partitions)
         self._known: dict[str, int] = dict(partitions)
-        self._known_until = 0.0
+        self._unknown: dict[str, float] = {}
+        self._fresh = False
         self._refresh_at = monotonic() + REFRESH_S
         self._quarantined: dict[str, tuple[float, str]] = {}
         self._strikes: dict[str, int] = {}
@@ -90,7 +94,8 @@ class Targets:
             self.usable.pop(topic, None)
             self.max_message_bytes.pop(topic, None)
             self._known.pop(topic, None)
-            self._known_until = 0.0
+            self._unknown.pop(topic, None)
+            self._fresh = False
 
     def exists(self, topic: str) -> bool:
         """Whether ``topic`` is there, creating it if the settings say so.
@@ -101,13 +106,18 @@ class Targets:
         if topic in self.usable:
             return True
         with self._lock:
-            if topic not in self._known:
-                self._look(KNOWN_FOR_S)
+            if topic not in self._known and self._unknown.get(topic, 0.0) < monotonic():
+                # Only what was heard since this transaction began says that a topic is not there: a timer that was
+                # asked for after its topic was made must find it. So a flood of names costs one look a transaction.
+                if not self._fresh:
+                    self._look()
+                if topic not in self._known:
+                    self._note_unknown(topic)
             if topic not in self._known and self._settings.create_target_topics:
                 self._create(topic)
-                self._look(0.0)
+                self._look()
                 if topic not in self._known:  # the broker that was asked has not heard of it yet
-                    self._quarantined[topic] = (monotonic() + KNOWN_FOR_S, f"{topic}: was created just now")
+                    self._quarantined[topic] = (monotonic() + UNKNOWN_FOR_S, f"{topic}: was created just now")
                     return True
             if topic in self._known and topic not in self._quarantined and topic not in self.max_message_bytes:
                 self.usable[topic] = self._known[topic]
@@ -121,32 +131,39 @@ class Targets:
         """Which of ``topics`` are not there any more; none if the brokers do not answer."""
         try:
             with self._lock:
-                self._look(0.0)
+                self._look()
         except KafkaException:
             return set()
         return {topic for topic in topics if topic not in self._known}
 
     def refresh(self) -> None:
-        """Ask again now and then: topics get more partitions. What was known stays if nobody answers."""
+        """Say that a transaction begins; ask again now and then, since topics get more partitions.
+
+        What was known stays if nobody answers.
+        """
+        self._fresh = False
         if monotonic() < self._refresh_at:
             return
         self._refresh_at = monotonic() + REFRESH_S
         with contextlib.suppress(KafkaException), self._lock:
-            self._look(0.0)
+            self._look()
             self.usable = {topic: self._known[topic] for topic in self.usable if topic in self._known}
             self._strikes.clear()
 
-    def _look(self, good_for_s: float) -> None:
-        """Learn of all topics at once; with ``good_for_s``, a flood of names costs one request in that time."""
-        if good_for_s and monotonic() < self._known_until:
-            return
+    def _look(self) -> None:
+        """Learn of all topics at once."""
         # All topics: asking for one by name would create it on brokers that allow it.
         found = self._admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics
         self._known = {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
         for name, topic in found.items():
             if any(partition.leader == -1 for partition in topic.partitions.values()):
-                self._quarantined[name] = (monotonic() + KNOWN_FOR_S, f"{name}: a partition has no leader")
-        self._known_until = monotonic() + KNOWN_FOR_S
+                self._quarantined[name] = (monotonic() + UNKNOWN_FOR_S, f"{name}: a partition has no leader")
+        self._fresh = True
+
+    def _note_unknown(self, topic: str) -> None:
+        if len(self._unknown) >= MAX_UNKNOWN:
+            self._unknown.clear()
+        self._unknown[topic] = monotonic() + UNKNOWN_FOR_S
 
     def _create(self, topic: str) -> None:
         future = self._admin.create_topics([NewTopic(topic, -1, -1)], operation_timeout=ADMIN_TIMEOUT_S)[topic]

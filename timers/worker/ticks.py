@@ -81,12 +81,8 @@ class TickReader(Service):
                 await consumer.stop()
 
     async def _count(self, records: dict[TopicPartition, list[Any]]) -> None:
-        times = [
-            record.timestamp
-            for batch in records.values()
-            for record in batch
-            if record.timestamp_type == LOG_APPEND_TIME
-        ]
+        # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
+        times = [batch[-1].timestamp for batch in records.values() if batch[-1].timestamp_type == LOG_APPEND_TIME]
         if not times:
             if records:
                 logger.error(

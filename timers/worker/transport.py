@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
+from time import monotonic
 from typing import Any, ClassVar
 
 import aiokafka
@@ -32,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 MAX_FETCH_BYTES = 512 * 1024
 """Most bytes that one fetch brings of one partition, give or take one batch. Larger did not recover faster."""
+
+SAY_AGAIN_S = 1.0
+"""Where a quiet partition stands is said this often: had its last fetch been dropped, its machine would notice."""
 
 ASSIGN_TIMEOUT_S = 80.0
 
@@ -55,6 +59,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._read_to: dict[Any, int] = {}
+        self._said_at: dict[Any, float] = {}
 
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         records.install()
@@ -103,13 +108,18 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         subscription = consumer._subscription.subscription
         if subscription is None or subscription.assignment is None:
             return fetched
+        now = monotonic()
         for tp, read_to in self._read_to.items():
             if tp not in subscription.assignment.tps:
                 continue
             state = subscription.assignment.state_value(tp)
-            if state.has_valid_position and state.position != read_to:
+            if not state.has_valid_position:
+                continue
+            quiet = tp in active_partitions and read_to > 0 and now > self._said_at.get(tp, 0.0) + SAY_AGAIN_S
+            if state.position != read_to or quiet:
                 fetched[tp] = Fetched(read_to, state.position, fetched_records.get(tp, ()))
                 self._read_to[tp] = state.position
+                self._said_at[tp] = now
         return fetched
 
     async def _seek_wait(self, consumer: Any, partitions: Mapping[TP, int]) -> None:

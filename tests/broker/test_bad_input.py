@@ -129,6 +129,14 @@ def test_the_timers_behind_bad_ones_fire_on_time(sent: dict[str, Sent], fired_be
     assert all(fired_behind[each.behind.source].lag_ms < MAX_LAG_MS for each in sent.values())
 
 
+def test_a_topic_made_a_moment_before_its_timer_is_due_is_known(running: System) -> None:
+    """Even right after another name was looked for, and not found."""
+    (unknown,) = running.send(Request("no-such-topic-either", 1))
+    await_letters(running, {unknown.source})
+    (request,) = running.send(Request(running.target(), 1))
+    assert running.fired([request])
+
+
 def test_a_callback_too_large_for_its_topic_spares_the_small_ones(running: System) -> None:
     narrow = running.target(max_message_bytes="2000")
     other = running.target()

@@ -241,9 +241,10 @@ def _parts(rows: list[Row]) -> Iterator[list[Row]]:
     part: list[Row] = []
     size = 0
     for row in rows:
-        if part and (len(part) == GROUP_ROWS or size + bytes_of([row]) > GROUP_BYTES):
+        row_size = bytes_of([row])
+        if part and (len(part) == GROUP_ROWS or size + row_size > GROUP_BYTES):
             yield part
             part, size = [], 0
         part.append(row)
-        size += bytes_of([row])
+        size += row_size
     yield part

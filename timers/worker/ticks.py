@@ -47,11 +47,6 @@ class TickReader(Service):
         """Seconds since a tick last moved time."""
         return monotonic() - self._counted_at
 
-    @property
-    def newest_ms(self) -> int:
-        """Append time of the newest tick, epoch milliseconds; 0 before the first."""
-        return self._newest_ms
-
     @Service.task
     async def _read(self) -> None:
         while not self.should_stop:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.system import System
+
+from tests.harness.system import System
 
 
 @pytest.fixture(scope="session")

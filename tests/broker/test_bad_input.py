@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from harness.patience import DEADLINE_S, due_in
-from harness.records import Headers, Reader, Record, Request
-from harness.system import MAX_LAG_MS, PARTITIONS, System
 
+from tests.harness.patience import DEADLINE_S, due_in
+from tests.harness.records import Headers, Reader, Record, Request
+from tests.harness.system import MAX_LAG_MS, PARTITIONS, System
 from timers.wire import future
 
 pytestmark = pytest.mark.broker

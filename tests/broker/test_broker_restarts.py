@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from harness.patience import DEADLINE_S, due_in, wait_until
-from harness.system import PARTITIONS, System, timers
 
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
+from tests.harness.system import PARTITIONS, System, timers
 from timers.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker

@@ -6,10 +6,11 @@ import re
 import shutil
 
 import pytest
-from harness.patience import due_in
-from harness.records import Request
-from harness.system import MAX_LAG_MS, PARTITIONS, System, timers
-from harness.worker import READY
+
+from tests.harness.patience import due_in
+from tests.harness.records import Request
+from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
+from tests.harness.worker import READY
 
 pytestmark = pytest.mark.broker
 

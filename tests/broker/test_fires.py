@@ -6,9 +6,10 @@ import time
 
 import pytest
 from confluent_kafka import Producer
-from harness.patience import DEADLINE_S, due_in, wait_until
-from harness.records import CLIENT, Record, Request
-from harness.system import MAX_LAG_MS, System, soon, timers
+
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
+from tests.harness.records import CLIENT, Record, Request
+from tests.harness.system import MAX_LAG_MS, System, soon, timers
 
 pytestmark = pytest.mark.broker
 

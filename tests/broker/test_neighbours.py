@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 import pytest
-from harness.patience import due_in
-from harness.records import Request
-from harness.system import MAX_LAG_MS, System, timers
+
+from tests.harness.patience import due_in
+from tests.harness.records import Request
+from tests.harness.system import MAX_LAG_MS, System, timers
 
 pytestmark = pytest.mark.broker
 

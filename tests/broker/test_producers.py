@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from harness.console import produce_by_console
-from harness.patience import DEADLINE_S, due_in
-from harness.records import Publisher, Request
-from harness.system import PARTITIONS, System, timers
+
+from tests.harness.console import produce_by_console
+from tests.harness.patience import DEADLINE_S, due_in
+from tests.harness.records import Publisher, Request
+from tests.harness.system import PARTITIONS, System, timers
 
 pytestmark = pytest.mark.broker
 

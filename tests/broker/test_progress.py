@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from harness.patience import DEADLINE_S, due_in, wait_until
-from harness.records import Request
-from harness.system import PARTITIONS, System, soon
-from harness.worker import READY
 
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
+from tests.harness.records import Request
+from tests.harness.system import PARTITIONS, System, soon
+from tests.harness.worker import READY
 from timers.core.progress import Progress
 from timers.wire import progress
 

@@ -6,9 +6,10 @@ import signal
 import time
 
 import pytest
-from harness.patience import due_in, wait_until
-from harness.system import MAX_LAG_MS, PARTITIONS, System, timers
-from harness.worker import READY
+
+from tests.harness.patience import due_in, wait_until
+from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
+from tests.harness.worker import READY
 
 pytestmark = pytest.mark.broker
 

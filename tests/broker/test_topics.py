@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
-from harness.patience import DEADLINE_S
-from harness.system import PARTITIONS, System, soon
-from harness.worker import Worker
+
+from tests.harness.patience import DEADLINE_S
+from tests.harness.system import PARTITIONS, System, soon
+from tests.harness.worker import Worker
 
 pytestmark = pytest.mark.broker
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from harness.patience import DEADLINE_S, due_in
-from harness.records import CLIENT, Publisher, Reader, Record, Request
-from harness.worker import Worker
+from tests.harness.patience import DEADLINE_S, due_in
+from tests.harness.records import CLIENT, Publisher, Reader, Record, Request
+from tests.harness.worker import Worker
 from timers.settings import Settings
 from timers.worker import topics
 
@@ -115,9 +115,11 @@ class System:
         """
         if self._fence is None:
             self._fence = self.reader(self.target())
-        fences = [Request(self._fence.topic, due_s, partition=partition) for partition in range(PARTITIONS)]
+        fences = [
+            Request(self._fence.topic, due_s, partition=partition) for partition in range(self.settings.partitions)
+        ]
         self.send(*fences)
-        fired = self._fence.take(PARTITIONS)
+        fired = self._fence.take(len(fences))
         assert {record.timer_id for record in fired} == {fence.source for fence in fences}
 
     def fired(self, requests: Iterable[Request], deadline_s: float = DEADLINE_S) -> dict[str, Record]:

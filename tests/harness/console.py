@@ -6,8 +6,8 @@ import os
 import subprocess
 from collections.abc import Iterable
 
-from harness.patience import DEADLINE_S
-from harness.records import Request
+from tests.harness.patience import DEADLINE_S
+from tests.harness.records import Request
 from timers.broker import jars, java
 
 _SEPARATOR = "|"

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.patience import DEADLINE_S, wait_until
+from tests.harness.patience import DEADLINE_S, wait_until
 from timers.broker.config import free_port
 
 READY = r"ready: (\d+) partitions, (\d+) timers pending"
 
 _COMMAND = ("faust", "-A", "timers.app", "worker", "-l", "info")
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[2]
 
 
 class Worker:

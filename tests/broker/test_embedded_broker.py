@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, ResourceType
+from harness import acls
 
 from timers.broker import EmbeddedBroker, data, jars
 from timers.broker.config import NODE_ID, free_port
@@ -154,6 +155,30 @@ def test_a_crash_keeps_data_and_address(broker: EmbeddedBroker) -> None:
     assert not broker.status().running
     assert broker.start() == address
     assert first_value(address, "kept") == b"value"
+
+
+def test_an_authorizer_by_properties_asks_who_may_do_what(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "broker", port=0, properties=acls.OPEN_AUTHORIZER) as broker:
+        address = broker.start()
+        produce(address, "free", b"1")
+        admin = AdminClient({"bootstrap.servers": address})
+        admin.create_topics([NewTopic("guarded", 1)])["guarded"].result(TIMEOUT_S)
+        rules = [
+            *acls.acl(ResourceType.TOPIC, "guarded", AclOperation.DESCRIBE),
+            *acls.acl(ResourceType.TOPIC, "guarded", AclOperation.WRITE, deny=True),
+        ]
+        codes: list[int] = []
+
+        def note(error: KafkaError | None, _: Message) -> None:
+            codes.append(error.code() if error else 0)
+
+        for change in (acls.add, acls.remove):
+            change(admin, rules)
+            producer = Producer({"bootstrap.servers": address})  # one that was refused remembers it for a while
+            producer.produce("guarded", b"1", on_delivery=note)
+            producer.produce("free", b"1", on_delivery=note)
+            assert producer.flush(TIMEOUT_S) == 0
+        assert sorted(codes) == [0, 0, 0, KafkaError.TOPIC_AUTHORIZATION_FAILED]
 
 
 def test_extra_properties_reach_the_broker_and_win(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""Brokers that ask who may do what, and the answers they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from harness.patience import DEADLINE_S, wait_until
+
+ANONYMOUS = "User:ANONYMOUS"
+"""Who everybody is on a PLAINTEXT listener."""
+
+AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
+
+OPEN_AUTHORIZER = {**AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+"""``EmbeddedBroker(directory, port=0, properties=OPEN_AUTHORIZER)``: all is allowed, until an ACL speaks of a resource;
+then only what ACLs allow is, of that resource."""
+
+
+def acl(
+    kind: ResourceType,
+    name: str,
+    *operations: AclOperation,
+    principal: str = ANONYMOUS,
+    prefixed: bool = False,
+    deny: bool = False,
+) -> list[AclBinding]:
+    """ACLs for one resource, or for all whose names begin so."""
+    pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+    verdict = AclPermissionType.DENY if deny else AclPermissionType.ALLOW
+    return [AclBinding(kind, name, pattern, principal, "*", operation, verdict) for operation in operations]
+
+
+def add(admin: AdminClient, acls: Iterable[AclBinding]) -> None:
+    """Add ACLs, and wait until the broker heeds them."""
+    wanted = list(acls)
+    for outcome in admin.create_acls(wanted).values():
+        outcome.result(DEADLINE_S)
+    wait_until(lambda: set(wanted) <= _in_force(admin), "ACLs in force")
+
+
+def remove(admin: AdminClient, acls: Iterable[AclBinding]) -> None:
+    """Take ACLs back, and wait until the broker has forgotten them."""
+    unwanted = list(acls)
+    for outcome in admin.delete_acls([_only(entry) for entry in unwanted]).values():
+        outcome.result(DEADLINE_S)
+    wait_until(lambda: not set(unwanted) & _in_force(admin), "ACLs gone")
+
+
+def _in_force(admin: AdminClient) -> set[AclBinding]:
+    every = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    return set(admin.describe_acls(every).result(DEADLINE_S))
+
+
+def _only(entry: AclBinding) -> AclBindingFilter:
+    return AclBindingFilter(
+        entry.restype,
+        entry.name,
+        entry.resource_pattern_type,
+        entry.principal,
+        entry.host,
+        entry.operation,
+        entry.permission_type,
+    )

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, ResourceType
-from harness import acls
 
+from tests.harness import acls
 from timers.broker import EmbeddedBroker, data, jars
 from timers.broker.config import NODE_ID, free_port
 from timers.broker.probe import HOST, cluster_at

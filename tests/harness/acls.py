@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from harness.patience import DEADLINE_S, wait_until
+from tests.harness.patience import DEADLINE_S, wait_until
 
 ANONYMOUS = "User:ANONYMOUS"
 """Who everybody is on a PLAINTEXT listener."""

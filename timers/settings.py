@@ -13,7 +13,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from timers import variables
 from timers.errors import SettingsError
+from timers.variables import Setting
 from timers.wire import topics
 
 FALLBACK_BROKERS = "127.0.0.1:9092"
@@ -25,85 +27,9 @@ _APP_ID = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 _WORKER_ID = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 
 
-@dataclass(frozen=True)
-class Setting:
-    """How one environment variable is read."""
-
-    env: str
-    unit: str
-    why: str
-    parse: Callable[[str, str], Any]
-    secret: bool = False
-
-
 def _setting(env: str, parse: Callable[[str, str], Any], why: str, *, default: Any = None, unit: str = "") -> Any:
     meta = {"setting": Setting(env, unit, why, parse)}
     return field(default=default, metadata=meta)
-
-
-def _wrong(env: str, value: str, expected: str) -> SettingsError:
-    return SettingsError(f"{env}={value!r} is not {expected}")
-
-
-def _whole(low: int, high: int, example: int) -> Callable[[str, str], int]:
-    def parse(env: str, value: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,18}", value) or not low <= int(value) <= high:
-            raise _wrong(env, value, f"a whole number between {low} and {high} (try {example})")
-        return int(value)
-
-    return parse
-
-
-def _flag(env: str, value: str) -> bool:
-    if value not in ("0", "1"):
-        raise _wrong(env, value, "0 or 1")
-    return value == "1"
-
-
-def _seconds(env: str, value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = float("nan")
-    if not -1e9 <= seconds <= 1e9:
-        raise _wrong(env, value, "a number of seconds, such as -3600 or 0.4")
-    return seconds
-
-
-def _matching(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], str]:
-    def parse(env: str, value: str) -> str:
-        if not pattern.fullmatch(value):
-            raise _wrong(env, value, expected)
-        return value
-
-    return parse
-
-
-def _topic(env: str, value: str) -> str:
-    if not topics.is_legal(value):
-        raise _wrong(env, value, "a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - (but not '.' or '..')")
-    return value
-
-
-def _brokers(env: str, value: str) -> str:
-    for address in value.split(","):
-        host, _, port = address.strip().rpartition(":")
-        if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
-            raise _wrong(env, value, "host:port[,host:port...] with ports 1 to 65535 (try 127.0.0.1:9092)")
-    return ",".join(address.strip() for address in value.split(","))
-
-
-def _path(env: str, value: str) -> Path:
-    path = Path(value).expanduser()
-    if path.exists() and not path.is_dir():
-        raise _wrong(env, value, "a directory: a file is in its place")
-    return path
-
-
-def _bind(env: str, value: str) -> str:
-    if not value or re.search(r"[\s/]", value):
-        raise _wrong(env, value, "a host name or address to listen on (try 127.0.0.1)")
-    return value
 
 
 def project_dir() -> Path:
@@ -137,67 +63,70 @@ class Settings:
 
     brokers: str = _setting(
         "TIMERS_BROKERS",
-        _brokers,
+        variables.brokers,
         "Kafka bootstrap servers. Unset: this project's running embedded broker, else 127.0.0.1:9092.",
         default="",
         unit="host:port,...",
     )
     app_id: str = _setting(
         "TIMERS_APP_ID",
-        _matching(_APP_ID, "1 to 200 letters, digits, '.', '_' or '-'"),
+        variables.matching(_APP_ID, "1 to 200 letters, digits, '.', '_' or '-'"),
         "Consumer group id, prefix of transactional ids and of internal topics. Systems on one cluster differ here.",
         default="timers",
     )
     worker_id: str = _setting(
         "TIMERS_WORKER_ID",
-        _matching(_WORKER_ID, "1 to 200 letters, digits, '.', '_' or '-'"),
+        variables.matching(_WORKER_ID, "1 to 200 letters, digits, '.', '_' or '-'"),
         "Static group membership: a restarted worker takes its partitions back without a rebalance. "
         "Unset: host name and web port, so workers on one machine differ and a wiped disk keeps its id.",
         default="",
     )
     data_dir: Path = _setting(
         "TIMERS_DATA_DIR",
-        _path,
+        variables.directory,
         "Where the stores live. A cache of the request log: safe to lose. May hold files that are not ours.",
         default=Path(),
     )
     web_port: int = _setting(
         "TIMERS_WEB_PORT",
-        _whole(1, 65535, 6066),
+        variables.whole(1, 65535, 6066),
         "Port of the worker's only listener; the same as Faust's --web-port. One for each worker on a machine.",
         default=6066,
         unit="port",
     )
     web_bind: str = _setting(
         "TIMERS_WEB_BIND",
-        _bind,
+        variables.bind,
         "Address that the web port binds to; localhost unless you open it.",
         default="127.0.0.1",
     )
     partitions: int = _setting(
         "TIMERS_PARTITIONS",
-        _whole(1, 10_000, 4),
+        variables.whole(1, 10_000, 4),
         "Partitions of the topics that the worker creates. More of them spread over more workers.",
         default=4,
     )
     replication: int = _setting(
         "TIMERS_REPLICATION",
-        _whole(0, 100, 3),
+        variables.whole(0, 100, 3),
         "Replication factor of the topics that the worker creates; 0 takes the broker's default.",
         default=0,
     )
     request_topic: str = _setting(
-        "TIMERS_REQUEST_TOPIC", _topic, "Where Futures are published.", default=topics.REQUEST
+        "TIMERS_REQUEST_TOPIC", variables.topic, "Where Futures are published.", default=topics.REQUEST
     )
     oscillator_topic: str = _setting(
-        "TIMERS_OSCILLATOR_TOPIC", _topic, "Where ticks are published.", default=topics.OSCILLATOR
+        "TIMERS_OSCILLATOR_TOPIC", variables.topic, "Where ticks are published.", default=topics.OSCILLATOR
     )
     dead_letter_topic: str = _setting(
-        "TIMERS_DEAD_LETTER_TOPIC", _topic, "Where requests go that cannot be read or sent.", default=topics.DEAD_LETTER
+        "TIMERS_DEAD_LETTER_TOPIC",
+        variables.topic,
+        "Where requests go that cannot be read or sent.",
+        default=topics.DEAD_LETTER,
     )
     session_timeout_s: int = _setting(
         "TIMERS_SESSION_TIMEOUT_S",
-        _whole(6, 1800, 10),
+        variables.whole(6, 1800, 10),
         "How long a worker may be silent before the others take its partitions. Shorter: faster takeover after a "
         "crash; longer: a restart keeps its partitions. Brokers allow 6 to 1800 by default.",
         default=10,
@@ -205,13 +134,13 @@ class Settings:
     )
     create_target_topics: bool = _setting(
         "TIMERS_CREATE_TARGET_TOPICS",
-        _flag,
+        variables.flag,
         "1: a callback to a topic that does not exist creates it. 0: it becomes a dead letter (topic-unknown).",
         default=False,
     )
     max_request_bytes: int = _setting(
         "TIMERS_MAX_REQUEST_BYTES",
-        _whole(1024, 64 * 1024 * 1024, 1_000_000),
+        variables.whole(1024, 64 * 1024 * 1024, 1_000_000),
         "Largest request value that is accepted; larger ones become dead letters (value-too-large). Kafka's default "
         "message.max.bytes is 1 MiB.",
         default=1_000_000,
@@ -219,28 +148,28 @@ class Settings:
     )
     chunk_timers: int = _setting(
         "TIMERS_CHUNK_TIMERS",
-        _whole(100, 1_000_000, 20_000),
+        variables.whole(100, 1_000_000, 20_000),
         "Most timers in one transaction. Larger: less overhead in a burst. Smaller: shorter waits of read_committed "
         "receivers.",
         default=20_000,
     )
     chunk_bytes: int = _setting(
         "TIMERS_CHUNK_BYTES",
-        _whole(65_536, 1_073_741_824, 16_777_216),
+        variables.whole(65_536, 1_073_741_824, 16_777_216),
         "Most callback bytes in one transaction: bounds the memory of one partition's firing.",
         default=16 * 1024 * 1024,
         unit="bytes",
     )
     retry_attempts: int = _setting(
         "TIMERS_RETRY_ATTEMPTS",
-        _whole(1, 1000, 10),
+        variables.whole(1, 1000, 10),
         "How often a callback whose target fails is tried again (after 30 s, 60 s ... up to 10 min) before it "
         "becomes a dead letter.",
         default=10,
     )
     accept_loss: str = _setting(
         "TIMERS_ACCEPT_LOSS",
-        _matching(re.compile(r"[a-zA-Z0-9._/,-]*"), "topic/partition[,topic/partition...]"),
+        variables.matching(re.compile(r"[a-zA-Z0-9._/,-]*"), "topic/partition[,topic/partition...]"),
         "Partitions that may go on although their log no longer holds what their progress speaks of. Set it for one "
         "start after a request topic lost records; timers that were only in the lost part are gone.",
         default="",
@@ -248,7 +177,7 @@ class Settings:
     )
     clock_offset_s: float = _setting(
         "TIMERS_CLOCK_OFFSET",
-        _seconds,
+        variables.seconds,
         "Testing only: the worker's clock runs this much ahead (or, negative, behind).",
         default=0.0,
         unit="s",

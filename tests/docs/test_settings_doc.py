@@ -4,7 +4,8 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from timers.settings import Setting, Settings
+from timers.settings import Settings
+from timers.variables import Setting
 
 DOC = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
 SETTINGS: list[Setting] = [entry.metadata["setting"] for entry in fields(Settings)]

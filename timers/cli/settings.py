@@ -7,7 +7,8 @@ import textwrap
 
 import click
 
-from timers.settings import Setting, Settings, describe
+from timers.settings import Settings, describe
+from timers.variables import Setting
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

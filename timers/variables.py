@@ -1,0 +1,99 @@
+"""How the text of an environment variable becomes a value, or a sentence that says what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from timers.errors import SettingsError
+from timers.wire import topics
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one environment variable is read."""
+
+    env: str
+    unit: str
+    why: str
+    parse: Callable[[str, str], Any]
+    secret: bool = False
+
+
+def wrong(env: str, value: str, expected: str) -> SettingsError:
+    """The error for a value that is not as expected."""
+    return SettingsError(f"{env}={value!r} is not {expected}")
+
+
+def whole(low: int, high: int, example: int) -> Callable[[str, str], int]:
+    """A whole number in a range, ends included."""
+
+    def parse(env: str, value: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", value) or not low <= int(value) <= high:
+            raise wrong(env, value, f"a whole number between {low} and {high} (try {example})")
+        return int(value)
+
+    return parse
+
+
+def flag(env: str, value: str) -> bool:
+    """1 for yes, 0 for no."""
+    if value not in ("0", "1"):
+        raise wrong(env, value, "0 or 1")
+    return value == "1"
+
+
+def seconds(env: str, value: str) -> float:
+    """Seconds, negative ones and fractions too."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = float("nan")
+    if not -1e9 <= number <= 1e9:
+        raise wrong(env, value, "a number of seconds, such as -3600 or 0.4")
+    return number
+
+
+def matching(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], str]:
+    """Text that matches ``pattern`` from end to end."""
+
+    def parse(env: str, value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise wrong(env, value, expected)
+        return value
+
+    return parse
+
+
+def topic(env: str, value: str) -> str:
+    """The name of a topic."""
+    if not topics.is_legal(value):
+        raise wrong(env, value, "a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - (but not '.' or '..')")
+    return value
+
+
+def brokers(env: str, value: str) -> str:
+    """Bootstrap servers."""
+    for address in value.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+            raise wrong(env, value, "host:port[,host:port...] with ports 1 to 65535 (try 127.0.0.1:9092)")
+    return ",".join(address.strip() for address in value.split(","))
+
+
+def directory(env: str, value: str) -> Path:
+    """A directory; it need not exist yet."""
+    path = Path(value).expanduser()
+    if path.exists() and not path.is_dir():
+        raise wrong(env, value, "a directory: a file is in its place")
+    return path
+
+
+def bind(env: str, value: str) -> str:
+    """Where to listen."""
+    if not value or re.search(r"[\s/]", value):
+        raise wrong(env, value, "a host name or address to listen on (try 127.0.0.1)")
+    return value

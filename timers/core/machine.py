@@ -19,6 +19,7 @@ from typing import Any
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.ports import Decoder, Outbox, Store
 from timers.core.progress import Progress
+from timers.core.tally import Tally
 from timers.core.timer import Decoded, Fetched, Rejected, RowsByDue, Tick, bytes_of
 
 MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
@@ -48,34 +49,33 @@ class Limits:
     """Largest request value accepted."""
 
 
-@dataclass(slots=True)
-class Counts:
-    """What this machine has done since it was opened; read by metrics from another thread."""
-
-    accepted: int = 0
-    fired: int = 0
-    late: int = 0
-    rejected: int = 0
-    replayed: int = 0
-    commits: int = 0
-
-
 class Machine:
     """Accepts requests and fires them when their second has begun.
 
     Attributes:
         progress: what the last commit said, plus what has moved since without needing a commit.
-        counts: totals since opening.
+        replayed: records read again since opening.
+        tally: totals of the partition, for metrics; shared with the outbox and with the machines before.
     """
 
-    def __init__(self, progress: Progress, decode: Decoder, store: Store, outbox: Outbox, limits: Limits) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        decode: Decoder,
+        store: Store,
+        outbox: Outbox,
+        limits: Limits,
+        tally: Tally | None = None,
+    ) -> None:
         # [1] Everything that the store holds may fire, so next_offset covers it. Right only because whatever a batch
         # emits is committed before the batch is stored [2]: what the store has beyond the progress emitted nothing.
         next_offset = max(progress.next_offset, store.applied)
         self.progress = replace(progress, next_offset=next_offset).with_setting(
             MAX_REQUEST_BYTES, limits.max_request_bytes
         )
-        self.counts = Counts()
+        self.replayed = 0
+        self.tally = tally or Tally()
+        self.tally.resume(progress, store.applied)
         self._committed = progress
         self._decode = decode
         self._store = store
@@ -147,19 +147,20 @@ class Machine:
         decoded = self._read(records, to_offset)
         _, waiting = self._split_late(decoded.rows)
         self._store.write(waiting, to_offset)
-        self.counts.replayed += len(records)
+        self.replayed += len(records)
+        self.tally.replayed += len(records)
 
     def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
         late, waiting = self._split_late(decoded.rows)
         after = replace(self.progress, next_offset=to_offset)
+        self.tally.take(to_offset, len(records) - len(decoded.rejected), sum(map(len, late.values())))
         if late or decoded.rejected or after.settings != self._committed.settings:
             # [2] Output is committed before the batch is stored. So is a changed setting: a replay of this batch must
             # find it in the history [4].
             self._emit(late, decoded.rejected, after)
         self._store.write(waiting, to_offset)
         self.progress = after
-        self.counts.accepted += len(records) - len(decoded.rejected)
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         """Decode with the settings that were in force where each record stands [4]."""
@@ -204,15 +205,12 @@ class Machine:
     def _emit(self, late: RowsByDue, rejected: Sequence[Rejected], after: Progress) -> None:
         assert self._tick is not None, "may_accept was not asked"
         self._outbox.begin(self._tick)
+        self.tally.sending.late = bool(late)
         for due_s in sorted(late):
             self._outbox.fire(due_s, late[due_s])
         if rejected:
             self._outbox.reject(rejected)
         self._commit(after)
-        count = sum(map(len, late.values()))
-        self.counts.late += count
-        self.counts.fired += count
-        self.counts.rejected += len(rejected)
 
     # ---- time ---------------------------------------------------------------------------------------------------
 
@@ -272,7 +270,6 @@ class Machine:
             return False
         self._commit(after)
         self._store.delete(after.fired_through, count)  # [3] exactly (old, new], and only after the commit
-        self.counts.fired += count
         return full
 
     def commit_progress(self, *, even_if_idle: bool = False) -> bool:
@@ -297,7 +294,8 @@ class Machine:
         return True
 
     def _commit(self, after: Progress) -> None:
+        self.tally.sending.progress = after
         self._outbox.commit(after)
         # Memory moves only after the commit [2].
         self.progress = self._committed = after
-        self.counts.commits += 1
+        self.tally.settle(after)

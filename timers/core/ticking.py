@@ -53,6 +53,10 @@ class Phase:
         broker_s = now_s + self.offset_s
         return now_s + (int(broker_s) + 1 - broker_s) + GUARD_S
 
+    def at(self, now_s: float) -> float | None:
+        """The broker's time at ``now_s``, in epoch seconds; None if nothing is known yet."""
+        return None if self.offset_s is None else now_s + self.offset_s
+
     def second_at(self, now_s: float) -> int | None:
         """The broker's second at ``now_s``, None if nothing is known yet."""
         return None if self.offset_s is None else int(now_s + self.offset_s)

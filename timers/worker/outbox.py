@@ -8,7 +8,7 @@ to the same chunk, and this time the culprits' timers go to the retry topic or t
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from aiokafka import TopicPartition
@@ -23,14 +23,16 @@ from confluent_kafka import KafkaException
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Rejected, Row, Tick
+from timers.errors import Fenced
 from timers.settings import Settings
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.worker.batches import Batches
 from timers.worker.kafka import max_message_bytes
+from timers.worker.meter import Meter
 from timers.worker.partitioner import partitions_of
-from timers.worker.producer import DeliveryFailed, TransactionalProducer
+from timers.worker.producer import Batch, DeliveryFailed, TransactionalProducer
 from timers.worker.targets import Targets
 
 MAX_BACKOFF_S = 300
@@ -51,9 +53,10 @@ class KafkaOutbox:
         targets: shared knowledge of topics.
         producer: the machine's own.
         turn: shared by all outboxes of the worker; held while a transaction is filled, which is computing but for a
-            rare look for a topic. One
-            after the other, the first machine's records leave while the next one computes; all at once, each would
-            wait for all.
+            rare look for a topic. One after the other, the first machine's records leave while the next one computes;
+            all at once, each would wait for all.
+        meter: of the partition.
+        now_s: the brokers' time in epoch seconds, None if it is not known; for lags and record times, decides nothing.
     """
 
     def __init__(
@@ -64,6 +67,8 @@ class KafkaOutbox:
         targets: Targets,
         producer: TransactionalProducer,
         turn: threading.Lock,
+        meter: Meter,
+        now_s: Callable[[], float | None],
     ) -> None:
         self._settings = settings
         self._topic = topic
@@ -71,6 +76,8 @@ class KafkaOutbox:
         self._targets = targets
         self._producer = producer
         self._turn = turn
+        self._meter = meter
+        self._now_s = now_s
         self._my_turn = False
         self._id_prefix = topics.source(topic, partition, 0)[:-1].encode()
         self._topic_id = b""
@@ -82,7 +89,10 @@ class KafkaOutbox:
 
     def open(self) -> None:
         """Fence the previous owner and roll back what it left open. Blocks."""
-        self._producer.open()
+        try:
+            self._producer.open()
+        finally:
+            self._meter.pulse.rest()
 
     def bind(self, topic_id: bytes, progress_partition: int) -> None:
         """Say which log the progress speaks of, and where it goes."""
@@ -100,9 +110,11 @@ class KafkaOutbox:
         """Start collecting. The brokers hear of it at the commit: until then nothing is open there."""
         while not self._my_turn:
             self._my_turn = self._turn.acquire(timeout=TURN_POLL_S)
+            self._meter.pulse.beat()
             if not self._my_turn and self._producer.stopping:
                 raise Lost("told to stop")
         self._batches = Batches(self._targets.max_message_bytes)
+        self._meter.tally.begin()
         self._targets.refresh()
         if tick != self._tick:
             self._tick, self._tick_seen_s = tick, monotonic()
@@ -128,6 +140,7 @@ class KafkaOutbox:
             if partitions is not None:
                 tail: list[h.Header] = [(h.TIMER_DUE, b"%d" % due_s), (h.TIMER_FIRED, b"%d" % self._tick.append_ms)]
                 self._batches.fire(topic, partitions, rows[index:], self._id_prefix, tail, self._now_ms())
+                self._meter.tally.sending.fire(due_s, len(rows) - index)
                 return
             self._fire_with_care(row, due_s)
 
@@ -160,6 +173,10 @@ class KafkaOutbox:
             trouble = self._targets.quarantined(topic)
         if trouble is not None:
             return self._try_later(row, origin, *trouble)
+        if origin.attempt:
+            self._meter.tally.sending.fire_again(origin.due_s)
+        else:
+            self._meter.tally.sending.fire(due_s, 1)
         return self._add(topic, key.encode(), value, all_headers)
 
     def _try_later(self, row: Row, origin: Origin, spared_s: float, reason: str) -> None:
@@ -173,6 +190,7 @@ class KafkaOutbox:
             return self._give_up(row, origin, code, f"{sentence} ({origin.attempt} tries)")
         # Not before the quarantine ends: each attempt is one that was made.
         again_s = self._tick.second + max(min(2**origin.attempt, MAX_BACKOFF_S), int(spared_s) + 1)
+        self._meter.tally.sending.retried += 1
         value, headers = future.encode_retry(topic, key, value, headers, origin._replace(attempt=attempt))
         return self._add(self._settings.retry_topic, b"%d" % again_s, value, headers)
 
@@ -190,6 +208,7 @@ class KafkaOutbox:
 
     def _add_dead_letter(self, rejected: Rejected, source: str) -> None:
         topic = self._settings.dead_letter_topic
+        self._meter.tally.sending.dead_letter(rejected.code)
         letter = dead_letter.encode(rejected, source, self._limit(topic))
         self._add(topic, letter.key, letter.value, letter.headers)
 
@@ -202,7 +221,10 @@ class KafkaOutbox:
         self._batches.add(topic, partition, key, value, headers, self._now_ms())
 
     def _now_ms(self) -> int:
-        """The broker's time, by the newest tick and what has passed since: no clock of this machine's."""
+        """The brokers' time, never before the tick; where it is not known, by the tick and what has passed since."""
+        known_s = self._now_s()
+        if known_s is not None:
+            return max(self._tick.append_ms, int(known_s * 1000))
         return self._tick.append_ms + int((monotonic() - self._tick_seen_s) * 1000)
 
     def commit(self, progress: Progress) -> None:
@@ -220,12 +242,27 @@ class KafkaOutbox:
             offsets[TopicPartition(self._topic, self._partition)] = progress.next_offset
         batches = list(self._batches.take())
         self._end_turn()
+        self._transact(batches, offsets)
+        self._offset_sent = progress.next_offset
+
+    def _transact(self, batches: list[Batch], offsets: dict[TopicPartition, int]) -> None:
+        began_s = monotonic()
         try:
             self._producer.transact(batches, offsets)
         except DeliveryFailed as failure:
+            self._meter.transaction_failed("delivery")
             self._judge(failure)
             raise
-        self._offset_sent = progress.next_offset
+        except Fenced:
+            self._meter.transaction_failed("fenced")
+            raise
+        except Lost:
+            self._meter.transaction_failed("unknown")
+            raise
+        else:
+            self._meter.transactions.observe(monotonic() - began_s)
+        finally:
+            self._meter.tally.sending.ended_ms = self._now_ms()
 
     def _end_turn(self) -> None:
         if self._my_turn:

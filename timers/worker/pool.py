@@ -23,6 +23,7 @@ from timers.errors import Fenced
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory, RocksStore
 from timers.wire import topics
+from timers.worker.meter import Meter, Pulse
 from timers.worker.outbox import KafkaOutbox
 from timers.worker.producer import ProducerLoop, TransactionalProducer
 from timers.worker.progress_log import Machine, ProgressLog, progress_partition
@@ -62,6 +63,7 @@ class Bound:
     cluster: Cluster
     events: Events
     targets: Targets
+    now_s: Callable[[], float | None]
     loop: asyncio.AbstractEventLoop
 
 
@@ -70,12 +72,16 @@ class Pool:
 
     Args:
         decoders: request topic -> door that reads it.
+
+    Attributes:
+        meters: of every partition that this process has ever owned.
     """
 
     def __init__(self, decoders: dict[str, Decoder], memory: RocksMemory) -> None:
         self._decoders = decoders
         self._memory = memory
         self._runners: dict[Machine, Runner] = {}
+        self.meters: dict[Machine, Meter] = {}
         self._lock = asyncio.Lock()
         self._threads = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="timers-open")
         self._producers = ProducerLoop()
@@ -100,11 +106,10 @@ class Pool:
         """Whether a machine waits for the broker's clock to catch up."""
         return any(runner.machine.held for runner in self._runners.values())
 
-    def bind(self, settings: Settings, cluster: Cluster, events: Events) -> None:
-        """Say which cluster this is and who listens. Before the first :meth:`assign`."""
-        self._bound = Bound(
-            settings, cluster, events, Targets(settings, cluster.partitions), asyncio.get_running_loop()
-        )
+    def bind(self, settings: Settings, cluster: Cluster, events: Events, now_s: Callable[[], float | None]) -> None:
+        """Say which cluster this is, who listens, and what the brokers' time is. Before the first :meth:`assign`."""
+        targets = Targets(settings, cluster.partitions)
+        self._bound = Bound(settings, cluster, events, targets, now_s, asyncio.get_running_loop())
 
     @property
     def _world(self) -> Bound:
@@ -164,10 +169,11 @@ class Pool:
     ) -> None:
         settings, cluster = self._world.settings, self._world.cluster
         limits = core.Limits(settings.chunk_timers, settings.chunk_bytes, settings.max_request_bytes)
-        opened = core.Machine(progress, self._decoders[machine[0]], store, outbox, limits)
+        meter = self.meters[machine]
+        opened = core.Machine(progress, self._decoders[machine[0]], store, outbox, limits, meter.tally)
         outbox.bind(cluster.topic_ids[machine[0]], progress_partition(machine, cluster, settings))
         name = "/".join(map(str, machine))
-        runner = Runner(name, opened, _closer(store, outbox), stop, _Listener(self, machine))
+        runner = Runner(name, opened, _closer(store, outbox), stop, _Listener(self, machine), meter)
         self._runners[machine] = runner
         self._world.events.pressure(machine, False)
         if self._last_tick is not None:
@@ -176,12 +182,14 @@ class Pool:
 
     def _outbox(self, machine: Machine, stop: threading.Event) -> KafkaOutbox:
         world = self._world
-        return KafkaOutbox(world.settings, *machine, world.targets, self._producer(machine, stop), self._turn)
+        meter = self.meters.setdefault(machine, Meter())
+        producer = self._producer(machine, stop, meter.pulse)
+        return KafkaOutbox(world.settings, *machine, world.targets, producer, self._turn, meter, world.now_s)
 
-    def _producer(self, machine: Machine, stop: threading.Event) -> TransactionalProducer:
+    def _producer(self, machine: Machine, stop: threading.Event, pulse: Pulse) -> TransactionalProducer:
         settings = self._world.settings
         transactional_id = topics.transactional_id(settings.app_id, *machine)
-        return TransactionalProducer(self._producers, settings, transactional_id, stop, self._world.targets.gone)
+        return TransactionalProducer(self._producers, settings, transactional_id, stop, self._world.targets.gone, pulse)
 
     def _open_stores(self, fresh: list[Machine]) -> dict[Machine, tuple[Progress, RocksStore]]:
         """Blocks."""
@@ -276,7 +284,7 @@ class Pool:
         if runner is None:
             return
         opened = runner.machine
-        replayed = opened.counts.replayed
+        replayed = opened.replayed
         rate = f", {replayed / seconds:,.0f}/s" if replayed and seconds else ""
         logger.info(
             "recovered %s: %d pending, %d records read again in %.2f s%s",
@@ -316,6 +324,7 @@ class Pool:
                 while (ours := await self._world.events.ours(machine)) is None:
                     await asyncio.sleep(REOPEN_PAUSES_S[0])
                 if ours:
+                    self.meters[machine].reopened += 1
                     await self._open([machine])
                     self._world.events.rewind(machine, self._runners[machine].machine.position)
                 elif isinstance(error, Fenced):

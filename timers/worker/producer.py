@@ -37,6 +37,7 @@ from timers.errors import Fenced
 from timers.settings import Settings
 from timers.worker.batches import RecordBatch
 from timers.worker.kafka import TRANSACTION_TIMEOUT_MS
+from timers.worker.meter import Pulse
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class TransactionalProducer:
         transactional_id: of the machine; fences any other producer that has it.
         stop: set when the machine must end; waiting gives up then.
         gone: asks which of some topics do not exist any more; blocks.
+        pulse: of the thread that calls; beats while it waits for the brokers.
     """
 
     def __init__(
@@ -105,12 +107,14 @@ class TransactionalProducer:
         transactional_id: str,
         stop: threading.Event,
         gone: Callable[[Iterable[str]], set[str]],
+        pulse: Pulse,
     ) -> None:
         self._loop = loop
         self._settings = settings
         self._transactional_id = transactional_id
         self._stop = stop
         self._gone = gone
+        self._pulse = pulse
         self._producer: AIOKafkaProducer | None = None
 
     def open(self) -> None:
@@ -248,6 +252,7 @@ class TransactionalProducer:
         """Wait for the loop; when the machine must stop, wait no longer than a delivery may take."""
         patience = DELIVERY_TIMEOUT_S / STOP_POLL_S
         while True:
+            self._pulse.beat()
             try:
                 return outcome.result(STOP_POLL_S)
             except StillRunning:

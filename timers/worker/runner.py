@@ -16,6 +16,7 @@ from typing import Protocol, TypeAlias
 
 from timers.core.machine import Machine, OutOfPlace
 from timers.core.timer import Fetched, Tick
+from timers.worker.meter import Meter
 
 logger = logging.getLogger(__name__)
 
@@ -59,16 +60,24 @@ class Runner:
         close: releases store and producer; called on the runner's thread at its end.
         stop: also watched by the machine's outbox.
         listener: learns what happens.
+        meter: of the partition.
     """
 
     def __init__(
-        self, name: str, machine: Machine, close: Callable[[], None], stop: threading.Event, listener: Listener
+        self,
+        name: str,
+        machine: Machine,
+        close: Callable[[], None],
+        stop: threading.Event,
+        listener: Listener,
+        meter: Meter,
     ) -> None:
         self.name = name
         self.machine = machine
         self._close = close
         self._stop = stop
         self._listener = listener
+        self._meter = meter
         self._inbox: SimpleQueue[_Item] = SimpleQueue()
         self._waiting: deque[Fetched] = deque()
         self._delivered = 0  # counted by the event loop's thread alone
@@ -118,10 +127,13 @@ class Runner:
             self._listener.on_failed(self, error)
         finally:
             self._close()
+            self._meter.pulse.rest()
 
     def _take(self) -> bool:
         """Empty the inbox; wait for something if there is nothing else to do. False: the end."""
         idle = not self._firing and not self._commit_due and not self._can_accept()
+        if idle:
+            self._meter.pulse.rest()
         while True:
             try:
                 item = self._inbox.get(block=idle)
@@ -131,8 +143,10 @@ class Runner:
             if isinstance(item, Tick):
                 self._observe(item)
                 self._firing = self._commit_due = True
+                self._meter.oldest_due_s = self.machine.oldest_due_s
             elif item is not None:
                 self._waiting.append(item)
+        self._meter.pulse.beat()
         return not self._stop.is_set()
 
     def _observe(self, tick: Tick) -> None:
@@ -159,6 +173,7 @@ class Runner:
             if self.machine.commit_progress(even_if_idle=idle_too_long):
                 self._last_commit = monotonic()
             self._commit_due = False
+            self._meter.oldest_due_s = self.machine.oldest_due_s
         self._tell_relief()
 
     def _accept(self, fetched: Fetched) -> None:

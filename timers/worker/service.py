@@ -7,6 +7,7 @@ import gc
 import logging
 import sys
 from collections.abc import Iterable
+from time import monotonic
 from typing import Any
 
 import faust
@@ -119,7 +120,9 @@ class TimersApp(faust.App):
         # Event loops share the interpreter with computing machines: let them in sooner than after 5 ms.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         cluster = await asyncio.to_thread(topics.ensure, self.settings)
-        self.pool.bind(self.settings, cluster, Events(self._press, self._rewind, self._owns, self.end))
+        self.pool.bind(
+            self.settings, cluster, Events(self._press, self._rewind, self._owns, self.end), self.broker_now_s
+        )
         self.tick_reader = TickReader(
             self.settings,
             cluster.partitions[self.settings.oscillator_topic],
@@ -139,6 +142,13 @@ class TimersApp(faust.App):
         """Faust sends no revoked signal when it stops."""
         await self.pool.close()
         await super().on_stop()
+
+    def broker_now_s(self) -> float | None:
+        """The brokers' time by this worker's own ticks, within a round trip; None if none has been delivered yet.
+
+        From any thread. For measuring only: it never decides when a timer fires.
+        """
+        return self.metronome.phase.at(monotonic())
 
     @property
     def ready(self) -> bool:

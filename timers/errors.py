@@ -8,6 +8,7 @@
     ├── PublishError           the broker did not take a request                    (exit code 1)
     ├── BrokerError            the embedded broker cannot start, stop or answer     (exit code 1)
     ├── TopicConfigError       a topic of ours is set up so that timers would be lost
+    ├── StoreError             the worker's disk does not take or give what it should
     └── MachineStopped         one partition's machine must not go on
         ├── Fenced             another worker owns the partition now
         └── LogMismatch        the request log is not the one that the progress speaks of
@@ -44,6 +45,10 @@ class BrokerError(TimersError):
 
 class TopicConfigError(TimersError):
     """A topic of ours has a configuration under which timers would be lost or fire early."""
+
+
+class StoreError(TimersError):
+    """The worker's disk does not take or give what it should: full, read-only, failing. Nothing is lost by it."""
 
 
 class MachineStopped(TimersError):

@@ -160,6 +160,14 @@ class Settings:
         default=16 * 1024 * 1024,
         unit="bytes",
     )
+    store_memory_mb: int = _setting(
+        "TIMERS_STORE_MEMORY_MB",
+        variables.whole(16, 1_048_576, 192),
+        "Memory for the stores of all partitions together: what is not yet on disk (two thirds) and cached blocks. "
+        "Give 0.5 MB for each partition or more. Larger: fewer timers touch the disk twice.",
+        default=192,
+        unit="MiB",
+    )
     retry_attempts: int = _setting(
         "TIMERS_RETRY_ATTEMPTS",
         variables.whole(1, 1000, 10),

@@ -85,6 +85,12 @@ class Worker:
         return self.log[-4000:]
 
     @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None and self.running, f"it does not run:\n{self.tail()}"
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 

@@ -17,7 +17,7 @@ from timers.store import rocks
 from timers.store.memory import MemoryStore
 from timers.store.rocks import RocksMemory, RocksStore
 
-MEMORY = RocksMemory(8 * 1024 * 1024, 8 * 1024 * 1024)
+MEMORY = RocksMemory(16 * 1024 * 1024)
 ALL_S = 10**11
 
 

@@ -48,6 +48,7 @@ WRONG = [
     ("TIMERS_MAX_REQUEST_BYTES", "1023", "between 1024"),
     ("TIMERS_CHUNK_TIMERS", "99", "between 100"),
     ("TIMERS_CHUNK_BYTES", "1e6", "a whole number"),
+    ("TIMERS_STORE_MEMORY_MB", "15", "between 16"),
     ("TIMERS_RETRY_ATTEMPTS", "0", "between 1 and 1000"),
     ("TIMERS_ACCEPT_LOSS", "timer-request 0", "topic/partition"),
     ("TIMERS_CLOCK_OFFSET", "soon", "a number of seconds"),

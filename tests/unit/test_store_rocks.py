@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
 from timers.core.keys import NEVER
 from timers.core.timer import Row
+from timers.errors import StoreError
 from timers.store import rocks
 from timers.store.rocks import RocksMemory, RocksStore
 
-MEMORY = RocksMemory(8 * 1024 * 1024, 8 * 1024 * 1024)
+MEMORY = RocksMemory(16 * 1024 * 1024)
 
 
 def row(offset: int, value: bytes = b"") -> Row:
@@ -102,3 +109,88 @@ def test_what_stands_beyond_the_last_second_is_not_taken_for_rows(tmp_path: Path
     assert store.oldest_due_s() is None
     assert list(store.scan(NEVER, 10**12)) == []
     store.close()
+
+
+MIB = 1024 * 1024
+
+
+def test_all_stores_together_keep_to_one_budget(tmp_path: Path) -> None:
+    memory = RocksMemory(16 * MIB)
+    stores = [RocksStore.open(tmp_path / str(number), "cluster=c", memory) for number in range(24)]
+    peak = 0
+    for due_s in range(32):  # 96 MiB, which 24 stores with bounds of their own would keep in memory
+        for store in stores:
+            store.write({due_s: [row(due_s, os.urandom(128 * 1024))]}, due_s + 1)
+        peak = max(peak, memory.cache.get_usage())
+        give_up = monotonic() + 60
+        while memory.cache.get_usage() > 16 * MIB:  # what is being flushed counts until it is on disk
+            assert monotonic() < give_up, f"{memory.cache.get_usage()} bytes are held"
+    assert peak > 4 * MIB
+    for store in stores:
+        assert sum(len(rows) for _, rows in store.scan(NEVER, 100)) == 32
+        store.close()
+    assert memory.cache.get_usage() <= 16 * MIB
+
+
+@contextmanager
+def file_limit(size: int) -> Iterator[None]:
+    """No file may grow beyond ``size`` bytes: what a full disk looks like, on any machine."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_the_disk_refuses_is_a_sentence_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    store = opened(path)
+    store.write({5: [row(0)]}, 1)
+    with file_limit(64 * 1024):
+        with pytest.raises(StoreError) as error:
+            store.write({6: [row(1, bytes(100_000))]}, 2)
+        with pytest.raises(StoreError):
+            store.delete((5, 0), 1)
+        assert (store.applied, store.pending) == (1, 1)
+        store.close()  # has nothing to add
+    sentence = str(error.value)
+    assert str(path) in sentence and os.strerror(errno.EFBIG) in sentence and "ulimit -f" in sentence
+    assert "Nothing is lost" in sentence and "\n" not in sentence
+    again = opened(path)
+    assert (again.applied, [list(rows) for _, rows in again.scan(NEVER, 10)]) == (1, [[row(0)]])
+    again.close()
+
+
+def test_closing_says_what_could_not_be_flushed_and_keeps_it(tmp_path: Path) -> None:
+    store = opened(tmp_path / "s")
+    store.write({5: [row(0)]}, 1)
+    with file_limit(0), pytest.raises(StoreError, match=os.strerror(errno.EFBIG)):
+        store.close()
+    again = opened(tmp_path / "s")
+    assert (again.applied, again.pending) == (1, 1)
+    again.close()
+
+
+def test_a_store_that_the_disk_keeps_from_opening_is_not_wiped(tmp_path: Path) -> None:
+    store = opened(tmp_path / "s")
+    store.write({5: [row(0)]}, 1)
+    store.close()
+    with file_limit(0):
+        for name in ("s", "new"):
+            with pytest.raises(StoreError, match=f"{tmp_path / name}.* {os.strerror(errno.EFBIG)}"):
+                opened(tmp_path / name)
+    again = opened(tmp_path / "s")
+    assert (again.applied, again.pending) == (1, 1)
+    again.close()
+    new = opened(tmp_path / "new")
+    assert new.applied == 0
+    new.close()
+
+
+@pytest.mark.parametrize("code", sorted(rocks.WAYS_OUT))
+def test_each_refusal_of_the_machine_names_a_way_out(code: int) -> None:
+    error = rocks._refusal(
+        Path("/data/s"), Exception(f"IO error: While open a file: /data/s/4.log: {os.strerror(code)}")
+    )
+    assert rocks.WAYS_OUT[code] in str(error)

@@ -19,7 +19,7 @@ from timers.core import machine as core
 from timers.core.ports import Decoder, Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
-from timers.errors import Fenced
+from timers.errors import Fenced, StoreError
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory, RocksStore
 from timers.wire import topics
@@ -369,6 +369,9 @@ class _Listener:
 def _closer(store: RocksStore, outbox: KafkaOutbox) -> Callable[[], None]:
     def close() -> None:
         outbox.close()
-        store.close()
+        try:
+            store.close()
+        except StoreError as error:  # no reason not to go on: what was not flushed is read again
+            logger.warning("%s", error)
 
     return close

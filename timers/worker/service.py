@@ -30,10 +30,6 @@ logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.005
 
-CACHE_BYTES = 64 * 1024 * 1024
-WRITE_BUFFER_BYTES = 128 * 1024 * 1024
-"""Bounds for all stores of a worker together."""
-
 
 class TimersWorker(Worker):
     """Faust's worker, but an error of ours ends it with one sentence and its exit code."""
@@ -72,7 +68,7 @@ class TimersApp(faust.App):
         self.settings = settings
         self.fatal: TimersError | None = None
         decoders = {settings.request_topic: future.decode, settings.retry_topic: future.decode_retry}
-        self.pool = Pool(decoders, RocksMemory(CACHE_BYTES, WRITE_BUFFER_BYTES))
+        self.pool = Pool(decoders, RocksMemory(settings.store_memory_mb * 1024 * 1024))
         self.ticks: Any = None
         self.tick_reader: TickReader | None = None
         super().__init__(

@@ -137,6 +137,11 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             return False  # the group forgot us, or is about to deal anew
         return tp in consumer.assignment() if alive else None
 
+    def _stopped_set(self) -> None:
+        """Mode's own; but in a crash the thread may have ended first, and there is no loop left to tell."""
+        with contextlib.suppress(RuntimeError):
+            super()._stopped_set()
+
     async def forget(self, partitions: Iterable[TP]) -> None:
         """Stop tracking revoked partitions."""
         for tp in partitions:

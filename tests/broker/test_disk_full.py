@@ -1,0 +1,65 @@
+"""A full disk: the worker stops with a sentence, loses nothing, and goes on when there is room again."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.disk import SmallDisk, limit_files, may_mount, small_disk
+from tests.harness.patience import due_in
+from tests.harness.system import System, timers
+from tests.harness.worker import Worker
+
+pytestmark = pytest.mark.broker
+
+MIB = 1024 * 1024
+
+
+def assert_stopped_with(worker: Worker, reason: str) -> None:
+    """It ended by itself, non-zero, with one sentence that names directory, reason and way out."""
+    assert worker.exit_code() == 1, worker.tail()
+    (sentence,) = re.findall(r"^timers: (.*)$", worker.log, re.MULTILINE)
+    assert re.match(rf"the store in \S*/worker-\S+/\d+ does not work: {reason}", sentence), sentence
+    assert "Nothing is lost" in sentence and "TIMERS_DATA_DIR" in sentence
+
+
+def test_a_disk_that_refuses_stops_the_worker_and_nothing_is_lost(system: System) -> None:
+    target = system.target()
+    worker = system.worker().start().ready()
+    first = system.send(*timers(target, 100, due_in(2), 1))
+    system.wait_past(first[0].due_s)
+    limit_files(worker.pid, MIB)
+    # The first ones come due while the disk refuses, the others later: neither way out is open.
+    requests = [*first, *system.send(*timers(target, 10_000, due_in(3), 20, os.urandom(1000)))]
+    assert_stopped_with(worker, "File too large.*ulimit -f")
+    assert "Traceback" not in worker.log
+    worker.start().ready()
+    assert len(system.fired(requests)) == 10_100
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "small", 12) as disk:
+        yield disk
+
+
+# A list, not a skip: where nothing may be mounted this test does not exist, and the one above stands for it.
+@pytest.mark.parametrize("size_mib", [200] if may_mount() else [])
+def test_a_full_disk_stops_the_worker_until_there_is_room(system: System, disk: SmallDisk, size_mib: int) -> None:
+    target = system.target()
+    data_dir = {"TIMERS_DATA_DIR": str(disk.path / "data")}
+    worker = system.worker().start(**data_dir).ready()
+    requests = system.send(*timers(target, 20_000, due_in(15), 5, os.urandom(1000)))
+    assert_stopped_with(worker, "No space left on device.*make space there")
+    disk.fill()
+    stores = set(disk.path.rglob("CURRENT"))
+    worker.start(**data_dir)
+    assert_stopped_with(worker, "No space left on device.*make space there")
+    assert set(disk.path.rglob("CURRENT")) == stores, "a full disk is no reason to wipe a store"
+    disk.make_space(size_mib)
+    worker.start(**data_dir).ready()
+    assert len(system.fired(requests)) == 20_000

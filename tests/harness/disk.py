@@ -1,0 +1,65 @@
+"""Disks that are full: a small file system where this machine lets one be mounted, and a limit on a process's files."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+class SmallDisk:
+    """A file system in memory, mounted at ``path``."""
+
+    def __init__(self, path: Path, size_mib: int) -> None:
+        path.mkdir(parents=True)
+        self.path = path
+        self._mount(f"size={size_mib}m")
+
+    def _mount(self, options: str) -> None:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.path], check=True, capture_output=True)
+
+    def fill(self) -> None:
+        """Take what room is left."""
+        with (self.path / "filler").open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+    def make_space(self, size_mib: int) -> None:
+        """What an operator does."""
+        (self.path / "filler").unlink(missing_ok=True)
+        self._mount(f"remount,size={size_mib}m")
+
+    def close(self) -> None:
+        subprocess.run(["umount", "-l", self.path], check=True, capture_output=True)
+
+
+@contextmanager
+def small_disk(path: Path, size_mib: int) -> Iterator[SmallDisk]:
+    """A :class:`SmallDisk` for as long as the block lasts."""
+    disk = SmallDisk(path, size_mib)
+    try:
+        yield disk
+    finally:
+        disk.close()
+
+
+def may_mount() -> bool:
+    """Whether this process may mount a file system: root in a container often may not."""
+    if os.geteuid() != 0:
+        return False
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            SmallDisk(Path(directory) / "probe", 1).close()
+        except (OSError, subprocess.CalledProcessError):
+            return False
+    return True
+
+
+def limit_files(pid: int, size: int) -> None:
+    """From now on no file of process ``pid`` grows beyond ``size`` bytes."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))

@@ -13,7 +13,7 @@ from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Decoded, Fetched, Rejected, RowsByDue, Tick
+from timers.core.timer import Decoded, Fetched, Origin, Rejected, Row, RowsByDue, Tick
 from timers.testing import SimLog, SimOutbox, SimProducer, SimStore, SimWorker
 from timers.testing.log import TopicPartition
 from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
@@ -331,6 +331,28 @@ class DropsBadRequests(Machine):
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         return Decoded(super()._read(records, to_offset).rows)
+
+
+class DropsWhatItPostpones(SimOutbox):
+    """P1: what is over the catch-up rate is left for later, though the progress passes it now."""
+
+    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        return None
+
+
+class FiresWhatItPostpones(SimOutbox):
+    """P3: what is over the catch-up rate is asked for anew, and fired all the same."""
+
+    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        super().postpone(due_s, rows, again_s)
+        self.fire(due_s, rows)
+
+
+class PostponesUnderANewName(SimOutbox):
+    """P3: a timer that is asked for anew loses its identity and its due second, as any request would."""
+
+    def _origin(self, row: Row, due_s: int) -> Origin:
+        return super()._origin((*row[:5], None), due_s)
 
 
 class AnswersTwice(SimOutbox):

@@ -53,6 +53,9 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
     "P2: a tick proves the next second": worker(m.FiresASecondAhead),
     "rule 10: accepts while the clock stands back": machine(m.NeverHolds),
     "rule 10: fires by a time that was taken back": machine(m.KeepsTheTimeThatWasTakenBack),
+    "P1: what is over the catch-up rate is dropped": outbox(m.DropsWhatItPostpones),
+    "P3: what is over the catch-up rate fires twice": outbox(m.FiresWhatItPostpones),
+    "P3: what comes from the retry topic has a new name": outbox(m.PostponesUnderANewName),
     "P6: bad requests are dropped": machine(m.DropsBadRequests),
     "P6: bad requests are answered twice": outbox(m.AnswersTwice),
 }

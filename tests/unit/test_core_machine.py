@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,6 +113,61 @@ def test_without_a_tick_nothing_fires_and_nothing_new_is_accepted() -> None:
     assert not bench.machine.commit_progress(even_if_idle=True)
     bench.tick(0)
     assert bench.machine.may_accept
+
+
+# ---- a backlog ------------------------------------------------------------------------------------------------------
+
+PACED = replace(LIMITS, catch_up_per_s=2, overdue_s=10)
+
+
+def test_of_a_backlog_so_many_fire_each_second_and_the_rest_is_asked_for_anew() -> None:
+    bench = Bench(limits=PACED)
+    bench.tick(0)
+    bench.accept(1, 2, 3, 4, 5)
+    bench.tick(100)
+    bench.fire()
+    assert bench.ledger.fired == [(1, 0), (2, 1)]
+    assert bench.ledger.postponed == [((3, 2), 101), ((4, 3), 101), ((5, 4), 102)]
+    assert (bench.machine.pending, bench.machine.progress.fired_through) == (0, (100, MAX_OFFSET))
+
+
+def test_a_backlog_that_is_read_late_keeps_to_the_same_pace() -> None:
+    bench = Bench(limits=PACED)
+    bench.tick(100)
+    bench.fire()
+    bench.accept(1, 1, 1, 200)
+    assert bench.ledger.fired == [(1, 0), (1, 1)]
+    assert bench.ledger.postponed == [((1, 2), 101)]
+    assert bench.state[2] == [(200, 3)], "acceptance goes on"
+
+
+def test_what_is_on_time_overtakes_a_backlog_and_does_not_count_against_it() -> None:
+    bench = Bench(limits=PACED)
+    bench.tick(0)
+    bench.accept(1, 1, 1, 90, 91, 99, 100, 100, 100)
+    bench.tick(100)
+    bench.fire()
+    assert bench.ledger.fired == [(1, 0), (1, 1), (90, 3), (91, 4), (99, 5), (100, 6), (100, 7), (100, 8)]
+    assert bench.ledger.postponed == [((1, 2), 101)]
+
+
+def test_room_given_away_for_later_seconds_is_not_given_again() -> None:
+    bench = Bench(limits=PACED)
+    bench.tick(100)
+    bench.fire()
+    bench.accept(1, 1, 1, 1, 1)  # seconds 100 and 101 are full, 102 has room for one
+    bench.tick(101)
+    bench.accept(1, 1)
+    assert bench.ledger.postponed[-2:] == [((1, 5), 102), ((1, 6), 103)]
+
+
+def test_without_a_bound_a_backlog_fires_as_fast_as_it_goes() -> None:
+    bench = Bench()
+    bench.tick(0)
+    bench.accept(*[1] * 50)
+    bench.tick(100)
+    bench.fire()
+    assert (len(bench.ledger.fired), bench.ledger.postponed) == (50, [])
 
 
 # ---- late requests, rule 2 ------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ WRONG = [
     ("TIMERS_CHUNK_TIMERS", "99", "between 100"),
     ("TIMERS_CHUNK_BYTES", "1e6", "a whole number"),
     ("TIMERS_STORE_MEMORY_MB", "15", "between 16"),
+    ("TIMERS_CATCH_UP_PER_S", "-1", "between 0"),
     ("TIMERS_RETRY_ATTEMPTS", "0", "between 1 and 1000"),
     ("TIMERS_ACCEPT_LOSS", "timer-request 0", "topic/partition"),
     ("TIMERS_CLOCK_OFFSET", "soon", "a number of seconds"),

@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.pace import OVERDUE_S, Pace
 from timers.core.ports import Decoder, Outbox, Store
 from timers.core.progress import Progress
 from timers.core.tally import Tally
-from timers.core.timer import Decoded, Fetched, Rejected, RowsByDue, Tick, bytes_of
+from timers.core.timer import Decoded, Fetched, Rejected, Row, RowsByDue, Tick, bytes_of
 
 MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
 """Name, in the progress history, of the one setting that acceptance depends on."""
@@ -47,6 +48,10 @@ class Limits:
     """Most bytes of timers in one transaction, give or take one stored group."""
     max_request_bytes: int
     """Largest request value accepted."""
+    catch_up_per_s: int = 0
+    """Most overdue timers fired in one second; 0 means no bound."""
+    overdue_s: int = OVERDUE_S
+    """Late by more than this is overdue."""
 
 
 class Machine:
@@ -81,6 +86,7 @@ class Machine:
         self._store = store
         self._outbox = outbox
         self._limits = limits
+        self._pace = Pace(limits.catch_up_per_s)
         self._tick: Tick | None = None
         self._held = False
 
@@ -207,10 +213,24 @@ class Machine:
         self._outbox.begin(self._tick)
         self.tally.sending.late = bool(late)
         for due_s in sorted(late):
-            self._outbox.fire(due_s, late[due_s])
+            self._fire(due_s, late[due_s], self._tick)
         if rejected:
             self._outbox.reject(rejected)
         self._commit(after)
+
+    def _fire(self, due_s: int, rows: list[Row], tick: Tick) -> None:
+        """Fire rows; of a backlog only so many a second, the rest becomes requests for later seconds."""
+        if not self._pace.bounded or due_s >= tick.second - self._limits.overdue_s:
+            self._outbox.fire(due_s, rows)
+            return
+        start = 0
+        for second, count in self._pace.share(tick.second, len(rows)):
+            some = rows[start : start + count]
+            start += count
+            if second == tick.second:
+                self._outbox.fire(due_s, some)
+            else:
+                self._outbox.postpone(due_s, some, second)
 
     # ---- time ---------------------------------------------------------------------------------------------------
 
@@ -253,7 +273,7 @@ class Machine:
                 break
             if not count:
                 self._outbox.begin(tick)
-            self._outbox.fire(due_s, rows)
+            self._fire(due_s, rows, tick)
             count += len(rows)
             size += bytes_of(rows)
             full = count >= self._limits.chunk_timers or size >= self._limits.chunk_bytes

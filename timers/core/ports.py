@@ -67,6 +67,12 @@ class Outbox(Protocol):
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         """Add firings of one due second."""
 
+    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        """Instead of firing rows, ask for them anew, due at ``again_s``; who they are stays as it is.
+
+        Counts as a try: what has none left, or is too large to be moved, is fired.
+        """
+
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""
 

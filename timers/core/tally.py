@@ -22,8 +22,9 @@ LAG_BOUNDS_S = (
 """Fine around the promise (p99 under 40 ms) and on to a day's downtime."""
 
 WAITED, LATE, RETRIED = "waited", "late", "retried"
-"""Ways to a firing: the timer waited for its second; it was accepted when its second had fired already; its target
-failed before. Only the first says how well the engine keeps time."""
+"""Ways to a firing: the timer waited for its second; it was accepted when its second had fired already; it came
+by the retry topic, since its target failed or a backlog was spread out. Only the first says how well the engine keeps
+time."""
 
 
 class Histogram:
@@ -52,7 +53,7 @@ class Sending:
     fired: dict[int, int] = field(default_factory=dict)
     """Due second -> callbacks sent."""
     fired_after_retry: dict[int, int] = field(default_factory=dict)
-    """Due second first asked for -> callbacks whose target failed before."""
+    """Due second first asked for -> callbacks that come from the retry topic."""
     retried: int = 0
     """Timers moved to the retry topic."""
     dead_lettered: dict[str, int] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class Sending:
         self.fired[due_s] = self.fired.get(due_s, 0) + count
 
     def fire_again(self, due_s: int) -> None:
-        """A callback was added whose target failed before."""
+        """A callback was added that comes from the retry topic."""
         self.fired_after_retry[due_s] = self.fired_after_retry.get(due_s, 0) + 1
 
     def dead_letter(self, code: str) -> None:

@@ -74,6 +74,10 @@ class SilentOutbox:
         """Refuse."""
         raise Violation("recovery fired something")
 
+    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        """Refuse."""
+        raise Violation("recovery postponed something")
+
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Refuse."""
         raise Violation("recovery dead-lettered something")

@@ -14,6 +14,7 @@ class SimLedger:
 
     Attributes:
         commits: what each transaction held: (keys fired in order, rejected, progress).
+        postponed: ((due second, offset), second it is asked for anew), in the order of the commits.
         progress: of the last commit.
         failing: commits that will fail from now on, before anything becomes visible.
         tick: that the last transaction was begun with.
@@ -21,11 +22,13 @@ class SimLedger:
 
     def __init__(self) -> None:
         self.commits: list[tuple[list[tuple[int, int]], list[Rejected], Progress]] = []
+        self.postponed: list[tuple[tuple[int, int], int]] = []
         self.progress = Progress()
         self.failing = 0
         self.tick: Tick | None = None
         self._fired: list[tuple[int, int]] = []
         self._rejected: list[Rejected] = []
+        self._postponed: list[tuple[tuple[int, int], int]] = []
 
     @property
     def fired(self) -> list[tuple[int, int]]:
@@ -40,11 +43,15 @@ class SimLedger:
     def begin(self, tick: Tick) -> None:
         """Start collecting."""
         self.tick = tick
-        self._fired, self._rejected = [], []
+        self._fired, self._rejected, self._postponed = [], [], []
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         """Add firings of one due second."""
         self._fired += [(due_s, row[0]) for row in rows]
+
+    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        """Note what is asked for anew."""
+        self._postponed += [((due_s, row[0]), again_s) for row in rows]
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""
@@ -55,5 +62,6 @@ class SimLedger:
         if self.failing:
             self.failing -= 1
             raise Lost("told to fail")
+        self.postponed += self._postponed
         self.commits.append((self._fired, self._rejected, progress))
         self.progress = progress

@@ -76,10 +76,21 @@ class SimOutbox:
         for row in rows:
             self._fire_one(row, due_s)
 
+    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        """Ask for rows anew, at ``again_s``."""
+        for row in rows:
+            origin = self._origin(row, due_s)
+            if origin.attempt < self._settings.retry_attempts:
+                self._move(row, origin, again_s)
+            else:
+                self._fire_one(row, due_s)
+
+    def _origin(self, row: Row, due_s: int) -> Origin:
+        return Origin(*row[5]) if row[5] else Origin(topics.source(self._topic, self._partition, row[0]), due_s, 0)
+
     def _fire_one(self, row: Row, due_s: int) -> None:
-        offset, topic, key, value, headers, packed = row
-        source = topics.source(self._topic, self._partition, offset)
-        origin = Origin(*packed) if packed else Origin(source, due_s, 0)
+        _, topic, key, value, headers, _ = row
+        origin = self._origin(row, due_s)
         settings = self._settings
         if topic in (
             settings.request_topic,
@@ -101,14 +112,15 @@ class SimOutbox:
         return self._outgoing.append(Outgoing(topic, key.encode(), value, [*(headers or ()), *ours]))
 
     def _try_later(self, row: Row, origin: Origin) -> None:
+        if origin.attempt >= self._settings.retry_attempts:
+            return self._give_up(row, origin, "target-failing", f"{row[1]} fails ({origin.attempt} tries)")
+        return self._move(row, origin, self._tick.second + 2 ** min(origin.attempt, 8))
+
+    def _move(self, row: Row, origin: Origin, again_s: int) -> None:
         _, topic, key, value, headers, _ = row
-        attempt = origin.attempt + 1
-        if attempt > self._settings.retry_attempts:
-            return self._give_up(row, origin, "target-failing", f"{topic} fails ({origin.attempt} tries)")
-        again_s = self._tick.second + 2 ** min(origin.attempt, 8)
-        value, headers = future.encode_retry(topic, key, value, headers, origin._replace(attempt=attempt))
-        record = Outgoing(self._settings.retry_topic, b"%d" % again_s, value, headers, self._partition)
-        return self._outgoing.append(record)
+        moved = origin._replace(attempt=origin.attempt + 1)
+        value, headers = future.encode_retry(topic, key, value, headers, moved)
+        self._outgoing.append(Outgoing(self._settings.retry_topic, b"%d" % again_s, value, headers, self._partition))
 
     def _give_up(self, row: Row, origin: Origin, code: str, reason: str) -> None:
         offset, topic, key, value, headers, _ = row

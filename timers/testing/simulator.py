@@ -64,7 +64,13 @@ class Simulator:
         self._random = random = Random(seed)
         self._steps = steps
         self._settings = Settings(max_request_bytes=2000, retry_attempts=3)
-        self.limits = Limits(chunk_timers=random.choice([1, 1, 3, 1000]), chunk_bytes=1_000_000, max_request_bytes=2000)
+        self.limits = Limits(
+            chunk_timers=random.choice([1, 1, 3, 1000]),
+            chunk_bytes=1_000_000,
+            max_request_bytes=2000,
+            catch_up_per_s=random.choice([0, 0, 1, 4]),
+            overdue_s=random.choice([0, 2]),
+        )
         self.clock = SimClock()
         self.clock.advance_ms(random.randrange(1000))
         self.log = SimLog(self.clock, partitions=random.choice([1, 1, 2]))

@@ -144,10 +144,24 @@ class KafkaOutbox:
                 return
             self._fire_with_care(row, due_s)
 
+    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        """Move rows to the retry topic, due at ``again_s``: to keep a backlog from flooding its receivers."""
+        limit = self._limit(self._settings.retry_topic) - RETRY_OVERHEAD_BYTES
+        for row in rows:
+            origin = self._origin(row, due_s)
+            fits = dead_letter.size(row[2].encode(), row[3], row[4] or ()) <= limit
+            if fits and origin.attempt < self._settings.retry_attempts:
+                self._move(row, origin, again_s)
+            else:
+                self._fire_with_care(row, due_s)
+
+    def _origin(self, row: Row, due_s: int) -> Origin:
+        return Origin(*row[5]) if row[5] else Origin(topics.source(self._topic, self._partition, row[0]), due_s, 0)
+
     def _fire_with_care(self, row: Row, due_s: int) -> None:
         """Send one timer that needs a question first, or send something else in its place."""
-        offset, topic, key, value, headers, packed = row
-        origin = Origin(*packed) if packed else Origin(topics.source(self._topic, self._partition, offset), due_s, 0)
+        _, topic, key, value, headers, _ = row
+        origin = self._origin(row, due_s)
         denied = self._targets.denied(topic)
         if denied:
             return self._give_up(row, origin, "topic-denied", denied)
@@ -181,18 +195,23 @@ class KafkaOutbox:
 
     def _try_later(self, row: Row, origin: Origin, spared_s: float, reason: str) -> None:
         """Move a timer to the retry topic, in this transaction, so that nothing waits for its target."""
-        _, topic, key, value, headers, _ = row
-        attempt = origin.attempt + 1
-        if attempt > self._settings.retry_attempts:
+        if origin.attempt >= self._settings.retry_attempts:
             code, _, sentence = reason.partition(": ")
             if code not in ("topic-denied", "message-too-large"):
                 code, sentence = "target-failing", reason
             return self._give_up(row, origin, code, f"{sentence} ({origin.attempt} tries)")
         # Not before the quarantine ends: each attempt is one that was made.
         again_s = self._tick.second + max(min(2**origin.attempt, MAX_BACKOFF_S), int(spared_s) + 1)
+        return self._move(row, origin, again_s)
+
+    def _move(self, row: Row, origin: Origin, again_s: int) -> None:
+        _, target, key, value, headers, _ = row
         self._meter.tally.sending.retried += 1
-        value, headers = future.encode_retry(topic, key, value, headers, origin._replace(attempt=attempt))
-        return self._add(self._settings.retry_topic, b"%d" % again_s, value, headers)
+        moved = origin._replace(attempt=origin.attempt + 1)
+        value, headers = future.encode_retry(target, key, value, headers, moved)
+        topic = self._settings.retry_topic
+        partition = self._partition % self._targets.partitions(topic)  # any would do; hashing the key costs 10 us
+        self._batches.add(topic, partition, b"%d" % again_s, value, headers, self._now_ms())
 
     def _give_up(self, row: Row, origin: Origin, code: str, reason: str) -> None:
         """Dead-letter a timer whose request was fine when it was accepted."""

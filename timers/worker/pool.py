@@ -168,7 +168,12 @@ class Pool:
         self, machine: Machine, progress: Progress, store: RocksStore, outbox: KafkaOutbox, stop: threading.Event
     ) -> None:
         settings, cluster = self._world.settings, self._world.cluster
-        limits = core.Limits(settings.chunk_timers, settings.chunk_bytes, settings.max_request_bytes)
+        limits = core.Limits(
+            settings.chunk_timers,
+            settings.chunk_bytes,
+            settings.max_request_bytes,
+            -(-settings.catch_up_per_s // cluster.partitions[machine[0]]),  # rounded up: 0 would mean no bound
+        )
         meter = self.meters[machine]
         opened = core.Machine(progress, self._decoders[machine[0]], store, outbox, limits, meter.tally)
         outbox.bind(cluster.topic_ids[machine[0]], progress_partition(machine, cluster, settings))

@@ -1,0 +1,40 @@
+"""A backlog keeps to the pace it was given, and what is on time is on time."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.harness.patience import due_in
+from tests.harness.records import Request
+from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
+
+pytestmark = pytest.mark.broker
+
+PER_S = 100
+
+
+def test_a_backlog_goes_out_at_its_pace_and_timers_that_are_on_time_overtake_it(system: System) -> None:
+    system.create_own_topics()
+    overdue, on_time = system.target(), system.target()
+    backlog = timers(overdue, 10 * PER_S, due_in(-1000), 500, b"late")
+    for index, request in enumerate(backlog):
+        request.partition = index % PARTITIONS
+        request.headers = [("who", b"%d" % index)]
+    system.send(*backlog)
+    present = system.send(*(Request(on_time, due_in(8), f"{index}") for index in range(200)))
+    system.worker().start(TIMERS_CATCH_UP_PER_S=str(PER_S)).ready()
+
+    # Not before the backlog: these come from behind it in the log, and while it is going out.
+    assert all(record.lag_ms < MAX_LAG_MS for record in system.fired(present).values())
+    records = system.reader(overdue).take(len(backlog))
+    by_source = {request.source: request for request in backlog}
+    assert {record.timer_id for record in records} == by_source.keys()
+    for record in records:
+        asked = by_source[record.timer_id]
+        assert (record.key, record.value, record.due_s) == (asked.key.encode(), b"late", asked.due_s)
+        assert record.headers[0] == asked.headers[0]
+    by_second = Counter(int(record.text("timer-fired")) // 1000 for record in records)
+    assert max(by_second.values()) <= PER_S, by_second
+    assert len(system.reader(overdue).rest()) == len(records), "something fired twice"

@@ -1,7 +1,7 @@
 """Publishes a workload as fast as one client can, in a process of its own: ``python -m bench.harness.publisher JSON``.
 
-Timer ``i`` is due at ``first_due_s + i % spread_s``. Its callback is ``i`` as 8 bytes and a filler, its key ``i`` in
-digits: the checker finds from these alone what was lost, doubled, early or altered.
+The callback of timer ``i`` is ``i`` as 8 bytes and a filler, its key ``i`` in digits, and :func:`dues` says when it is
+due: the checker finds from these alone what was lost, doubled, early or altered.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import json
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from confluent_kafka import Producer
+import numpy as np
+from confluent_kafka import KafkaError, Message, Producer
+from numpy.typing import NDArray
 
 from bench.harness.cluster import quiet
 from timers.v1.future_pb2 import Future
@@ -37,6 +40,13 @@ class Publication:
     partitions: int
     partitioner: str
     """``spread``: the publisher picks the partition, in turn. Anything else: a librdkafka partitioner over the key."""
+    pace_s: int = 0
+    """0: all at once, as fast as it goes. Else evenly over so many seconds, beginning with ``first_due_s``; then
+    ``spread_s`` counts for nothing, and each timer is due some time after its turn:"""
+    delays_s: Sequence[int] = (0,)
+    """timer ``i`` by entry ``i`` modulo their number; ..."""
+    gather_s: int = 1
+    """... and then, but for every fourth timer, at the next multiple of this after ``first_due_s``: bursts."""
 
 
 def key(number: int) -> bytes:
@@ -48,8 +58,14 @@ def filler(payload_bytes: int) -> bytes:
     return bytes(32 + index % 95 for index in range(payload_bytes - ID.size))
 
 
-def due_s(publication: Publication, number: int) -> int:
-    return publication.first_due_s + number % publication.spread_s
+def dues(publication: Publication) -> NDArray[np.int64]:
+    """Due second of each timer."""
+    numbers = np.arange(publication.timers, dtype=np.int64)
+    if not publication.pace_s:
+        return publication.first_due_s + numbers % publication.spread_s
+    after_s = numbers * publication.pace_s // publication.timers + np.resize(publication.delays_s, len(numbers))
+    gathered = -(-after_s // publication.gather_s) * publication.gather_s
+    return publication.first_due_s + np.where(numbers % 4 > 0, gathered, after_s)
 
 
 def _template(publication: Publication) -> tuple[bytes, bytes, bytes]:
@@ -84,26 +100,38 @@ def publish(publication: Publication) -> tuple[float, float]:
     explicit = publication.partitioner == "spread"
     if not explicit:
         settings["partitioner"] = publication.partitioner
-    producer = Producer(quiet(publication.brokers, error_cb=lambda error: failed.append(str(error)), **settings))
+    # Only refusals are reported: a million calls for what went well would be the publisher's main work.
+    settings["delivery.report.only.error"] = True
+
+    def refused(error: KafkaError | None, message: Message) -> None:
+        failed.append(f"a record was not acknowledged: {error}")
+
+    producer = Producer(quiet(publication.brokers, error_cb=lambda error: None, **settings))
     producer.list_topics(publication.topic, timeout=15)
     before, between, after = _template(publication)
-    keys = [str(publication.first_due_s + second).encode() for second in range(publication.spread_s)]
-    spread, pack = publication.spread_s, ID.pack
+    due = dues(publication)
+    keys = {int(second): b"%d" % second for second in np.unique(due)}
+    timers, pace_s, pack = publication.timers, publication.pace_s, ID.pack
+    size = min(CHUNK, max(1, timers // (pace_s * 2 * publication.partitions))) if pace_s else CHUNK
     begin = time.time()
-    for chunk, low in enumerate(range(0, publication.timers, CHUNK)):
+    for chunk, low in enumerate(range(0, timers, size)):
         messages = [
-            {"key": keys[i % spread], "value": before + b"%012d" % i + between + pack(i) + after}
-            for i in range(low, min(low + CHUNK, publication.timers))
+            {"key": keys[second], "value": before + b"%012d" % i + between + pack(i) + after}
+            for i, second in enumerate(due[low : low + size].tolist(), low)
         ]
         while len(producer) > IN_FLIGHT:
             producer.poll(0.01)
+        while pace_s and (wait_s := publication.first_due_s + low * pace_s / timers - time.time()) > 0:
+            producer.poll(min(wait_s, 0.1))
         partition = chunk % publication.partitions if explicit else -1
-        if producer.produce_batch(publication.topic, messages, partition=partition) != len(messages):
+        if producer.produce_batch(publication.topic, messages, partition=partition, on_delivery=refused) != len(
+            messages
+        ):
             raise RuntimeError(f"the client refused records: {[m['_error'] for m in messages if '_error' in m][:1]}")
         producer.poll(0)
     left = producer.flush(60)
-    if left:
-        raise RuntimeError(f"{left} records were not acknowledged: {failed[-1:]}")
+    if left or failed:
+        raise RuntimeError(f"{left + len(failed)} records were not acknowledged, such as: {failed[:1]}")
     return begin, time.time()
 
 

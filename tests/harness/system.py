@@ -81,6 +81,12 @@ class System:
     def delete_topic(self, name: str) -> None:
         self.admin.delete_topics([name], operation_timeout=DEADLINE_S)[name].result(DEADLINE_S)
 
+    def delete_topics(self) -> None:
+        """Delete all its topics: their bytes would weigh on what comes after."""
+        mine = [name for name in self.admin.list_topics(timeout=DEADLINE_S).topics if self._id in name]
+        for deleted in self.admin.delete_topics(mine, operation_timeout=DEADLINE_S).values():
+            deleted.result(DEADLINE_S)
+
     # ---- workers ------------------------------------------------------------------------------------------------
 
     def worker(self) -> Worker:

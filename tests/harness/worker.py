@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.harness.patience import DEADLINE_S, wait_until
 from timers.broker.config import free_port
+from timers.settings import default_worker_id
 
 READY = r"ready: (\d+) partitions, (\d+) timers pending"
 
@@ -89,6 +90,16 @@ class Worker:
         """Of the process that runs."""
         assert self._process is not None and self.running, f"it does not run:\n{self.tail()}"
         return self._process.pid
+
+    @property
+    def sentences(self) -> list[str]:
+        """Why it ended, as it told whoever started it; empty if it was killed or stopped."""
+        return [line for line in self.log.splitlines() if line.startswith("timers: ")]
+
+    @property
+    def worker_id(self) -> str:
+        """Its name in the group."""
+        return default_worker_id(self.port)
 
     @property
     def running(self) -> bool:

@@ -1,0 +1,87 @@
+"""``python -m tests.chaos``: rounds of chaos from a seed. Exit codes: 0 held, 1 not, 2 usage, 130 Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from bench.harness.process import stop_everything
+from bench.harness.say import Say
+from bench.harness.subject import ROOT
+from tests.chaos import plan
+from tests.chaos.runner import Outcome, Round
+from timers.broker import EmbeddedBroker
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Kill workers and broker in a storm.")
+    parser.add_argument("--seed", type=int, help="of the first round; the next ones count up (random)")
+    parser.add_argument("--rounds", type=int, default=1, help="(1)")
+    parser.add_argument("--timers", type=int, default=1_000_000, help="in each round (1000000)")
+    parser.add_argument("--workers", type=int, default=4, help="at the beginning of a round (4)")
+    parser.add_argument("--faults", metavar="KIND,...", help=f"instead of all of: {', '.join(plan.NAMES)}")
+    parser.add_argument("--keep", action="store_true", help="leave logs and data where they are, also of good rounds")
+    options = parser.parse_args(argv)
+    options.kinds = [plan.NAMES.get(name) for name in options.faults.split(",")] if options.faults else plan.KINDS
+    if None in options.kinds:
+        parser.error(f"--faults {options.faults}: choose from {', '.join(plan.NAMES)}")
+    if options.seed is None:
+        options.seed = random.randrange(1_000_000)
+    try:
+        plan.make(options.seed, options.workers, options.kinds)
+    except ValueError as error:
+        parser.error(str(error))
+    return options
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the rounds."""
+    options = _arguments(argv)
+    signal.signal(signal.SIGTERM, _interrupt)
+    say = Say()
+    directory = ROOT / ".timers" / "chaos" / time.strftime("%Y%m%d-%H%M%S")
+    broker = EmbeddedBroker(directory / "broker", 0, out=sys.stdout)
+    outcomes: list[Outcome] = []
+    keep = True
+    try:
+        for index in range(options.rounds):
+            chosen = plan.make(options.seed + index, options.workers, options.kinds)
+            say.line(f"round {index + 1} of {options.rounds}, {options.timers:,} timers, {options.workers} workers")
+            for line in plan.describe(chosen):
+                say.line(f"  {line}")
+            begun = time.monotonic()
+            one = Round(broker, chosen, options.timers, directory / f"round-{index + 1}", say)
+            outcomes.append(one.run())
+            say.line(f"  took {time.monotonic() - begun:.0f} s")
+        counted = sum(outcome.verdict.counts for outcome in outcomes)
+        failed = [outcome.seed for outcome in outcomes if not outcome.passed]
+        say.line(
+            f"{len(outcomes)} rounds, {counted} count; {len(failed)} failed{f': seeds {failed}' if failed else ''}"
+        )
+        keep = bool(failed) or options.keep
+        return int(bool(failed) or not counted)
+    except KeyboardInterrupt:
+        print("chaos: interrupted", flush=True)
+        keep = options.keep
+        return 130
+    finally:
+        stop_everything()
+        broker.stop()
+        if keep:
+            print(f"logs: {directory.relative_to(ROOT)}", flush=True)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

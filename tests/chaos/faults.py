@@ -1,0 +1,156 @@
+"""The faults. Each is a generator: it acts, yields the seconds until it acts again, and returns what was struck.
+
+So several can be under way at once (one worker comes back while the next is killed), all on one thread.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Generator, Mapping
+
+from tests.chaos import plan
+from tests.chaos.checker import Strike
+from tests.chaos.plan import Fault
+from tests.chaos.world import FENCED, Member, World, now_ms, wipe
+
+Course = Generator[float, None, Strike]
+"""Seconds to wait at each step; at its end the strike."""
+
+POLL_S = 0.2
+TAKEOVER_S = 60.0
+ENDING_S = 40.0
+"""Deadlines: a takeover needs a session's end and a rebalance, a woken zombie a transaction."""
+
+
+def _strike(world: World, fault: Fault, names: Mapping[str, list[int]]) -> Strike:
+    """Note what is struck, just before it is."""
+    ends = world.ends()
+    held = {partition: ends[partition] for partitions in names.values() for partition in partitions}
+    at_ms = now_ms()
+    return Strike(fault.kind, ", ".join(names), at_ms, at_ms, held)
+
+
+def _over(strike: Strike, note: str = "") -> Strike:
+    return Strike(strike.kind, strike.victim, strike.at_ms, now_ms(), strike.held, note)
+
+
+def kill(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
+    strike = _strike(world, fault, {victim.name: held[victim.name]})
+    victim.kill()
+    yield 0.0
+    return strike
+
+
+def kill_restart(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
+    strike = yield from kill(world, fault, victim, held)
+    yield fault.away_s
+    victim.start(fault.clock_s)
+    return _over(strike)
+
+
+def kill_wipe_restart(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
+    strike = yield from kill(world, fault, victim, held)
+    wipe(victim.worker.data_dir)
+    yield fault.away_s
+    victim.start(fault.clock_s)
+    return _over(strike)
+
+
+def pause(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
+    """A zombie: it must be fenced, end with one sentence, and what it was about to fire must never be seen."""
+    mine = set(held[victim.name])
+    strike = _strike(world, fault, {victim.name: held[victim.name]})
+    victim.paused = True
+    victim.worker.send(signal.SIGSTOP)
+    waited_s = 0.0
+    while True:
+        yield POLL_S
+        waited_s += POLL_S
+        others = {name: partitions for name, partitions in world.held().items() if name != victim.name}
+        if mine <= {partition for partitions in others.values() for partition in partitions}:
+            break
+        if waited_s > TAKEOVER_S:
+            world.failures.append(f"nobody took over from {victim.name}, paused for {waited_s:.0f} s")
+            break
+    yield fault.away_s
+    victim.worker.send(signal.SIGCONT)
+    strike = _over(strike)
+    waited_s = 0.0
+    while victim.worker.running and waited_s < ENDING_S:
+        yield POLL_S
+        waited_s += POLL_S
+    note = _judge_zombie(world, victim)
+    victim.paused = False
+    if not victim.worker.running:
+        yield 1.0
+        victim.start(fault.clock_s)
+    return Strike(strike.kind, strike.victim, strike.at_ms, strike.over_ms, strike.held, note)
+
+
+def _judge_zombie(world: World, victim: Member) -> str:
+    if victim.worker.running:
+        world.failures.append(f"{victim.name} woke up after others had taken over, and lives on: it was not fenced")
+        return "lived on"
+    code, sentences = victim.worker.exit_code(), victim.worker.sentences
+    if code == 0 or len(sentences) != 1 or FENCED not in sentences[0]:
+        world.failures.append(f"{victim.name}, a zombie, ended with exit code {code} and {sentences}")
+    return f"fenced, exit code {code}"
+
+
+def add(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
+    """The newcomer itself hurts nobody; the rebalance does that it causes when it joins, some seconds later."""
+    member = world.add(fault.clock_s)
+    waited_s = 0.0
+    while not world.rebalancing and member.name not in held and waited_s < TAKEOVER_S:
+        yield POLL_S / 10
+        waited_s += POLL_S / 10
+        held = {**held, **world.held()}
+    return _strike(world, fault, held)
+
+
+def remove(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
+    strike = _strike(world, fault, {victim.name: held[victim.name]})
+    victim.wanted = False
+    victim.worker.send(signal.SIGTERM)
+    waited_s = 0.0
+    while victim.worker.running and waited_s < ENDING_S:
+        yield POLL_S
+        waited_s += POLL_S
+    if victim.worker.running or victim.worker.exit_code() != 0:
+        how = "does not end" if victim.worker.running else f"ended with {victim.worker.exit_code()}"
+        world.failures.append(f"{victim.name} was asked to stop and {how}")
+    return _over(strike)
+
+
+def broker(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
+    strike = _strike(world, fault, held)
+    world.broker_up = False
+    world.broker.kill()
+    yield fault.away_s
+    world.broker.start()
+    world.broker_up = True
+    return _over(strike)
+
+
+def all_down(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
+    """Nobody is there when the next burst is due."""
+    down = [member for member in world.members if member.wanted and not member.paused]
+    strike = _strike(world, fault, held)
+    for member in down:
+        member.kill()
+    yield plan.GATHER_S + fault.away_s
+    for member in down:
+        member.start(fault.clock_s if member is down[-1] else 0.0)
+    return _over(strike)
+
+
+COURSES: dict[str, Callable[[World, Fault, Member, dict[str, list[int]]], Course]] = {
+    plan.KILL: kill,
+    plan.KILL_RESTART: kill_restart,
+    plan.PAUSE: pause,
+    plan.WIPE: kill_wipe_restart,
+    plan.ADD: add,
+    plan.REMOVE: remove,
+    plan.BROKER: broker,
+    plan.ALL_DOWN: all_down,
+}

@@ -32,6 +32,12 @@ test: $(VENV)/.dev check ## All tests; starts what they need
 check: $(VENV)/.dev lint ## What needs no broker: lint, types, import rules, unit, property and simulation tests
 	@$(BIN)/python -m pytest -m "not broker"
 
+ROUNDS ?= 1
+TIMERS ?= 1000000
+
+chaos: $(VENV)/.dev ## Kill workers and broker in storms of timers; SEED=7 ROUNDS=3 TIMERS=1000000 repeats a run
+	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --rounds $(ROUNDS) --timers $(TIMERS)
+
 lint: $(VENV)/.dev ## ruff, mypy --strict, import rules, generated files current
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -62,4 +68,4 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
-.PHONY: help setup run test check lint format protos bench lock clean
+.PHONY: help setup run test check chaos lint format protos bench lock clean

@@ -1,0 +1,29 @@
+"""A seed is a plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos import plan
+
+
+def test_one_seed_is_one_plan_and_another_seed_another() -> None:
+    assert plan.make(7, 4) == plan.make(7, 4)
+    assert plan.make(7, 4) != plan.make(8, 4)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_kind_of_fault_has_its_turn_at_a_burst_while_the_storm_goes_on(seed: int) -> None:
+    made = plan.make(seed, 4)
+    assert sorted(fault.kind for fault in made.faults) == sorted(plan.KINDS)
+    moments = [fault.at_s for fault in made.faults]
+    assert moments == sorted(set(moments))
+    assert all(moment % plan.GATHER_S == 0 for moment in moments)
+    assert moments[0] > 0 and moments[-1] < made.storm_s
+    assert made.clocks_s[0] == 0, "one worker's clock is right"
+
+
+def test_at_least_two_workers_are_left() -> None:
+    with pytest.raises(ValueError, match="3 workers are too few"):
+        plan.make(7, 3)
+    assert plan.make(7, 3, (plan.KILL, plan.PAUSE))

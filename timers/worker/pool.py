@@ -90,6 +90,7 @@ class Pool:
         self._last_tick: Tick | None = None
         self._assigned_at = monotonic()
         self._ready_said = True
+        self._ending = False
 
     @property
     def runners(self) -> dict[Machine, Runner]:
@@ -253,6 +254,7 @@ class Pool:
 
     async def close(self) -> None:
         """Close all machines. Faust sends no revoked signal when it stops, so the app calls this."""
+        self._ending = True
         await self.revoke()
         self._producers.close()
         self._threads.shutdown(wait=False)
@@ -315,7 +317,7 @@ class Pool:
         A machine that was fenced, or whose worker slept, may belong to somebody else by now, and opening it would fence
         them: the group says whether it is still ours.
         """
-        if self._runners.get(machine) is not runner:
+        if self._given_up(machine, runner) and not isinstance(error, Fenced):
             logger.info("%s ended after it was given up: %s", runner.name, error)
             return
         try:
@@ -323,11 +325,15 @@ class Pool:
                 raise error
             logger.warning("%s: %s; opening it again", runner.name, error)
             async with self._lock:
-                if self._runners.get(machine) is not runner:
-                    return  # a rebalance was faster
+                if self._given_up(machine, runner):  # a rebalance was faster
+                    if isinstance(error, Fenced):  # and yet it was still firing when another worker had it
+                        raise error
+                    return
                 await self._close([runner])
-                while (ours := await self._world.events.ours(machine)) is None:
+                while (ours := await self._world.events.ours(machine)) is None and not self._ending:
                     await asyncio.sleep(REOPEN_PAUSES_S[0])
+                if self._ending:  # nobody answers any more, and the end waits for this lock
+                    return
                 if ours:
                     self.meters[machine].reopened += 1
                     await self._open([machine])
@@ -336,7 +342,11 @@ class Pool:
                     raise error
                 # Else the group is about to say who owns it.
         except BaseException as fatal:
+            self._ending = True
             self._world.events.failed(fatal)
+
+    def _given_up(self, machine: Machine, runner: Runner) -> bool:
+        return self._runners.get(machine) is not runner
 
     # ---- small ones -------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
@@ -50,10 +51,14 @@ DELIVERY_TIMEOUT_S = 6.0
 """Then a target counts as failing. With the offsets' time still less than the transaction may last, so that the broker
 does not end it first and hide whose fault it was."""
 
+AWAKE_S = 0.5
+"""Longer than a process that is awake takes to look at a time-out."""
+
 CLOSE_TIMEOUT_S = 2.0
 STOP_POLL_S = 0.5
 
 _T = TypeVar("_T")
+_Task = TypeVar("_Task", bound=asyncio.Future[Any])
 
 Batch = tuple[str, int, RecordBatch]
 """(topic, partition, sealed batch)"""
@@ -86,6 +91,20 @@ class ProducerLoop:
     def close(self) -> None:
         """End the loop."""
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+async def _wait_awake(tasks: Iterable[_Task], seconds: float) -> set[_Task]:
+    """Wait for all of ``tasks``, or the first that fails. Returns those that have not ended.
+
+    Only time during which this process was awake counts. After a pause all its time-outs are over at once, before it
+    has read a single answer: that would blame targets for the pause, and hide that another worker has taken over.
+    """
+    waiting = set(tasks)
+    for _ in range(math.ceil(seconds / AWAKE_S)):
+        done, waiting = await asyncio.wait(waiting, timeout=AWAKE_S, return_when=asyncio.FIRST_EXCEPTION)
+        if not waiting or any(task.cancelled() or task.exception() for task in done):
+            break
+    return waiting
 
 
 class TransactionalProducer:
@@ -182,8 +201,13 @@ class TransactionalProducer:
         if offsets:
             # Not along with the batches: while the coordinator notes the group it cannot vouch for a partition, and
             # the partition's leader would refuse the batch (KIP-890), to be tried again 100 ms later.
-            async with asyncio.timeout(OFFSETS_TIMEOUT_S):
-                await producer.send_offsets_to_transaction(offsets, self._settings.app_id)
+            noting = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._settings.app_id))
+            try:
+                if await _wait_awake([noting], OFFSETS_TIMEOUT_S):
+                    raise TimeoutError(f"the group's coordinator did not answer for {OFFSETS_TIMEOUT_S:.0f} s")
+                await noting
+            finally:
+                noting.cancel()
         await producer.commit_transaction()
 
     async def _deliver(self, producer: AIOKafkaProducer, batches: dict[tuple[str, int], list[RecordBatch]]) -> None:
@@ -191,16 +215,13 @@ class TransactionalProducer:
             asyncio.create_task(self._send(producer, topic, partition, queue)): topic
             for (topic, partition), queue in batches.items()
         }
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + DELIVERY_TIMEOUT_S
         try:
-            _, late = await asyncio.wait(sending, timeout=PROBE_S, return_when=asyncio.FIRST_EXCEPTION)
+            late = await _wait_awake(sending, PROBE_S)
             if late and not self._culprits(producer, sending):
                 gone = await self._which_are_gone({sending[task] for task in late})
                 if gone:
                     raise DeliveryFailed(dict.fromkeys(gone, UnknownTopicOrPartitionError()))
-                left_s = max(0.0, give_up_at - loop.time())
-                await asyncio.wait(sending, timeout=left_s, return_when=asyncio.FIRST_EXCEPTION)
+                await _wait_awake(sending, DELIVERY_TIMEOUT_S - 2 * PROBE_S)
             culprits = self._culprits(producer, sending)
             if culprits:
                 raise DeliveryFailed(culprits)

@@ -1,0 +1,78 @@
+"""A worker that was stopped in the middle of firing wakes up after others have taken over: it must not fire."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
+from tests.harness.records import Request
+from tests.harness.system import PARTITIONS, System, timers
+from tests.harness.worker import READY, Worker
+
+pytestmark = pytest.mark.broker
+
+COUNT = 60_000
+
+
+def end(system: System, target: str, level: IsolationLevel) -> int:
+    """End of a topic's only partition, to a reader of this level."""
+    place = TopicPartition(target, 0)
+    return (
+        system.admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=level)[place].result(DEADLINE_S).offset
+    )
+
+
+def caught_firing(system: System, worker: Worker, target: str) -> bool:
+    """Stop the process; True if that left a transaction open on the target, else it runs on."""
+    worker.send(signal.SIGSTOP)
+    if end(system, target, IsolationLevel.READ_COMMITTED) < end(system, target, IsolationLevel.READ_UNCOMMITTED):
+        return True
+    worker.send(signal.SIGCONT)
+    return False
+
+
+def test_a_zombie_is_fenced_and_its_open_transactions_are_never_seen(system: System) -> None:
+    """All its partitions are firing when it is stopped. It ends with one sentence, though each of them was fenced."""
+    target = system.target()
+    zombie = system.worker().start().ready()
+    requests: list[Request] = timers(target, COUNT, due_in(6), 3)
+    for index, request in enumerate(requests):
+        request.partition = index // 3 % PARTITIONS
+    system.send(*requests)
+    wait_until(lambda: caught_firing(system, zombie, target), "it is stopped in a transaction")
+    other = system.worker().start()
+    # It joins at once and waits for the zombie's session to end.
+    other.wait_for(rf"ready: {2 * PARTITIONS} partitions")
+    system.wait_past(max(request.due_s for request in requests))
+    zombie.send(signal.SIGCONT)
+    assert zombie.exit_code() == 1
+    assert len(zombie.sentences) == 1 and "was taken over by another worker" in zombie.sentences[0]
+    assert "Traceback" not in zombie.log
+    assert len(system.fired(requests)) == COUNT
+    records_and_markers = end(system, target, IsolationLevel.READ_UNCOMMITTED)
+    assert records_and_markers > COUNT + 1_000, "what it had in flight stands in the log, aborted"
+    assert other.running
+
+
+def test_a_zombie_that_had_nothing_in_flight_does_no_harm(system: System) -> None:
+    """It may find that it is no member any more before it tries to fire: then it joins again, as any new worker."""
+    target = system.target()
+    zombie = system.worker().start().ready()
+    other = system.worker().start().ready()
+    zombie.send(signal.SIGSTOP)
+    wait_until(lambda: f"ready: {2 * PARTITIONS} partitions" in other.log, "the other takes over")
+    requests = system.send(*timers(target, 2_000, due_in(1), 4))
+    reader = system.reader(target)
+    reader.take(500)
+    zombie.send(signal.SIGCONT)
+    fired = system.fired(requests)
+    assert len(fired) == 2_000
+    if not zombie.running:
+        assert zombie.exit_code() == 1 and len(zombie.sentences) == 1
+    else:
+        zombie.wait_for(rf"(?s){READY}.*{READY}")
+    assert other.running

@@ -7,9 +7,7 @@ from timers.settings import Settings
 from timers.worker.service import TimersApp
 
 try:
-    settings = Settings.load()
+    app = TimersApp(Settings.load())
 except SettingsError as error:
     print(f"timers: {error}", file=sys.stderr)
     raise SystemExit(error.exit_code) from None
-
-app = TimersApp(settings)

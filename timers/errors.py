@@ -6,6 +6,7 @@
     ├── SettingsError          an environment variable or option is wrong           (exit code 2)
     ├── InvalidTimerError      a timer that cannot be asked for as given            (exit code 2 on the command line)
     ├── PublishError           the broker did not take a request                    (exit code 1)
+    ├── AccessError            the brokers refuse our login, our certificate or what we do   (exit code 1)
     ├── BrokerError            the embedded broker cannot start, stop or answer     (exit code 1)
     ├── TopicConfigError       a topic of ours is set up so that timers would be lost
     ├── StoreError             the worker's disk does not take or give what it should
@@ -37,6 +38,10 @@ class InvalidTimerError(TimersError):
 
 class PublishError(TimersError):
     """The broker did not take a request: nothing is scheduled, the caller may try again."""
+
+
+class AccessError(TimersError):
+    """The brokers do not let us in, do not allow what we need, or are not those we trust: trying again is no help."""
 
 
 class BrokerError(TimersError):

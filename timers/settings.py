@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from timers import variables
+from timers import security, variables
 from timers.errors import SettingsError
 from timers.variables import Setting
 from timers.wire import topics
@@ -64,7 +64,8 @@ class Settings:
     brokers: str = _setting(
         "TIMERS_BROKERS",
         variables.brokers,
-        "Kafka bootstrap servers. Unset: this project's running embedded broker, else 127.0.0.1:9092.",
+        "Kafka bootstrap servers. Unset: this project's running embedded broker, if we speak PLAINTEXT as it does, "
+        "else 127.0.0.1:9092.",
         default="",
         unit="host:port,...",
     )
@@ -99,6 +100,60 @@ class Settings:
         variables.bind,
         "Address that the web port binds to; localhost unless you open it.",
         default="127.0.0.1",
+    )
+    security_protocol: str = _setting(
+        security.PROTOCOL,
+        variables.one_of(*security.PROTOCOLS),
+        "How to talk to the brokers. With SSL the connection is encrypted and the broker proves who it is; with SASL "
+        "we say who we are, by user name and password.",
+        default="PLAINTEXT",
+    )
+    sasl_mechanism: str = _setting(
+        "TIMERS_SASL_MECHANISM",
+        variables.one_of(*security.MECHANISMS),
+        "How the password is proven. SCRAM never sends it; PLAIN does, so use that with SASL_SSL only.",
+        default="SCRAM-SHA-512",
+    )
+    sasl_username: str = _setting(
+        "TIMERS_SASL_USERNAME", variables.line, "User name at the brokers; ACLs name it as User:<name>.", default=""
+    )
+    sasl_password: security.Secret = _setting(
+        "TIMERS_SASL_PASSWORD",
+        security.secret,
+        "Its password. Never shown. A file is better: other processes of the user can read an environment.",
+        default=security.Secret(),
+    )
+    sasl_password_file: Path | None = _setting(
+        "TIMERS_SASL_PASSWORD_FILE",
+        variables.file,
+        "File that holds the password instead, such as a mounted Kubernetes secret. Read once, at the start.",
+    )
+    ssl_ca_file: Path | None = _setting(
+        "TIMERS_SSL_CA_FILE",
+        variables.file,
+        "PEM certificates of the authorities that may vouch for a broker. Unset: those that the system trusts.",
+    )
+    ssl_cert_file: Path | None = _setting(
+        "TIMERS_SSL_CERT_FILE",
+        variables.file,
+        "PEM certificate of this client, with its chain, for brokers that ask for one (ssl.client.auth).",
+    )
+    ssl_key_file: Path | None = _setting("TIMERS_SSL_KEY_FILE", variables.file, "PEM private key of that certificate.")
+    ssl_key_password: security.Secret = _setting(
+        "TIMERS_SSL_KEY_PASSWORD",
+        security.secret,
+        "Password of that key, if it is encrypted. Never shown.",
+        default=security.Secret(),
+    )
+    ssl_key_password_file: Path | None = _setting(
+        "TIMERS_SSL_KEY_PASSWORD_FILE", variables.file, "File that holds the key's password instead."
+    )
+    ssl_check_hostname: bool = _setting(
+        "TIMERS_SSL_CHECK_HOSTNAME",
+        variables.flag,
+        "1: a broker's certificate must name the host that we connect to. 0: any certificate of a trusted authority "
+        "will do, so whoever holds one can pose as a broker.",
+        default=True,
     )
     partitions: int = _setting(
         "TIMERS_PARTITIONS",
@@ -215,7 +270,7 @@ class Settings:
         """Read all settings from ``environ`` (the process's own if None).
 
         Raises:
-            SettingsError: a variable is wrong, or two topics have the same name.
+            SettingsError: a variable is wrong, some do not go together, or two topics have the same name.
         """
         env = os.environ if environ is None else environ
         values: dict[str, Any] = {}
@@ -224,7 +279,15 @@ class Settings:
             raw = env.get(setting.env, "")
             if raw:
                 values[entry.name] = setting.parse(setting.env, raw)
-        values.setdefault("brokers", "") or values.update(brokers=project_broker() or FALLBACK_BROKERS)
+        protocol = values.get("security_protocol", cls.security_protocol)
+        security.check(protocol, [name for name in _names(cls) if env.get(name)])
+        for name in ("sasl_password", "ssl_key_password"):
+            path = values.get(f"{name}_file")
+            if path is not None:
+                values[name] = security.read_secret(f"TIMERS_{name.upper()}_FILE", path)
+        if not values.get("brokers"):
+            embedded = project_broker() if protocol == "PLAINTEXT" else None
+            values["brokers"] = embedded or FALLBACK_BROKERS
         values.setdefault("data_dir", project_dir() / "data")
         values.setdefault("worker_id", default_worker_id(values.get("web_port", cls.web_port)))
         settings = cls(**values)
@@ -250,6 +313,10 @@ class Settings:
             seen[topic] = env
 
 
+def _names(cls: type[Settings]) -> list[str]:
+    return [entry.metadata["setting"].env for entry in fields(cls)]
+
+
 def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> list[tuple[Setting, str, bool]]:
     """Each setting with its present value as text and whether the environment gave it; secrets are masked."""
     env = os.environ if environ is None else environ
@@ -257,6 +324,6 @@ def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> li
     for entry in fields(settings):
         setting: Setting = entry.metadata["setting"]
         value = getattr(settings, entry.name)
-        text = str(int(value)) if isinstance(value, bool) else str(value)
-        rows.append((setting, "***" if setting.secret and text else text, bool(env.get(setting.env))))
+        text = "" if value is None else str(int(value)) if isinstance(value, bool) else str(value)
+        rows.append((setting, text, bool(env.get(setting.env) or env.get(f"{setting.env}_FILE"))))
     return rows

@@ -20,7 +20,6 @@ class Setting:
     unit: str
     why: str
     parse: Callable[[str, str], Any]
-    secret: bool = False
 
 
 def wrong(env: str, value: str, expected: str) -> SettingsError:
@@ -68,6 +67,13 @@ def matching(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], st
     return parse
 
 
+def line(env: str, value: str) -> str:
+    """Text without line breaks and other control characters."""
+    if not value.isprintable():
+        raise wrong(env, value, "text in one line")
+    return value
+
+
 def topic(env: str, value: str) -> str:
     """The name of a topic."""
     if not topics.is_legal(value):
@@ -77,6 +83,11 @@ def topic(env: str, value: str) -> str:
 
 def brokers(env: str, value: str) -> str:
     """Bootstrap servers."""
+    if "@" in value:  # not shown: what stands before it is most likely a password
+        raise SettingsError(
+            f"{env} holds an '@': it names hosts and ports only (try 127.0.0.1:9092); user name and password go into "
+            "TIMERS_SASL_USERNAME and TIMERS_SASL_PASSWORD"
+        )
     for address in value.split(","):
         host, _, port = address.strip().rpartition(":")
         if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
@@ -90,6 +101,27 @@ def directory(env: str, value: str) -> Path:
     if path.exists() and not path.is_dir():
         raise wrong(env, value, "a directory: a file is in its place")
     return path
+
+
+def file(env: str, value: str) -> Path:
+    """A file that can be read now."""
+    path = Path(value).expanduser()
+    try:
+        with path.open("rb"):
+            return path
+    except OSError as error:
+        raise wrong(env, value, f"a file that can be read ({error.strerror})") from None
+
+
+def one_of(*choices: str) -> Callable[[str, str], str]:
+    """One of some words."""
+
+    def parse(env: str, value: str) -> str:
+        if value not in choices:
+            raise wrong(env, value, f"one of {', '.join(choices)}")
+        return value
+
+    return parse
 
 
 def bind(env: str, value: str) -> str:

@@ -181,7 +181,7 @@ def test_properties_that_would_break_a_promise_are_refused(name: str) -> None:
 def test_an_unknown_property_is_named() -> None:
     with (
         TimersClient("127.0.0.1:1", producer_config={"no.such": 1}) as client,
-        pytest.raises(SettingsError, match=r"producer_config \{'no.such': 1\}: No such configuration property"),
+        pytest.raises(SettingsError, match=r"producer_config with no\.such: No such configuration property"),
     ):
         client.schedule("orders", "k", b"", delay=1)
 

@@ -31,6 +31,16 @@ WRONG = [
     ("TIMERS_WEB_PORT", "http", "try 6066"),
     ("TIMERS_WEB_BIND", "a b", "host name or address"),
     ("TIMERS_WEB_BIND", "http://x", "host name or address"),
+    ("TIMERS_SECURITY_PROTOCOL", "sasl_ssl", "one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+    ("TIMERS_SASL_MECHANISM", "GSSAPI", "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+    ("TIMERS_SASL_USERNAME", "a\nb", "text in one line"),
+    ("TIMERS_SASL_PASSWORD_FILE", "/no/such/file", "a file that can be read (No such file or directory)"),
+    ("TIMERS_SASL_PASSWORD_FILE", "/", "a file that can be read (Is a directory)"),
+    ("TIMERS_SSL_CA_FILE", "/no/such/file", "a file that can be read"),
+    ("TIMERS_SSL_CERT_FILE", "/no/such/file", "a file that can be read"),
+    ("TIMERS_SSL_KEY_FILE", "/no/such/file", "a file that can be read"),
+    ("TIMERS_SSL_KEY_PASSWORD_FILE", "/no/such/file", "a file that can be read"),
+    ("TIMERS_SSL_CHECK_HOSTNAME", "no", "0 or 1"),
     ("TIMERS_PARTITIONS", "0", "between 1 and 10000"),
     ("TIMERS_PARTITIONS", "4.0", "a whole number"),
     ("TIMERS_PARTITIONS", "+4", "a whole number"),
@@ -57,6 +67,8 @@ WRONG = [
     ("TIMERS_CLOCK_OFFSET", "inf", "a number of seconds"),
 ]
 
+SECRETS = ["TIMERS_SASL_PASSWORD", "TIMERS_SSL_KEY_PASSWORD"]
+
 
 @pytest.mark.parametrize(("env", "value", "expected"), WRONG)
 def test_a_wrong_value_is_named(env: str, value: str, expected: str) -> None:
@@ -67,8 +79,22 @@ def test_a_wrong_value_is_named(env: str, value: str, expected: str) -> None:
     assert error.value.exit_code == 2
 
 
+@pytest.mark.parametrize("env", SECRETS)
+def test_a_wrong_secret_is_named_and_not_shown(env: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        Settings.load(BROKERS | {env: "hunter2\n"})
+    assert str(error.value).startswith(f"{env}='***' is not a password in one line")
+    assert "hunter2" not in str(error.value)
+
+
+def test_credentials_in_an_address_are_refused_and_not_shown() -> None:
+    with pytest.raises(SettingsError, match=r"TIMERS_BROKERS holds an '@'.* TIMERS_SASL_PASSWORD") as error:
+        Settings.load({"TIMERS_BROKERS": "ada:hunter2@broker:9092"})
+    assert "hunter2" not in str(error.value)
+
+
 def test_every_setting_has_a_wrong_value_above() -> None:
-    assert {env for env, _, _ in WRONG} == {setting.env for setting in ALL}
+    assert {env for env, _, _ in WRONG} | set(SECRETS) == {setting.env for setting in ALL}
 
 
 @pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.env)

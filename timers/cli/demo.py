@@ -56,12 +56,12 @@ def run_demo(settings: Settings, topic: str = TOPIC, still_well: Callable[[], No
     from timers.cli.tail import Tail
     from timers.client import TimersClient
 
-    targets.ensure(settings.brokers, topic, partitions=1, replication=settings.replication)
-    with Tail(settings.brokers, topic) as tail, TimersClient(settings.brokers, timeout_s=10) as client:
+    targets.ensure(settings, topic, partitions=1)
+    with Tail(settings, topic) as tail, TimersClient(settings.brokers, timeout_s=10) as client:
         _until(tail.opened, still_well, f"waiting for topic {topic!r} to appear ...")
         request_topic = settings.request_topic
         _until(
-            lambda: targets.exists(settings.brokers, request_topic),
+            lambda: targets.exists(settings, request_topic),
             still_well,
             f"topic {request_topic!r} does not exist yet: {_HOW_TO_START}",
         )

@@ -16,7 +16,7 @@ import click
 
 from timers.cli.demo import TOPIC, run_demo
 from timers.cli.worker import check_port, faust_command
-from timers.errors import TimersError
+from timers.errors import SettingsError, TimersError
 from timers.settings import Settings, describe, project_broker, project_dir
 
 _STOP_TIMEOUT_S = 20.0
@@ -66,6 +66,12 @@ def _broker() -> Iterator[Settings]:
         click.echo(f"using the broker at {settings.brokers}", err=True)
         yield settings
         return
+
+    if settings.security_protocol != "PLAINTEXT":
+        raise SettingsError(
+            f"TIMERS_SECURITY_PROTOCOL={settings.security_protocol!r} needs TIMERS_BROKERS: the broker that this "
+            "command would start speaks PLAINTEXT"
+        )
 
     from timers.broker import EmbeddedBroker
 

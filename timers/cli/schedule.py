@@ -61,9 +61,9 @@ def schedule(
 
     with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
         if create_topic:
-            targets.ensure(settings.brokers, topic, partitions=settings.partitions, replication=settings.replication)
+            targets.ensure(settings, topic, partitions=settings.partitions)
         timer_id = client.schedule(topic, key, body, at=due_s, headers=pairs)
-    if not settings.create_target_topics and not targets.exists(settings.brokers, topic):
+    if not settings.create_target_topics and not targets.exists(settings, topic):
         click.echo(
             f"topic {topic!r} does not exist: unless it does when the timer is due, the callback becomes a dead letter "
             f"in {settings.dead_letter_topic!r} (--create-topic creates it)",

@@ -10,8 +10,10 @@ from typing import Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from timers import connection
 from timers.cli.fired import Arrival
 from timers.errors import TimersError
+from timers.settings import Settings
 
 TIMEOUT_S = 10.0
 _IDLE_S = 0.1
@@ -28,19 +30,21 @@ class Tail:
     """A reader of one topic, ``read_committed``, that commits nothing and joins no group.
 
     Args:
-        brokers: bootstrap servers.
+        settings: where the brokers are, and how to log in.
         topic: what to read; it need not exist yet.
         from_beginning: start with the oldest record. Else with the first one after :meth:`opened`.
     """
 
-    def __init__(self, brokers: str, topic: str, *, from_beginning: bool = False) -> None:
-        self._brokers = brokers
+    def __init__(self, settings: Settings, topic: str, *, from_beginning: bool = False) -> None:
+        self._brokers = settings.brokers
+        self._reports = connection.Reports(settings)
         self._topic = topic
         self._from_beginning = from_beginning
         self._partitions = 0
         self._consumer = Consumer(
             {
-                "bootstrap.servers": brokers,
+                **connection.librdkafka(settings),
+                "error_cb": self._reports,
                 "group.id": "timers-watch",  # librdkafka wants a name; nothing is ever committed under it
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
@@ -65,10 +69,10 @@ class Tail:
         partitions that are found later are read whole.
 
         Raises:
-            TimersError: no broker answers, or the topic may not be read.
+            TimersError: no broker answers or lets us in, or the topic may not be read.
         """
         try:
-            found = self._consumer.list_topics(self._topic, timeout=TIMEOUT_S).topics[self._topic]
+            found = connection.metadata(self._consumer, self._reports, TIMEOUT_S, self._topic).topics[self._topic]
             if found.error is not None:
                 raise KafkaException(found.error)
             first = self._partitions == 0 and not self._from_beginning
@@ -117,10 +121,10 @@ class Tail:
 
     def _explained(self, error: KafkaException) -> TimersError:
         reason: KafkaError = error.args[0]
-        if reason.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
-            return TimersError(
-                f"no broker answers at {self._brokers}: is it running, and is TIMERS_BROKERS right? "
-                "(timers broker start runs one here.)"
+        if reason.code() in connection.UNREACHABLE:
+            return self._reports.refusal or TimersError(
+                f"no broker answers at {self._brokers}: is it running, is TIMERS_BROKERS right, and "
+                f"{self._reports.hint()} (timers broker start runs one here.)"
             )
         if reason.code() in _GONE:
             return TimersError(f"topic {self._topic!r} is gone from {self._brokers}")

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from timers import connection
 from timers.cli.tail import TIMEOUT_S, quiet_log
 from timers.errors import TimersError
+from timers.settings import Settings
 
 _GRACE_S = 5.0
 
 
-def exists(brokers: str, topic: str) -> bool:
+def exists(settings: Settings, topic: str) -> bool:
     """Whether there is such a topic; asking does not create it.
 
     Raises:
-        TimersError: no broker answers.
+        TimersError: no broker answers, or lets us in.
     """
-    admin = AdminClient({"bootstrap.servers": brokers, "allow.auto.create.topics": False}, logger=quiet_log)
+    admin, reports = _admin(settings)
     try:
-        return admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].error is None
+        return connection.metadata(admin, reports, TIMEOUT_S, topic).topics[topic].error is None
     except KafkaException as error:
-        raise _explained(error, brokers, topic) from error
+        raise _explained(error, settings, reports, topic) from error
 
 
-def ensure(brokers: str, topic: str, *, partitions: int, replication: int) -> bool:
+def ensure(settings: Settings, topic: str, *, partitions: int) -> bool:
     """Create the topic unless it exists, with the broker's own timestamps, so that a lag is measured by the broker.
 
     Args:
-        brokers: bootstrap servers.
+        settings: where the brokers are, how to log in, and the replication of a new topic.
         topic: its name.
         partitions: how many a new one gets.
-        replication: its replication factor; 0 takes the broker's default.
 
     Returns:
         Whether it was created.
@@ -40,24 +43,35 @@ def ensure(brokers: str, topic: str, *, partitions: int, replication: int) -> bo
     Raises:
         TimersError: no broker answers, or it refuses.
     """
-    admin = AdminClient({"bootstrap.servers": brokers}, logger=quiet_log)
+    admin, reports = _admin(settings)
     config = {"message.timestamp.type": "LogAppendTime"}
-    new = NewTopic(topic, num_partitions=partitions, replication_factor=replication or -1, config=config)
-    created = admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=settings.replication or -1, config=config)
     try:
+        connection.metadata(admin, reports, TIMEOUT_S)
+        created = admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)
         created[topic].result(TIMEOUT_S + _GRACE_S)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
-        raise _explained(error, brokers, topic) from error
+        raise _explained(error, settings, reports, topic) from error
     return True
 
 
-def _explained(error: KafkaException, brokers: str, topic: str) -> TimersError:
+def _admin(settings: Settings) -> tuple[AdminClient, connection.Reports]:
+    reports = connection.Reports(settings)
+    config: dict[str, Any] = {
+        **connection.librdkafka(settings),
+        "allow.auto.create.topics": False,
+        "error_cb": reports,
+    }
+    return AdminClient(config, logger=quiet_log), reports
+
+
+def _explained(error: KafkaException, settings: Settings, reports: connection.Reports, topic: str) -> TimersError:
     reason: KafkaError = error.args[0]
-    if reason.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
-        return TimersError(
-            f"no broker answers at {brokers}: is it running, and is TIMERS_BROKERS right? "
+    if reason.code() in connection.UNREACHABLE:
+        return reports.refusal or TimersError(
+            f"no broker answers at {settings.brokers}: is it running, is TIMERS_BROKERS right, and {reports.hint()} "
             "(timers broker start runs one here, timers run a worker as well.)"
         )
     return TimersError(f"topic {topic!r}: {reason.str()} ({reason.name()})")

@@ -29,7 +29,7 @@ def watch(topic: str, from_beginning: bool, count: int | None, as_json: bool) ->
 
     from timers.cli.tail import Tail  # not at the top: `--help` needs no librdkafka
 
-    with Tail(settings.brokers, topic, from_beginning=from_beginning) as tail:
+    with Tail(settings, topic, from_beginning=from_beginning) as tail:
         if not tail.opened():
             click.echo(f"waiting for topic {topic!r}, which does not exist yet at {settings.brokers} ...", err=True)
             while not tail.opened():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from timers import connection
 from timers.errors import InvalidTimerError, PublishError, SettingsError, TimersError
 from timers.settings import Settings
 from timers.wire import topics
@@ -54,11 +55,18 @@ _log.addHandler(logging.NullHandler())  # librdkafka's log goes where the applic
 class Connection:
     """Where requests go and how. Arguments as in :class:`timers.client.TimersClient`; see :meth:`resolve`."""
 
-    brokers: str
+    settings: Settings
     request_topic: str
     timeout_s: float
     max_request_bytes: int
-    extra: Mapping[str, Any]
+    extra: Mapping[str, Any] = field(repr=False)
+    """The application's own properties; there may be a password among them."""
+    reports: connection.Reports = field(repr=False)
+
+    @property
+    def brokers(self) -> str:
+        """Bootstrap servers."""
+        return self.settings.brokers
 
     @classmethod
     def resolve(
@@ -84,7 +92,8 @@ class Connection:
         for name in sorted(_OURS.keys() & extra.keys()):
             raise SettingsError(f"producer_config may not set {name!r}: {_OURS[name]}")
         limit = max_request_bytes or settings.max_request_bytes
-        return cls(brokers or settings.brokers, topic, timeout_s, limit, extra)
+        settings = replace(settings, brokers=brokers or settings.brokers)
+        return cls(settings, topic, timeout_s, limit, extra, connection.Reports(settings))
 
     def producer(self, *, linger_ms: int, **more: Any) -> Producer:
         """An idempotent producer that spreads requests over all partitions.
@@ -92,8 +101,11 @@ class Connection:
         Raises:
             SettingsError: librdkafka does not know a property or its value.
         """
+        login = connection.librdkafka(self.settings)
+        if "security.protocol" in self.extra:  # then the application says all of it, and nothing is mixed
+            login = {"bootstrap.servers": self.brokers}
         config: dict[str, Any] = {
-            "bootstrap.servers": self.brokers,
+            **login,
             "client.id": "timers-client",
             "linger.ms": linger_ms,
             "message.max.bytes": self.max_request_bytes + HEADER_ROOM_BYTES,
@@ -108,12 +120,14 @@ class Connection:
             "enable.idempotence": True,
             "partitioner": "random",
             "message.timeout.ms": int(self.timeout_s * 1000),
+            "error_cb": _both(self.reports, self.extra.get("error_cb")),
             **more,
         }
         try:
             return Producer(config, logger=_log)
         except (KafkaException, ValueError, TypeError) as error:
-            raise SettingsError(f"producer_config {dict(self.extra)!r}: {_text(error)}") from error
+            # Names only: among the values may be a password.
+            raise SettingsError(f"producer_config with {', '.join(sorted(self.extra))}: {_text(error)}") from error
 
     def explain(self, error: KafkaError) -> TimersError:
         """librdkafka's error as one sentence with the way out."""
@@ -135,12 +149,22 @@ class Connection:
             return PublishError(f"this client may not write to topic {topic!r}: it needs the ACLs WRITE and DESCRIBE")
         return PublishError(f"the broker did not take the request to {topic!r}: {error.str()} ({error.name()})")
 
-    def unreachable(self) -> PublishError:
+    def unreachable(self) -> TimersError:
         """No broker answered in time."""
-        return PublishError(
-            f"no broker at {self.brokers} acknowledged within {self.timeout_s:g} s: is it running, and is "
-            "TIMERS_BROKERS right? (timers broker start runs one here.) What was already sent may still be taken"
+        return self.reports.refusal or PublishError(
+            f"no broker at {self.brokers} acknowledged within {self.timeout_s:g} s: is it running, is TIMERS_BROKERS "
+            f"right, and {self.reports.hint()} (timers broker start runs one here.) What was already sent may still be "
+            "taken"
         )
+
+
+def _both(ours: Callable[[KafkaError], None], theirs: Callable[[KafkaError], Any] | None) -> Callable[..., None]:
+    def report(error: KafkaError) -> None:
+        ours(error)
+        if theirs is not None:
+            theirs(error)
+
+    return report
 
 
 def _text(error: Exception) -> str:

@@ -25,6 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from timers.client.config import COMING_UP, DEFAULT_TIMEOUT_S, Connection
 from timers.client.request import Encoder, TimerRequest
+from timers.connection import metadata
 from timers.errors import InvalidTimerError, PublishError, TimersError
 
 _SINGLE_LINGER_MS = 1
@@ -77,6 +78,7 @@ class Publisher:
 
         Raises:
             PublishError: no broker answers, or there is no such topic.
+            AccessError: the brokers do not let us in.
         """
         with self._lock:
             self._refuse_if_closed()
@@ -88,7 +90,7 @@ class Publisher:
         producer = self._to.producer(**properties)
         topic = self._to.request_topic
         try:
-            found = producer.list_topics(topic, timeout=self.timeout_s).topics[topic]
+            found = metadata(producer, self._to.reports, self.timeout_s, topic).topics[topic]
         except KafkaException as error:
             raise self._to.explain(error.args[0]) from error
         if found.error is not None and found.error.code() not in COMING_UP:

@@ -28,12 +28,14 @@ class TimersClient:
     Args:
         brokers: bootstrap servers ``host:port,...``; None takes ``TIMERS_BROKERS``, else this project's running broker.
         request_topic: where requests go; None takes ``TIMERS_REQUEST_TOPIC`` (``timer-request``).
-        producer_config: further librdkafka properties, such as ``security.protocol`` or ``compression.type``.
+        producer_config: further librdkafka properties, such as ``compression.type``. With ``security.protocol`` among
+            them they say all of how to log in, and ``TIMERS_SECURITY_PROTOCOL``, ``_SASL_`` and ``_SSL_`` say nothing.
         timeout_s: how long one call may wait for the broker.
         max_request_bytes: largest request that the workers accept; None takes ``TIMERS_MAX_REQUEST_BYTES``.
 
     Raises:
         SettingsError: an environment variable or a property is wrong.
+        AccessError: when first used, if the brokers do not let us in.
     """
 
     def __init__(

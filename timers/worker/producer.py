@@ -30,11 +30,13 @@ from aiokafka.errors import (
     OutOfOrderSequenceNumber,
     ProducerFenced,
     TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
     UnknownTopicOrPartitionError,
 )
 
+from timers import connection
 from timers.core.ports import Lost
-from timers.errors import Fenced
+from timers.errors import AccessError, Fenced
 from timers.settings import Settings
 from timers.worker.batches import RecordBatch
 from timers.worker.kafka import TRANSACTION_TIMEOUT_MS
@@ -146,7 +148,7 @@ class TransactionalProducer:
 
     async def _open(self) -> None:
         producer = AIOKafkaProducer(
-            bootstrap_servers=self._settings.brokers.split(","),
+            **connection.aiokafka(self._settings),
             client_id=f"{self._settings.worker_id}-{self._transactional_id}",
             transactional_id=self._transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
@@ -289,6 +291,12 @@ class TransactionalProducer:
                 raise Fenced(
                     f"{self._transactional_id} was taken over by another worker (was this one paused, or is "
                     "TIMERS_WORKER_ID or TIMERS_APP_ID used twice?)"
+                ) from None
+            except TransactionalIdAuthorizationFailed:
+                raise AccessError(
+                    f"{connection.principal(self._settings)} may not write as transactional id "
+                    f"{self._transactional_id!r}: it needs the ACLs Write and Describe on all that begin with "
+                    f"{self._settings.app_id + '-'!r} (docs/security.md)"
                 ) from None
             except (KafkaError, OutOfOrderSequenceNumber, AssertionError) as error:
                 raise Lost(f"{self._transactional_id}: {error!r}") from error

@@ -21,6 +21,7 @@ from timers.store.rocks import RocksMemory
 from timers.wire import future
 from timers.worker import agents, topics, web
 from timers.worker.clock import Clock
+from timers.worker.kafka import faust_credentials, hide_logins
 from timers.worker.pool import Events, Pool
 from timers.worker.progress_log import Machine
 from timers.worker.ticks import SILENCE_S, TickReader
@@ -67,6 +68,7 @@ class TimersApp(faust.App):
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.fatal: TimersError | None = None
+        hide_logins()
         decoders = {settings.request_topic: future.decode, settings.retry_topic: future.decode_retry}
         self.pool = Pool(decoders, RocksMemory(settings.store_memory_mb * 1024 * 1024))
         self.ticks: Any = None
@@ -74,6 +76,7 @@ class TimersApp(faust.App):
         super().__init__(
             settings.app_id,
             broker=[URL(f"kafka://{address}") for address in settings.brokers.split(",")],
+            broker_credentials=faust_credentials(settings),
             datadir=settings.data_dir / f"worker-{settings.worker_id}" / "faust",
             store="memory://",
             web_port=settings.web_port,

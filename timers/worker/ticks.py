@@ -16,6 +16,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 from mode import Service
 
+from timers import connection
 from timers.core.timer import Tick
 from timers.settings import Settings
 
@@ -51,7 +52,7 @@ class TickReader(Service):
     async def _read(self) -> None:
         while not self.should_stop:
             consumer = AIOKafkaConsumer(
-                bootstrap_servers=self._settings.brokers.split(","),
+                **connection.aiokafka(self._settings),
                 client_id=f"{self._settings.worker_id}-ticks",
                 group_id=None,
                 enable_auto_commit=False,

@@ -7,12 +7,14 @@ rebalance, and with static membership there may be none.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclOperation,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -21,7 +23,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from timers.errors import TopicConfigError
+from timers import connection
+from timers.errors import AccessError, TopicConfigError
 from timers.settings import Settings
 from timers.worker.kafka import librdkafka, max_message_bytes
 
@@ -34,6 +37,9 @@ UNLIMITED = "-1"
 TIMESTAMP_TYPE = "message.timestamp.type"
 LOG_APPEND_TIME = "LogAppendTime"
 
+_READ, _WRITE, _DESCRIBE_CONFIGS = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE_CONFIGS
+_NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
 
 @dataclass(frozen=True)
 class OwnTopic:
@@ -41,6 +47,8 @@ class OwnTopic:
 
     name: str
     config: dict[str, str]
+    operations: tuple[Any, ...]
+    """What the worker does there, beside describing it and its configuration."""
     needs_append_time: bool = False
     """Its record times decide when timers fire: they must be the broker's."""
     needs_all_records: bool = False
@@ -66,8 +74,8 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
         "max.message.bytes": str(max_message_bytes(settings)),
     }
     return [
-        OwnTopic(settings.request_topic, requests, needs_append_time=True, needs_all_records=True),
-        OwnTopic(settings.retry_topic, requests, needs_append_time=True, needs_all_records=True),
+        OwnTopic(settings.request_topic, requests, (_READ,), needs_append_time=True, needs_all_records=True),
+        OwnTopic(settings.retry_topic, requests, (_READ, _WRITE), needs_append_time=True, needs_all_records=True),
         OwnTopic(
             settings.oscillator_topic,
             {
@@ -76,12 +84,14 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
                 "retention.ms": "3600000",
                 "segment.ms": "600000",
             },
+            (_READ, _WRITE),
             needs_append_time=True,
         ),
         # Small segments: only closed ones are compacted, and a new owner may have to read what is not.
         OwnTopic(
             settings.progress_topic,
             {"cleanup.policy": "compact", "segment.bytes": "8388608", "min.cleanable.dirty.ratio": "0.1"},
+            (_READ, _WRITE),
         ),
         OwnTopic(
             settings.dead_letter_topic,
@@ -91,6 +101,7 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
                 "retention.bytes": UNLIMITED,
                 "max.message.bytes": str(max_message_bytes(settings)),
             },
+            (_WRITE,),
         ),
     ]
 
@@ -100,20 +111,24 @@ def ensure(settings: Settings) -> Cluster:
 
     Raises:
         TopicConfigError: a topic is set up so that timers would be lost or fire early, or cannot be made.
+        AccessError: the brokers do not let us in, or do not allow what the worker does.
     """
-    admin = AdminClient(librdkafka(settings))
+    reports = connection.Reports(settings)
+    config: dict[str, Any] = {**librdkafka(settings), "error_cb": reports}
+    admin = AdminClient(config)
     try:
-        cluster_id = admin.list_topics(timeout=TIMEOUT_S).cluster_id or ""
+        cluster_id = connection.metadata(admin, reports, TIMEOUT_S).cluster_id or ""
         wanted = own_topics(settings)
-        made = _create(admin, settings, wanted)
+        made = _create(admin, settings, _missing(admin, settings, wanted))
         found = _describe(admin, [topic.name for topic in wanted])
+        _check_access(admin, settings, wanted, found)
         existing = [topic for topic in wanted if topic.name not in made]
         if existing:
             _check(admin, settings, existing)
     except KafkaException as error:
         raise TopicConfigError(
             f"TIMERS_BROKERS={settings.brokers!r} did not answer or refused ({error.args[0].str()}): "
-            "is the broker running there? (`timers broker start` starts one here)"
+            f"is the broker running there, and {reports.hint()} (`timers broker start` starts one here)"
         ) from None
     return Cluster(
         cluster_id,
@@ -127,7 +142,28 @@ def _uuid_bytes(uuid: Any) -> bytes:
     return int(high & 2**64 - 1).to_bytes(8, "big") + int(low & 2**64 - 1).to_bytes(8, "big")
 
 
+def _missing(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> list[OwnTopic]:
+    """Topics that are not there. Looked for first: whoever may not create topics can have them made."""
+    missing, lacking = [], []
+    described = admin.describe_topics(TopicCollection([topic.name for topic in wanted]), request_timeout=TIMEOUT_S)
+    for topic in wanted:
+        try:
+            described[topic.name].result()
+        except KafkaException as error:
+            if error.args[0].code() in _NOT_ALLOWED:
+                lacking += _not_in(topic, ())
+            elif error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                missing.append(topic)
+            else:
+                raise
+    if lacking:
+        raise _lacking(settings, lacking)
+    return missing
+
+
 def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> set[str]:
+    if not wanted:
+        return set()
     replication = settings.replication or -1
     new = [NewTopic(topic.name, settings.partitions, replication, config=topic.config) for topic in wanted]
     made = set()
@@ -136,6 +172,8 @@ def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> s
             future.result()
             made.add(name)
         except KafkaException as error:
+            if error.args[0].code() in _NOT_ALLOWED:
+                raise _lacking(settings, [f"Create on topic {name!r}, which does not exist"]) from None
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise TopicConfigError(f"topic {name!r} cannot be created: {error.args[0].str()}") from None
     if made:
@@ -147,13 +185,49 @@ def _describe(admin: AdminClient, names: list[str]) -> dict[str, Any]:
     """Descriptions of topics that exist. A broker hears of a new one a moment after it was created."""
     give_up = monotonic() + TIMEOUT_S
     while True:
-        described = admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_S)
+        described = admin.describe_topics(
+            TopicCollection(names), include_authorized_operations=True, request_timeout=TIMEOUT_S
+        )
         try:
             return {name: future.result() for name, future in described.items()}
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or monotonic() > give_up:
                 raise
         sleep(VISIBLE_POLL_S)
+
+
+def _check_access(admin: AdminClient, settings: Settings, wanted: list[OwnTopic], found: dict[str, Any]) -> None:
+    """Ask before anything begins: later, each refusal would come from another corner, and some after minutes."""
+    lacking = []
+    for topic in wanted:
+        allowed = found[topic.name].authorized_operations
+        if allowed is not None:  # brokers before 2.3 do not say
+            lacking += _not_in(topic, allowed)
+    group = admin.describe_consumer_groups(
+        [settings.app_id], include_authorized_operations=True, request_timeout=TIMEOUT_S
+    )[settings.app_id]
+    try:
+        allowed = group.result().authorized_operations
+    except KafkaException as error:
+        # A group that is not there yet is not found, and what would be allowed of it is not said.
+        allowed = [] if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
+    if allowed is not None and _READ not in allowed:
+        lacking.append(f"Read on group {settings.app_id!r}")
+    if lacking:
+        raise _lacking(settings, lacking)
+
+
+def _not_in(topic: OwnTopic, allowed: Collection[Any]) -> list[str]:
+    missing = [each for each in (*topic.operations, _DESCRIBE_CONFIGS) if each not in allowed]
+    names = ", ".join(str(each.name).title().replace("_", "") for each in missing)
+    return [f"{names} on topic {topic.name!r}"] if missing else []
+
+
+def _lacking(settings: Settings, lacking: list[str]) -> AccessError:
+    return AccessError(
+        f"{connection.principal(settings)} lacks at {settings.brokers}: {'; '.join(lacking)} (docs/security.md has the "
+        "kafka-acls lines of all that a worker needs)"
+    )
 
 
 def _check(admin: AdminClient, settings: Settings, existing: list[OwnTopic]) -> None:

@@ -1,0 +1,142 @@
+"""A broker that lets in only who proves who they are: TLS, passwords, certificates, and ACLs that deny by default.
+
+Its PLAINTEXT listener is the harness's own, and may do everything. Beside it, with a port each: ``SASL_SSL``, ``SSL``
+(which asks for a client's certificate) and ``SASL_PLAINTEXT``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import trustme
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from cryptography.hazmat.primitives import serialization
+
+from tests.harness.acls import ANONYMOUS, AUTHORIZER
+from tests.harness.patience import DEADLINE_S
+from timers.broker import EmbeddedBroker
+from timers.broker.config import NODE_ID, free_port
+from timers.broker.probe import HOST
+
+PROTOCOLS = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
+PLAIN_USER = "plain-user"
+"""The one user who may log in by PLAIN: such users stand in the broker's configuration."""
+
+_ITERATIONS = 4096
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Files of an authority of our own, made for one test session."""
+
+    directory: Path
+    authority: trustme.CA
+
+    @classmethod
+    def make(cls, directory: Path) -> Certificates:
+        directory.mkdir()
+        made = cls(directory, trustme.CA())
+        made.authority.cert_pem.write_to_path(str(made.ca))
+        trustme.CA().cert_pem.write_to_path(str(made.strange_ca))
+        return made
+
+    @property
+    def ca(self) -> Path:
+        """The authority that vouches for the broker."""
+        return self.directory / "ca.pem"
+
+    @property
+    def strange_ca(self) -> Path:
+        """Another one, which does not."""
+        return self.directory / "strange-ca.pem"
+
+    def issue(self, name: str, password: str = "") -> tuple[Path, Path]:
+        """Certificate and key, encrypted if there is a password, for a host or a client."""
+        cert = self.authority.issue_cert(name, common_name=name)
+        chain, key = self.directory / f"{name}.pem", self.directory / f"{name}.key"
+        chain.write_bytes(b"".join(pem.bytes() for pem in cert.cert_chain_pems))
+        private = serialization.load_pem_private_key(cert.private_key_pem.bytes(), None)
+        lock = serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
+        key.write_bytes(  # PKCS 8 is the one form that Java reads
+            private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
+        )
+        return chain, key
+
+
+class SecureBroker:
+    """An :class:`EmbeddedBroker` with more listeners.
+
+    Args:
+        directory: for its data and certificates.
+        plain_password: of :data:`PLAIN_USER`.
+        host: whom the broker's certificate names.
+    """
+
+    def __init__(self, directory: Path, plain_password: str, host: str = HOST) -> None:
+        directory.mkdir(exist_ok=True)
+        self.certificates = Certificates.make(directory / "certificates")
+        chain, key = self.certificates.issue(host)
+        store = directory / "broker.pem"
+        store.write_bytes(key.read_bytes() + chain.read_bytes())
+        port, controller = free_port(), free_port()
+        self._ports = {name: free_port() for name in PROTOCOLS}
+        ours = {"PLAINTEXT": port, **self._ports}
+        clients = ",".join(f"{name}://{HOST}:{port}" for name, port in ours.items())
+        login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        properties = {
+            **AUTHORIZER,
+            "super.users": ANONYMOUS,
+            "controller.quorum.voters": f"{NODE_ID}@{HOST}:{controller}",
+            "listeners": f"{clients},CONTROLLER://{HOST}:{controller}",
+            "advertised.listeners": clients,
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,"
+            + ",".join(f"{name}:{name}" for name in ("PLAINTEXT", *PROTOCOLS)),
+            "inter.broker.listener.name": "PLAINTEXT",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(store),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.certificates.ca),
+            "listener.name.ssl.ssl.client.auth": "required",
+            # CN=ada,O=... -> User:ada
+            "ssl.principal.mapping.rules": "RULE:^CN=([^,]+),.*$/$1/,DEFAULT",
+        }
+        for name in ("sasl_ssl", "sasl_plaintext"):
+            properties |= {
+                f"listener.name.{name}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+                f"listener.name.{name}.scram-sha-256.sasl.jaas.config": scram,
+                f"listener.name.{name}.scram-sha-512.sasl.jaas.config": scram,
+                f"listener.name.{name}.plain.sasl.jaas.config": f'{login} user_{PLAIN_USER}="{plain_password}";',
+            }
+        self.embedded = EmbeddedBroker(directory / "broker", port, properties)
+
+    def start(self) -> SecureBroker:
+        self.embedded.start()
+        return self
+
+    def stop(self) -> None:
+        self.embedded.stop()
+
+    @property
+    def address(self) -> str:
+        """The harness's own listener, where everything is allowed."""
+        address = self.embedded.status().address
+        assert address is not None
+        return address
+
+    def address_of(self, protocol: str, host: str = HOST) -> str:
+        """The listener of a security protocol."""
+        return f"{host}:{self._ports[protocol]}"
+
+    def add_user(self, name: str, password: str) -> None:
+        """A user who may log in by SCRAM."""
+        admin = AdminClient({"bootstrap.servers": self.address})
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # not both in one request
+            change = UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, _ITERATIONS), password.encode())
+            admin.alter_user_scram_credentials([change])[name].result(DEADLINE_S)

@@ -1,0 +1,329 @@
+"""Who we are to the brokers: settings that go together, secrets that stay secret, and what each library is given."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import ssl
+import traceback
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from tests.harness.secure import Certificates
+from timers import connection
+from timers.cli.main import cli
+from timers.client import TimersClient
+from timers.client.config import Connection
+from timers.errors import AccessError, SettingsError
+from timers.security import Secret
+from timers.settings import Settings
+from timers.worker.kafka import faust_credentials, hide_logins
+
+PASSWORD = "pa55-w0rd"
+KEY_PASSWORD = "k3y-pa55"
+SASL = {
+    "TIMERS_BROKERS": "a:1,b:2",
+    "TIMERS_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+    "TIMERS_SASL_USERNAME": "ada",
+    "TIMERS_SASL_PASSWORD": PASSWORD,
+}
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates.make(tmp_path_factory.mktemp("unit") / "certificates")
+
+
+@pytest.fixture(scope="module")
+def secured(certificates: Certificates) -> dict[str, str]:
+    """Everything at once: TLS both ways, and a password."""
+    chain, key = certificates.issue("ada", KEY_PASSWORD)
+    return SASL | {
+        "TIMERS_SECURITY_PROTOCOL": "SASL_SSL",
+        "TIMERS_SSL_CA_FILE": str(certificates.ca),
+        "TIMERS_SSL_CERT_FILE": str(chain),
+        "TIMERS_SSL_KEY_FILE": str(key),
+        "TIMERS_SSL_KEY_PASSWORD": KEY_PASSWORD,
+    }
+
+
+def without(environ: dict[str, str], *names: str) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name not in names}
+
+
+# ---- what goes together ---------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_go_together_is_named_with_the_way_out(secured: dict[str, str], tmp_path: Path) -> None:
+    some_file = tmp_path / "file"
+    some_file.write_text("x")
+    wrong: list[tuple[dict[str, str], str]] = [
+        (without(SASL, "TIMERS_SASL_USERNAME"), "'SASL_PLAINTEXT' needs TIMERS_SASL_USERNAME, which is not set"),
+        (without(SASL, "TIMERS_SASL_PASSWORD"), "needs TIMERS_SASL_PASSWORD or TIMERS_SASL_PASSWORD_FILE, and neither"),
+        (SASL | {"TIMERS_SASL_PASSWORD_FILE": str(some_file)}, "are both set: keep one of them"),
+        (without(SASL, "TIMERS_SECURITY_PROTOCOL"), "TIMERS_SASL_PASSWORD is set, but TIMERS_SECURITY_PROTOCOL="),
+        (SASL | {"TIMERS_SSL_CA_FILE": str(some_file)}, "makes no use of it: set TIMERS_SECURITY_PROTOCOL=SSL or SASL"),
+        (
+            without(secured, "TIMERS_SSL_KEY_FILE", "TIMERS_SSL_KEY_PASSWORD"),
+            "CERT_FILE needs TIMERS_SSL_KEY_FILE",
+        ),
+        (without(secured, "TIMERS_SSL_CERT_FILE"), "TIMERS_SSL_KEY_FILE needs TIMERS_SSL_CERT_FILE"),
+        (
+            without(secured, "TIMERS_SSL_CERT_FILE", "TIMERS_SSL_KEY_FILE"),
+            "KEY_PASSWORD needs TIMERS_SSL_KEY_FILE",
+        ),
+    ]
+    for environ, expected in wrong:
+        with pytest.raises(SettingsError) as error:
+            Settings.load(environ)
+        assert expected in str(error.value)
+        assert "\n" not in str(error.value)
+        assert PASSWORD not in str(error.value)
+
+
+@pytest.mark.parametrize("content", [PASSWORD, f"{PASSWORD}\n", f"{PASSWORD}\r\n"])
+def test_a_password_may_come_from_a_file(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(content.encode())
+    environ = without(SASL, "TIMERS_SASL_PASSWORD") | {"TIMERS_SASL_PASSWORD_FILE": str(file)}
+    assert Settings.load(environ).sasl_password == Secret(PASSWORD)
+
+
+@pytest.mark.parametrize("content", ["", "\n", f"{PASSWORD}\nmore\n", f"{PASSWORD}\0"])
+def test_a_file_that_holds_no_password_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(content.encode())
+    with pytest.raises(SettingsError, match=r"^TIMERS_SASL_PASSWORD_FILE=.* a file that holds a password") as error:
+        Settings.load(without(SASL, "TIMERS_SASL_PASSWORD") | {"TIMERS_SASL_PASSWORD_FILE": str(file)})
+    assert PASSWORD not in str(error.value)
+
+
+def test_the_embedded_broker_is_only_for_plaintext(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timers.settings.project_broker", lambda: "127.0.0.1:20001")
+    assert Settings.load({}).brokers == "127.0.0.1:20001"
+    assert Settings.load(without(SASL, "TIMERS_BROKERS")).brokers == "127.0.0.1:9092"
+
+
+# ---- what the libraries are given -----------------------------------------------------------------------------------
+
+
+def test_plaintext_asks_nothing_of_anyone() -> None:
+    settings = Settings.load({"TIMERS_BROKERS": "a:1,b:2"})
+    assert connection.librdkafka(settings) == {"bootstrap.servers": "a:1,b:2", "security.protocol": "PLAINTEXT"}
+    assert connection.aiokafka(settings) == {
+        "bootstrap_servers": ["a:1", "b:2"],
+        "security_protocol": "PLAINTEXT",
+        "ssl_context": None,
+    }
+    assert faust_credentials(settings) is None
+
+
+def test_librdkafka_takes_everything(secured: dict[str, str]) -> None:
+    config = connection.librdkafka(Settings.load(secured))
+    assert config == {
+        "bootstrap.servers": "a:1,b:2",
+        "security.protocol": "SASL_SSL",
+        "ssl.endpoint.identification.algorithm": "https",
+        "ssl.ca.location": secured["TIMERS_SSL_CA_FILE"],
+        "ssl.certificate.location": secured["TIMERS_SSL_CERT_FILE"],
+        "ssl.key.location": secured["TIMERS_SSL_KEY_FILE"],
+        "ssl.key.password": KEY_PASSWORD,
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "ada",
+        "sasl.password": PASSWORD,
+    }
+    Producer(config)  # which knows all of them
+    lax = connection.librdkafka(Settings.load(secured | {"TIMERS_SSL_CHECK_HOSTNAME": "0"}))
+    assert lax == config | {"ssl.endpoint.identification.algorithm": "none"}
+
+
+def test_aiokafka_and_faust_take_the_same(secured: dict[str, str]) -> None:
+    settings = Settings.load(secured | {"TIMERS_SASL_MECHANISM": "SCRAM-SHA-256"})
+    arguments = connection.aiokafka(settings)
+    assert {name: value for name, value in arguments.items() if name != "ssl_context"} == {
+        "bootstrap_servers": ["a:1", "b:2"],
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": "ada",
+        "sasl_plain_password": PASSWORD,
+    }
+    context = arguments["ssl_context"]
+    assert context.check_hostname and context.verify_mode is ssl.CERT_REQUIRED
+    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+    lax = connection.aiokafka(replace(settings, ssl_check_hostname=False))["ssl_context"]
+    assert not lax.check_hostname and lax.verify_mode is ssl.CERT_REQUIRED
+    credentials = faust_credentials(settings)
+    assert (credentials.protocol.value, credentials.mechanism.value) == ("SASL_SSL", "SCRAM-SHA-256")
+    assert (credentials.username, credentials.password, credentials.ssl_context) == ("ada", PASSWORD, context)
+    tls_only = Settings.load(
+        {name: value for name, value in secured.items() if "SASL" not in name} | {"TIMERS_SECURITY_PROTOCOL": "SSL"}
+    )
+    assert faust_credentials(tls_only).protocol.value == "SSL"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"TIMERS_SSL_CA_FILE": __file__}, "^TIMERS_SSL_CA_FILE='.*' is not a file of PEM certificates"),
+        ({"TIMERS_SSL_KEY_PASSWORD": "wrong"}, "^TIMERS_SSL_CERT_FILE='.*' is not a PEM certificate that goes with"),
+        ({"TIMERS_SSL_KEY_PASSWORD": ""}, "^TIMERS_SSL_CERT_FILE='.*' is not a PEM certificate that goes with"),
+        ({"TIMERS_SSL_KEY_FILE": __file__}, "^TIMERS_SSL_CERT_FILE='.*' is not a PEM certificate that goes with"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named(secured: dict[str, str], changes: dict[str, str], expected: str) -> None:
+    settings = Settings.load(secured | changes)
+    for configure in (connection.librdkafka, connection.aiokafka, faust_credentials):
+        with pytest.raises(SettingsError, match=expected) as error:
+            configure(settings)  # type: ignore[operator]
+        assert "\n" not in str(error.value)
+
+
+def test_another_key_is_not_the_certificates(secured: dict[str, str], certificates: Certificates) -> None:
+    _, other_key = certificates.issue("eve", KEY_PASSWORD)
+    with pytest.raises(SettingsError, match=r"KEY_VALUES_MISMATCH"):
+        connection.ssl_context(Settings.load(secured | {"TIMERS_SSL_KEY_FILE": str(other_key)}))
+
+
+# ---- the client library ---------------------------------------------------------------------------------------------
+
+
+def given_to_librdkafka(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> dict[str, Any]:
+    """What a client of ours configures its producer with."""
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr("timers.client.config.Producer", lambda config, logger: seen.update(config))
+    values = {"brokers": None, "request_topic": None, "producer_config": None, "timeout_s": 1.0} | arguments
+    Connection.resolve(**values, max_request_bytes=None).producer(linger_ms=1)
+    return seen
+
+
+def test_the_client_logs_in_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SASL.items():
+        monkeypatch.setenv(name, value)
+    seen = given_to_librdkafka(monkeypatch, brokers="c:3")
+    assert seen["bootstrap.servers"] == "c:3"
+    assert (seen["security.protocol"], seen["sasl.username"], seen["sasl.password"]) == (
+        "SASL_PLAINTEXT",
+        "ada",
+        PASSWORD,
+    )
+
+
+def test_or_by_its_argument_and_never_by_a_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SASL.items():
+        monkeypatch.setenv(name, value)
+    seen = given_to_librdkafka(monkeypatch, producer_config={"security.protocol": "SSL"})
+    assert seen["security.protocol"] == "SSL"
+    assert not [name for name in seen if name.startswith("sasl.")]
+
+
+def test_an_error_callback_of_the_applications_own_is_called_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs: list[KafkaError] = []
+    seen = given_to_librdkafka(monkeypatch, brokers="c:3", producer_config={"error_cb": theirs.append})
+    error = KafkaError(KafkaError._AUTHENTICATION, "sasl_ssl://c:3/bootstrap: no (after 3ms)")
+    seen["error_cb"](error)
+    assert theirs == [error]
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+class SimClient:
+    """A librdkafka client whose brokers refuse us at the second look."""
+
+    def __init__(self, reports: connection.Reports, error: KafkaError | None) -> None:
+        self._reports = reports
+        self._error = error
+        self.looks = 0
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        self.looks += 1
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "Failed to get metadata"))
+
+    def poll(self, timeout: float = -1) -> Any:
+        if self._error is not None and self.looks == 2:
+            self._reports(self._error)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "expected"),
+    [
+        (KafkaError._AUTHENTICATION, "SASL authentication error: no", "refuse the login of TIMERS_SASL_USERNAME='ada'"),
+        (KafkaError._SSL, "SSL handshake failed: certificate verify failed", "does TIMERS_SSL_CA_FILE hold"),
+        (KafkaError._TRANSPORT, "Receive failed: ssl/tls alert bad certificate", "set TIMERS_SSL_CERT_FILE"),
+    ],
+)
+def test_a_refusal_ends_the_wait_with_its_reason(code: int, said: str, expected: str) -> None:
+    settings = Settings.load(SASL)
+    reports = connection.Reports(settings)
+    client = SimClient(reports, KafkaError(code, f"sasl_ssl://a:1/bootstrap: {said} (after 3ms in state AUTH_REQ)"))
+    with pytest.raises(AccessError, match=expected) as error:
+        connection.metadata(client, reports, timeout_s=60)
+    assert client.looks == 2
+    assert said in str(error.value)
+    assert "bootstrap" not in str(error.value) and "after 3ms" not in str(error.value)
+
+
+def test_brokers_that_are_away_are_no_refusal() -> None:
+    reports = connection.Reports(Settings.load(SASL))
+    client = SimClient(reports, KafkaError(KafkaError._TRANSPORT, "a:1/bootstrap: Connect failed: Connection refused"))
+    with pytest.raises(KafkaException):
+        connection.metadata(client, reports, timeout_s=0.001)
+
+
+# ---- secrets --------------------------------------------------------------------------------------------------------
+
+
+def test_no_text_of_the_settings_shows_a_secret(secured: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in secured.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings.load()
+    shown = [
+        repr(settings),
+        str(settings),
+        f"{settings.sasl_password} {settings.sasl_password!r}",
+        str(asdict(settings)),
+        repr(Connection.resolve(None, None, {"sasl.password": PASSWORD}, 1.0, None)),
+        repr(TimersClient(producer_config={"sasl.password": PASSWORD})),
+        repr(faust_credentials(settings)),
+        *(CliRunner().invoke(cli, ["settings", *form]).output for form in ([], ["--json"], ["--markdown"])),
+    ]
+    assert all("***" in text for text in shown[:4] + shown[-3:])
+    for text in shown:
+        assert PASSWORD not in text and KEY_PASSWORD not in text
+    rows = json.loads(shown[-2])
+    (row,) = [row for row in rows if row["variable"] == "TIMERS_SASL_PASSWORD"]
+    assert (row["value"], row["source"]) == ("***", "environment")
+
+
+def test_a_property_that_librdkafka_refuses_shows_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"security.protocol": "sasl_plaintext", "sasl.password": PASSWORD, "no.such": "1"}
+    with TimersClient("127.0.0.1:1", producer_config=extra) as client, pytest.raises(SettingsError) as error:
+        client.schedule("t", "k", b"", delay=1)
+    assert "no.such" in str(error.value)
+    assert PASSWORD not in "".join(traceback.format_exception(error.value))
+
+
+def test_secrets_compare_and_say_whether_they_are_set() -> None:
+    assert Secret("a") == Secret("a") != Secret("b")
+    assert Secret("a") != "a"
+    assert bool(Secret("a")) and not Secret()
+    assert (str(Secret()), hash(Secret("a"))) == ("", hash(Secret("a")))
+    assert pickle.loads(pickle.dumps(Secret("a"))).reveal() == "a"
+
+
+def test_logins_stay_out_of_a_debug_log(caplog: pytest.LogCaptureFixture) -> None:
+    from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
+
+    hide_logins()
+    log = logging.getLogger("aiokafka.conn")
+    with caplog.at_level(logging.DEBUG, "aiokafka.conn"):
+        log.debug("Request to %s:%d %d: %s", "a", 1, 2, SaslHandShakeRequest("PLAIN"))
+        log.debug("Request to %s:%d %d: %s", "a", 1, 3, SaslAuthenticateRequest(f"\0ada\0{PASSWORD}".encode()))
+    assert len(caplog.messages) == 1
+    assert PASSWORD not in caplog.text

@@ -1,0 +1,113 @@
+"""Who we are to the brokers, and whom we trust: values that do not show themselves, and which settings go together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from timers.errors import SettingsError
+from timers.variables import wrong
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+MASK = "***"
+
+PROTOCOL = "TIMERS_SECURITY_PROTOCOL"
+_USERNAME, _PASSWORD = "TIMERS_SASL_USERNAME", "TIMERS_SASL_PASSWORD"
+_CERT, _KEY, _KEY_PASSWORD = "TIMERS_SSL_CERT_FILE", "TIMERS_SSL_KEY_FILE", "TIMERS_SSL_KEY_PASSWORD"
+_FILE = "_FILE"
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_MAX_SECRET_FILE_BYTES = 64 * 1024
+
+
+class Secret:
+    """Text that never shows itself: not in a repr, not in a log, not in an error. :meth:`reveal` where it is used."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str = "") -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text, for the library that needs it and for nobody else."""
+        return self._text
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __repr__(self) -> str:
+        return MASK if self._text else ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._text))
+
+
+def secret(env: str, value: str) -> Secret:
+    """A password. The sentence about a wrong one does not show it."""
+    if _CONTROL.search(value):
+        raise wrong(env, MASK, "a password in one line: it holds a line break or another control character")
+    return Secret(value)
+
+
+def read_secret(env: str, path: Path) -> Secret:
+    """The password in a file, without the line break at its end.
+
+    Raises:
+        SettingsError: the file holds no password.
+    """
+    text = path.read_bytes()[:_MAX_SECRET_FILE_BYTES].decode(errors="replace").rstrip("\r\n")
+    if not text or _CONTROL.search(text):
+        raise wrong(env, str(path), "a file that holds a password in one line, and nothing else")
+    return Secret(text)
+
+
+def uses_sasl(protocol: str) -> bool:
+    """Whether the brokers ask for a user name and a password."""
+    return protocol.startswith("SASL_")
+
+
+def uses_tls(protocol: str) -> bool:
+    """Whether connections are encrypted."""
+    return protocol.endswith("SSL")
+
+
+def check(protocol: str, given: Collection[str]) -> None:
+    """Refuse settings that do not go together.
+
+    Args:
+        protocol: the security protocol in force.
+        given: variables that are set.
+
+    Raises:
+        SettingsError: a variable is missing, or has no effect, which its owner does not expect.
+    """
+    for name in (_PASSWORD, _KEY_PASSWORD):
+        if name in given and name + _FILE in given:
+            raise SettingsError(f"{name} and {name}{_FILE} are both set: keep one of them")
+    _refuse_idle("TIMERS_SASL_", given, uses_sasl(protocol), protocol, "SASL_SSL")
+    _refuse_idle("TIMERS_SSL_", given, uses_tls(protocol), protocol, "SSL or SASL_SSL")
+    if uses_sasl(protocol):
+        if _USERNAME not in given:
+            raise SettingsError(f"{PROTOCOL}={protocol!r} needs {_USERNAME}, which is not set")
+        if not {_PASSWORD, _PASSWORD + _FILE} & set(given):
+            raise SettingsError(f"{PROTOCOL}={protocol!r} needs {_PASSWORD} or {_PASSWORD}{_FILE}, and neither is set")
+    for name, other in ((_CERT, _KEY), (_KEY, _CERT)):
+        if name in given and other not in given:
+            raise SettingsError(f"{name} needs {other}, which is not set: a client's certificate goes with its key")
+    for name in (_KEY_PASSWORD, _KEY_PASSWORD + _FILE):
+        if name in given and _KEY not in given:
+            raise SettingsError(f"{name} needs {_KEY}, which is not set: there is no key to open")
+
+
+def _refuse_idle(prefix: str, given: Collection[str], used: bool, protocol: str, instead: str) -> None:
+    idle = sorted(name for name in given if name.startswith(prefix))
+    if idle and not used:
+        raise SettingsError(
+            f"{idle[0]} is set, but {PROTOCOL}={protocol!r} makes no use of it: set {PROTOCOL}={instead}, or unset it"
+        )

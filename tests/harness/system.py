@@ -25,6 +25,9 @@ MAX_LAG_MS = 5000
 class System:
     """Everything one test needs of Kafka.
 
+    Attributes:
+        workers: all that :meth:`worker` has made.
+
     Args:
         address: of the broker.
         directory: for the data and the logs of workers.
@@ -36,7 +39,7 @@ class System:
         self._id = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
         self._directory = directory / self._id
-        self._workers: list[Worker] = []
+        self.workers: list[Worker] = []
         self._readers: list[Reader] = []
         self._fence: Reader | None = None
         self._publisher: Publisher | None = None
@@ -57,7 +60,7 @@ class System:
 
     def close(self) -> None:
         """End workers and readers."""
-        for worker in self._workers:
+        for worker in self.workers:
             worker.clean_up()
         for reader in self._readers:
             reader.close()
@@ -92,7 +95,7 @@ class System:
     def worker(self) -> Worker:
         """A new worker, not yet started."""
         worker = Worker(self._directory / f"worker-{next(self._numbers)}", self.environment)
-        self._workers.append(worker)
+        self.workers.append(worker)
         return worker
 
     # ---- records ------------------------------------------------------------------------------------------------

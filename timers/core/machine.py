@@ -101,6 +101,11 @@ class Machine:
         return self._store.applied < self.progress.next_offset
 
     @property
+    def remaining(self) -> int:
+        """Offsets that are still to be read again before anything may fire."""
+        return max(0, self.progress.next_offset - self._store.applied)
+
+    @property
     def held(self) -> bool:
         """The broker's clock stands before what has already fired: accepting now could fire early (rule 10)."""
         return self._held

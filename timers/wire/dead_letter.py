@@ -9,6 +9,14 @@ from timers.wire import headers as h
 OVERHEAD_BYTES = 64 * 1024
 """Our own topics and producers allow this much more than the largest request, for keys and headers."""
 
+CODES = (
+    *("key-missing", "key-not-a-number", "key-negative", "key-in-milliseconds"),
+    *("value-missing", "value-not-a-future", "value-too-large"),
+    *("topic-missing", "topic-invalid", "topic-unknown", "topic-denied"),
+    *("message-too-large", "target-failing", "retry-headers-missing"),
+)
+"""Every value of ``timer-error``."""
+
 
 class DeadLetter(NamedTuple):
     """One record of the dead letter topic."""

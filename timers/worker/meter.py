@@ -6,12 +6,16 @@ owns the machine; reading needs no lock, since each value is a number that is re
 
 from __future__ import annotations
 
+import asyncio
 from time import monotonic
 
 from timers.core.tally import Histogram, Tally
 
 TRANSACTION_BOUNDS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0)
 """Up to the longest that a transaction may last."""
+
+
+BEAT_S = 1.0
 
 
 class Pulse:
@@ -33,6 +37,13 @@ class Pulse:
         """Seconds since the last beat; 0 while there is nothing to do."""
         beat_at = self._beat_at
         return 0.0 if beat_at is None else monotonic() - beat_at
+
+
+async def keep_beating(pulse: Pulse) -> None:
+    """Show for ever that the event loop this runs on goes round."""
+    while True:
+        pulse.beat()
+        await asyncio.sleep(BEAT_S)
 
 
 class Meter:

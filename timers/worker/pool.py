@@ -74,6 +74,7 @@ class Pool:
         decoders: request topic -> door that reads it.
 
     Attributes:
+        producers: the event loop of all machines' producers.
         meters: of every partition that this process has ever owned.
     """
 
@@ -84,7 +85,7 @@ class Pool:
         self.meters: dict[Machine, Meter] = {}
         self._lock = asyncio.Lock()
         self._threads = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="timers-open")
-        self._producers = ProducerLoop()
+        self.producers = ProducerLoop()
         self._turn = threading.Lock()
         self._bound: Bound | None = None
         self._last_tick: Tick | None = None
@@ -106,6 +107,11 @@ class Pool:
     def held(self) -> bool:
         """Whether a machine waits for the broker's clock to catch up."""
         return any(runner.machine.held for runner in self._runners.values())
+
+    @property
+    def quarantined_targets(self) -> int:
+        """How many callback topics are spared now."""
+        return 0 if self._bound is None else self._bound.targets.quarantined_count
 
     def bind(self, settings: Settings, cluster: Cluster, events: Events, now_s: Callable[[], float | None]) -> None:
         """Say which cluster this is, who listens, and what the brokers' time is. Before the first :meth:`assign`."""
@@ -195,7 +201,7 @@ class Pool:
     def _producer(self, machine: Machine, stop: threading.Event, pulse: Pulse) -> TransactionalProducer:
         settings = self._world.settings
         transactional_id = topics.transactional_id(settings.app_id, *machine)
-        return TransactionalProducer(self._producers, settings, transactional_id, stop, self._world.targets.gone, pulse)
+        return TransactionalProducer(self.producers, settings, transactional_id, stop, self._world.targets.gone, pulse)
 
     def _open_stores(self, fresh: list[Machine]) -> dict[Machine, tuple[Progress, RocksStore]]:
         """Blocks."""
@@ -256,7 +262,7 @@ class Pool:
         """Close all machines. Faust sends no revoked signal when it stops, so the app calls this."""
         self._ending = True
         await self.revoke()
-        self._producers.close()
+        self.producers.close()
         self._threads.shutdown(wait=False)
 
     # ---- flow ---------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from timers.errors import AccessError, Fenced
 from timers.settings import Settings
 from timers.worker.batches import RecordBatch
 from timers.worker.kafka import TRANSACTION_TIMEOUT_MS
-from timers.worker.meter import Pulse
+from timers.worker.meter import Pulse, keep_beating
 
 logger = logging.getLogger(__name__)
 
@@ -79,12 +79,18 @@ class DeliveryFailed(Lost):
 
 
 class ProducerLoop:
-    """A thread with an event loop for the producers of all machines."""
+    """A thread with an event loop for the producers of all machines.
+
+    Attributes:
+        pulse: of the loop.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="timers-producers", daemon=True)
         self._thread.start()
+        self.pulse = Pulse()
+        self.submit(keep_beating(self.pulse))
 
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Run ``coroutine`` on the loop."""

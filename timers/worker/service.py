@@ -22,9 +22,10 @@ from timers.wire import future
 from timers.worker import agents, topics, web
 from timers.worker.clock import Clock
 from timers.worker.kafka import faust_credentials, hide_logins
+from timers.worker.meter import Pulse
 from timers.worker.pool import Events, Pool
 from timers.worker.progress_log import Machine
-from timers.worker.ticks import SILENCE_S, TickReader
+from timers.worker.ticks import TickReader
 from timers.worker.transport import BatchConsumer, BatchTransport
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,9 @@ class TimersApp(faust.App):
         fatal: why the worker must end, if it must.
     """
 
+    pool: Pool
+    metronome: agents.Metronome
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.fatal: TimersError | None = None
@@ -95,7 +99,8 @@ class TimersApp(faust.App):
             worker_redirect_stdouts=False,
             Worker=TimersWorker,
         )
-        self.metronome = agents.register(self, settings, self.pool, Clock(settings.clock_offset_s))
+        self.clock = Clock(settings.clock_offset_s)
+        self.metronome = agents.register(self, settings, self.pool, self.clock)
         web.register(self)
         self.on_partitions_revoked.connect(self._close_machines)
 
@@ -150,11 +155,18 @@ class TimersApp(faust.App):
         return self.metronome.phase.at(monotonic())
 
     @property
-    def ready(self) -> bool:
-        """Partitions are assigned, recovered and accepting, and time passes."""
-        if self.tick_reader is None or self.tick_reader.age_s > SILENCE_S or not self.consumer.flow_active:
-            return False
-        return self.pool.recovered and not self.pool.held
+    def in_group(self) -> bool:
+        """Whether partitions are assigned, not about to be."""
+        return self._consumer is not None and self._consumer.flow_active
+
+    @property
+    def consumer_pulse(self) -> Pulse | None:
+        """Of the thread that fetches requests; None before it was started."""
+        return None if self._consumer is None else self._batch_consumer.pulse
+
+    def watermarks(self) -> dict[Machine, tuple[int, int]]:
+        """High watermark and last stable offset of each owned partition, as of its last fetch."""
+        return {} if self._consumer is None else self._batch_consumer.watermarks()
 
     def end(self, error: BaseException) -> None:
         """End the worker: it must not go on. Said once, in one sentence."""

@@ -80,6 +80,12 @@ class Targets:
             self._quarantined.pop(topic, None)
         return None
 
+    @property
+    def quarantined_count(self) -> int:
+        """How many topics are spared now."""
+        now = monotonic()
+        return sum(until > now for until, _ in list(self._quarantined.values()))
+
     def quarantine(self, topic: str, reason: str) -> None:
         """Send nothing to ``topic`` for a while, and for longer each time: every trial costs the others a delay."""
         with self._lock:

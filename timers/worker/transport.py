@@ -22,10 +22,12 @@ import aiokafka
 from aiokafka.errors import IllegalStateError, NoOffsetForPartitionError, OffsetOutOfRangeError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
+from mode import Service
 
 from timers.core.timer import Fetched
 from timers.errors import LogMismatch, TimersError
 from timers.worker import records
+from timers.worker.meter import Pulse, keep_beating
 from timers.worker.pool import Pool
 from timers.worker.progress_log import Machine
 
@@ -60,6 +62,24 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         super().__post_init__()
         self._read_to: dict[Any, int] = {}
         self._said_at: dict[Any, float] = {}
+        self.pulse = Pulse()
+
+    @Service.task
+    async def _beat(self) -> None:
+        await keep_beating(self.pulse)
+
+    def watermarks(self) -> dict[Machine, tuple[int, int]]:
+        """High watermark and last stable offset of each assigned partition, as of its last fetch. From any thread."""
+        consumer = self._consumer
+        subscription = None if consumer is None else consumer._subscription.subscription
+        if subscription is None or subscription.assignment is None:
+            return {}
+        states = {tp: subscription.assignment.state_value(tp) for tp in subscription.assignment.tps}
+        return {
+            (tp.topic, tp.partition): (state.highwater, state.lso)
+            for tp, state in states.items()
+            if state is not None and state.highwater is not None and state.lso is not None
+        }
 
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         records.install()
@@ -209,6 +229,17 @@ class BatchConsumer(driver.Consumer):
             # Faust would wait a little longer, and then never again, without a word.
             raise TimersError(f"partitions could not be opened within {ASSIGN_TIMEOUT_S:.0f} s") from None
         await self._thread.seek_wait({machines[machine]: offset for machine, offset in positions.items()})
+
+    @property
+    def pulse(self) -> Pulse:
+        """Of the thread's event loop."""
+        return self._thread.pulse
+
+    def watermarks(self) -> dict[Machine, tuple[int, int]]:
+        """High watermark and last stable offset of each partition of a machine, as of its last fetch."""
+        return {
+            machine: offsets for machine, offsets in self._thread.watermarks().items() if self._pool.owns(machine[0])
+        }
 
     async def rewind(self, machine: Machine, position: int) -> None:
         """Read a partition again from ``position``."""

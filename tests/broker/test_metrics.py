@@ -1,0 +1,225 @@
+"""Every counter is compared with a count made from the topics, by a reader that knows nothing of the worker."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from tests.harness import acls
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
+from tests.harness.records import Request
+from tests.harness.scrape import health, scrape, wait_equal
+from tests.harness.system import PARTITIONS, System, timers
+from tests.harness.worker import Worker
+from timers.broker import EmbeddedBroker
+from timers.wire import future, topics
+
+pytestmark = pytest.mark.broker
+
+JUDGED_AT_FIRING = {"topic-unknown", "topic-denied", "message-too-large", "target-failing"}
+"""Codes of requests that were accepted."""
+
+
+@dataclass
+class Topics:
+    """Counts of committed records, kept up by reading on."""
+
+    system: System
+    targets: list[str]
+
+    def __post_init__(self) -> None:
+        settings = self.system.settings
+        self._requests = self.system.reader(settings.request_topic)
+        self._callbacks = [self.system.reader(target) for target in self.targets]
+        self._retries = self.system.reader(settings.retry_topic)
+        self._letters = self.system.dead_letters()
+        self._letters_by_code: Counter[str] = Counter()
+        self._late: set[str] = set()
+        self.counts: Counter[str] = Counter()
+
+    def count(self) -> dict[str, float]:
+        """What each counter of the worker should say."""
+        for request in self._requests.rest():
+            self.counts["requests"] += 1
+            if (request.key or b"").isdigit() and int(request.key or b"") < request.append_ms // 1000:
+                self._late.add(topics.source(request.topic, request.partition, request.offset))
+        self.counts["retried"] += len(self._retries.rest())
+        for letter in self._letters.rest():
+            code = letter.text("timer-error")
+            self._letters_by_code[code] += 1
+            if code not in JUDGED_AT_FIRING:
+                self._late.discard(letter.text("timer-source"))
+        self.counts["fired"] += sum(len(reader.rest()) for reader in self._callbacks)
+        letters = self._letters_by_code
+        unreadable = sum(count for code, count in letters.items() if code not in JUDGED_AT_FIRING)
+        accepted = self.counts["requests"] - unreadable
+        return {
+            "accepted": accepted,
+            "late": len(self._late),
+            "fired": self.counts["fired"],
+            "retried": self.counts["retried"],
+            "pending": accepted - self.counts["fired"] - (letters.total() - unreadable),
+            **{code: count for code, count in letters.items() if count},
+        }
+
+
+def counted(worker: Worker) -> dict[str, float]:
+    """What the worker says of itself."""
+    found = scrape(worker.port)
+    # Each callback has one lag.
+    assert found.total("timers_lag_seconds_count") == found.total("timers_fired_total")
+    return {
+        "accepted": found.total("timers_accepted_total", door="future"),
+        "late": found.total("timers_late_total", door="future"),
+        "fired": found.total("timers_fired_total"),
+        "retried": found.total("timers_retried_total"),
+        "pending": found.total("timers_pending"),
+        **found.by("timers_dead_lettered_total", "code"),
+    }
+
+
+def differences(worker: Worker, log: Topics) -> dict[str, tuple[float, float]]:
+    """Counter -> (what the worker says, what the topics say), where these differ."""
+    said, found = counted(worker), log.count()
+    return {
+        name: (said.get(name, 0), found.get(name, 0))
+        for name in said.keys() | found.keys()
+        if said.get(name, 0) != found.get(name, 0)
+    }
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker that can be killed and that knows ACLs."""
+    broker = EmbeddedBroker(tmp_path / "broker", port=0, properties=acls.OPEN_AUTHORIZER)
+    yield broker
+    broker.stop()
+
+
+def test_each_counter_is_the_count_made_from_the_topics(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """Timers on time, late, unreadable, to bad targets, tried again, and through a broker that dies and returns."""
+    system = System(own_broker.start(), tmp_path)
+    try:
+        worker = system.worker().start().ready()
+        good, narrow, refused = system.target(), system.target(max_message_bytes="2000"), system.target()
+        log = Topics(system, [good, narrow])
+        acls.add(system.admin, acls.acl(ResourceType.TOPIC, refused, AclOperation.DESCRIBE))
+
+        soon_s = due_in(8)
+        system.send(*timers(good, 400, soon_s, 3))
+        system.send(*(Request(good, 1 + index, f"late-{index}") for index in range(37)))
+        system.send(*(Request(good, int(time.time()) + 3600, f"far-{index}") for index in range(25)))
+        system.send(*(Request(narrow, soon_s, f"small-{index}", b"x" * 100) for index in range(60)))
+        system.send(*(Request(narrow, soon_s, f"big-{index}", b"x" * 3000) for index in range(5)))
+        system.send(*(Request("no-such-topic", soon_s + index % 2, f"lost-{index}") for index in range(11)))
+        system.send(*(Request("__consumer_offsets", soon_s, f"own-{index}") for index in range(3)))
+        system.send(*(Request(refused, soon_s, f"refused-{index}") for index in range(13)))
+        publisher = system.publisher()
+        whole = future.encode(good, "k", b"v")
+        for key in (None, b"soon", b"-3"):
+            for partition in range(PARTITIONS - 1):
+                publisher.send_raw(key, whole, [], partition)
+        for value in (None, b"\xff\x00", b""):
+            for partition in range(PARTITIONS - 1):
+                publisher.send_raw(b"7", value, [], partition)
+        publisher.send_raw(b"1", whole, [], 0)
+
+        wanted = {
+            "accepted": 400 + 37 + 25 + 65 + 11 + 3 + 13 + 1,
+            "fired": 400 + 37 + 60 + 1,
+            "retried": 13,
+            "message-too-large": 5,
+            "topic-unknown": 11,
+            "topic-denied": 3,
+            **dict.fromkeys(("key-missing", "key-not-a-number", "key-negative", "value-missing"), 3),
+            **dict.fromkeys(("value-not-a-future", "topic-missing"), 3),
+        }
+        wait_equal(lambda: {name: count for name, count in log.count().items() if name in wanted}, wanted)
+        wait_equal(lambda: differences(worker, log), {})
+        wait_equal(lambda: scrape(worker.port).total("timers_quarantined_targets"), 1)
+        found = scrape(worker.port)
+        assert found.total("timers_lag_seconds_count", way="late") == 38
+        assert found.total("timers_transactions_failed_total", reason="delivery") >= 2, "narrow and refused"
+        assert found.total("timers_partitions_reopened_total") >= 2
+        assert found.total("timers_oldest_overdue_seconds") == 0
+        assert found.total("timers_request_unread_offsets") == 0
+
+        # The broker dies with transactions under way whose outcome nobody knows, and requests that no commit covers.
+        system.send(*timers(good, 4_000, due_in(4), 6))
+        reader = system.reader(good)
+        reader.take(438 + 700)
+        own_broker.kill()
+        own_broker.start()
+        reader.take(3_300, 2 * DEADLINE_S)
+        log = Topics(system, [good, narrow])
+        wait_equal(lambda: differences(worker, log), {})
+        assert worker.running
+    finally:
+        system.close()
+
+
+def test_what_is_late_for_a_receiver_is_seen_in_the_histogram(running: System) -> None:
+    """The worker's own lags against those that the broker's append times show."""
+    worker = running.workers[0]
+    before = scrape(worker.port)
+    fired = running.fired(running.send(*timers(running.target(), 2_000, due_in(3), 2)))
+    worst_s = max(record.lag_ms for record in fired.values()) / 1000
+    mean_s = sum(record.lag_ms for record in fired.values()) / 1000 / len(fired)
+
+    def grown(suffix: str) -> float:
+        after = scrape(worker.port)
+        name = f"timers_lag_seconds_{suffix}"
+        return after.total(name, way="waited") - before.total(name, way="waited")
+
+    wait_until(lambda: grown("count") >= len(fired), "the lags are counted")
+    # Appended within the transaction whose end the worker measures: never later, and less than its time-out before.
+    assert mean_s - 0.005 <= grown("sum") / grown("count") <= worst_s + 10
+
+
+def test_a_hanging_transaction_shows_as_unstable_offsets(running: System) -> None:
+    worker = running.workers[0]
+    hanging = running.publisher(transactional_id=f"hanging-{running.app_id}").producer
+    hanging.init_transactions(DEADLINE_S)
+    hanging.begin_transaction()
+    hanging.produce(running.request_topic, b"", b"1", partition=1)
+    hanging.flush(DEADLINE_S)
+    running.send(*(Request(running.target(), 1, partition=1) for _ in range(5)))
+
+    def held_back() -> float:
+        return scrape(worker.port).total("timers_request_unstable_offsets", partition="1", topic=running.request_topic)
+
+    wait_equal(held_back, 6)
+    hanging.abort_transaction(DEADLINE_S)
+    wait_equal(held_back, 0)
+
+
+def test_skew_is_how_far_this_clock_is_ahead(system: System) -> None:
+    worker = system.worker().start(TIMERS_CLOCK_OFFSET="-7200").ready()
+    wait_until(lambda: "timers_clock_skew_seconds" in scrape(worker.port).names, "the skew is known")
+    assert scrape(worker.port).total("timers_clock_skew_seconds") == pytest.approx(-7200, abs=2)
+    assert scrape(worker.port).total("timers_tick_age_seconds") < DEADLINE_S
+
+
+def test_without_a_broker_the_worker_lives_and_is_not_ready(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
+    system = System(own_broker.start(), tmp_path)
+    try:
+        worker = system.worker().start().ready()
+        wait_until(lambda: health(worker.port, "ready")[0] == 200, "ready")
+        assert health(worker.port, "live") == (200, {"live": True, "reasons": []})
+        own_broker.kill()
+        wait_until(lambda: health(worker.port, "ready")[0] == 503, "not ready")
+        status, said = health(worker.port, "ready")
+        assert (status, said["ready"]) == (503, False)
+        assert any("no tick was counted for" in reason for reason in said["reasons"])
+        assert health(worker.port, "live")[0] == 200
+        assert scrape(worker.port).total("timers_ready") == 0
+        own_broker.start()
+        wait_until(lambda: health(worker.port, "ready")[0] == 200, "ready again", 2 * DEADLINE_S)
+    finally:
+        system.close()

@@ -1,0 +1,34 @@
+"""docs/metrics.md says of every metric what the code says, and of nothing else."""
+
+import re
+from pathlib import Path
+
+from timers.wire.dead_letter import CODES
+from timers.worker.metrics import METRICS
+
+ROOT = Path(__file__).parents[2]
+DOC = (ROOT / "docs" / "metrics.md").read_text()
+
+
+def test_the_table_is_the_one_in_the_code() -> None:
+    rows = re.findall(r"^\| `(timers_\w+)` \| (\w+) \| (.*?) \| (.+) \|$", DOC, re.MULTILINE)
+    wanted = [
+        (entry.name, entry.kind, ", ".join(f"`{label}`" for label in entry.labels), entry.help) for entry in METRICS
+    ]
+    assert rows == wanted
+
+
+def test_names_say_kind_and_unit() -> None:
+    """Prometheus' conventions: totals end so, and what has a unit ends in it."""
+    for entry in METRICS:
+        assert re.fullmatch(r"timers_[a-z_]+", entry.name)
+        assert entry.name.endswith("_total") == (entry.kind == "counter")
+        if entry.kind == "histogram":
+            assert entry.name.endswith("_seconds")
+
+
+def test_every_dead_letter_code_has_its_counter() -> None:
+    source = "".join(path.read_text() for path in (ROOT / "timers").glob("w*/*.py"))
+    written = re.findall(r'(?:InvalidRequestError|_give_up|Rejected)\(\s*(?:row, origin, )?"([a-z-]+)"', source)
+    assert set(written) >= {"key-missing", "topic-unknown", "retry-headers-missing"}
+    assert set(written) <= set(CODES)

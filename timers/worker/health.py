@@ -1,0 +1,52 @@
+"""Whether the worker lives, and whether it does its work; each as the reasons why not.
+
+Alive means that its threads make progress: with the brokers away it is alive and waits. Ready means that timers fire.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from timers.worker.service import TimersApp
+
+STUCK_S = 30.0
+"""A thread that has something to do and shows no sign of life for this long will not recover. No single step is allowed
+to take as long: requests to brokers give up after 5 to 6 s, a chunk of timers takes a fraction of a second."""
+
+READY_TICK_S = 5.0
+"""A worker that has counted no tick for this long does not fire."""
+
+
+def stuck(app: TimersApp) -> list[str]:
+    """Which threads make no progress. The main event loop's own sign of life is that it answers at all."""
+    pulses = {
+        "the producers' event loop": app.pool.producers.pulse,
+        **{f"the thread of {topic}/{partition}": meter.pulse for (topic, partition), meter in app.pool.meters.items()},
+    }
+    consumer = app.consumer_pulse
+    if consumer is not None:
+        pulses["the consumer's event loop"] = consumer
+    return [
+        f"{name} has made no progress for {silent_s:.0f} s"
+        for name, pulse in pulses.items()
+        if (silent_s := pulse.silent_s) > STUCK_S
+    ]
+
+
+def unready(app: TimersApp) -> list[str]:
+    """Why timers do not fire, or not all of them."""
+    pool = app.pool
+    reasons = []
+    if app.tick_reader is None:
+        reasons.append("the worker is starting")
+    elif app.tick_reader.age_s > READY_TICK_S:
+        reasons.append(f"no tick was counted for {app.tick_reader.age_s:.1f} s")
+    if not app.in_group:
+        reasons.append("partitions are being assigned")
+    recovering = sum(runner.machine.recovering for runner in pool.runners.values())
+    if recovering:
+        reasons.append(f"{recovering} of {len(pool.runners)} partitions are recovering")
+    if pool.held:
+        reasons.append("the brokers' clock went back: new requests wait until it has caught up")
+    return reasons

@@ -1,4 +1,4 @@
-"""``python -m bench [storm|recovery|cost|all ...]``: start a broker, measure, write the report. See README.md."""
+"""``python -m bench [storm|recovery|backlog|cost|all ...]``: start a broker, measure, report. See README.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from functools import partial
 from types import FrameType
 from typing import IO, Any
 
-from bench import cost, machine, plot, recovery, report, storm
+from bench import backlog, cost, machine, plot, recovery, report, storm
 from bench.engine import Engine
 from bench.harness.cluster import Cluster
 from bench.harness.process import stop_everything
@@ -26,7 +26,7 @@ from bench.peers.kafka_streams import KafkaStreams
 from bench.workload import PARTITIONS, PAYLOAD_BYTES, QUICK_FACTOR, STORMS, Workload
 from timers.broker import EmbeddedBroker
 
-QUESTIONS = ("storm", "recovery", "cost")
+QUESTIONS = ("storm", "recovery", "backlog", "cost")
 PEERS: tuple[type[Subject], ...] = (KafkaStreams,)
 RESULTS = ROOT / "bench" / "results"
 BASELINE = Workload("baseline", 30_000, 20)
@@ -49,7 +49,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help=f"a {QUICK_FACTOR}th of everything: to try the benchmark itself"
     )
-    parser.add_argument("--publish", action="store_true", help="also write bench/results/latest.*, which is tracked")
+    parser.add_argument(
+        "--publish",
+        nargs="?",
+        const="latest",
+        metavar="NAME",
+        help="also write bench/results/NAME.* (latest), which is tracked",
+    )
     parser.add_argument("--keep", action="store_true", help="leave logs and broker data of the run where they are")
     options = parser.parse_args(argv)
     wrong = set(options.questions) - {*QUESTIONS, "all"}
@@ -143,6 +149,9 @@ class _Run:
     def recovery(self) -> None:
         self._each("recovery", recovery.run, self._size(recovery.RECOVERY))
 
+    def backlog(self) -> None:
+        self._each("backlog", backlog.run, self._size(backlog.BACKLOG))
+
     def cost(self) -> None:
         self._each("cost", cost.run, self._size(cost.COST))
 
@@ -173,13 +182,13 @@ def _warm_up(bench: Bench) -> None:
     bench.clear(names)
 
 
-def _write(run: _Run, publish_latest: bool) -> None:
+def _write(run: _Run, publish: str | None) -> None:
     """JSON, Markdown and picture, and the tables on stdout."""
     about = run.results["machine"]
     local = RESULTS / "local"
     local.mkdir(parents=True, exist_ok=True)
     stem = f"{about['date'].replace(':', '')}-{about['commit']}{'-dirty' if about['dirty'] else ''}"
-    stems = [local / stem, *([RESULTS / "latest"] if publish_latest else [])]
+    stems = [local / stem, *([RESULTS / publish] if publish else [])]
     for path in stems:
         path.with_name(f"{path.name}.json").write_text(json.dumps(run.results, indent=1) + "\n")
         text = report.markdown(run.results)

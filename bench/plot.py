@@ -1,8 +1,9 @@
-"""The picture: how late, over time, and what a timer costs."""
+"""The picture: how late, over time, what a timer costs, and what a backlog does to memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from bench.report import Row, middle
 
 COLORS = {"timers": "#1f77b4", "kstreams": "#e07b39", "bare": "#7f7f7f", "bare+headers": "#4d4d4d"}
+CPU_TITLE = "CPU µs a timer, whole life of the process"
 
 
 def _lag(axes: Axes, rows: Sequence[Row]) -> None:
@@ -66,23 +68,47 @@ def _bars(axes: Axes, rows: Sequence[Row], name: str, scale: float, per_timer: b
     axes.legend(fontsize=7, ncols=2, loc="upper left")
 
 
+def _memory(axes: Axes, rows: Sequence[Row]) -> None:
+    """Resident memory while a backlog goes out, and how much is out."""
+    out = axes.twinx()
+    for row in rows:
+        seconds = [second for second, _, _ in row["memory"]]
+        color = COLORS.get(row["subject"])
+        axes.plot(seconds, [mb for _, mb, _ in row["memory"]], color=color, label=f"{row['subject']} MB")
+        out.plot(seconds, [count / 1e6 for _, _, count in row["memory"]], color=color, ls=":")
+    axes.set_title(f"backlog of {rows[0]['timers']:,} overdue timers", fontsize=10)
+    axes.set_xlabel("s since the start of the process")
+    axes.set_ylabel("resident, MB")
+    out.set_ylabel("dotted: million out")
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+
+
 def draw(results: dict[str, Any], path: Path) -> bool:
     """Write the picture; False if the run holds nothing that it shows."""
-    rows = middle(results.get("storm", ()))
-    if not rows:
+    rows, backlog = middle(results.get("storm", ())), results.get("backlog", ())
+    if not rows and not backlog:
         return False
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row["title"], []).append(row)
-    columns = 3 if len(groups) > 2 else len(groups) + 1
-    lines = -(-(len(groups) + 2) // columns)
+    pictures: list[Callable[[Axes], None]] = [partial(_lag, rows=group) for group in groups.values()]
+    if rows:
+        everything = [*rows, *middle(results.get("bare", ()))]
+        pictures += [
+            partial(_bars, rows=everything, name="cpu_total_s", scale=1e6, per_timer=True, title=CPU_TITLE),
+            partial(_bars, rows=everything, name="peak_mb", scale=1.0, per_timer=False, title="peak memory, MB"),
+        ]
+    if backlog:
+        pictures.append(partial(_memory, rows=backlog))
+    columns = min(3, len(pictures))
+    lines = -(-len(pictures) // columns)
     figure, grid = plt.subplots(lines, columns, figsize=(5 * columns, 3.6 * lines), squeeze=False)
     places = list(grid.flat)
-    for group in groups.values():
-        _lag(places.pop(0), group)
-    everything = [*rows, *middle(results.get("bare", ()))]
-    _bars(places.pop(0), everything, "cpu_total_s", 1e6, True, "CPU µs a timer, whole life of the process")
-    _bars(places.pop(0), everything, "peak_mb", 1.0, False, "peak memory, MB")
+    for picture in pictures:
+        picture(places.pop(0))
     for axes in places:
         axes.set_visible(False)
     about = results["machine"]

@@ -130,6 +130,31 @@ def _recovery(rows: Sequence[Row]) -> str:
     return table(header, shown)
 
 
+def _backlog(rows: Sequence[Row]) -> str:
+    header = [
+        "system",
+        "overdue",
+        "process start to last s",
+        "fired/s",
+        "CPU s",
+        "MB ready / first half / second half / peak",
+        "lost / twice / early / altered",
+    ]
+    shown = [
+        [
+            row["subject"],
+            f"{row['timers']:,}",
+            f"{row['out_s']:.1f}",
+            f"{row['timers_per_s']:,.0f}",
+            f"{row['cpu_s']:.1f}",
+            " / ".join(f"{row[name]:,.0f}" for name in ("ready_mb", "early_half_mb", "late_half_mb", "peak_mb")),
+            f"{row['lost']:,} / {row['duplicates']:,} / {row['early']:,} / {row['altered']:,}",
+        ]
+        for row in rows
+    ]
+    return table(header, shown)
+
+
 def _cost(rows: Sequence[Row]) -> str:
     header = ["system", "moment", "Kafka records", "Kafka bytes", "store bytes", "where the records are"]
     shown = []
@@ -195,6 +220,13 @@ SECTIONS = (
         "Recovery from an empty disk",
         "Stopped with everything pending, data directory deleted, started again.",
         _recovery,
+    ),
+    (
+        "backlog",
+        "A backlog",
+        "Half accepted, the worker stopped, the other half published, all of it let come due, the worker started. "
+        "Memory is resident: when it was ready, the medians while each half of the callbacks went out, the peak.",
+        _backlog,
     ),
     (
         "cost",

@@ -108,13 +108,7 @@ def publish(
 ) -> Acceptance:
     """Publish and watch what the subject takes in, until all is in or the time ``until`` has come."""
     begun = time.time()
-    publisher = Process(
-        "publisher",
-        python("bench.harness.publisher", argument(publication)),
-        environment(),
-        ROOT,
-        names.directory / "publisher.log",
-    )
+    publisher = _publisher(names, publication)
     seen = 0
     series: list[tuple[float, int]] = []
     accepted_at: float | None = None
@@ -145,6 +139,20 @@ def publish(
         publisher.stop(1)
     begin = max(begun, times[0])
     return Acceptance(begin, times[1], accepted_at, [(round(at - begin, 2), count) for at, count in series])
+
+
+def publish_only(names: Names, publication: Publication) -> None:
+    """Publish, with nobody there to take it in."""
+    publisher = _publisher(names, publication)
+    try:
+        publisher.wait_for(r"published ([0-9.]+) ([0-9.]+)", 120)
+    finally:
+        publisher.stop(1)
+
+
+def _publisher(names: Names, publication: Publication) -> Process:
+    argv = python("bench.harness.publisher", argument(publication))
+    return Process("publisher", argv, environment(), ROOT, names.directory / "publisher.log")
 
 
 def wait_for_end(bench: Bench, running: Running, publication: Publication) -> Fired:

@@ -209,6 +209,14 @@ class Meter:
         pids = {process.pid for process in self._groups[group]}
         return sum(peak for pid, peak in self._peak.items() if pid in pids) / 1e6
 
+    def rss_mb(self, group: str) -> float:
+        """Resident memory of a group's processes now, in MB; 0 for one that has ended."""
+        total = 0
+        for process in self._groups[group]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += process.memory_info().rss
+        return total / 1e6
+
     def close(self) -> None:
         """Take a last sample and stop."""
         self._close.set()

@@ -47,6 +47,8 @@ class Publication:
     """timer ``i`` by entry ``i`` modulo their number; ..."""
     gather_s: int = 1
     """... and then, but for every fourth timer, at the next multiple of this after ``first_due_s``: bursts."""
+    first: int = 0
+    """Timers before this one were published by another publication of the same workload."""
 
 
 def key(number: int) -> bytes:
@@ -114,7 +116,7 @@ def publish(publication: Publication) -> tuple[float, float]:
     timers, pace_s, pack = publication.timers, publication.pace_s, ID.pack
     size = min(CHUNK, max(1, timers // (pace_s * 2 * publication.partitions))) if pace_s else CHUNK
     begin = time.time()
-    for chunk, low in enumerate(range(0, timers, size)):
+    for chunk, low in enumerate(range(publication.first, timers, size)):
         messages = [
             {"key": keys[second], "value": before + b"%012d" % i + between + pack(i) + after}
             for i, second in enumerate(due[low : low + size].tolist(), low)

@@ -1,0 +1,135 @@
+"""What does a worker need that comes back to millions of overdue timers? Its memory must not grow with them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from bench import storm
+from bench.harness.checker import check
+from bench.harness.publisher import Publication
+from bench.harness.subject import Bench, Names, Running, Subject
+from bench.workload import Workload
+
+BACKLOG = Workload("backlog", 5_000_000, 60)
+"""Half of it accepted before the worker went down, half published while it was."""
+
+BEFORE_DUE_S = 5.0
+"""The worker is down this long before the first timer is due."""
+PATIENCE_S = 300.0
+STABLE_S = 2.0
+POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class BacklogResult:
+    """A worker that was away while ``timers`` came due, started again."""
+
+    subject: str
+    timers: int
+    out_s: float
+    """From the start of the process to the append of the last callback."""
+    timers_per_s: float
+    """The same, from the first callback to the last."""
+    cpu_s: float
+    """CPU seconds of the new process until everything was out."""
+    ready_mb: float
+    """Resident memory when it was ready."""
+    early_half_mb: float
+    """Median resident memory while the first half of the callbacks went out ..."""
+    late_half_mb: float
+    """... and the second. Flat memory: the same."""
+    peak_mb: float
+    lost: int
+    duplicates: int
+    early: int
+    altered: int
+    memory: list[tuple[float, float, int]] = field(repr=False)
+    """Seconds since the start of the process, MB resident, entries in the target topic (callbacks, commit markers)."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run(bench: Bench, subject: Subject, workload: Workload = BACKLOG) -> BacklogResult:
+    """Fill half, stop, publish the other half, let all of it come due, start, and watch."""
+    names = bench.names(subject.name)
+    bench.say.line(f"  backlog of {workload.timers:,} overdue timers: {subject.name}")
+    bench.cluster.create(names.target, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
+    half = workload.timers // 2
+    lead_s = subject.head_start_s + half / subject.accepts_per_s + BEFORE_DUE_S
+    with bench.say.doing(f"starting {subject.name}"):
+        running = subject.start(bench, names, workload)
+    publication = Publication(
+        brokers=bench.cluster.brokers,
+        topic=names.request,
+        target=names.target,
+        timers=half,
+        first_due_s=int(time.time() + lead_s) + 1,
+        spread_s=workload.spread_s,
+        payload_bytes=workload.payload_bytes,
+        partitions=workload.partitions,
+        partitioner=subject.partitioner,
+    )
+    try:
+        accepted = storm.publish(bench, subject, names, running, publication, publication.first_due_s - BEFORE_DUE_S)
+    finally:
+        with bench.say.doing(f"stopping {subject.name}"):
+            running.stop()
+    if accepted.accepted_at is None or time.time() > publication.first_due_s:
+        raise RuntimeError(f"{subject.name} had not accepted {half:,} timers and stopped before the first was due")
+    whole = replace(publication, timers=workload.timers)
+    with bench.say.doing("publishing the other half"):
+        storm.publish_only(names, replace(whole, first=half))
+    with bench.say.doing("waiting until all of it is due"):
+        time.sleep(max(0.0, publication.first_due_s + workload.spread_s - time.time()))
+    with bench.say.doing(f"starting {subject.name} again"):
+        running = subject.start(bench, names, workload)
+    try:
+        result = _drain(bench, subject, names, running, whole)
+    finally:
+        if not running.exit_codes:
+            running.stop()
+    bench.clear(names)
+    return result
+
+
+def _drain(bench: Bench, subject: Subject, names: Names, running: Running, publication: Publication) -> BacklogResult:
+    started_at, give_up = running.processes[0].started_at, time.time() + PATIENCE_S
+    memory: list[tuple[float, float, int]] = []
+    out, since = 0, time.time()
+
+    def detail() -> str:
+        return f"{out:,} of {publication.timers:,} out, {memory[-1][1]:,.0f} MB" if memory else ""
+
+    with bench.say.doing("firing", detail):
+        while time.time() < give_up and not (out >= publication.timers and time.time() - since > STABLE_S):
+            running.check()
+            before, out = out, bench.cluster.end(names.target)
+            now = time.time()
+            since = now if out != before else since
+            memory.append((round(now - started_at, 2), round(running.meter.rss_mb("subject"), 1), out))
+            time.sleep(POLL_S)
+    with bench.say.doing("checking what was fired"):
+        fired = check(bench.cluster, publication)
+    last_s = fired.last_ms / 1000
+    middle = publication.timers / 2
+    firing = [one for one in memory if one[0] <= last_s - started_at]
+    return BacklogResult(
+        subject=subject.name,
+        timers=publication.timers,
+        out_s=last_s - started_at,
+        timers_per_s=publication.timers / max(0.001, (fired.last_ms - fired.first_ms) / 1000),
+        cpu_s=running.meter.cpu_s("subject", None, last_s),
+        ready_mb=memory[0][1],
+        early_half_mb=median([mb for _, mb, count in firing if count < middle] or [0.0]),
+        late_half_mb=median([mb for _, mb, count in firing if count >= middle] or [0.0]),
+        peak_mb=running.meter.peak_mb("subject"),
+        lost=fired.lost,
+        duplicates=fired.duplicates,
+        early=fired.early,
+        altered=fired.altered,
+        memory=memory,
+    )

@@ -1,0 +1,247 @@
+"""What stands in deploy/ is valid by the schemas of those who read it, and speaks of the worker that there is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from timers.settings import Settings
+from timers.worker.pool import CLOSE_TIMEOUT_S
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+KUBERNETES_VERSIONS = ("1.31", kubernetes_validate.latest_version())
+"""From the oldest that is still in use to the newest that there is a schema for."""
+CUSTOM = {"Kustomization", "PodMonitor"}
+"""Not Kubernetes' own: no schema there."""
+
+SETTINGS = {entry.metadata["setting"].env: entry for entry in fields(Settings)}
+PORT = Settings.web_port
+FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def scripts(name: str) -> str:
+    return str(Path(sysconfig.get_path("scripts")) / name)
+
+
+COMPOSE = load(DEPLOY / "compose.yaml")
+MANIFESTS = {path.stem: load(path) for path in sorted(KUBERNETES.glob("*.yaml"))}
+STATEFUL_SET = MANIFESTS["statefulset"]
+POD = STATEFUL_SET["spec"]["template"]
+(CONTAINER,) = POD["spec"]["containers"]
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+
+
+# ---- by the schemas of those who read it ----------------------------------------------------------------------------
+
+
+def test_the_linter_finds_nothing_in_the_dockerfile() -> None:
+    done = subprocess.run([scripts("hadolint"), DEPLOY / "Dockerfile"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_linter_would_find_something(tmp_path: Path) -> None:
+    broken = tmp_path / "Dockerfile"
+    broken.write_text("FROM python\nRUN cd /x && pip install y\nUSER root\n")
+    done = subprocess.run([scripts("hadolint"), broken], capture_output=True, text=True)
+    assert done.returncode == 1 and "DL3006" in done.stdout
+
+
+def compose_errors(path: Path) -> str:
+    # A built-in schema: nothing is fetched.
+    command = [scripts("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_the_compose_file_is_valid(tmp_path: Path) -> None:
+    assert compose_errors(DEPLOY / "compose.yaml") == ""
+    broken = tmp_path / "compose.yaml"
+    broken.write_text((DEPLOY / "compose.yaml").read_text().replace("depends_on:", "depend_on:"))
+    assert "depend_on" in compose_errors(broken)
+
+
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+@pytest.mark.parametrize("name", [name for name, manifest in MANIFESTS.items() if manifest["kind"] not in CUSTOM])
+def test_each_manifest_is_valid(name: str, version: str) -> None:
+    kubernetes_validate.validate(MANIFESTS[name], version, strict=True)
+
+
+def test_a_wrong_manifest_would_be_found() -> None:
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate({**STATEFUL_SET, "spec": {"replica": 3}}, KUBERNETES_VERSIONS[0], strict=True)
+
+
+def test_the_kustomization_names_every_manifest_that_needs_nothing_else() -> None:
+    named = set(MANIFESTS["kustomization"]["resources"])
+    assert named == {f"{name}.yaml" for name, manifest in MANIFESTS.items() if manifest["kind"] not in CUSTOM}
+
+
+def test_no_manifest_chooses_a_namespace() -> None:
+    assert not [name for name, manifest in MANIFESTS.items() if "namespace" in manifest.get("metadata", {})]
+
+
+# ---- by the worker that there is ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
+def test_every_variable_named_is_a_setting(path: Path) -> None:
+    assert set(re.findall(r"TIMERS_[A-Z_]+[A-Z]", path.read_text())) <= SETTINGS.keys()
+
+
+def worker_environments() -> Iterator[tuple[str, dict[str, str]]]:
+    image = dict(re.findall(r"(TIMERS_[A-Z_]+)=(\S+)", DOCKERFILE))
+    for name, service in COMPOSE["services"].items():
+        if name.startswith("worker"):
+            yield name, {**image, **service["environment"]}
+    fixed = {each["name"]: "timers-0" for each in CONTAINER["env"]}
+    yield "kubernetes", {**image, **MANIFESTS["configmap"]["data"], **fixed}
+
+
+@pytest.mark.parametrize(("name", "environment"), list(worker_environments()), ids=lambda value: str(value)[:12])
+def test_the_worker_takes_these_settings(name: str, environment: dict[str, str], tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    given = {key: str(password) if key.endswith("PASSWORD_FILE") else str(value) for key, value in environment.items()}
+    settings = Settings.load(given)
+    assert settings.web_port == PORT
+    assert settings.web_bind == "0.0.0.0", "probes and scrapes come from outside the container"
+    assert all(isinstance(value, str) for value in environment.values()), "YAML would make a number of it"
+    assert settings.worker_id != "" and "TIMERS_WORKER_ID" in environment, "a container's host name may change"
+
+
+def test_workers_of_the_compose_file_differ_in_name_and_disk() -> None:
+    workers = [service for name, service in COMPOSE["services"].items() if name.startswith("worker")]
+    assert len(workers) == 2
+    assert len({worker["environment"]["TIMERS_WORKER_ID"] for worker in workers}) == 2
+    assert len({tuple(worker["volumes"]) for worker in workers}) == 2
+
+
+def test_every_file_that_a_container_mounts_is_there() -> None:
+    mounted = [
+        volume.split(":")[0]
+        for service in COMPOSE["services"].values()
+        for volume in service.get("volumes", ())
+        if volume.startswith(".")
+    ]
+    assert mounted and all((DEPLOY / path).exists() for path in mounted), mounted
+    named = {
+        volume.split(":")[0]
+        for service in COMPOSE["services"].values()
+        for volume in service.get("volumes", ())
+        if not volume.startswith(".")
+    }
+    assert named == COMPOSE["volumes"].keys()
+
+
+def test_prometheus_scrapes_every_worker() -> None:
+    prometheus = load(DEPLOY / "prometheus" / "prometheus.yml")
+    (job,) = prometheus["scrape_configs"]
+    targets = {target for group in job["static_configs"] for target in group["targets"]}
+    assert targets == {f"{name}:{PORT}" for name in COMPOSE["services"] if name.startswith("worker")}
+    assert POD["metadata"]["annotations"]["prometheus.io/port"] == str(PORT)
+    (endpoint,) = MANIFESTS["podmonitor"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["path"] == job["metrics_path"] == POD["metadata"]["annotations"]["prometheus.io/path"]
+    assert {"path": endpoint["path"], "port": endpoint["port"]} == {"path": "/metrics", "port": "web"}
+
+
+def test_ports_and_paths_are_those_of_the_worker() -> None:
+    (port,) = CONTAINER["ports"]
+    assert port == {"name": "web", "containerPort": PORT}
+    assert MANIFESTS["service"]["spec"]["ports"] == [{"name": "web", "port": PORT, "targetPort": "web"}]
+    assert f"EXPOSE {PORT}\n" in DOCKERFILE and f"TIMERS_WEB_PORT={PORT}\n" in DOCKERFILE
+    probes = {name: CONTAINER[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
+    assert {name: probe["path"] for name, probe in probes.items()} == {
+        "startup": "/health/live",
+        "liveness": "/health/live",
+        "readiness": "/health/ready",
+    }
+    assert all(probe["port"] == "web" for probe in probes.values())
+    pages = set(re.findall(r'@app\.page\("([^"]+)"\)', (ROOT / "timers" / "worker" / "web.py").read_text()))
+    named = {path for file in FILES for path in re.findall(r"(?<=[ '}])/(?:health/\w+|metrics)\b", file.read_text())}
+    assert named == {"/health/live", "/health/ready", "/metrics"} <= pages
+
+
+def test_one_set_of_labels_joins_the_manifests() -> None:
+    labels = POD["metadata"]["labels"]
+    selectors = [
+        STATEFUL_SET["spec"]["selector"]["matchLabels"],
+        MANIFESTS["service"]["spec"]["selector"],
+        MANIFESTS["poddisruptionbudget"]["spec"]["selector"]["matchLabels"],
+        MANIFESTS["podmonitor"]["spec"]["selector"]["matchLabels"],
+        *(rule["labelSelector"]["matchLabels"] for rule in POD["spec"]["topologySpreadConstraints"]),
+    ]
+    assert all(selector == labels for selector in selectors)
+    assert STATEFUL_SET["spec"]["serviceName"] == MANIFESTS["service"]["metadata"]["name"]
+
+
+def test_a_worker_is_given_the_time_it_takes_to_stop() -> None:
+    assert POD["spec"]["terminationGracePeriodSeconds"] > 2 * CLOSE_TIMEOUT_S
+    for name, service in COMPOSE["services"].items():
+        if name.startswith("worker"):
+            assert int(service["stop_grace_period"].removesuffix("s")) > 2 * CLOSE_TIMEOUT_S
+
+
+# ---- what the container may, and holds ------------------------------------------------------------------------------
+
+
+def test_the_container_runs_as_nobody_and_writes_to_its_data_alone() -> None:
+    user = int(re.findall(r"^USER (\d+)$", DOCKERFILE, re.MULTILINE)[-1])
+    assert POD["spec"]["securityContext"]["runAsUser"] == user > 0
+    assert POD["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert CONTAINER["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    data_dir = dict(re.findall(r"(TIMERS_[A-Z_]+)=(\S+)", DOCKERFILE))["TIMERS_DATA_DIR"]
+    writable = {mount["mountPath"] for mount in CONTAINER["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == {data_dir, "/tmp"}
+
+
+def test_the_password_is_a_file_of_a_secret() -> None:
+    path = Path(MANIFESTS["configmap"]["data"]["TIMERS_SASL_PASSWORD_FILE"])
+    (mount,) = [mount for mount in CONTAINER["volumeMounts"] if mount["mountPath"] == str(path.parent)]
+    (volume,) = [volume for volume in POD["spec"]["volumes"] if volume["name"] == mount["name"]]
+    assert f"--from-file={path.name}=" in (KUBERNETES / "kustomization.yaml").read_text()
+    assert volume["secret"]["secretName"] in (KUBERNETES / "kustomization.yaml").read_text()
+
+
+def test_what_the_image_copies_is_not_ignored() -> None:
+    copied = {
+        source
+        for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.MULTILINE)
+        for source in line.split()[:-1]
+    }
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied == allowed
+    assert all((ROOT / source).exists() for source in copied)
+
+
+def test_the_worker_needs_no_java_runtime() -> None:
+    removed = re.findall(r"pip uninstall --yes (.*?) \\", DOCKERFILE)[0].split()
+    blocked = "".join(f"sys.modules[{name!r}] = None; " for name in removed)
+    code = f"import sys; {blocked}from timers.cli.main import main; import timers.app; main(['worker', '--help'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TIMERS_BROKERS": "127.0.0.1:9092", "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0 and "Run the worker" in done.stdout, done.stderr

@@ -41,3 +41,18 @@ def test_what_was_due_while_the_broker_was_away_fires_once(tmp_path: Path) -> No
     finally:
         system.close()
         broker.stop()
+
+
+def test_a_worker_told_to_stop_after_its_broker_has_gone_for_good_stops(tmp_path: Path) -> None:
+    broker = EmbeddedBroker(tmp_path / "broker", port=0)
+    system = System(broker.start(), tmp_path)
+    try:
+        worker = system.worker().start().ready()
+        system.fired(system.send(*timers(system.target(), 10, due_in(1), 1)))
+        broker.kill()
+        worker.wait_for("a tick was not delivered")
+        worker.stop()
+        assert not worker.left_processes
+    finally:
+        system.close()
+        broker.stop()

@@ -18,7 +18,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tests.harness.patience import DEADLINE_S
+from tests.harness.patience import DEADLINE_S, wait_until
 from timers.wire import future, topics
 
 CLIENT = {"log_level": 0}
@@ -158,8 +158,12 @@ class Reader:
                 "fetch.wait.max.ms": 20,
             }
         )
-        found = self._consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic]
-        assert found.error is None, found.error
+
+        def look() -> Any:  # a broker hears of a new topic a moment after it was made
+            found = self._consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic]
+            return found if found.error is None else None
+
+        found = wait_until(look, f"topic {topic} is there")
         self._partitions = [TopicPartition(topic, partition, 0) for partition in found.partitions]
         self._reached = dict.fromkeys(found.partitions, 0)
         self._consumer.assign(self._partitions)

@@ -44,6 +44,11 @@ def unready(app: TimersApp) -> list[str]:
         reasons.append(f"no tick was counted for {app.tick_reader.age_s:.1f} s")
     if not app.in_group:
         reasons.append("partitions are being assigned")
+    if app.log_watch is not None and app.log_watch.missing:
+        reasons.append(f"topics are gone: {', '.join(app.log_watch.missing)}")
+    reasons.extend(str(why) for why in pool.stopped.values())
+    if not pool.complete and not pool.stopped:
+        reasons.append("partitions are being opened")
     recovering = sum(runner.machine.recovering for runner in pool.runners.values())
     if recovering:
         reasons.append(f"{recovering} of {len(pool.runners)} partitions are recovering")

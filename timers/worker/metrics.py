@@ -22,7 +22,7 @@ from timers import __version__
 from timers.core.tally import Histogram, Tally
 from timers.wire.dead_letter import CODES
 from timers.worker import health
-from timers.worker.pool import store_path
+from timers.worker.opening import store_path
 
 if TYPE_CHECKING:
     from timers.worker.meter import Meter

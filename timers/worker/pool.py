@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from confluent_kafka import KafkaException
 
@@ -19,14 +17,15 @@ from timers.core import machine as core
 from timers.core.ports import Decoder, Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
-from timers.errors import Fenced, StoreError
+from timers.errors import Fenced, LogMismatch, StoreError
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory, RocksStore
 from timers.wire import topics
 from timers.worker.meter import Meter, Pulse
+from timers.worker.opening import open_stores
 from timers.worker.outbox import KafkaOutbox
 from timers.worker.producer import ProducerLoop, TransactionalProducer
-from timers.worker.progress_log import Machine, ProgressLog, progress_partition
+from timers.worker.progress_log import Machine, progress_partition
 from timers.worker.runner import Runner
 from timers.worker.targets import Targets
 from timers.worker.topics import Cluster
@@ -83,6 +82,8 @@ class Pool:
         self._memory = memory
         self._runners: dict[Machine, Runner] = {}
         self.meters: dict[Machine, Meter] = {}
+        self._assigned: set[Machine] = set()
+        self._stopped: dict[Machine, LogMismatch] = {}
         self._lock = asyncio.Lock()
         self._threads = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="timers-open")
         self.producers = ProducerLoop()
@@ -97,6 +98,16 @@ class Pool:
     def runners(self) -> dict[Machine, Runner]:
         """Open machines."""
         return self._runners
+
+    @property
+    def stopped(self) -> Mapping[Machine, LogMismatch]:
+        """Machines of this worker that must not run, and why: somebody has to decide (rule 8)."""
+        return self._stopped
+
+    @property
+    def complete(self) -> bool:
+        """Whether every assigned partition has its machine."""
+        return self._assigned == self._runners.keys()
 
     @property
     def recovered(self) -> bool:
@@ -133,21 +144,24 @@ class Pool:
         """Take over an assignment: close what is not in it, open what is not open yet.
 
         Returns:
-            Where each machine's consumer must read from.
+            Where each machine's consumer must read from. One that must not run is missing.
 
         Raises:
-            LogMismatch: a log is not the one its progress speaks of.
             Fenced: a machine was taken over while it was opened.
         """
         wanted = set(machines)
         async with self._lock:
             await self._close([runner for machine, runner in self._runners.items() if machine not in wanted])
-            fresh = sorted(wanted - self._runners.keys())
+            self._assigned = wanted
+            self._stopped.clear()
+            # One of a topic that was deleted waits for renew().
+            known = self._world.cluster.topic_ids
+            fresh = sorted(machine for machine in wanted - self._runners.keys() if machine[0] in known)
             if fresh:
                 self._assigned_at = monotonic()
                 self._ready_said = False
                 await self._open(fresh)
-            return {machine: self._runners[machine].machine.position for machine in wanted}
+            return {machine: runner.machine.position for machine, runner in self._runners.items()}
 
     async def _open(self, fresh: list[Machine]) -> None:
         """Open machines; tried again while the brokers do not answer, for as long as Faust waits for it."""
@@ -157,7 +171,9 @@ class Pool:
             try:
                 # First fence every former owner, then read: only then is the newest progress final.
                 await asyncio.gather(*(self._in_thread(outbox.open) for outbox in outboxes.values()))
-                opened = await self._in_thread(self._open_stores, fresh)
+                opened = await self._in_thread(
+                    open_stores, self._world.settings, self._world.cluster, self._memory, fresh
+                )
             except BaseException as error:
                 for stop in stops.values():
                     stop.set()
@@ -167,9 +183,19 @@ class Pool:
                 logger.warning("opening %d partitions failed (%s); trying again in %.0f s", len(fresh), error, pause_s)
                 await asyncio.sleep(pause_s)
             else:
-                for machine, (progress, store) in opened.items():
-                    self._start(machine, progress, store, outboxes[machine], stops[machine])
+                for machine, one in opened.items():
+                    if isinstance(one, LogMismatch):
+                        await self._in_thread(outboxes[machine].close)
+                        self._stop(machine, one)
+                    else:
+                        self._start(machine, *one, outboxes[machine], stops[machine])
                 return
+
+    def _stop(self, machine: Machine, why: LogMismatch) -> None:
+        """Leave a machine closed; the others go on."""
+        self._stopped[machine] = why
+        self._world.events.pressure(machine, True)
+        logger.critical("%s", why)
 
     def _start(
         self, machine: Machine, progress: Progress, store: RocksStore, outbox: KafkaOutbox, stop: threading.Event
@@ -203,49 +229,41 @@ class Pool:
         transactional_id = topics.transactional_id(settings.app_id, *machine)
         return TransactionalProducer(self.producers, settings, transactional_id, stop, self._world.targets.gone, pulse)
 
-    def _open_stores(self, fresh: list[Machine]) -> dict[Machine, tuple[Progress, RocksStore]]:
-        """Blocks."""
-        settings, cluster = self._world.settings, self._world.cluster
-        log = ProgressLog(settings, cluster)
-        opened: dict[Machine, tuple[Progress, RocksStore]] = {}
-        try:
-            for machine, progress in log.read(fresh).items():
-                opened[machine] = progress, self._open_store(log, machine, progress)
-        except BaseException:
-            for _, store in opened.values():
-                store.close()
-            raise
-        finally:
-            log.close()
-        return opened
+    async def renew(self, cluster: Cluster, doubted: Mapping[Machine, bool]) -> None:
+        """Take in what has become of our topics: machines of a log that is gone are closed, those of a new one opened.
 
-    def _open_store(self, log: ProgressLog, machine: Machine, progress: Progress) -> RocksStore:
-        settings, cluster = self._world.settings, self._world.cluster
-        topic, partition = machine
-        path = store_path(settings, machine)
-        log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
-        identity = f"{log_id} app={settings.app_id}"
-        store = RocksStore.open(path, identity, self._memory)
-        try:
-            store.drop_through(progress.fired_through, progress.next_offset)
-            low, high = log.ends(topic, partition)
-            if store.applied > high:  # the log lost its end: what it still holds is the truth
-                store.close()
-                RocksStore.wipe(path)
-                store = RocksStore.open(path, identity, self._memory)
-            if store.applied < low:
-                log.check_start(machine, low, store.applied, progress)
-                store.write({}, low)
-        except BaseException:
-            store.close()
-            raise
-        return store
+        Args:
+            cluster: the topics that are there now.
+            doubted: machines whose fetches were dropped meanwhile; True: their position is not in the log, and opening
+                them will say what that means. The others read on from where they stand.
+        """
+        async with self._lock:
+            old = self._world.cluster
+            self._bound = replace(self._world, cluster=cluster)
+            gone = {topic for topic, topic_id in old.topic_ids.items() if cluster.topic_ids.get(topic) != topic_id}
+            stale = [runner for machine, runner in self._runners.items() if machine[0] in gone]
+            if stale:
+                names = ", ".join(runner.name for runner in stale)
+                logger.error("the topic of %s was deleted, and the timers in it", names)
+            await self._close(stale)
+            await self._close([runner for machine, runner in self._runners.items() if doubted.get(machine)])
+            for machine in doubted.keys() & self._runners.keys():
+                self._world.events.rewind(machine, self._runners[machine].machine.position)
+            await self._reopen(
+                sorted(
+                    machine
+                    for machine in self._assigned - self._runners.keys() - self._stopped.keys()
+                    if machine[1] < cluster.partitions.get(machine[0], 0)
+                )
+            )
 
     async def revoke(self, machines: Iterable[Machine] | None = None) -> None:
         """Close machines (None: all): each ends its present transaction, then lets go of store and producer."""
         async with self._lock:
             # Looked up only now: an assignment may have been opening them until this moment.
-            chosen = set(self._runners) if machines is None else set(machines)
+            chosen = set(self._assigned) if machines is None else set(machines)
+            self._assigned -= chosen
+            self._stopped = {machine: why for machine, why in self._stopped.items() if machine not in chosen}
             await self._close([runner for machine, runner in self._runners.items() if machine in chosen])
 
     async def _close(self, closing: list[Runner]) -> None:
@@ -257,6 +275,14 @@ class Pool:
         for runner, done in zip(closing, ended, strict=True):
             if not done:
                 logger.error("%s did not end within %d s", runner.name, CLOSE_TIMEOUT_S)
+
+    async def _reopen(self, machines: list[Machine]) -> None:
+        """Open machines again that were closed, and read on from where they stand. Under the lock."""
+        if machines:
+            await self._open(machines)
+        for machine in machines:
+            if machine in self._runners:
+                self._world.events.rewind(machine, self._runners[machine].machine.position)
 
     async def close(self) -> None:
         """Close all machines. Faust sends no revoked signal when it stops, so the app calls this."""
@@ -344,6 +370,7 @@ class Pool:
                     self.meters[machine].reopened += 1
                     await self._open([machine])
                     self._world.events.rewind(machine, self._runners[machine].machine.position)
+                    await self._reopen([machine])
                 elif isinstance(error, Fenced):
                     raise error
                 # Else the group is about to say who owns it.
@@ -358,12 +385,6 @@ class Pool:
 
     async def _in_thread(self, call: Callable[..., _T], *args: Any) -> _T:
         return await self._world.loop.run_in_executor(self._threads, call, *args)
-
-
-def store_path(settings: Settings, machine: Machine) -> Path:
-    """Directory of one machine's store. Every part has a prefix or is a legal topic name, so none can climb out."""
-    app = quote(settings.app_id, safe="")
-    return settings.data_dir / f"worker-{settings.worker_id}" / f"app-{app}" / machine[0] / str(machine[1])
 
 
 class _Listener:

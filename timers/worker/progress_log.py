@@ -60,28 +60,26 @@ class ProgressLog:
         self._consumer.close()
         self._end_finder.close()
 
-    def read(self, machines: Iterable[Machine]) -> dict[Machine, Progress]:
-        """Newest committed progress of each machine, checked against its log.
+    def read(self, machines: Iterable[Machine]) -> dict[Machine, bytes]:
+        """Newest committed progress record of each machine that has one.
 
         Call after the machines' former owners are fenced: what they left open is then decided.
 
         Raises:
-            LogMismatch: a log does not hold what the progress speaks of, or progress is missing.
             KafkaException: the brokers do not answer.
         """
         wanted = {progress_record.encode_key(*machine): machine for machine in machines}
         by_partition: dict[int, dict[bytes, Machine]] = {}
         for key, machine in wanted.items():
             by_partition.setdefault(progress_partition(machine, self._cluster, self._settings), {})[key] = machine
-        found: dict[Machine, tuple[Progress, bytes]] = {}
+        found: dict[Machine, bytes] = {}
         for partition, keys in by_partition.items():
             low, high = self.ends(self._settings.progress_topic, partition)
             records = self._read_back(partition, max(low, high - TAIL_RECORDS), high, keys)
             if len(records) < len(keys) and high - low > TAIL_RECORDS:
                 records = self._read_back(partition, low, high, keys)
-            for key, value in records.items():
-                found[keys[key]] = progress_record.decode(value)
-        return {machine: self._checked(machine, found.get(machine)) for machine in wanted.values()}
+            found.update({keys[key]: value for key, value in records.items()})
+        return found
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """First offset and end of a log, open transactions included."""
@@ -116,11 +114,17 @@ class ProgressLog:
         finally:
             self._consumer.unassign()
 
-    def _checked(self, machine: Machine, found: tuple[Progress, bytes] | None) -> Progress:
+    def check(self, machine: Machine, record: bytes | None) -> Progress:
+        """What a machine's newest progress record says, held against its log.
+
+        Raises:
+            LogMismatch: the log does not hold what the progress speaks of, or there must have been progress.
+            KafkaException: the brokers do not answer.
+        """
         topic, partition = machine
         _, high = self.ends(topic, partition)
-        if found is not None:
-            progress, topic_id = found
+        if record is not None:
+            progress, topic_id = progress_record.decode(record)
             if topic_id != self._cluster.topic_ids[topic]:
                 logger.warning(
                     "topic %s was deleted and created again: %s/%d starts from its beginning", topic, topic, partition

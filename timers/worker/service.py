@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -22,15 +24,23 @@ from timers.wire import future
 from timers.worker import agents, topics, web
 from timers.worker.clock import Clock
 from timers.worker.kafka import faust_credentials, hide_logins
+from timers.worker.log_watch import LogWatch
 from timers.worker.meter import Pulse
 from timers.worker.pool import Events, Pool
 from timers.worker.progress_log import Machine
 from timers.worker.ticks import TickReader
+from timers.worker.topics import Cluster
 from timers.worker.transport import BatchConsumer, BatchTransport
 
 logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.005
+
+METADATA_MAX_AGE_S = 30
+"""A request topic that got more partitions is noticed by the group within this time."""
+
+GOODBYE_S = 15
+"""Nothing is held when it begins: all machines are closed."""
 
 
 class TimersWorker(Worker):
@@ -77,6 +87,7 @@ class TimersApp(faust.App):
         self.pool = Pool(decoders, RocksMemory(settings.store_memory_mb * 1024 * 1024))
         self.ticks: Any = None
         self.tick_reader: TickReader | None = None
+        self.log_watch: LogWatch | None = None
         super().__init__(
             settings.app_id,
             broker=[URL(f"kafka://{address}") for address in settings.brokers.split(",")],
@@ -92,6 +103,7 @@ class TimersApp(faust.App):
             broker_request_timeout=float(max(90, settings.session_timeout_s + 30)),
             stream_buffer_maxsize=16,
             stream_recovery_delay=0.0,
+            consumer_metadata_max_age_ms=METADATA_MAX_AGE_S * 1000,
             stream_wait_empty=False,
             topic_allow_declare=False,
             topic_disable_leader=True,
@@ -127,10 +139,12 @@ class TimersApp(faust.App):
         self.pool.bind(
             self.settings, cluster, Events(self._press, self._rewind, self._owns, self.end), self.broker_now_s
         )
+        self.log_watch = LogWatch(self.settings, cluster, self._renew, loop=self.loop, beacon=self.beacon)
         self.tick_reader = TickReader(
             self.settings,
             cluster.partitions[self.settings.oscillator_topic],
             self.ticks.put,
+            self.log_watch.look,
             loop=self.loop,
             beacon=self.beacon,
         )
@@ -138,13 +152,15 @@ class TimersApp(faust.App):
     async def on_started(self) -> None:
         """Start time once everything that needs it is there."""
         await super().on_started()
-        assert self.tick_reader is not None
+        assert self.tick_reader is not None and self.log_watch is not None
         await self.add_runtime_dependency(self.tick_reader)
         await self.add_runtime_dependency(self.metronome)
+        await self.add_runtime_dependency(self.log_watch)
 
     async def on_stop(self) -> None:
         """Faust sends no revoked signal when it stops."""
         await self.pool.close()
+        self._stop_even_without_brokers()
         await super().on_stop()
 
     def broker_now_s(self) -> float | None:
@@ -153,6 +169,18 @@ class TimersApp(faust.App):
         From any thread. For measuring only: it never decides when a timer fires.
         """
         return self.metronome.phase.at(monotonic())
+
+    def _stop_even_without_brokers(self) -> None:
+        """Faust's consumer and producer say goodbye to the brokers, and would wait for ever if these are gone."""
+
+        def end() -> None:
+            logger.warning("the brokers did not answer for %d s; ending without their goodbye", GOODBYE_S)
+            logging.shutdown()
+            os._exit(self.fatal.exit_code if self.fatal else 0)
+
+        watchdog = threading.Timer(GOODBYE_S, end)
+        watchdog.daemon = True
+        watchdog.start()
 
     @property
     def in_group(self) -> bool:
@@ -187,6 +215,20 @@ class TimersApp(faust.App):
 
     def _rewind(self, machine: Machine, position: int) -> None:
         self.add_future(self._batch_consumer.rewind(machine, position))
+
+    def doubt(self, machine: Machine, out_of_range: bool) -> None:
+        """Look whether a machine's topic is still the one it was; until then it gets nothing."""
+        if self.log_watch is not None:
+            self.log_watch.doubt(machine, out_of_range)
+
+    async def _renew(self, cluster: Cluster, doubted: Mapping[Machine, bool]) -> None:
+        try:
+            await self.pool.renew(cluster, doubted)
+            assert self.tick_reader is not None and self.log_watch is not None
+            self.tick_reader.read_from(cluster.partitions.get(self.settings.oscillator_topic, 0))
+            await self._batch_consumer.trust(machine for machine in doubted if not self.log_watch.doubts(machine))
+        except Exception as error:
+            self.end(error)
 
     async def _owns(self, machine: Machine) -> bool | None:
         return await self._batch_consumer.owns(machine)

@@ -28,17 +28,25 @@ LOG_APPEND_TIME = 1
 SILENCE_S = 2.0
 """Without a counted tick for this long, something is wrong: said in the log, and readiness turns red."""
 
+ABSENT_POLL_S = 0.5
+
 
 class TickReader(Service):
-    """Hands each new tick to ``deliver``."""
+    """Hands each new tick to ``deliver``, and calls ``silent`` when none comes."""
 
     def __init__(
-        self, settings: Settings, partitions: int, deliver: Callable[[Tick], Awaitable[None]], **kwargs: Any
+        self,
+        settings: Settings,
+        partitions: int,
+        deliver: Callable[[Tick], Awaitable[None]],
+        silent: Callable[[], None],
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self._settings = settings
-        self._partitions = [TopicPartition(settings.oscillator_topic, p) for p in range(partitions)]
+        self._partitions = partitions
         self._deliver = deliver
+        self._tell_silent = silent
         self._newest_ms = 0
         self._counted_at = monotonic()
         self._silent = False
@@ -48,9 +56,17 @@ class TickReader(Service):
         """Seconds since a tick last moved time."""
         return monotonic() - self._counted_at
 
+    def read_from(self, partitions: int) -> None:
+        """The oscillator topic has so many partitions now."""
+        self._partitions = partitions
+
     @Service.task
     async def _read(self) -> None:
         while not self.should_stop:
+            count = self._partitions
+            if not count:  # the topic is gone, and aiokafka would ask for it without a pause
+                await self.sleep(ABSENT_POLL_S)
+                continue
             consumer = AIOKafkaConsumer(
                 **connection.aiokafka(self._settings),
                 client_id=f"{self._settings.worker_id}-ticks",
@@ -63,9 +79,10 @@ class TickReader(Service):
             )
             try:
                 await consumer.start()
-                consumer.assign(self._partitions)
-                await consumer.seek_to_end(*self._partitions)
-                while not self.should_stop:
+                partitions = [TopicPartition(self._settings.oscillator_topic, p) for p in range(count)]
+                consumer.assign(partitions)
+                await consumer.seek_to_end(*partitions)
+                while not self.should_stop and self._partitions == count:
                     records = await consumer.getmany(timeout_ms=1000)
                     await self._count(records)
             except KafkaError as error:
@@ -102,6 +119,7 @@ class TickReader(Service):
             await self.sleep(SILENCE_S / 2)
             if self.age_s > SILENCE_S and not self._silent:
                 self._silent = True
+                self._tell_silent()
                 logger.error(
                     "no tick for %.1f s on %s: timers do not fire", self.age_s, self._settings.oscillator_topic
                 )

@@ -32,6 +32,12 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0
 VISIBLE_POLL_S = 0.1
+
+GROUPS_TOPIC = "__consumer_offsets"
+
+NO_GROUPS_S = 0.5
+"""On a cluster that has never had a group, or does not show us, nobody answers for one: not worth a long wait."""
+
 UNLIMITED = "-1"
 
 TIMESTAMP_TYPE = "message.timestamp.type"
@@ -117,11 +123,11 @@ def ensure(settings: Settings) -> Cluster:
     config: dict[str, Any] = {**librdkafka(settings), "error_cb": reports}
     admin = AdminClient(config)
     try:
-        cluster_id = connection.metadata(admin, reports, TIMEOUT_S).cluster_id or ""
+        metadata = connection.metadata(admin, reports, TIMEOUT_S)
         wanted = own_topics(settings)
         made = _create(admin, settings, _missing(admin, settings, wanted))
         found = _describe(admin, [topic.name for topic in wanted])
-        _check_access(admin, settings, wanted, found)
+        _check_access(admin, settings, wanted, found, TIMEOUT_S if GROUPS_TOPIC in metadata.topics else NO_GROUPS_S)
         existing = [topic for topic in wanted if topic.name not in made]
         if existing:
             _check(admin, settings, existing)
@@ -130,6 +136,28 @@ def ensure(settings: Settings) -> Cluster:
             f"TIMERS_BROKERS={settings.brokers!r} did not answer or refused ({error.args[0].str()}): "
             f"is the broker running there, and {reports.hint()} (`timers broker start` starts one here)"
         ) from None
+    return _cluster(metadata.cluster_id or "", found)
+
+
+def look(admin: AdminClient, settings: Settings) -> Cluster:
+    """The topics of ours that are there now. Blocks.
+
+    Raises:
+        KafkaException: the brokers do not answer.
+    """
+    cluster_id = admin.list_topics(timeout=TIMEOUT_S).cluster_id or ""
+    names = [topic.name for topic in own_topics(settings)]
+    found = {}
+    for name, future in admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_S).items():
+        try:
+            found[name] = future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+    return _cluster(cluster_id, found)
+
+
+def _cluster(cluster_id: str, found: dict[str, Any]) -> Cluster:
     return Cluster(
         cluster_id,
         {name: _uuid_bytes(topic.topic_id) for name, topic in found.items()},
@@ -196,7 +224,9 @@ def _describe(admin: AdminClient, names: list[str]) -> dict[str, Any]:
         sleep(VISIBLE_POLL_S)
 
 
-def _check_access(admin: AdminClient, settings: Settings, wanted: list[OwnTopic], found: dict[str, Any]) -> None:
+def _check_access(
+    admin: AdminClient, settings: Settings, wanted: list[OwnTopic], found: dict[str, Any], timeout_s: float
+) -> None:
     """Ask before anything begins: later, each refusal would come from another corner, and some after minutes."""
     lacking = []
     for topic in wanted:
@@ -204,7 +234,7 @@ def _check_access(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]
         if allowed is not None:  # brokers before 2.3 do not say
             lacking += _not_in(topic, allowed)
     group = admin.describe_consumer_groups(
-        [settings.app_id], include_authorized_operations=True, request_timeout=TIMEOUT_S
+        [settings.app_id], include_authorized_operations=True, request_timeout=timeout_s
     )[settings.app_id]
     try:
         allowed = group.result().authorized_operations

@@ -19,13 +19,20 @@ from time import monotonic
 from typing import Any, ClassVar
 
 import aiokafka
-from aiokafka.errors import IllegalStateError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka.errors import (
+    IllegalStateError,
+    NoOffsetForPartitionError,
+    NotLeaderForPartitionError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka.protocol.fetch import FetchRequest
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 from mode import Service
 
 from timers.core.timer import Fetched
-from timers.errors import LogMismatch, TimersError
+from timers.errors import TimersError
 from timers.worker import records
 from timers.worker.meter import Pulse, keep_beating
 from timers.worker.pool import Pool
@@ -40,6 +47,9 @@ SAY_AGAIN_S = 1.0
 """Where a quiet partition stands is said this often: had its last fetch been dropped, its machine would notice."""
 
 ASSIGN_TIMEOUT_S = 80.0
+
+MAY_BE_DELETED = {UnknownTopicOrPartitionError.errno, NotLeaderForPartitionError.errno}
+"""What a fetch is answered from the moment its topic is deleted."""
 
 POLL_S = 0.2
 """How long to wait for any partition; one that was paused is looked at again after this."""
@@ -63,6 +73,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         self._read_to: dict[Any, int] = {}
         self._said_at: dict[Any, float] = {}
         self.pulse = Pulse()
+        self._doubted: set[TP] = set()
 
     @Service.task
     async def _beat(self) -> None:
@@ -84,7 +95,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         records.install()
         conf = self.app.conf
-        return aiokafka.AIOKafkaConsumer(
+        consumer = aiokafka.AIOKafkaConsumer(
             client_id=conf.broker_client_id,
             group_id=conf.id,
             group_instance_id=conf.consumer_group_instance_id,
@@ -107,6 +118,35 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             connections_max_idle_ms=conf.consumer_connections_max_idle_ms,
             **driver.credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context),
         )
+        self._listen_for_deletions(consumer._client)
+        return consumer
+
+    def _listen_for_deletions(self, client: Any) -> None:
+        """aiokafka keeps to itself what a deleted topic's partitions answer to a fetch, and asks again."""
+        send = client.send
+
+        async def send_and_look(node_id: int, request: Any, **kwargs: Any) -> Any:
+            response = await send(node_id, request, **kwargs)
+            if getattr(response, "API_KEY", None) == FetchRequest.API_KEY:
+                for topic, partitions in response.topics:
+                    for partition, error_code, *_ in partitions:
+                        if error_code in MAY_BE_DELETED:
+                            self._doubt(TP(topic, partition), out_of_range=False)
+            return response
+
+        client.send = send_and_look
+
+    def _doubt(self, tp: TP, out_of_range: bool) -> None:
+        """Hand over nothing of a partition until somebody has looked whether its topic is still the same."""
+        if tp in self._doubted and not out_of_range:
+            return  # every fetch says so again
+        self._doubted.add(tp)
+        self.app.loop.call_soon_threadsafe(self.app.doubt, (tp.topic, tp.partition), out_of_range)
+
+    async def trust(self, partitions: Iterable[TP]) -> None:
+        """Go on with partitions that were looked up, and have the group hear of topics that came or went."""
+        self._doubted.difference_update(partitions)
+        self._ensure_consumer()._client.force_metadata_update()
 
     async def _fetch_records(self, consumer: Any, active_partitions: Any, **kwargs: Any) -> dict[Any, Fetched]:
         """Fetched records by partition, each with its range; also ranges that hold no record for us.
@@ -114,23 +154,26 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         The end of a range is the consumer's position, past markers and aborted records. Nothing is awaited between the
         fetch and reading the position.
         """
+        trusted = active_partitions - self._doubted
+        if not trusted:
+            await asyncio.sleep(POLL_S)
+            return {}
         try:
-            fetched_records = await super()._fetch_records(consumer, active_partitions, **kwargs)
+            fetched_records = await super()._fetch_records(consumer, trusted, **kwargs)
         except NoOffsetForPartitionError:
             # A partition that was just assigned, and that its machine has not yet said where to read.
             return {}
         except OffsetOutOfRangeError as error:
-            raise LogMismatch(
-                f"the request log no longer holds what must be read next ({error}): records were deleted, or the log "
-                "lost its end; a restart says what to do"
-            ) from None
+            for tp in error.args[0]:
+                self._doubt(TP(*tp), out_of_range=True)
+            return {}
         fetched: dict[Any, Fetched] = {}
         subscription = consumer._subscription.subscription
         if subscription is None or subscription.assignment is None:
             return fetched
         now = monotonic()
         for tp, read_to in self._read_to.items():
-            if tp not in subscription.assignment.tps:
+            if tp not in subscription.assignment.tps or tp in self._doubted:
                 continue
             state = subscription.assignment.state_value(tp)
             if not state.has_valid_position:
@@ -166,6 +209,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         """Stop tracking revoked partitions."""
         for tp in partitions:
             self._read_to.pop(tp, None)
+            self._doubted.discard(tp)
 
 
 class BatchConsumer(driver.Consumer):
@@ -228,6 +272,8 @@ class BatchConsumer(driver.Consumer):
         except TimeoutError:
             # Faust would wait a little longer, and then never again, without a word.
             raise TimersError(f"partitions could not be opened within {ASSIGN_TIMEOUT_S:.0f} s") from None
+        for machine in machines.keys() - positions.keys():
+            self.press(machine, True)  # nobody is there to take what would be read
         await self._thread.seek_wait({machines[machine]: offset for machine, offset in positions.items()})
 
     @property
@@ -247,6 +293,10 @@ class BatchConsumer(driver.Consumer):
         with contextlib.suppress(IllegalStateError):  # a rebalance took it meanwhile: its next owner seeks
             if tp in self.assignment():
                 await self._thread.seek_wait({tp: position})
+
+    async def trust(self, machines: Iterable[Machine]) -> None:
+        """Go on with partitions whose topics were looked up."""
+        await self._thread.call_thread(self._thread.trust, [TP(*machine) for machine in machines])
 
     async def owns(self, machine: Machine) -> bool | None:
         """Whether the group says, asked now, that a partition is ours; None if nobody answers."""

@@ -31,6 +31,7 @@ def register(app: TimersApp) -> None:
             "ready": not reasons,
             "reasons": reasons,
             "partitions": len(app.pool.runners),
+            "stopped": {f"{topic}/{partition}": str(why) for (topic, partition), why in app.pool.stopped.items()},
             "pending": sum(runner.machine.pending for runner in app.pool.runners.values()),
             "tick_age_s": None if app.tick_reader is None else round(app.tick_reader.age_s, 3),
         }

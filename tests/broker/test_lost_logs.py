@@ -1,0 +1,136 @@
+"""Logs that are not what they were: topics deleted under a running worker, records gone before they were read."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
+from tests.harness.records import Request
+from tests.harness.system import PARTITIONS, System, soon
+from tests.harness.worker import Worker
+
+pytestmark = pytest.mark.broker
+
+
+def health(worker: Worker) -> tuple[int, dict[str, Any]]:
+    """Status and body of the readiness page."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{worker.port}/health/ready", timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def make_anew(system: System, topic: str, partitions: int) -> None:
+    """Create a topic whose deletion may not be over yet."""
+
+    def made() -> bool:
+        new = NewTopic(topic, partitions, config={"message.timestamp.type": "LogAppendTime"})
+        try:
+            system.admin.create_topics([new])[topic].result(DEADLINE_S)
+        except KafkaException:
+            return False
+        return True
+
+    wait_until(made, f"{topic} can be made anew")
+
+
+def test_a_request_topic_deleted_under_a_running_worker_is_missed_and_read_from_its_beginning_when_it_is_back(
+    system: System,
+) -> None:
+    worker = system.worker().start().ready()
+    system.fired(system.send(*soon(system.target(), 100)))
+    system.delete_topic(system.request_topic)
+    worker.wait_for(f"topic {system.request_topic} is gone")
+    assert health(worker)[0] == 503
+
+    make_anew(system, system.request_topic, PARTITIONS - 1)
+    requests = soon(system.target(), 60)
+    for index, request in enumerate(requests):
+        request.partition = index % (PARTITIONS - 1)
+    system.send(*requests)
+    reader = system.reader(requests[0].target)
+    assert {record.timer_id for record in reader.take(60)} == {request.source for request in requests}
+    wait_until(lambda: health(worker)[0] == 200, "the worker is ready again")
+    worker.stop()
+    worker.start().ready()
+    fence = system.target()
+    system.send(*(Request(fence, due_in(1), partition=partition) for partition in range(PARTITIONS - 1)))
+    system.reader(fence).take(PARTITIONS - 1)
+    assert reader.rest() == [], "what has fired stays fired"
+
+
+def test_a_topic_made_anew_before_anything_was_read_is_not_taken_for_the_old_one(system: System) -> None:
+    """Positions say nothing here: both logs begin at 0. Progress of the old one would have all fire again later."""
+    worker = system.worker().start().ready()
+    system.delete_topic(system.request_topic)
+    make_anew(system, system.request_topic, PARTITIONS)
+    (request,) = system.send(Request(system.target(), due_in(1), partition=0))
+    reader = system.reader(request.target)
+    reader.take(1)
+    worker.stop()
+    worker.start().ready()
+    system.wait_past(due_in(1))
+    assert reader.rest() == []
+
+
+def test_topics_that_nobody_makes_anew_are_made_by_the_worker(system: System) -> None:
+    worker = system.worker().start().ready()
+    for topic in (system.settings.oscillator_topic, system.settings.dead_letter_topic):
+        system.delete_topic(topic)
+    worker.wait_for(f"topic {system.settings.oscillator_topic} is gone")
+    worker.wait_for(f"created topics {system.settings.dead_letter_topic}, {system.settings.oscillator_topic}")
+    system.fired(system.send(*soon(system.target(), 50)))
+
+
+def test_one_partition_that_lost_records_stops_alone_until_somebody_accepts_it(system: System) -> None:
+    worker = system.worker().start().ready()
+    system.fired(system.send(Request(system.target(), due_in(1), partition=0)))
+    worker.stop()
+    target = system.target()
+    lost = system.send(*(Request(target, due_in(1), f"lost-{i}", partition=0) for i in range(10)))
+    cut = TopicPartition(system.request_topic, 0, int(lost[4].source.split("/")[2]))
+    system.admin.delete_records([cut])[cut].result(DEADLINE_S)
+    kept = [Request(target, due_in(1), f"kept-{i}", partition=1 + i % (PARTITIONS - 1)) for i in range(30)]
+    kept = list(system.send(*kept))
+
+    worker.start().wait_for(f"{system.request_topic}/0 begins at offset")
+    reader = system.reader(target)
+    assert {record.timer_id for record in reader.take(30)} == {request.source for request in kept}
+    status, body = health(worker)
+    assert status == 503
+    assert list(body["stopped"]) == [f"{system.request_topic}/0"]
+    assert f"TIMERS_ACCEPT_LOSS={system.request_topic}/0" in body["stopped"][f"{system.request_topic}/0"]
+    assert worker.running
+    worker.stop()
+
+    worker.start(TIMERS_ACCEPT_LOSS=f"{system.request_topic}/0").ready()
+    assert {record.timer_id for record in reader.take(6)} == {request.source for request in lost[4:]}
+    assert health(worker)[0] == 200
+
+
+def test_a_partition_cut_under_a_running_worker_stops_alone(system: System) -> None:
+    """Its worker was paused while the records went."""
+    worker = system.worker().start().ready()
+    first, second = system.target(), system.target()
+    system.fired(system.send(*(Request(first, due_in(1), partition=partition) for partition in range(PARTITIONS))))
+    worker.send(signal.SIGSTOP)
+    try:
+        system.send(Request(first, due_in(60), partition=0))  # a fetch under way may bring this one
+        (gone,) = system.send(Request(first, due_in(60), partition=0))
+        cut = TopicPartition(system.request_topic, 0, int(gone.source.split("/")[2]) + 1)
+        system.admin.delete_records([cut])[cut].result(DEADLINE_S)
+    finally:
+        worker.send(signal.SIGCONT)
+    worker.wait_for(f"{system.request_topic}/0 begins at offset")
+    system.send(*(Request(second, due_in(1), partition=partition) for partition in range(1, PARTITIONS)))
+    system.reader(second).take(PARTITIONS - 1)
+    assert worker.running

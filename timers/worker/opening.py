@@ -1,0 +1,77 @@
+"""What is done before a machine may run: its progress is read, its log checked, its store brought up to both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import quote
+
+from timers.core.progress import Progress
+from timers.errors import LogMismatch
+from timers.settings import Settings
+from timers.store.rocks import RocksMemory, RocksStore
+from timers.worker.progress_log import Machine, ProgressLog
+from timers.worker.topics import Cluster
+
+Opened: TypeAlias = tuple[Progress, RocksStore]
+
+
+def open_stores(
+    settings: Settings, cluster: Cluster, memory: RocksMemory, machines: Iterable[Machine]
+) -> dict[Machine, Opened | LogMismatch]:
+    """Progress and store of each machine; where its log is not what the progress speaks of, why it must not run
+    (rule 8). Blocks. Call after the former owners are fenced.
+
+    Raises:
+        KafkaException: the brokers do not answer.
+    """
+    machines = list(machines)
+    log = ProgressLog(settings, cluster)
+    opened: dict[Machine, Opened | LogMismatch] = {}
+    try:
+        records = log.read(machines)
+        for machine in machines:
+            try:
+                progress = log.check(machine, records.get(machine))
+                opened[machine] = progress, _open_store(log, settings, cluster, memory, machine, progress)
+            except LogMismatch as mismatch:
+                opened[machine] = mismatch
+    except BaseException:
+        for one in opened.values():
+            if not isinstance(one, LogMismatch):
+                one[1].close()
+        raise
+    finally:
+        log.close()
+    return opened
+
+
+def _open_store(
+    log: ProgressLog, settings: Settings, cluster: Cluster, memory: RocksMemory, machine: Machine, progress: Progress
+) -> RocksStore:
+    topic, partition = machine
+    path = store_path(settings, machine)
+    log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
+    identity = f"{log_id} app={settings.app_id}"
+    store = RocksStore.open(path, identity, memory)
+    try:
+        store.drop_through(progress.fired_through, progress.next_offset)
+        low, high = log.ends(topic, partition)
+        if store.applied > high:  # the log lost its end: what it still holds is the truth
+            store.close()
+            RocksStore.wipe(path)
+            store = RocksStore.open(path, identity, memory)
+        if store.applied < low:
+            log.check_start(machine, low, store.applied, progress)
+            store.write({}, low)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def store_path(settings: Settings, machine: Machine) -> Path:
+    """Directory of one machine's store. Every part has a prefix or is a legal topic name, so none can climb out."""
+    app = quote(settings.app_id, safe="")
+    return settings.data_dir / f"worker-{settings.worker_id}" / f"app-{app}" / machine[0] / str(machine[1])

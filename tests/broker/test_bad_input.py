@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.harness.letters import await_letters
 from tests.harness.patience import DEADLINE_S, due_in
 from tests.harness.records import Headers, Reader, Record, Request
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System
@@ -15,7 +16,8 @@ from timers.wire import future
 
 pytestmark = pytest.mark.broker
 
-HEADERS: Headers = [("trace", b"1"), ("trace", None), ("other", b"\x00\xff")]
+HEADERS: Headers = [("trace", b"1"), ("timer-id", b"forged"), ("trace", None), ("other", b"\x00\xff")]
+UNKNOWN_FIELD = b"\x7a\x01x"
 
 
 @dataclass
@@ -54,6 +56,12 @@ CASES = {
     "no topic": Case("topic-missing", due, to(""), "callBackTopic is empty"),
     "an illegal topic": Case("topic-invalid", due, to("no spaces"), "'no spaces'"),
     "an unknown topic": Case("topic-unknown", due, to("no-such-topic"), "'no-such-topic' does not exist"),
+    "an unknown topic, written unusually": Case(
+        "topic-unknown",
+        lambda due_s: b"0%d" % due_s,
+        lambda _: future.encode("no-such-topic", "k", b"v") + UNKNOWN_FIELD,
+        "'no-such-topic' does not exist",
+    ),
     "kafka's own topic": Case("topic-denied", due, to("__consumer_offsets"), "internal"),
 }
 OWN_TOPICS = ["request_topic", "oscillator_topic", "dead_letter_topic", "progress_topic", "retry_topic"]
@@ -174,20 +182,6 @@ def test_a_target_deleted_under_load_does_not_stop_the_others(running: System) -
     reader = running.reader(doomed)
     back = await_fired(running, reader)
     assert back.key == b"back"
-
-
-def await_letters(system: System, sources: set[str]) -> dict[str, Record]:
-    """Dead letters by source, once there is one for each of ``sources``; none twice."""
-    reader = system.dead_letters()
-    found: dict[str, Record] = {}
-    give_up = time.monotonic() + DEADLINE_S
-    while not sources <= found.keys():
-        assert time.monotonic() < give_up, f"no dead letter for {sorted(sources - found.keys())[:3]}"
-        for letter in reader.rest():
-            source = letter.text("timer-source")
-            assert source not in found, f"two dead letters for {source}"
-            found[source] = letter
-    return found
 
 
 def await_fired(system: System, reader: Reader) -> Record:

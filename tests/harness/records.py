@@ -76,10 +76,15 @@ class Publisher:
 
     def send_raw(self, key: bytes | None, value: bytes | None, headers: Headers, partition: int) -> str:
         """Publish anything, and return its source."""
-        record = Request("", 0)
-        self._produce(record, key, value, headers, partition)
+        record = self.queue_raw(key, value, headers, partition)
         self.flush()
         return record.source
+
+    def queue_raw(self, key: bytes | None, value: bytes | None, headers: Headers, partition: int) -> Request:
+        """Hand anything over without waiting for the broker; what is returned knows its source after a flush."""
+        record = Request("", 0)
+        self._produce(record, key, value, headers, partition)
+        return record
 
     def flush(self) -> None:
         assert self.producer.flush(DEADLINE_S) == 0, "the broker did not take all requests"

@@ -62,12 +62,16 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
 
 
 def first_red(parts: Parts, kind: type[SimWorker]) -> SimulationFailed | None:
+    """The first failure that a checker found; one of the store's own assertions may come before it in some lives."""
+    found = None
     for seed in range(SEEDS):
         try:
             Simulator(seed, parts=parts, worker=kind).run()
         except SimulationFailed as failure:
-            return failure
-    return None
+            found = failure
+            if isinstance(failure.__cause__, Violation):
+                break
+    return found
 
 
 @pytest.mark.parametrize("rule", MUTATIONS)

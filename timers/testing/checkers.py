@@ -44,6 +44,7 @@ class Request:
     row: Row | None
     timer_id: str
     attempt: int
+    """Of a retry; -1 for what is none."""
 
 
 @dataclass
@@ -143,7 +144,7 @@ class Checkers:
         retry = record.topic == self._settings.retry_topic
         decode: Decoder = future.decode_retry if retry else future.decode
         decoded = decode([record], self._settings.max_request_bytes)
-        key, row, timer_id, attempt = None, None, record.source, 0
+        key, row, timer_id, attempt = None, None, record.source, -1
         for due_s, rows in decoded.rows.items():
             key, row = (due_s, record.offset), rows[0]
             if row[5] is not None:
@@ -163,7 +164,9 @@ class Checkers:
         request = self._by_source.get(source)
         if request is None:
             raise Violation(f"a dead letter for {source}, which no reader of committed records can see")
-        if request.row is None and (record.key, record.value) != (request.record.key, request.record.value):
+        sent = request.record
+        kept = record.headers[: len(sent.headers)]
+        if (record.key, record.value, kept) != (sent.key, sent.value, sent.headers):
             raise Violation(f"the dead letter of {source} is not what was sent")
         self._given_up[source] += 1
         self._came_out(source)
@@ -243,7 +246,11 @@ class Checkers:
 
     def _outcomes(self, request: Request) -> int:
         """How many there are: each retry stands for what becomes of it."""
-        moved = self._moved[request.timer_id, request.attempt + 1] if request.row is not None else 0
+        moved = 0
+        if request.row is not None:
+            moved = self._moved[request.timer_id, request.attempt + 1]
+            if request.attempt < 0:  # a first move is attempt 0 if there is no use in trying, else 1
+                moved = moved or self._moved[request.timer_id, 1]
         return moved or self._fired[request.timer_id] + self._given_up[request.timer_id]
 
     def _store_is_the_log(self, runner: SimRunner) -> None:

@@ -81,7 +81,7 @@ class SimOutbox:
         for row in rows:
             origin = self._origin(row, due_s)
             if origin.attempt < self._settings.retry_attempts:
-                self._move(row, origin, again_s)
+                self._move(row, origin._replace(attempt=origin.attempt + 1), again_s)
             else:
                 self._fire_one(row, due_s)
 
@@ -112,20 +112,26 @@ class SimOutbox:
         return self._outgoing.append(Outgoing(topic, key.encode(), value, [*(headers or ()), *ours]))
 
     def _try_later(self, row: Row, origin: Origin) -> None:
-        if origin.attempt >= self._settings.retry_attempts:
+        attempt = origin.attempt + 1
+        if attempt > self._settings.retry_attempts:
             return self._give_up(row, origin, "target-failing", f"{row[1]} fails ({origin.attempt} tries)")
-        return self._move(row, origin, self._tick.second + 2 ** min(origin.attempt, 8))
+        return self._move(row, origin._replace(attempt=attempt), self._tick.second + 2 ** min(origin.attempt, 8))
 
     def _move(self, row: Row, origin: Origin, again_s: int) -> None:
         _, topic, key, value, headers, _ = row
-        moved = origin._replace(attempt=origin.attempt + 1)
-        value, headers = future.encode_retry(topic, key, value, headers, moved)
+        value, headers = future.encode_retry(topic, key, value, headers, origin)
         self._outgoing.append(Outgoing(self._settings.retry_topic, b"%d" % again_s, value, headers, self._partition))
 
     def _give_up(self, row: Row, origin: Origin, code: str, reason: str) -> None:
-        offset, topic, key, value, headers, _ = row
-        rejected = Rejected(offset, code, reason, b"%d" % origin.due_s, future.encode(topic, key, value), headers or ())
-        self._add_dead_letter(rejected, origin.timer_id)
+        """Dead-letter a retried timer, as it was sent; let the retry topic's machine do so with any other."""
+        offset, topic, key, value, _, packed = row
+        if packed is None:
+            return self._move(row, origin, self._tick.second)
+        source, partition, sent_at = origin.timer_id.rsplit("/", 2)
+        (sent,) = self._log.fetch(source, int(partition), int(sent_at), 1).records
+        assert future.asks_for(sent.key, sent.value, origin.due_s, topic, key, value)
+        rejected = Rejected(offset, code, reason, sent.key, sent.value, sent.headers)
+        return self._add_dead_letter(rejected, origin.timer_id)
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""

@@ -31,7 +31,7 @@ from timers.client.request import Encoder, HeadersLike, TimerRequest, due_second
 from timers.core.machine import Limits
 from timers.settings import Settings
 from timers.testing.clock import EPOCH_S, SimClock
-from timers.testing.log import SimLog, SimRecord
+from timers.testing.log import SimLog, SimRecord, TopicPartition
 from timers.testing.worker import SimWorker
 from timers.wire import headers as h
 from timers.wire.headers import Header
@@ -87,6 +87,7 @@ class SimTimers:
         self._log.missing.update(missing_topics)
         self._seen = 0
         self._machine = (settings.request_topic, 0)
+        self._retries = (settings.retry_topic, 0)
         limits = Limits(settings.chunk_timers, settings.chunk_bytes, settings.max_request_bytes)
         self._worker = SimWorker("worker", self._log, settings, limits)
         self._encode = Encoder(settings.max_request_bytes)
@@ -158,7 +159,7 @@ class SimTimers:
         if lose_disk:
             self._worker.disk.wipe()
         self._worker.start()
-        self._worker.assign([self._machine])
+        self._worker.assign([self._machine, self._retries])
         self._tick()
 
     def _tick(self) -> None:
@@ -168,21 +169,27 @@ class SimTimers:
     def _run(self) -> None:
         """Let the worker do all that it can do now."""
         self._worker.poll_ticks()
-        runner = self._worker.runners[self._machine]
-        while True:
-            fetched = self._worker.poll_requests(self._machine)
-            if fetched is not None and fetched.to_offset > fetched.from_offset:
-                runner.waiting.append(fetched)
-            self._worker.step(self._machine)
-            if not runner.firing and not (runner.waiting and runner.machine.may_accept):
-                break
+        # A timer that cannot be sent becomes a dead letter by way of the retry topic: so that one comes second.
+        self._run_machine(self._machine)
+        self._run_machine(self._retries)
         for record in self._log.committed[self._seen :]:
             self._tell(record)
         self._seen = len(self._log.committed)
 
+    def _run_machine(self, machine: TopicPartition) -> None:
+        runner = self._worker.runners[machine]
+        while True:
+            fetched = self._worker.poll_requests(machine)
+            if fetched is not None and fetched.to_offset > fetched.from_offset:
+                runner.waiting.append(fetched)
+            self._worker.step(machine)
+            if not runner.firing and not (runner.waiting and runner.machine.may_accept):
+                break
+
     def _tell(self, record: SimRecord) -> None:
         settings = self._settings
-        if record.topic in (settings.request_topic, settings.oscillator_topic, settings.progress_topic):
+        internal = (settings.request_topic, settings.oscillator_topic, settings.progress_topic, settings.retry_topic)
+        if record.topic in internal:
             return
         ours = {name: (value or b"").decode() for name, value in record.headers if name.startswith(h.PREFIX)}
         if record.topic == settings.dead_letter_topic:

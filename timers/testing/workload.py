@@ -14,6 +14,9 @@ FAR_S = 10 * 365 * 86_400
 TARGETS = ("orders", "mails", "flaky")
 """Callback topics; the last one fails now and then."""
 
+UNKNOWN_FIELD = b"\x7a\x01x"
+"""Field 15 of a ``Future``, which no producer of ours writes."""
+
 
 class Workload:
     """Produces requests at random.
@@ -83,9 +86,11 @@ class Workload:
                 (due, future.encode("orders", "k", b"v" * 3000)),
                 (due, future.encode("timer-dead-letter", "k", b"v")),
                 (due, future.encode("missing", "k", b"v")),
+                (b"0" + due, future.encode("missing", "k", b"v") + UNKNOWN_FIELD),
             ]
         )
-        self._append(key, value, self._random.randrange(self._log.partitions))
+        headers: list[Header] = self._random.choice([[], [("a", None), ("timer-id", b"forged")]])
+        self._append(key, value, self._random.randrange(self._log.partitions), headers)
 
     def begin_transaction(self) -> None:
         """A user's transaction over some requests; open until it ends."""

@@ -103,6 +103,16 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     return Decoded(_by_due(by_key), rejected)
 
 
+def asks_for(request_key: bytes | None, request: bytes | None, due_s: int, topic: str, key: str, value: bytes) -> bool:
+    """Whether a record of the request topic asks for just this timer: an offset may have come to mean another one."""
+    try:
+        future = Future.FromString(request or b"")
+        asked = (decode_due(request_key), future.callBackTopic, future.callBackKey, future.callBack)
+    except (DecodeError, InvalidRequestError):
+        return False
+    return asked == (due_s, topic, key, value)
+
+
 def _by_due(by_key: dict[bytes, list[Row]]) -> RowsByDue:
     rows_by_due: RowsByDue = {}
     for key, rows in by_key.items():

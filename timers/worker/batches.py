@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from timers.core.timer import Row
 from timers.wire.headers import TIMER_ID, Header
@@ -20,6 +21,25 @@ MAX_BATCH_BYTES = 256_000
 """Below Kafka's default ``max.message.bytes`` of 1,048,588, which bounds a whole batch, not a message."""
 
 NO_COMPRESSION = 0
+
+BATCH_OVERHEAD_BYTES = 61
+"""Header of a record batch, which ``max.message.bytes`` counts too."""
+
+_SIZER = DefaultRecordBatchBuilder(
+    magic=2,
+    compression_type=NO_COMPRESSION,
+    is_transactional=1,
+    producer_id=-1,
+    producer_epoch=-1,
+    base_sequence=-1,
+    batch_size=0,
+)
+
+
+def size_alone(key: bytes | None, value: bytes | None, headers: list[Header]) -> int:
+    """Bytes of a batch that holds nothing but this record: what a topic's limit is compared with."""
+    size: int = _SIZER.size_in_bytes(0, 0, key, value, headers)
+    return BATCH_OVERHEAD_BYTES + size
 
 
 class RecordBatch(BatchBuilder):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.errors import (
     MessageSizeTooLargeError,
     RecordListTooLargeError,
-    TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
 from confluent_kafka import KafkaException
@@ -28,19 +28,30 @@ from timers.settings import Settings
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
-from timers.worker.batches import Batches
+from timers.worker.batches import Batches, size_alone
 from timers.worker.kafka import max_message_bytes
 from timers.worker.meter import Meter
+from timers.worker.originals import Originals
 from timers.worker.partitioner import partitions_of
 from timers.worker.producer import Batch, DeliveryFailed, TransactionalProducer
+from timers.worker.quarantine import Trouble
 from timers.worker.targets import Targets
 
 MAX_BACKOFF_S = 300
 
-RETRY_OVERHEAD_BYTES = 1024
-"""What a record on the retry topic has beyond the callback: the frame of a ``Future`` and three headers."""
+SURELY_FITS_BYTES = 32 * 1024
+"""A request of this size without headers fits in any retry topic of ours."""
 
 TURN_POLL_S = 0.5
+
+
+class GivenUp(NamedTuple):
+    """A timer that becomes a dead letter when it should fire."""
+
+    row: Row
+    origin: Origin
+    code: str
+    reason: str
 
 
 class KafkaOutbox:
@@ -51,6 +62,7 @@ class KafkaOutbox:
         topic: request topic of the machine.
         partition: its partition.
         targets: shared knowledge of topics.
+        originals: reads requests again, for dead letters.
         producer: the machine's own.
         turn: shared by all outboxes of the worker; held while a transaction is filled, which is computing but for a
             rare look for a topic. One after the other, the first machine's records leave while the next one computes;
@@ -65,6 +77,7 @@ class KafkaOutbox:
         topic: str,
         partition: int,
         targets: Targets,
+        originals: Originals,
         producer: TransactionalProducer,
         turn: threading.Lock,
         meter: Meter,
@@ -74,6 +87,7 @@ class KafkaOutbox:
         self._topic = topic
         self._partition = partition
         self._targets = targets
+        self._originals = originals
         self._producer = producer
         self._turn = turn
         self._meter = meter
@@ -84,6 +98,7 @@ class KafkaOutbox:
         self._progress_partition = 0
         self._offset_sent = -1
         self._batches = Batches(targets.max_message_bytes)
+        self._given_up: list[GivenUp] = []
         self._tick = Tick(0)
         self._tick_seen_s = 0.0
 
@@ -114,6 +129,7 @@ class KafkaOutbox:
             if not self._my_turn and self._producer.stopping:
                 raise Lost("told to stop")
         self._batches = Batches(self._targets.max_message_bytes)
+        self._given_up = []
         self._meter.tally.begin()
         self._targets.refresh()
         if tick != self._tick:
@@ -130,95 +146,157 @@ class KafkaOutbox:
             if row[5] is None:
                 by_topic.setdefault(row[1], []).append(row)
             else:
-                self._fire_with_care(row, due_s)
+                self._fire_again(row, Origin(*row[5]))
         for topic, group in by_topic.items():
             self._fire_to(topic, due_s, group)
 
     def _fire_to(self, topic: str, due_s: int, rows: Sequence[Row]) -> None:
-        for index, row in enumerate(rows):
-            partitions = self._targets.usable.get(topic)
-            if partitions is not None:
-                tail: list[h.Header] = [(h.TIMER_DUE, b"%d" % due_s), (h.TIMER_FIRED, b"%d" % self._tick.append_ms)]
-                self._batches.fire(topic, partitions, rows[index:], self._id_prefix, tail, self._now_ms())
-                self._meter.tally.sending.fire(due_s, len(rows) - index)
-                return
-            self._fire_with_care(row, due_s)
+        """Send timers of one topic, or move all of them out of the others' way."""
+        partitions = self._targets.usable.get(topic) or self._route(topic, retried=False)
+        if isinstance(partitions, Trouble):
+            self._move(rows, due_s, partitions)
+            return
+        tail: list[h.Header] = [(h.TIMER_DUE, b"%d" % due_s), (h.TIMER_FIRED, b"%d" % self._tick.append_ms)]
+        if topic in self._targets.max_message_bytes:
+            rows = self._that_fit(topic, due_s, rows, tail)
+        if rows:
+            self._batches.fire(topic, partitions, rows, self._id_prefix, tail, self._now_ms())
+            self._meter.tally.sending.fire(due_s, len(rows))
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         """Move rows to the retry topic, due at ``again_s``: to keep a backlog from flooding its receivers."""
-        limit = self._limit(self._settings.retry_topic) - RETRY_OVERHEAD_BYTES
         for row in rows:
             origin = self._origin(row, due_s)
-            fits = dead_letter.size(row[2].encode(), row[3], row[4] or ()) <= limit
-            if fits and origin.attempt < self._settings.retry_attempts:
-                self._move(row, origin, again_s)
+            again = origin._replace(attempt=origin.attempt + 1)
+            if origin.attempt < self._settings.retry_attempts and self._put_off(row, again, again_s) is None:
+                continue
+            if row[5] is None:
+                self._fire_to(row[1], due_s, [row])
             else:
-                self._fire_with_care(row, due_s)
+                self._fire_again(row, origin)
 
     def _origin(self, row: Row, due_s: int) -> Origin:
         return Origin(*row[5]) if row[5] else Origin(topics.source(self._topic, self._partition, row[0]), due_s, 0)
 
-    def _fire_with_care(self, row: Row, due_s: int) -> None:
-        """Send one timer that needs a question first, or send something else in its place."""
+    def _route(self, topic: str, *, retried: bool) -> int | Trouble:
+        try:
+            return self._targets.route(topic, retried=retried)
+        except KafkaException as error:
+            raise Lost(f"the brokers do not say whether topic {topic!r} exists: {error.args[0]}") from None
+
+    def _that_fit(self, topic: str, due_s: int, rows: Sequence[Row], tail: list[h.Header]) -> list[Row]:
+        """Rows that a topic with a known limit takes; the others are moved."""
+        fitting = []
+        for row in rows:
+            ours = [(h.TIMER_ID, b"%b%d" % (self._id_prefix, row[0])), *tail]
+            too_large = self._too_large(topic, row, ours)
+            if too_large is None:
+                fitting.append(row)
+            else:
+                self._move([row], due_s, too_large)
+        return fitting
+
+    def _too_large(self, topic: str, row: Row, ours: list[h.Header]) -> Trouble | None:
+        limit = self._targets.max_message_bytes.get(topic)
+        if limit is None:
+            return None
+        size = size_alone(row[2].encode(), row[3], [*(row[4] or ()), *ours])
+        if size <= limit:
+            return None
+        reason = f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {topic!r}"
+        return Trouble("message-too-large", reason, None)
+
+    # ---- timers in trouble --------------------------------------------------------------------------------------
+
+    def _move(self, rows: Sequence[Row], due_s: int, trouble: Trouble) -> None:
+        """Move timers to the retry topic, in this transaction, so that nothing waits for their target.
+
+        Those that can never be sent go there too, to become dead letters at once: that takes reading their requests
+        again, and nothing of another target's waits for it there.
+        """
+        attempt = 0 if trouble.spared_s is None else 1
+        again_s = self._again_s(0, trouble)
+        for row in rows:
+            self._put_off_or_give_up(row, self._origin(row, due_s)._replace(attempt=attempt), again_s, trouble)
+
+    def _again_s(self, attempts: int, trouble: Trouble) -> int:
+        """When to try again: not before the quarantine ends, so that each attempt is one that was made.
+
+        Two seconds are added for what is cut off: up to one of the time left, and up to one since the tick.
+        """
+        if trouble.spared_s is None:
+            return self._tick.second
+        return self._tick.second + max(min(1 << attempts, MAX_BACKOFF_S), int(trouble.spared_s) + 2)
+
+    def _put_off_or_give_up(self, row: Row, origin: Origin, again_s: int, trouble: Trouble) -> None:
+        too_large = self._put_off(row, origin, again_s)
+        if too_large is not None:
+            reason = f"{trouble.reason}; and to be tried again, its {too_large} bytes would have to fit in "
+            self._given_up.append(GivenUp(row, origin, trouble.code, reason + repr(self._settings.retry_topic)))
+
+    def _put_off(self, row: Row, origin: Origin, again_s: int) -> int | None:
+        """Move a timer to the retry topic, due at ``again_s``; or its size, if it does not fit there."""
         _, topic, key, value, headers, _ = row
-        origin = self._origin(row, due_s)
-        denied = self._targets.denied(topic)
-        if denied:
-            return self._give_up(row, origin, "topic-denied", denied)
+        retry_topic = self._settings.retry_topic
+        request, all_headers = future.encode_retry(topic, key, value, headers, origin)
+        due = b"%d" % again_s
+        if headers is not None or len(request) > SURELY_FITS_BYTES:
+            size = size_alone(due, request, all_headers)
+            if size > self._limit(retry_topic):
+                return size
+        # Any partition will do: this way those of one second are spread as their requests are.
+        partition = self._partition % self._targets.partitions(retry_topic)
+        self._batches.add(retry_topic, partition, due, request, all_headers, self._now_ms())
+        self._meter.tally.sending.retried += 1
+        return None
+
+    def _fire_again(self, row: Row, origin: Origin) -> None:
+        """Send a timer that was moved, or move it again, or give it up."""
+        _, topic, key, value, headers, _ = row
+        route = self._targets.usable.get(topic) or self._route(topic, retried=True)
         ours: list[h.Header] = [
             (h.TIMER_ID, origin.timer_id.encode()),
             (h.TIMER_DUE, b"%d" % origin.due_s),
             (h.TIMER_FIRED, b"%d" % self._tick.append_ms),
         ]
-        all_headers = [*(headers or ()), *ours]
-        # Judged by the retry topic's limit too: what does not fit there could never be tried again.
-        limit = min(self._limit(topic), self._limit(self._settings.retry_topic) - RETRY_OVERHEAD_BYTES)
-        size = dead_letter.size(key.encode(), value, all_headers)
-        if size > limit:
-            reason = f"the callback has up to {size} bytes, more than the {limit} that fit in {topic!r}"
-            return self._give_up(row, origin, "message-too-large", reason)
-        trouble = self._targets.quarantined(topic)
+        trouble = route if isinstance(route, Trouble) else self._too_large(topic, row, ours)
         if trouble is None:
-            try:
-                if not self._targets.exists(topic):
-                    return self._give_up(row, origin, "topic-unknown", f"callBackTopic {topic!r} does not exist")
-            except KafkaException as error:
-                raise Lost(f"the brokers do not say whether topic {topic!r} exists: {error.args[0]}") from None
-            trouble = self._targets.quarantined(topic)
-        if trouble is not None:
-            return self._try_later(row, origin, *trouble)
-        if origin.attempt:
+            assert isinstance(route, int)
+            partition = partitions_of([key.encode()], route)[0]
+            self._batches.add(topic, partition, key.encode(), value, [*(headers or ()), *ours], self._now_ms())
             self._meter.tally.sending.fire_again(origin.due_s)
+        elif trouble.spared_s is None:
+            self._given_up.append(GivenUp(row, origin, trouble.code, trouble.reason))
+        elif origin.attempt >= self._settings.retry_attempts:
+            reason = f"{trouble.reason} ({origin.attempt} tries)"
+            self._given_up.append(GivenUp(row, origin, trouble.code, reason))
         else:
-            self._meter.tally.sending.fire(due_s, 1)
-        return self._add(topic, key.encode(), value, all_headers)
+            again_s = self._again_s(origin.attempt, trouble)
+            self._put_off_or_give_up(row, origin._replace(attempt=origin.attempt + 1), again_s, trouble)
 
-    def _try_later(self, row: Row, origin: Origin, spared_s: float, reason: str) -> None:
-        """Move a timer to the retry topic, in this transaction, so that nothing waits for its target."""
-        if origin.attempt >= self._settings.retry_attempts:
-            code, _, sentence = reason.partition(": ")
-            if code not in ("topic-denied", "message-too-large"):
-                code, sentence = "target-failing", reason
-            return self._give_up(row, origin, code, f"{sentence} ({origin.attempt} tries)")
-        # Not before the quarantine ends: each attempt is one that was made.
-        again_s = self._tick.second + max(min(2**origin.attempt, MAX_BACKOFF_S), int(spared_s) + 1)
-        return self._move(row, origin, again_s)
+    def _add_given_up(self) -> None:
+        """Dead-letter timers whose requests were fine when they were accepted, as they were sent.
 
-    def _move(self, row: Row, origin: Origin, again_s: int) -> None:
-        _, target, key, value, headers, _ = row
-        self._meter.tally.sending.retried += 1
-        moved = origin._replace(attempt=origin.attempt + 1)
-        value, headers = future.encode_retry(target, key, value, headers, moved)
-        topic = self._settings.retry_topic
-        partition = self._partition % self._targets.partitions(topic)  # any would do; hashing the key costs 10 us
-        self._batches.add(topic, partition, b"%d" % again_s, value, headers, self._now_ms())
+        Raises:
+            Lost: their requests cannot be read now.
+        """
+        given_up, self._given_up = self._given_up, []
+        originals = self._originals.read([each.origin.timer_id for each in given_up], self._may_wait)
+        for (offset, topic, key, value, headers, _), origin, code, reason in given_up:
+            sent = originals.get(origin.timer_id)
+            if sent is not None and future.asks_for(sent.key, sent.value, origin.due_s, topic, key, value):
+                kept = sent.headers if sent.headers is not None else headers
+                rejected = Rejected(offset, code, reason, sent.key, sent.value, kept or ())
+            else:
+                reason = f"{reason}; its request is no longer in the log, so key and value are written anew"
+                request = future.encode(topic, key, value)
+                rejected = Rejected(offset, code, reason, b"%d" % origin.due_s, request, headers or ())
+            self._add_dead_letter(rejected, origin.timer_id)
 
-    def _give_up(self, row: Row, origin: Origin, code: str, reason: str) -> None:
-        """Dead-letter a timer whose request was fine when it was accepted."""
-        offset, topic, key, value, headers, _ = row
-        request = future.encode(topic, key, value)
-        rejected = Rejected(offset, code, reason, b"%d" % origin.due_s, request, headers or ())
-        self._add_dead_letter(rejected, origin.timer_id)
+    def _may_wait(self) -> bool:
+        """Whether waiting for the brokers may go on."""
+        self._meter.pulse.beat()
+        return not self._producer.stopping
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""
@@ -259,10 +337,14 @@ class KafkaOutbox:
         offsets = {}
         if progress.next_offset != self._offset_sent:
             offsets[TopicPartition(self._topic, self._partition)] = progress.next_offset
+        if self._given_up:
+            self._end_turn()  # others need not wait while requests are read again
+            self._add_given_up()
         batches = list(self._batches.take())
         self._end_turn()
         self._transact(batches, offsets)
         self._offset_sent = progress.next_offset
+        self._targets.quarantine.worked({topic for topic, _, _ in batches})
 
     def _transact(self, batches: list[Batch], offsets: dict[TopicPartition, int]) -> None:
         began_s = monotonic()
@@ -294,14 +376,14 @@ class KafkaOutbox:
         for topic, error in failure.culprits.items():
             if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
                 try:
-                    self._targets.learn_limit(topic)
+                    learned = self._targets.learn_limit(topic)
                 except KafkaException:
-                    self._targets.quarantine(topic, f"message-too-large: {error!r}")
+                    learned = False
+                if not learned:
+                    self._targets.spare(topic, error)
             elif own & failure.culprits.keys():
                 continue  # our own topics fail too: the brokers are in trouble, not the targets
             elif isinstance(error, UnknownTopicOrPartitionError):
                 self._targets.forget(topic)
-            elif isinstance(error, TopicAuthorizationFailedError):
-                self._targets.quarantine(topic, f"topic-denied: not authorized to write to {topic!r}")
             else:
-                self._targets.quarantine(topic, f"{topic}: {error!r}")
+                self._targets.spare(topic, error)

@@ -23,6 +23,7 @@ from timers.store.rocks import RocksMemory, RocksStore
 from timers.wire import topics
 from timers.worker.meter import Meter, Pulse
 from timers.worker.opening import open_stores
+from timers.worker.originals import Originals
 from timers.worker.outbox import KafkaOutbox
 from timers.worker.producer import ProducerLoop, TransactionalProducer
 from timers.worker.progress_log import Machine, progress_partition
@@ -62,6 +63,7 @@ class Bound:
     cluster: Cluster
     events: Events
     targets: Targets
+    originals: Originals
     now_s: Callable[[], float | None]
     loop: asyncio.AbstractEventLoop
 
@@ -122,12 +124,13 @@ class Pool:
     @property
     def quarantined_targets(self) -> int:
         """How many callback topics are spared now."""
-        return 0 if self._bound is None else self._bound.targets.quarantined_count
+        return 0 if self._bound is None else self._bound.targets.quarantine.count
 
     def bind(self, settings: Settings, cluster: Cluster, events: Events, now_s: Callable[[], float | None]) -> None:
         """Say which cluster this is, who listens, and what the brokers' time is. Before the first :meth:`assign`."""
         targets = Targets(settings, cluster.partitions)
-        self._bound = Bound(settings, cluster, events, targets, now_s, asyncio.get_running_loop())
+        originals = Originals(settings, self._decoders.keys() - {settings.retry_topic})
+        self._bound = Bound(settings, cluster, events, targets, originals, now_s, asyncio.get_running_loop())
 
     @property
     def _world(self) -> Bound:
@@ -222,12 +225,16 @@ class Pool:
         world = self._world
         meter = self.meters.setdefault(machine, Meter())
         producer = self._producer(machine, stop, meter.pulse)
-        return KafkaOutbox(world.settings, *machine, world.targets, producer, self._turn, meter, world.now_s)
+        return KafkaOutbox(
+            world.settings, *machine, world.targets, world.originals, producer, self._turn, meter, world.now_s
+        )
 
     def _producer(self, machine: Machine, stop: threading.Event, pulse: Pulse) -> TransactionalProducer:
         settings = self._world.settings
         transactional_id = topics.transactional_id(settings.app_id, *machine)
-        return TransactionalProducer(self.producers, settings, transactional_id, stop, self._world.targets.gone, pulse)
+        return TransactionalProducer(
+            self.producers, settings, transactional_id, stop, self._world.targets.ailing, pulse
+        )
 
     async def renew(self, cluster: Cluster, doubted: Mapping[Machine, bool]) -> None:
         """Take in what has become of our topics: machines of a log that is gone are closed, those of a new one opened.
@@ -288,6 +295,8 @@ class Pool:
         """Close all machines. Faust sends no revoked signal when it stops, so the app calls this."""
         self._ending = True
         await self.revoke()
+        if self._bound is not None:
+            await self._in_thread(self._bound.originals.close)
         self.producers.close()
         self._threads.shutdown(wait=False)
 

@@ -27,6 +27,7 @@ from aiokafka.errors import (
     InvalidTxnState,
     KafkaConnectionError,
     KafkaError,
+    LeaderNotAvailableError,
     OutOfOrderSequenceNumber,
     ProducerFenced,
     TopicAuthorizationFailedError,
@@ -61,6 +62,8 @@ STOP_POLL_S = 0.5
 
 _T = TypeVar("_T")
 _Task = TypeVar("_Task", bound=asyncio.Future[Any])
+
+NO_LEADER = -1
 
 Batch = tuple[str, int, RecordBatch]
 """(topic, partition, sealed batch)"""
@@ -123,7 +126,7 @@ class TransactionalProducer:
         settings: of the worker.
         transactional_id: of the machine; fences any other producer that has it.
         stop: set when the machine must end; waiting gives up then.
-        gone: asks which of some topics do not exist any more; blocks.
+        ailing: asks which of some topics are gone or have no leader, and why they fail; blocks.
         pulse: of the thread that calls; beats while it waits for the brokers.
     """
 
@@ -133,14 +136,14 @@ class TransactionalProducer:
         settings: Settings,
         transactional_id: str,
         stop: threading.Event,
-        gone: Callable[[Iterable[str]], set[str]],
+        ailing: Callable[[Iterable[str]], Mapping[str, KafkaError]],
         pulse: Pulse,
     ) -> None:
         self._loop = loop
         self._settings = settings
         self._transactional_id = transactional_id
         self._stop = stop
-        self._gone = gone
+        self._ailing = ailing
         self._pulse = pulse
         self._producer: AIOKafkaProducer | None = None
 
@@ -204,6 +207,15 @@ class TransactionalProducer:
         # mention of a new one would make it forget where the others are.
         for topic, _ in batches:
             producer.client.add_topic(topic)
+        # A partition without a leader must not become part of a transaction: even rolling that back needs its leader,
+        # and until it is back the machine could not begin another.
+        leaderless = {
+            topic
+            for topic, partition in batches
+            if producer.client.cluster.leader_for_partition(TopicPartition(topic, partition)) == NO_LEADER
+        }
+        if leaderless:
+            raise DeliveryFailed(dict.fromkeys(leaderless, LeaderNotAvailableError()))
         await producer.begin_transaction()
         await self._deliver(producer, batches)
         if offsets:
@@ -226,9 +238,9 @@ class TransactionalProducer:
         try:
             late = await _wait_awake(sending, PROBE_S)
             if late and not self._culprits(producer, sending):
-                gone = await self._which_are_gone({sending[task] for task in late})
-                if gone:
-                    raise DeliveryFailed(dict.fromkeys(gone, UnknownTopicOrPartitionError()))
+                ailing = await self._which_ail({sending[task] for task in late})
+                if ailing:
+                    raise DeliveryFailed(ailing)
                 await _wait_awake(sending, DELIVERY_TIMEOUT_S - 2 * PROBE_S)
             culprits = self._culprits(producer, sending)
             if culprits:
@@ -240,17 +252,20 @@ class TransactionalProducer:
             for task in sending:
                 task.cancel()
 
-    async def _which_are_gone(self, topics: set[str]) -> set[str]:
+    async def _which_ail(self, topics: set[str]) -> Mapping[str, KafkaError]:
         try:
-            return await asyncio.wait_for(asyncio.to_thread(self._gone, topics), PROBE_S)
+            return await asyncio.wait_for(asyncio.to_thread(self._ailing, topics), PROBE_S)
         except TimeoutError:
-            return set()
+            return {}
 
     @staticmethod
     async def _send(producer: AIOKafkaProducer, topic: str, partition: int, queue: list[RecordBatch]) -> None:
-        deliveries: list[Awaitable[Any]] = [
-            await producer.send_batch(batch, topic, partition=partition) for batch in queue
-        ]
+        try:
+            deliveries: list[Awaitable[Any]] = [
+                await producer.send_batch(batch, topic, partition=partition) for batch in queue
+            ]
+        except AssertionError:  # how aiokafka says that the topic has fewer partitions now
+            raise UnknownTopicOrPartitionError(topic, partition) from None
         for delivery in deliveries:
             await delivery
 

@@ -7,10 +7,20 @@ of a worker; every method may be called from any thread.
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import threading
 from collections.abc import Iterable, Mapping
 from time import monotonic
 
+from aiokafka.errors import (
+    KafkaError,
+    LeaderNotAvailableError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
@@ -21,6 +31,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from timers.settings import Settings
 from timers.worker.kafka import librdkafka
+from timers.worker.quarantine import Quarantine, Trouble
+
+logger = logging.getLogger(__name__)
 
 UNKNOWN_FOR_S = 1.0
 """A name that was looked for and not found is looked for again after this long: a flood for it costs little."""
@@ -28,9 +41,11 @@ UNKNOWN_FOR_S = 1.0
 MAX_UNKNOWN = 10_000
 """So many of them are remembered."""
 
-QUARANTINE_S = 30.0
-MAX_QUARANTINE_S = 600.0
-"""How long a failing target is spared, doubling: its timers take the way of the retry topic meanwhile."""
+ELECTION_S = 2.0
+"""How long a target without a leader is spared the first time."""
+
+COMES_AND_GOES_S = 5.0
+"""A topic that the brokers list and do not find twice within this time is spared like one without a leader."""
 
 REFRESH_S = 300.0
 """As often as Java's producer asks for metadata again."""
@@ -45,6 +60,7 @@ class Targets:
         usable: topics that may be sent to without a question, each with its number of partitions; the hot path asks
             only this.
         max_message_bytes: topics that have refused a batch, each with its limit.
+        quarantine: topics that fail.
     """
 
     def __init__(self, settings: Settings, partitions: Mapping[str, int]) -> None:
@@ -53,13 +69,14 @@ class Targets:
         self._lock = threading.Lock()
         self._own = frozenset(partitions)
         self._known: dict[str, int] = dict(partitions)
+        self._leaderless: frozenset[str] = frozenset()
         self._unknown: dict[str, float] = {}
+        self._forgotten: dict[str, float] = {}
         self._fresh = False
         self._refresh_at = monotonic() + REFRESH_S
-        self._quarantined: dict[str, tuple[float, str]] = {}
-        self._strikes: dict[str, int] = {}
         self.usable: dict[str, int] = {}
         self.max_message_bytes: dict[str, int] = {}
+        self.quarantine = Quarantine()
 
     def denied(self, topic: str) -> str | None:
         """Why a callback may never go to ``topic``: the engine's own topics, and Kafka's."""
@@ -67,50 +84,22 @@ class Targets:
             return f"callBackTopic {topic!r} is internal: callbacks may not go there"
         return None
 
-    def quarantined(self, topic: str) -> tuple[float, str] | None:
-        """For how many seconds more ``topic`` is spared, and why; None if it is not."""
-        entry = self._quarantined.get(topic)
-        if entry is None:
-            return None
-        until, reason = entry
-        left_s = until - monotonic()
-        if left_s > 0:
-            return left_s, reason
-        with self._lock:
-            self._quarantined.pop(topic, None)
-        return None
+    def route(self, topic: str, *, retried: bool) -> int | Trouble:
+        """Number of partitions of ``topic``, created first if the settings say so; or why nothing can be sent there.
 
-    @property
-    def quarantined_count(self) -> int:
-        """How many topics are spared now."""
-        now = monotonic()
-        return sum(until > now for until, _ in list(self._quarantined.values()))
-
-    def quarantine(self, topic: str, reason: str) -> None:
-        """Send nothing to ``topic`` for a while, and for longer each time: every trial costs the others a delay."""
-        with self._lock:
-            strikes = self._strikes[topic] = self._strikes.get(topic, 0) + 1
-            quarantine_s = min(QUARANTINE_S * 2 ** (strikes - 1), MAX_QUARANTINE_S)
-            self._quarantined[topic] = (monotonic() + quarantine_s, reason)
-            self.usable.pop(topic, None)
-
-    def forget(self, topic: str) -> None:
-        """Ask the brokers again before the next sending."""
-        with self._lock:
-            self.usable.pop(topic, None)
-            self.max_message_bytes.pop(topic, None)
-            self._known.pop(topic, None)
-            self._unknown.pop(topic, None)
-            self._fresh = False
-
-    def exists(self, topic: str) -> bool:
-        """Whether ``topic`` is there, creating it if the settings say so.
+        Args:
+            topic: of callbacks.
+            retried: whether they come from the retry topic.
 
         Raises:
             KafkaException: the brokers do not answer.
         """
-        if topic in self.usable:
-            return True
+        denied = self.denied(topic)
+        if denied:
+            return Trouble("topic-denied", denied, None)
+        trouble = self.quarantine.trouble(topic, retried=retried)
+        if trouble is not None:
+            return trouble
         with self._lock:
             if topic not in self._known and self._unknown.get(topic, 0.0) < monotonic():
                 # Only what was heard since this transaction began says that a topic is not there: a timer that was
@@ -123,27 +112,68 @@ class Targets:
                 self._create(topic)
                 self._look()
                 if topic not in self._known:  # the broker that was asked has not heard of it yet
-                    self._quarantined[topic] = (monotonic() + UNKNOWN_FOR_S, f"{topic}: was created just now")
-                    return True
-            if topic in self._known and topic not in self._quarantined and topic not in self.max_message_bytes:
-                self.usable[topic] = self._known[topic]
-            return topic in self._known
+                    return Trouble("topic-unknown", f"callBackTopic {topic!r} was created just now", UNKNOWN_FOR_S)
+            if topic not in self._known:
+                return Trouble("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
+            if topic not in self._leaderless:
+                if topic not in self.quarantine:
+                    self.usable[topic] = self._known[topic]
+                return self._known[topic]
+            self._leaderless -= {topic}  # asked again when it is tried again
+        self.spare(topic, LeaderNotAvailableError())
+        return self.quarantine.trouble(topic, retried=retried) or self._known[topic]
 
     def partitions(self, topic: str) -> int:
-        """Number of partitions of a topic that :meth:`exists`, as last heard."""
+        """Number of partitions of a topic that has a :meth:`route`, as last heard."""
         return self._known.get(topic, 1)
 
-    def gone(self, topics: Iterable[str]) -> set[str]:
-        """Which of ``topics`` are not there any more; none if the brokers do not answer."""
+    def spare(self, topic: str, error: BaseException) -> None:
+        """Send nothing to ``topic`` for a while, since it answered with ``error``."""
+        if isinstance(error, LeaderNotAvailableError):
+            self.quarantine.enter(topic, "target-failing", f"a partition of {topic!r} has no leader", ELECTION_S)
+        elif isinstance(error, TopicAuthorizationFailedError):
+            self.quarantine.enter(topic, "topic-denied", f"not authorized to write to {topic!r}")
+        elif isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
+            reason = f"{topic!r} refuses a batch as too large and does not tell its limit"
+            self.quarantine.enter(topic, "message-too-large", reason)
+        else:
+            self.quarantine.enter(topic, "target-failing", f"{topic!r} does not take records ({error!r})")
+        with self._lock:
+            self.usable.pop(topic, None)
+
+    def forget(self, topic: str) -> None:
+        """Ask the brokers again before the next sending: ``topic``, or a partition of it, was not there."""
+        with self._lock:
+            now = monotonic()
+            again = now - self._forgotten.get(topic, -math.inf) < COMES_AND_GOES_S
+            self._forgotten = {name: at for name, at in self._forgotten.items() if now - at < COMES_AND_GOES_S}
+            self._forgotten[topic] = now
+            self.usable.pop(topic, None)
+            self.max_message_bytes.pop(topic, None)
+            self._known.pop(topic, None)
+            self._unknown.pop(topic, None)
+            self._fresh = False
+        if again:  # the brokers do not agree on it yet
+            reason = f"{topic!r}, or a partition of it, comes and goes"
+            self.quarantine.enter(topic, "target-failing", reason, ELECTION_S)
+
+    def ailing(self, topics: Iterable[str]) -> dict[str, KafkaError]:
+        """Which of ``topics`` are not there any more or have no leader; none if the brokers do not answer."""
         try:
             with self._lock:
                 self._look()
         except KafkaException:
-            return set()
-        return {topic for topic in topics if topic not in self._known}
+            return {}
+        ailing: dict[str, KafkaError] = {}
+        for topic in topics:
+            if topic not in self._known:
+                ailing[topic] = UnknownTopicOrPartitionError()
+            elif topic in self._leaderless:
+                ailing[topic] = LeaderNotAvailableError()
+        return ailing
 
     def refresh(self) -> None:
-        """Say that a transaction begins; ask again now and then, since topics get more partitions.
+        """Say that a transaction begins; ask again now and then, since topics get more partitions and other limits.
 
         What was known stays if nobody answers.
         """
@@ -151,39 +181,49 @@ class Targets:
         if monotonic() < self._refresh_at:
             return
         self._refresh_at = monotonic() + REFRESH_S
-        with contextlib.suppress(KafkaException), self._lock:
-            self._look()
-            self.usable = {topic: self._known[topic] for topic in self.usable if topic in self._known}
-            self._strikes.clear()
+        with contextlib.suppress(KafkaException):
+            with self._lock:
+                self._look()
+                self.usable = {topic: self._known[topic] for topic in self.usable if topic in self._known}
+            for topic in list(self.max_message_bytes):
+                self.learn_limit(topic)
 
     def _look(self) -> None:
         """Learn of all topics at once."""
         # All topics: asking for one by name would create it on brokers that allow it.
         found = self._admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics
         self._known = {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
-        for name, topic in found.items():
-            if any(partition.leader == -1 for partition in topic.partitions.values()):
-                self._quarantined[name] = (monotonic() + UNKNOWN_FOR_S, f"{name}: a partition has no leader")
+        self._leaderless = frozenset(
+            name for name, topic in found.items() if any(part.leader == -1 for part in topic.partitions.values())
+        )
         self._fresh = True
 
     def _note_unknown(self, topic: str) -> None:
         if len(self._unknown) >= MAX_UNKNOWN:
             self._unknown.clear()
         self._unknown[topic] = monotonic() + UNKNOWN_FOR_S
+        self.quarantine.drop(topic, "does not exist any more")
 
     def _create(self, topic: str) -> None:
         future = self._admin.create_topics([NewTopic(topic, -1, -1)], operation_timeout=ADMIN_TIMEOUT_S)[topic]
         with contextlib.suppress(KafkaException, TimeoutError):  # whether it is there is asked next
             future.result(timeout=ADMIN_TIMEOUT_S)
 
-    def learn_limit(self, topic: str) -> None:
-        """Ask for ``topic``'s ``max.message.bytes`` after it refused a batch; remembered from then on.
+    def learn_limit(self, topic: str) -> bool:
+        """Ask how large a batch ``topic`` takes; remembered from then on.
+
+        Returns:
+            Whether that is news.
 
         Raises:
-            KafkaException: the brokers do not answer.
+            KafkaException: the brokers do not answer, or not to us.
         """
         resource = ConfigResource(ResourceType.TOPIC, topic)
         config = self._admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_S)[resource].result()
+        limit = min(int(config[name].value) for name in ("max.message.bytes", "segment.bytes"))
+        known = self.max_message_bytes.get(topic)
         with self._lock:
-            self.max_message_bytes[topic] = int(config["max.message.bytes"].value)
-            self.usable.pop(topic, None)
+            self.max_message_bytes[topic] = limit
+        if limit != known:
+            logger.info("target %s takes batches of up to %d bytes", topic, limit)
+        return limit != known

@@ -1,0 +1,24 @@
+"""Dead letters, awaited."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from tests.harness.patience import DEADLINE_S
+from tests.harness.records import Record
+from tests.harness.system import System
+
+
+def await_letters(system: System, sources: Collection[str], deadline_s: float = DEADLINE_S) -> dict[str, Record]:
+    """Dead letters by source, once there is one for each of ``sources``; none twice."""
+    reader = system.dead_letters()
+    found: dict[str, Record] = {}
+    give_up = time.monotonic() + deadline_s
+    while not set(sources) <= found.keys():
+        assert time.monotonic() < give_up, f"no dead letter for {sorted(set(sources) - found.keys())[:3]}"
+        for letter in reader.rest():
+            source = letter.text("timer-source")
+            assert source not in found, f"two dead letters for {source}"
+            found[source] = letter
+    return found

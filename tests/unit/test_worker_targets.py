@@ -1,0 +1,136 @@
+"""What is made of the brokers' answers about targets. The broker tests ask real ones; these cannot be had from one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.errors import LeaderNotAvailableError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
+
+from timers.settings import Settings
+from timers.worker import targets as module
+from timers.worker.quarantine import Trouble
+from timers.worker.targets import Targets
+
+
+class SimAdmin:
+    """A cluster's metadata: topic -> leader of each partition."""
+
+    def __init__(self, *_: Any) -> None:
+        self.topics: dict[str, list[int]] = {}
+        self.limits: dict[str, int] = {}
+        self.looks = 0
+
+    def list_topics(self, timeout: float) -> Any:
+        self.looks += 1
+        described = {
+            name: SimpleNamespace(
+                error=None, partitions={i: SimpleNamespace(leader=leader) for i, leader in enumerate(leaders)}
+            )
+            for name, leaders in self.topics.items()
+        }
+        return SimpleNamespace(topics=described)
+
+    def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Any]:
+        (resource,) = resources
+        config = {
+            "max.message.bytes": SimpleNamespace(value=str(self.limits[resource.name])),
+            "segment.bytes": SimpleNamespace(value="1073741824"),
+        }
+        return {resource: SimpleNamespace(result=lambda: config)}
+
+
+@pytest.fixture
+def targets(monkeypatch: pytest.MonkeyPatch) -> Targets:
+    monkeypatch.setattr(module, "AdminClient", SimAdmin)
+    return Targets(Settings(brokers="localhost:1"), {"timer-request": 4})
+
+
+def cluster(targets: Targets) -> SimAdmin:
+    admin: Any = targets._admin
+    return admin  # type: ignore[no-any-return]
+
+
+def test_a_topic_that_is_there_is_usable_from_then_on(targets: Targets) -> None:
+    cluster(targets).topics["t"] = [1, 1, 1]
+    assert targets.route("t", retried=False) == 3
+    assert targets.usable == {"t": 3}
+
+
+def test_a_flood_of_unknown_names_costs_one_look_a_transaction(targets: Targets) -> None:
+    targets.refresh()
+    for number in range(100):
+        route = targets.route(f"none-{number}", retried=False)
+        assert isinstance(route, Trouble) and (route.code, route.spared_s) == ("topic-unknown", None)
+    assert cluster(targets).looks == 1
+
+
+def test_a_topic_without_a_leader_is_spared_for_a_moment(targets: Targets) -> None:
+    cluster(targets).topics.update(t=[1, -1], other=[1])
+    route = targets.route("t", retried=False)
+    assert isinstance(route, Trouble)
+    assert route.code == "target-failing" and "no leader" in route.reason
+    assert route.spared_s is not None and 0 < route.spared_s <= module.ELECTION_S
+    assert targets.route("other", retried=False) == 1
+    assert targets.usable == {"other": 1}
+
+
+def test_late_deliveries_are_explained_by_what_the_brokers_say(targets: Targets) -> None:
+    cluster(targets).topics.update(t=[1, -1], other=[1])
+    ailing = targets.ailing(["t", "other", "gone"])
+    assert {topic: type(error) for topic, error in ailing.items()} == {
+        "t": LeaderNotAvailableError,
+        "gone": UnknownTopicOrPartitionError,
+    }
+
+
+def test_a_topic_with_a_known_limit_stays_on_the_fast_path(targets: Targets) -> None:
+    admin = cluster(targets)
+    admin.topics["t"] = [1]
+    admin.limits["t"] = 2000
+    assert targets.route("t", retried=False) == 1
+    assert targets.learn_limit("t")
+    assert targets.usable == {"t": 1}
+    assert targets.max_message_bytes == {"t": 2000}
+    assert not targets.learn_limit("t"), "no news: whoever asked must not try the same again"
+
+
+def test_a_limit_is_asked_for_again_now_and_then(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = cluster(targets)
+    admin.topics["t"] = [1, 1]
+    admin.limits["t"] = 2000
+    targets.learn_limit("t")
+    admin.limits["t"] = 1_048_588
+    targets.refresh()
+    assert targets.max_message_bytes == {"t": 2000}
+    monkeypatch.setattr(targets, "_refresh_at", 0.0)
+    targets.refresh()
+    assert targets.max_message_bytes == {"t": 1_048_588}
+
+
+def test_more_partitions_are_noticed_now_and_then(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = cluster(targets)
+    admin.topics["t"] = [1]
+    targets.route("t", retried=False)
+    admin.topics["t"] = [1, 1]
+    monkeypatch.setattr(targets, "_refresh_at", 0.0)
+    targets.refresh()
+    assert targets.usable == {"t": 2}
+
+
+def test_a_topic_that_comes_and_goes_is_spared(targets: Targets) -> None:
+    cluster(targets).topics["t"] = [1]
+    targets.forget("t")
+    assert targets.route("t", retried=False) == 1
+    targets.forget("t")
+    assert isinstance(targets.route("t", retried=False), Trouble)
+
+
+def test_a_refusal_that_cannot_be_explained_spares_the_topic(targets: Targets) -> None:
+    cluster(targets).topics["t"] = [1]
+    targets.route("t", retried=False)
+    targets.spare("t", MessageSizeTooLargeError())
+    route = targets.route("t", retried=False)
+    assert isinstance(route, Trouble) and route.code == "message-too-large"
+    assert targets.usable == {}

@@ -1,0 +1,179 @@
+"""Requests as they were sent, read again from their log when a dead letter needs one long after it was accepted.
+
+What a machine keeps of a request is what firing needs: leading zeros of the key, fields that ``Future`` does not have
+and ``timer-*`` headers are gone by then. Keeping all that for every timer would cost all of them (``docs/adr/0005``);
+the log has it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable
+from time import monotonic
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from timers.core.ports import Lost
+from timers.settings import Settings
+from timers.wire.headers import Header
+from timers.worker.kafka import librdkafka
+
+logger = logging.getLogger(__name__)
+
+READ_THROUGH = 1000
+"""Records between two wanted ones that are read rather than skipped: a seek costs as much (about 1 ms)."""
+
+PATIENCE_S = 5.0
+"""So long without a record, and the brokers do not answer."""
+
+LONGEST_S = 30.0
+"""So long at most for one transaction; what is not found by then is dead-lettered as it was understood."""
+
+POLL_S = 0.2
+
+_SOURCE = re.compile(r"([^/]+)/([0-9]{1,9})/([0-9]{1,18})", re.ASCII)
+_GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+
+class Original(NamedTuple):
+    """A request as it was sent."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header] | None
+    """None: a name among them is not UTF-8."""
+
+
+class Originals:
+    """Reads requests by their source. Shared by all machines of a worker, and opened when it is first needed.
+
+    Args:
+        settings: of the worker.
+        topics: request topics; nothing else is ever read, whatever a source says.
+    """
+
+    def __init__(self, settings: Settings, topics: Collection[str]) -> None:
+        self._settings = settings
+        self._topics = frozenset(topics)
+        self._lock = threading.Lock()
+        self._consumer: Consumer | None = None
+        self._closed = False
+
+    def read(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, Original]:
+        """Find requests. Blocks; not while a transaction is open.
+
+        Args:
+            sources: ``<topic>/<partition>/<offset>`` each.
+            may_wait: asked again and again, whether waiting may go on.
+
+        Returns:
+            What is still there, by source.
+
+        Raises:
+            Lost: the brokers do not answer, or told to stop.
+        """
+        wanted: dict[tuple[str, int], list[int]] = {}
+        for source in sources:
+            parts = _SOURCE.fullmatch(source)
+            if parts is not None and parts[1] in self._topics:
+                wanted.setdefault((parts[1], int(parts[2])), []).append(int(parts[3]))
+        found: dict[str, Original] = {}
+        give_up = monotonic() + LONGEST_S
+        for (topic, partition), offsets in wanted.items():
+            while not self._lock.acquire(timeout=POLL_S):
+                _check(may_wait)
+            try:
+                self._read(topic, partition, sorted(set(offsets)), found, give_up, may_wait)
+            finally:
+                self._lock.release()
+        return found
+
+    def _read(
+        self,
+        topic: str,
+        partition: int,
+        offsets: list[int],
+        found: dict[str, Original],
+        give_up: float,
+        may_wait: Callable[[], bool],
+    ) -> None:
+        consumer = self._opened()
+        consumer.assign([TopicPartition(topic, partition, offsets[0])])
+        try:
+            index, heard_at = 0, monotonic()
+            while index < len(offsets):
+                message = consumer.poll(POLL_S)
+                now = monotonic()
+                if message is None:
+                    _check(may_wait)
+                    if now - heard_at > PATIENCE_S:
+                        raise Lost(f"{topic}/{partition} cannot be read for a dead letter: no answer")
+                    continue
+                heard_at = now
+                error = message.error()
+                if error is not None:
+                    if error.code() == KafkaError._AUTO_OFFSET_RESET:  # retention took it: go on where the log begins
+                        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S)
+                        index = next((i for i, offset in enumerate(offsets) if offset >= low), len(offsets))
+                        if index < len(offsets):
+                            consumer.assign([TopicPartition(topic, partition, offsets[index])])
+                        continue
+                    if error.code() == KafkaError._PARTITION_EOF or error.code() in _GONE:
+                        break
+                    raise Lost(f"{topic}/{partition} cannot be read for a dead letter: {error.str()}")
+                if now > give_up:
+                    logger.warning("%s/%d: reading originals of dead letters took too long", topic, partition)
+                    break
+                offset: Any = message.offset()
+                while index < len(offsets) and offsets[index] < offset:
+                    index += 1
+                if index < len(offsets) and offsets[index] == offset:
+                    found[f"{topic}/{partition}/{offset}"] = Original(message.key(), message.value(), _headers(message))
+                    index += 1
+                if index < len(offsets) and offsets[index] > offset + READ_THROUGH:
+                    consumer.seek(TopicPartition(topic, partition, offsets[index]))
+        finally:
+            consumer.unassign()
+
+    def _opened(self) -> Consumer:
+        if self._closed:
+            raise Lost("told to stop")
+        if self._consumer is None:
+            self._consumer = Consumer(
+                {
+                    **librdkafka(self._settings),
+                    "group.id": self._settings.app_id,  # nothing is committed under it
+                    "enable.auto.commit": False,
+                    # Only offsets that were read as committed before are asked for.
+                    "isolation.level": "read_uncommitted",
+                    "auto.offset.reset": "error",
+                    "enable.partition.eof": True,
+                    "fetch.wait.max.ms": 20,
+                    "fetch.message.max.bytes": 262_144,
+                    "queued.max.messages.kbytes": 8192,
+                }
+            )
+        return self._consumer
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        with self._lock:
+            self._closed = True
+            if self._consumer is not None:
+                self._consumer.close()
+                self._consumer = None
+
+
+def _check(may_wait: Callable[[], bool]) -> None:
+    if not may_wait():
+        raise Lost("told to stop")
+
+
+def _headers(message: Any) -> list[Header] | None:
+    try:
+        return message.headers() or []
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,333 @@
+"""A broker that lets in only who proves who they are, and denies by default: what works there, and what is said if not.
+
+The least that a worker needs is found here: with these ACLs it runs, fires, gives up, tries later and recovers; without
+any one of them it says so at its start.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, ResourceType
+
+from tests.harness import acls
+from tests.harness.acls import acl
+from tests.harness.patience import DEADLINE_S, due_in
+from tests.harness.records import Request
+from tests.harness.secure import PLAIN_USER, SecureBroker
+from tests.harness.system import System, soon
+from timers.client import TimersClient
+from timers.errors import AccessError, TimersError
+from timers.settings import Settings
+from timers.worker import topics
+
+pytestmark = pytest.mark.broker
+
+PASSWORD = "pa55-w0rd-of-ada"
+PLAIN_PASSWORD = "pa55-w0rd-in-plain"
+KEY_PASSWORD = "pa55-w0rd-of-the-key"
+SECRETS = (PASSWORD, PLAIN_PASSWORD, KEY_PASSWORD)
+USER = "ada"
+
+READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
+CREATE, DESCRIBE_CONFIGS = AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS
+TOPIC, GROUP, TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
+    server = SecureBroker(tmp_path_factory.mktemp("secure") / "broker", PLAIN_PASSWORD)
+    try:
+        server.start()
+        server.add_user(USER, PASSWORD)
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def guarded(broker: SecureBroker, tmp_path: Path) -> Iterator[System]:
+    """A system on that broker, its topics made by somebody who may; its worker logs in by SASL_SSL and SCRAM."""
+    system = System(broker.address, tmp_path)
+    system.environment |= login(broker)
+    system.create_own_topics()
+    yield system
+    system.close()
+
+
+def login(broker: SecureBroker, protocol: str = "SASL_SSL", **more: str) -> dict[str, str]:
+    """The settings of somebody who may log in."""
+    environment = {"TIMERS_BROKERS": broker.address_of(protocol), "TIMERS_SECURITY_PROTOCOL": protocol}
+    if "SASL" in protocol:
+        environment |= {"TIMERS_SASL_USERNAME": USER, "TIMERS_SASL_PASSWORD": PASSWORD}
+    if protocol.endswith("SSL"):
+        environment["TIMERS_SSL_CA_FILE"] = str(broker.certificates.ca)
+    if protocol == "SSL":
+        chain, key = broker.certificates.issue(USER, KEY_PASSWORD)
+        environment |= {
+            "TIMERS_SSL_CERT_FILE": str(chain),
+            "TIMERS_SSL_KEY_FILE": str(key),
+            "TIMERS_SSL_KEY_PASSWORD": KEY_PASSWORD,
+        }
+    return {name: value for name, value in (environment | more).items() if value}
+
+
+def worker_acls(system: System, *targets: str, user: str = USER) -> list[AclBinding]:
+    """The least that a worker needs: ``docs/security.md`` says the same in lines for kafka-acls."""
+    settings, who = system.settings, f"User:{user}"
+    return [
+        *acl(TOPIC, settings.request_topic, READ, DESCRIBE_CONFIGS, principal=who),
+        *acl(TOPIC, settings.retry_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),
+        *acl(TOPIC, settings.oscillator_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),
+        *acl(TOPIC, settings.progress_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),
+        *acl(TOPIC, settings.dead_letter_topic, WRITE, DESCRIBE_CONFIGS, principal=who),
+        *acl(GROUP, settings.app_id, READ, principal=who),
+        *acl(TRANSACTIONAL_ID, f"{settings.app_id}-", WRITE, principal=who, prefixed=True),
+        *(binding for target in targets for binding in acl(TOPIC, target, WRITE, principal=who)),
+    ]
+
+
+def as_worker(system: System, **changes: str) -> Settings:
+    """Settings as its worker has them."""
+    return Settings.load({name: value for name, value in (system.environment | changes).items() if value})
+
+
+def command(directory: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of ours."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TIMERS_")}
+    return subprocess.run(
+        [sys.executable, "-m", "timers.cli.main", *arguments],
+        cwd=directory,
+        env={**clean, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=2 * DEADLINE_S,
+    )
+
+
+# ---- what works -----------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_with_the_least_acls_runs_fires_gives_up_and_recovers(guarded: System) -> None:
+    target, silent = guarded.target(), guarded.target()
+    acls.add(guarded.admin, [*worker_acls(guarded, target), *acl(TOPIC, silent, DESCRIBE, principal=f"User:{USER}")])
+    worker = guarded.worker().start().ready()
+    before = guarded.send(*soon(target, 50))
+    assert len(guarded.reader(target).take(50)) == 50
+    (unknown,) = guarded.send(Request("no-such-topic", due_in(1)))
+    letters = guarded.dead_letters()
+    assert letters.take(1)[0].text("timer-source") == unknown.source
+    # Where it may not write, it tries again later.
+    guarded.send(Request(silent, due_in(1)))
+    (later,) = guarded.reader(guarded.settings.retry_topic).take(1)
+    assert later.text("timer-attempt") == "1"
+    pending = guarded.send(*(Request(target, due_in(25), f"pending-{i}") for i in range(50)))
+    worker.kill()
+    after_crash = guarded.send(*soon(target, 50))
+    worker.start().ready()
+    records = guarded.reader(target).take(150, 2 * DEADLINE_S)
+    assert {record.timer_id for record in records} == {request.source for request in (*before, *pending, *after_crash)}
+    worker.stop()
+    assert not [secret for secret in SECRETS if secret in worker.log_path.read_text()]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "changes"),
+    [
+        ("SASL_SSL", {"TIMERS_SASL_MECHANISM": "SCRAM-SHA-256"}),
+        (
+            "SASL_SSL",
+            {
+                "TIMERS_SASL_MECHANISM": "PLAIN",
+                "TIMERS_SASL_USERNAME": PLAIN_USER,
+                "TIMERS_SASL_PASSWORD": PLAIN_PASSWORD,
+            },
+        ),
+        ("SSL", {}),
+        ("SASL_PLAINTEXT", {}),
+    ],
+    ids=["SASL_SSL SCRAM-SHA-256", "SASL_SSL PLAIN", "SSL with a certificate", "SASL_PLAINTEXT SCRAM-SHA-512"],
+)
+def test_worker_client_and_commands_log_in_and_keep_secrets(
+    broker: SecureBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, changes: dict[str, str]
+) -> None:
+    system = System(broker.address, tmp_path)
+    system.create_own_topics()
+    target = system.target()
+    system.environment |= login(broker, protocol, **changes)
+    user = changes.get("TIMERS_SASL_USERNAME", USER)
+    rules = [
+        *worker_acls(system, target, user=user),
+        # What a client and the commands need beyond that.
+        *acl(TOPIC, system.request_topic, WRITE, principal=f"User:{user}"),
+        *acl(TOPIC, target, READ, principal=f"User:{user}"),
+        *acl(GROUP, "timers-watch", READ, principal=f"User:{user}"),
+    ]
+    acls.add(system.admin, rules)
+    worker = system.worker()
+    worker.log_level = "debug"
+    worker.start().ready()
+    for name, value in system.environment.items():
+        monkeypatch.setenv(name, value)
+    with TimersClient() as client:
+        first = client.schedule(target, "by the client", b"", delay=1)
+    asked = command(
+        tmp_path,
+        system.environment,
+        "schedule",
+        "--in",
+        "1s",
+        "--topic",
+        target,
+        "--key",
+        "by a command",
+        "--value",
+        "",
+    )
+    assert asked.returncode == 0, asked.stderr
+    seen = command(tmp_path, system.environment, "watch", target, "--from-beginning", "-n", "2")
+    assert seen.returncode == 0, seen.stderr
+    assert sorted(line.split("key=")[1].split(" due")[0] for line in seen.stdout.splitlines()) == [
+        "by a command",
+        "by the client",
+    ]
+    assert {first, asked.stdout.splitlines()[-1]} == {record.timer_id for record in system.reader(target).take(2)}
+    shown = command(tmp_path, system.environment, "settings", "--json").stdout
+    worker.stop()
+    system.close()
+    log = worker.log
+    assert "SaslHandShakeRequest" in log or "SASL" not in protocol, "a debug log of logins is what this reads"
+    for text in (log, shown, *(each.stdout + each.stderr for each in (asked, seen))):
+        assert not [secret for secret in SECRETS if secret in text]
+
+
+def test_a_worker_that_may_create_makes_its_topics(broker: SecureBroker, tmp_path: Path) -> None:
+    system = System(broker.address, tmp_path)
+    system.environment |= login(broker)
+    with pytest.raises(AccessError, match=r"lacks at .*: Read, DescribeConfigs on topic 'request-"):
+        topics.ensure(as_worker(system))
+    owned = [topic.name for topic in topics.own_topics(system.settings)]
+    needed = worker_acls(system)
+    acls.add(system.admin, needed)
+    with pytest.raises(AccessError, match=r"Create on topic '.*', which does not exist"):
+        topics.ensure(as_worker(system))
+    acls.add(system.admin, [rule for name in owned for rule in acl(TOPIC, name, CREATE, principal=f"User:{USER}")])
+    assert set(topics.ensure(as_worker(system)).partitions) == set(owned)
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+
+def test_without_any_one_acl_the_start_says_which(guarded: System) -> None:
+    needed = worker_acls(guarded)
+    acls.add(guarded.admin, needed)
+    settings = as_worker(guarded)
+    topics.ensure(settings)
+    asked = [rule for rule in needed if rule.restype != TRANSACTIONAL_ID]
+    assert len(asked) == 14
+    for rule in asked:
+        acls.remove(guarded.admin, [rule])
+        with pytest.raises(AccessError) as error:
+            topics.ensure(settings)
+        kind = "group" if rule.restype == GROUP else "topic"
+        named = str(rule.operation.name).title().replace("_", "")
+        assert f"User:{USER} lacks at {settings.brokers}: " in str(error.value)
+        assert named in str(error.value).split(f" on {kind} {rule.name!r}")[0]
+        acls.add(guarded.admin, [rule])
+
+
+def test_without_its_transactional_ids_a_worker_ends_with_a_sentence(guarded: System) -> None:
+    acls.add(guarded.admin, [rule for rule in worker_acls(guarded) if rule.restype != TRANSACTIONAL_ID])
+    worker = guarded.worker().start()
+    assert worker.exit_code() == 1
+    assert f"timers: User:{USER} may not write as transactional id '{guarded.app_id}-" in worker.log
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"TIMERS_SASL_PASSWORD": "nope-pa55"}, "refuse the login of TIMERS_SASL_USERNAME='ada'"),
+        ({"TIMERS_SASL_USERNAME": "eve"}, "refuse the login of TIMERS_SASL_USERNAME='eve'"),
+        ({"TIMERS_SSL_CA_FILE": "strange"}, "are not to be trusted"),
+        ({"TIMERS_SSL_CA_FILE": ""}, "are not to be trusted"),
+        ({"TIMERS_BROKERS": "localhost"}, "are not to be trusted"),
+        ({"TIMERS_SECURITY_PROTOCOL": "SSL"}, "refuse the client's certificate"),
+    ],
+    ids=[
+        "wrong password",
+        "unknown user",
+        "unknown authority",
+        "the system's authorities",
+        "other host",
+        "no certificate",
+    ],
+)
+def test_a_refused_login_is_said_at_once_by_worker_client_and_commands(
+    broker: SecureBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], said: str
+) -> None:
+    environment = login(broker) | changes
+    if changes.get("TIMERS_SSL_CA_FILE"):
+        environment["TIMERS_SSL_CA_FILE"] = str(broker.certificates.strange_ca)
+    if "TIMERS_BROKERS" in changes:  # the certificate names 127.0.0.1
+        environment["TIMERS_BROKERS"] = broker.address_of("SASL_SSL", "localhost")
+    if "TIMERS_SECURITY_PROTOCOL" in changes:
+        environment = {
+            **changes,
+            "TIMERS_BROKERS": broker.address_of("SSL"),
+            "TIMERS_SSL_CA_FILE": str(broker.certificates.ca),
+        }
+    environment = {name: value for name, value in environment.items() if value}
+    began = time.monotonic()
+    with pytest.raises(AccessError, match=said):
+        topics.ensure(Settings.load(environment))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with TimersClient(timeout_s=300) as client, pytest.raises(AccessError, match=said):
+        client.schedule("t", "k", b"", delay=1)
+    assert time.monotonic() - began < 60, "it does not wait until its time is over"
+    for arguments in (("watch", "t"), ("schedule", "--in", "1s", "-t", "t", "-k", "k", "-v", "")):
+        refused = command(tmp_path, environment, *arguments)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert refused.stderr.startswith("timers: ") and said in refused.stderr
+        assert refused.stderr.count("\n") == 1
+        assert "pa55" not in refused.stderr
+
+
+def test_a_worker_whose_login_is_refused_ends_with_a_sentence(guarded: System) -> None:
+    worker = guarded.worker().start(TIMERS_SASL_PASSWORD="nope-pa55")
+    assert worker.exit_code() == 1
+    (sentence,) = [line for line in worker.log.splitlines() if line.startswith("timers: ")]
+    assert "refuse the login of TIMERS_SASL_USERNAME='ada'" in sentence
+    assert "nope-pa55" not in worker.log
+
+
+def test_brokers_that_speak_something_else_are_asked_about(
+    broker: SecureBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "TIMEOUT_S", 2.0)
+    environment = {"TIMERS_BROKERS": broker.address_of("SASL_SSL")}
+    with pytest.raises(TimersError, match="do they speak TIMERS_SECURITY_PROTOCOL='PLAINTEXT' there"):
+        topics.ensure(Settings.load(environment))
+
+
+# ---- who listens ----------------------------------------------------------------------------------------------------
+
+
+def test_worker_and_broker_listen_on_loopback_only(running: System) -> None:
+    (worker,) = [worker for worker in running._workers if worker.running]
+    assert worker._process is not None
+    broker_port = int(running.address.rpartition(":")[2])
+    listening = [connection for connection in psutil.net_connections("inet") if connection.status == psutil.CONN_LISTEN]
+    (broker_pid,) = {connection.pid for connection in listening if connection.laddr.port == broker_port}
+    for pid, expected in ((worker._process.pid, 1), (broker_pid, 2)):
+        addresses = [connection.laddr.ip for connection in listening if connection.pid == pid]
+        assert len(addresses) == expected
+        assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}

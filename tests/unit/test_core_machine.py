@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from timers.core.keys import MAX_OFFSET, NEVER
-from timers.core.machine import MAX_REQUEST_BYTES, Limits, Machine, OutOfPlace
+from timers.core.machine import MAX_REQUEST_BYTES, Limits, Machine, OutOfPlace, catch_up
 from timers.core.ports import Lost
 from timers.core.progress import Progress, SettingChange
 from timers.core.timer import Fetched, Tick
@@ -34,7 +34,8 @@ class Bench:
     def open(self) -> Machine:
         """Open as a worker does, with what was committed and what is on disk."""
         progress = self.ledger.progress
-        self.store.drop_through(progress.fired_through, progress.next_offset)
+        if not catch_up(self.store, progress):
+            self.store = MemoryStore()
         self.machine = Machine(progress, future.decode, self.store, self.ledger, self.limits)
         return self.machine
 
@@ -454,3 +455,28 @@ def test_time_alone_is_committed_only_when_asked() -> None:
     assert bench.machine.commit_progress(even_if_idle=True)
     assert bench.ledger.progress.fired_through == (40, MAX_OFFSET)
     assert not bench.machine.commit_progress(even_if_idle=True)
+
+
+def test_what_another_worker_rejected_meanwhile_under_its_own_limit_does_not_fire_here() -> None:
+    """Both keep a store; the first has accepted more than it committed when the second takes over."""
+    bench = Bench()
+    bench.tick(10)
+    bench.accept(20)
+    bench.ask(30)
+    bench.ask(31, value=b"x" * 60)
+    bench.machine.accept(bench.fetch())
+    assert bench.machine.pending == 3
+    ours = bench.store
+
+    bench.store, bench.limits = MemoryStore(), replace(LIMITS, max_request_bytes=50)
+    bench.open()
+    bench.tick(11)
+    while bench.machine.position < 3:
+        bench.machine.accept(bench.fetch())
+    assert bench.ledger.rejected == [(2, "value-too-large")]
+
+    bench.store, bench.limits = ours, LIMITS
+    bench.open()
+    while bench.machine.recovering:
+        bench.machine.accept(bench.fetch())
+    assert bench.machine.pending == 2

@@ -13,6 +13,7 @@ from time import monotonic
 import pytest
 
 from timers.core.keys import NEVER
+from timers.core.progress import SettingChange
 from timers.core.timer import Row
 from timers.errors import StoreError
 from timers.store import rocks
@@ -74,6 +75,17 @@ def test_a_store_that_somebody_has_open_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="lock"):
         opened(tmp_path / "s")
     assert (store.applied, store.pending) == (1, 1)
+    store.close()
+
+
+def test_the_settings_it_was_written_under_are_found_again(tmp_path: Path) -> None:
+    history = (SettingChange("A", 0, 10), SettingChange("A", 7, 20))
+    store = opened(tmp_path / "store")
+    assert store.history == ()
+    store.note_history(history)
+    store.close()
+    store = opened(tmp_path / "store")
+    assert store.history == history
     store.close()
 
 

@@ -54,6 +54,17 @@ class Limits:
     """Late by more than this is overdue."""
 
 
+def catch_up(store: Store, progress: Progress) -> bool:
+    """Bring a store up to what was committed since it was written, before a machine is made of both.
+
+    Returns:
+        False: another owner has read, under other settings, what is already in the store. It must be emptied, and the
+        log read again [4].
+    """
+    store.drop_through(progress.fired_through, progress.next_offset)
+    return progress.read_alike(store.history, store.applied)
+
+
 class Machine:
     """Accepts requests and fires them when their second has begun.
 
@@ -78,6 +89,7 @@ class Machine:
         self.progress = replace(progress, next_offset=next_offset).with_setting(
             MAX_REQUEST_BYTES, limits.max_request_bytes
         )
+        store.note_history(self.progress.settings)
         self.replayed = 0
         self.tally = tally or Tally()
         self.tally.resume(progress, store.applied)

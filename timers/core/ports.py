@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from timers.core.keys import OrderKey
-from timers.core.progress import Progress
+from timers.core.progress import Progress, SettingChange
 from timers.core.timer import Decoded, Rejected, Row, RowsByDue, Tick
 
 
@@ -35,6 +35,13 @@ class Store(Protocol):
     @property
     def pending(self) -> int:
         """How many timers are stored."""
+
+    @property
+    def history(self) -> tuple[SettingChange, ...]:
+        """Settings under which it was written, as last noted."""
+
+    def note_history(self, history: tuple[SettingChange, ...]) -> None:
+        """Remember the settings under which it will be written from now on."""
 
     def write(self, rows: RowsByDue, applied: int) -> None:
         """Add rows and move ``applied``, both or neither."""

@@ -47,6 +47,15 @@ class Progress:
             return self
         return replace(self, settings=(*self.settings, SettingChange(name, self.next_offset, value)))
 
+    def read_alike(self, history: tuple[SettingChange, ...], applied: int) -> bool:
+        """Whether everything below ``applied`` was read under ``history`` as it was under this one. Progress that was
+        lost, and with it its settings, contradicts nothing."""
+
+        def below(changes: tuple[SettingChange, ...]) -> list[SettingChange]:
+            return [change for change in changes if change.from_offset < applied]
+
+        return not self.settings or below(self.settings) == below(history)
+
     def boundaries(self, from_offset: int, to_offset: int) -> list[int]:
         """Offsets inside (from, to) at which a setting changed: records on either side are read differently."""
         inside = {change.from_offset for change in self.settings if from_offset < change.from_offset < to_offset}

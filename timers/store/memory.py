@@ -4,6 +4,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterator
 
 from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.progress import SettingChange
 from timers.core.timer import Row, RowsByDue
 
 
@@ -12,6 +13,7 @@ class MemoryStore:
 
     def __init__(self, group: int = 3) -> None:
         self.applied = 0
+        self.history: tuple[SettingChange, ...] = ()
         self._rows: list[tuple[OrderKey, Row]] = []
         self._group = group
 
@@ -19,6 +21,10 @@ class MemoryStore:
     def pending(self) -> int:
         """How many timers are stored."""
         return len(self._rows)
+
+    def note_history(self, history: tuple[SettingChange, ...]) -> None:
+        """Remember the settings under which it will be written from now on."""
+        self.history = history
 
     def write(self, rows: RowsByDue, applied: int) -> None:
         """Add rows and move ``applied``."""

@@ -6,6 +6,7 @@ Layout (format version :data:`FORMAT`), keys and values as bytes::
     0xFF "applied"                                   ->  8 bytes, big-endian
     0xFF "pending"                                   ->  8 bytes, big-endian
     0xFF "identity"                                  ->  text
+    0xFF "history"                                   ->  msgpack array of [setting, from offset, value]
 
 One entry holds all timers of one fetched batch that share a due second, under the key of the first of them. The next
 batch has higher offsets, so entries of a second never overlap and key order stays timer order. Against one entry a
@@ -40,6 +41,7 @@ from rocksdict import (
 
 from timers.core import keys
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
+from timers.core.progress import SettingChange
 from timers.core.timer import Row, RowsByDue, bytes_of
 from timers.errors import StoreError
 
@@ -59,6 +61,7 @@ so one is written only where it replaces many."""
 _APPLIED = b"\xffapplied"
 _PENDING = b"\xffpending"
 _IDENTITY = b"\xffidentity"
+_HISTORY = b"\xffhistory"
 _ROWS_END = b"\xff"
 _LAST_S = 2**56 - 1
 """No due second is above it, and its keys are below ``_ROWS_END``."""
@@ -220,6 +223,19 @@ class RocksStore:
     def pending(self) -> int:
         """How many timers are stored."""
         return self._pending
+
+    @property
+    def history(self) -> tuple[SettingChange, ...]:
+        """Settings under which it was written, as last noted."""
+        packed = self._db.get(_HISTORY)
+        return tuple(SettingChange(*change) for change in msgpack.unpackb(packed)) if packed else ()
+
+    def note_history(self, history: tuple[SettingChange, ...]) -> None:
+        """Remember the settings under which it will be written from now on."""
+        if history != self.history:
+            batch = WriteBatch(raw_mode=True)
+            batch.put(_HISTORY, msgpack.packb([(change.name, change.from_offset, change.value) for change in history]))
+            self._write(batch, self._pending, self._applied)
 
     def write(self, rows: RowsByDue, applied: int) -> None:
         """Add rows and move ``applied``, both or neither."""

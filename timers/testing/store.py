@@ -57,6 +57,10 @@ class SimStore(MemoryStore):
         super().drop_through(fired_through, next_offset)
         self.faults.point("after opening a store")
 
+    def empty(self) -> None:
+        """Begin anew."""
+        self.applied, self._rows = 0, []
+
     def lose_power(self, writes: int) -> None:
         """Go back by some write batches, as a disk does that had not synced them."""
         for _ in range(min(writes, len(self._past))):

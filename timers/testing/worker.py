@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from timers.core.machine import Limits, Machine, OutOfPlace
+from timers.core.machine import Limits, Machine, OutOfPlace, catch_up
 from timers.core.ports import Decoder, Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
@@ -168,7 +168,8 @@ class SimWorker:
 
     def open_store(self, store: SimStore, progress: Progress) -> None:
         """Bring a store up to what has been committed since."""
-        store.drop_through(progress.fired_through, progress.next_offset)
+        if not catch_up(store, progress):
+            store.empty()
 
     def read_progress(self, machine: TopicPartition) -> Progress:
         """Newest committed progress of a machine.

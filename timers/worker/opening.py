@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
 
+from timers.core.machine import catch_up
 from timers.core.progress import Progress
 from timers.errors import LogMismatch
 from timers.settings import Settings
@@ -56,9 +57,9 @@ def _open_store(
     identity = f"{log_id} app={settings.app_id}"
     store = RocksStore.open(path, identity, memory)
     try:
-        store.drop_through(progress.fired_through, progress.next_offset)
+        usable = catch_up(store, progress)
         low, high = log.ends(topic, partition)
-        if store.applied > high:  # the log lost its end: what it still holds is the truth
+        if not usable or store.applied > high:  # beyond its end: the log lost it, and what it still holds is the truth
             store.close()
             RocksStore.wipe(path)
             store = RocksStore.open(path, identity, memory)

@@ -377,8 +377,6 @@ class Pool:
                     return
                 if ours:
                     self.meters[machine].reopened += 1
-                    await self._open([machine])
-                    self._world.events.rewind(machine, self._runners[machine].machine.position)
                     await self._reopen([machine])
                 elif isinstance(error, Fenced):
                     raise error

@@ -247,6 +247,12 @@ class Settings:
         default="",
         unit="topic/partition,...",
     )
+    log_format: str = _setting(
+        "TIMERS_LOG_FORMAT",
+        variables.one_of("console", "json"),
+        "json: the worker's log on stderr is one object a line, with time, level, logger, message and exception.",
+        default="console",
+    )
     clock_offset_s: float = _setting(
         "TIMERS_CLOCK_OFFSET",
         variables.seconds,

@@ -212,6 +212,7 @@ def test_without_a_broker_the_worker_lives_and_is_not_ready(own_broker: Embedded
         worker = system.worker().start().ready()
         wait_until(lambda: health(worker.port, "ready")[0] == 200, "ready")
         assert health(worker.port, "live") == (200, {"live": True, "reasons": []})
+        lines_before = len(worker.log.splitlines())
         own_broker.kill()
         wait_until(lambda: health(worker.port, "ready")[0] == 503, "not ready")
         status, said = health(worker.port, "ready")
@@ -219,6 +220,8 @@ def test_without_a_broker_the_worker_lives_and_is_not_ready(own_broker: Embedded
         assert any("no tick was counted for" in reason for reason in said["reasons"])
         assert health(worker.port, "live")[0] == 200
         assert scrape(worker.port).total("timers_ready") == 0
+        assert len(worker.log.splitlines()) < lines_before + 100, "clients repeat themselves"
+        assert "Traceback" not in worker.log
         own_broker.start()
         wait_until(lambda: health(worker.port, "ready")[0] == 200, "ready again", 2 * DEADLINE_S)
     finally:

@@ -14,7 +14,8 @@ from timers.settings import Settings
 
 def faust_command(options: tuple[str, ...], settings: Settings) -> list[str]:
     """The Faust command line of a worker: ours where ``options`` do not say otherwise."""
-    command = [sys.executable, "-m", "faust", "-A", "timers.app", "worker"]
+    quiet = ["--quiet"] if settings.log_format == "json" else []  # Faust's banner is no JSON
+    command = [sys.executable, "-m", "faust", "-A", "timers.app", *quiet, "worker"]
     if not _given(options, "--loglevel", "-l"):
         command += ["-l", "info"]
     if not _given(options, "--web-port", "-p"):

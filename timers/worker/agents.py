@@ -117,7 +117,8 @@ def register(app: Any, settings: Settings, pool: Pool, clock: Clock) -> Metronom
             try:
                 async with asyncio.timeout(TICK_TIMEOUT_S):
                     sending = await oscillator_topic.send(key=str(int(clock.now_s())).encode(), value=TICK_VALUE)
-                    report = await sending
+                    # Given up, it may still arrive: harmless, and a cancelled one is a traceback of Faust's.
+                    report = await asyncio.shield(sending)
             except Exception as error:
                 logger.warning("a tick was not delivered: %r", error)
                 await asyncio.sleep(RETRY_PAUSE_S)

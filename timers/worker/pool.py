@@ -21,6 +21,7 @@ from timers.errors import Fenced, LogMismatch, StoreError
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory, RocksStore
 from timers.wire import topics
+from timers.worker import recovery
 from timers.worker.meter import Meter, Pulse
 from timers.worker.opening import open_stores
 from timers.worker.originals import Originals
@@ -94,6 +95,8 @@ class Pool:
         self._last_tick: Tick | None = None
         self._assigned_at = monotonic()
         self._ready_said = True
+        self._said_recovered: set[Runner] = set()
+        self._reporting: asyncio.Task[None] | None = None
         self._ending = False
 
     @property
@@ -110,11 +113,6 @@ class Pool:
     def complete(self) -> bool:
         """Whether every assigned partition has its machine."""
         return self._assigned == self._runners.keys()
-
-    @property
-    def recovered(self) -> bool:
-        """Whether every machine fires."""
-        return all(not runner.machine.recovering for runner in self._runners.values())
 
     @property
     def held(self) -> bool:
@@ -164,7 +162,13 @@ class Pool:
                 self._assigned_at = monotonic()
                 self._ready_said = False
                 await self._open(fresh)
+                self._report_recovery()
             return {machine: runner.machine.position for machine, runner in self._runners.items()}
+
+    def _report_recovery(self) -> None:
+        if self._reporting is not None:
+            self._reporting.cancel()
+        self._reporting = self._world.loop.create_task(recovery.report(lambda: self._runners.values()))
 
     async def _open(self, fresh: list[Machine]) -> None:
         """Open machines; tried again while the brokers do not answer, for as long as Faust waits for it."""
@@ -278,6 +282,7 @@ class Pool:
         for runner in closing:
             runner.stop()
         self._runners = {machine: runner for machine, runner in self._runners.items() if runner not in closing}
+        self._said_recovered.difference_update(closing)
         ended = await asyncio.gather(*(self._in_thread(runner.join, CLOSE_TIMEOUT_S) for runner in closing))
         for runner, done in zip(closing, ended, strict=True):
             if not done:
@@ -294,6 +299,8 @@ class Pool:
     async def close(self) -> None:
         """Close all machines. Faust sends no revoked signal when it stops, so the app calls this."""
         self._ending = True
+        if self._reporting is not None:
+            self._reporting.cancel()
         await self.revoke()
         if self._bound is not None:
             await self._in_thread(self._bound.originals.close)
@@ -334,6 +341,7 @@ class Pool:
         opened = runner.machine
         replayed = opened.replayed
         rate = f", {replayed / seconds:,.0f}/s" if replayed and seconds else ""
+        self._said_recovered.add(runner)
         logger.info(
             "recovered %s: %d pending, %d records read again in %.2f s%s",
             runner.name,
@@ -342,7 +350,7 @@ class Pool:
             seconds,
             rate,
         )
-        if self.recovered and not self._ready_said:
+        if not self._ready_said and self._said_recovered.issuperset(self._runners.values()):
             self._ready_said = True
             pending = sum(runner.machine.pending for runner in self._runners.values())
             logger.info(

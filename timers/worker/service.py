@@ -21,7 +21,7 @@ from timers.errors import TimersError
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory
 from timers.wire import future
-from timers.worker import agents, topics, web
+from timers.worker import agents, logs, topics, web
 from timers.worker.clock import Clock
 from timers.worker.kafka import faust_credentials, hide_logins
 from timers.worker.log_watch import LogWatch
@@ -46,26 +46,28 @@ GOODBYE_S = 15
 class TimersWorker(Worker):
     """Faust's worker, but an error of ours ends it with one sentence and its exit code."""
 
+    def __init__(self, app: TimersApp, *args: Any, **kwargs: Any) -> None:
+        app.adopt_port()
+        super().__init__(app, *args, **kwargs)
+
+    def on_setup_root_logger(self, logger: logging.Logger, level: int) -> None:
+        """Faust has set up its handlers."""
+        super().on_setup_root_logger(logger, level)
+        logs.set_up(self.app.settings.log_format, lambda: self.app.fatal)
+
     def execute_from_commandline(self) -> None:
         """Run until stopped."""
         try:
             super().execute_from_commandline()
         except SystemExit as exit_:
-            reason = self.app.fatal or self._known(exit_.__context__)
-            if reason is not None:
+            reason = self.app.fatal or logs.known(exit_.__context__)
+            if reason is None:
+                raise
+            if self.app.settings.log_format == logs.JSON:
+                logger.critical("%s", reason)
+            else:
                 print(f"timers: {reason}", file=sys.__stderr__)
-                raise SystemExit(reason.exit_code) from None
-            raise
-
-    @staticmethod
-    def _known(error: BaseException | None) -> TimersError | None:
-        seen: set[int] = set()  # a chain of contexts can be a circle
-        while error is not None and id(error) not in seen:
-            if isinstance(error, TimersError):
-                return error
-            seen.add(id(error))
-            error = error.__cause__ or error.__context__
-        return None
+            raise SystemExit(reason.exit_code) from None
 
 
 class TimersApp(faust.App):
@@ -119,23 +121,27 @@ class TimersApp(faust.App):
     def _new_transport(self) -> BatchTransport:
         return BatchTransport(self.conf.broker_consumer, self)
 
-    async def on_first_start(self) -> None:
-        """Topics come before the group: one that appears later would be assigned to nobody."""
-        # The command line may have chosen another port, and with it another worker.
+    def adopt_port(self) -> None:
+        """The command line may have chosen another port, and with it another worker: before anybody looks."""
         self.settings = self.settings.on_port(self.conf.web_port)
         self.conf.consumer_group_instance_id = self.conf.broker_client_id = self.settings.worker_id
         self.conf.datadir = self.settings.data_dir / f"worker-{self.settings.worker_id}" / "faust"
+
+    async def on_first_start(self) -> None:
+        """Topics come before the group: one that appears later would be assigned to nobody."""
         self.conf.datadir.mkdir(parents=True, exist_ok=True)
         await super().on_first_start()
         if self.settings.clock_offset_s:
             logger.warning("TIMERS_CLOCK_OFFSET: this worker's clock is off by %+.3f s", self.settings.clock_offset_s)
-        # Batches are short-lived and many: the collector's default walks them again and again for nothing.
+        cluster = await asyncio.to_thread(topics.ensure, self.settings)
+        # Batches are short-lived and many: the collector's default walks them again and again for nothing. Now it takes
+        # the admin client of a moment ago, which errors that it met keep in a cycle: left to live, librdkafka ends the
+        # process by an assertion when the brokers go away and come back.
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 50, 50)
         # Event loops share the interpreter with computing machines: let them in sooner than after 5 ms.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        cluster = await asyncio.to_thread(topics.ensure, self.settings)
         self.pool.bind(
             self.settings, cluster, Events(self._press, self._rewind, self._owns, self.end), self.broker_now_s
         )

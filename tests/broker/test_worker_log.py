@@ -1,0 +1,49 @@
+"""What a worker's log says at its start, and when it is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.harness.patience import wait_until
+from tests.harness.system import PARTITIONS, System
+
+pytestmark = pytest.mark.broker
+
+
+def test_a_start_warns_of_nothing_and_says_ready_last(system: System) -> None:
+    log = system.worker().start().ready().log
+    assert "Warning" not in log
+    said = re.findall(r"\] (recovered|ready)", log)
+    assert said == [*["recovered"] * 2 * PARTITIONS, "ready"]
+
+
+def test_json_is_one_object_a_line(system: System) -> None:
+    worker = system.worker().start(TIMERS_LOG_FORMAT="json")
+    worker.ready()
+    worker.stop()
+    lines = [json.loads(line) for line in worker.log.splitlines() if line.startswith("{")]
+    banner = worker.log[: worker.log.index("{")]
+    assert "\n{" not in banner
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    assert any(line["message"].startswith("ready: ") for line in lines)
+    after_banner = worker.log[worker.log.index("{") :].splitlines()
+    assert len(after_banner) == len(lines)
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_a_refused_start_is_one_sentence(tmp_path: Path, broker_address: str, log_format: str) -> None:
+    system = System(broker_address, tmp_path)
+    try:
+        system.create_topic(system.settings.dead_letter_topic, cleanup_policy="compact")
+        worker = system.worker().start(TIMERS_LOG_FORMAT=log_format)
+        assert worker.exit_code() == 1
+        wait_until(lambda: "which would lose timers" in worker.log, "the sentence")
+        assert worker.log.count("which would lose timers") == 1
+        assert "Traceback" not in worker.log
+        assert "Error" not in worker.log
+    finally:
+        system.close()

@@ -1,0 +1,124 @@
+"""What the worker's log holds back, and how it looks as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from timers.core.machine import Limits, Machine
+from timers.core.progress import Progress
+from timers.errors import SettingsError, TopicConfigError
+from timers.store.memory import MemoryStore
+from timers.testing import SimClock, SimLedger, SimLog
+from timers.wire import future
+from timers.worker import logs, recovery
+
+
+def record(name: str, message: str, *args: Any, level: int = logging.ERROR, error: bool = False) -> logging.LogRecord:
+    return logging.LogRecord(name, level, __file__, 1, message, args, sys.exc_info() if error else None)
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_library_repeats_itself_once_in_a_while_with_a_count() -> None:
+    clock = Clock()
+    repeats = logs.Repeats(clock)
+    said = []
+    for step in range(25):
+        clock.now_s = 100 + step
+        entry = record("aiokafka.conn", "Unable to connect to %s", f"node {step}")
+        if repeats.filter(entry):
+            said.append(entry.getMessage())
+    assert said == [
+        "Unable to connect to node 0",
+        "Unable to connect to node 10 (9 more like this in 10 s)",
+        "Unable to connect to node 20 (9 more like this in 10 s)",
+    ]
+
+
+def test_other_messages_and_levels_are_not_held_back_for_it() -> None:
+    repeats = logs.Repeats(Clock())
+    assert repeats.filter(record("aiokafka.conn", "one"))
+    assert repeats.filter(record("aiokafka.conn", "other"))
+    assert repeats.filter(record("aiokafka.client", "one"))
+    assert repeats.filter(record("aiokafka.conn", "one", level=logging.WARNING))
+    assert not repeats.filter(record("aiokafka.conn", "one"))
+
+
+@pytest.mark.parametrize(("name", "level"), [("timers.worker.pool", logging.ERROR), ("mode.services", logging.INFO)])
+def test_our_own_lines_and_faust_s_news_are_never_held_back(name: str, level: int) -> None:
+    repeats = logs.Repeats(Clock())
+    assert all(repeats.filter(record(name, "said again", level=level)) for _ in range(3))
+
+
+def test_texts_that_are_never_the_same_do_not_pile_up() -> None:
+    repeats = logs.Repeats(Clock())
+    assert all(repeats.filter(record("aiokafka", f"text {index}")) for index in range(5000))
+    assert len(repeats._said) <= 1001
+
+
+def test_a_page_about_an_error_of_ours_is_held_back() -> None:
+    refusals = logs.Refusals(lambda: None)
+    try:
+        try:
+            raise SettingsError("the sentence")
+        except SettingsError as error:
+            raise RuntimeError("in between") from error
+    except RuntimeError:
+        assert not refusals.filter(record("faust.worker", "Error: %r", "x", error=True))
+    try:
+        raise RuntimeError("not ours")
+    except RuntimeError:
+        assert refusals.filter(record("faust.worker", "Error: %r", "x", error=True))
+
+
+def test_the_end_by_an_error_of_ours_is_no_crash() -> None:
+    crash = record("faust.worker", "[^TimersWorker]: We experienced a crash! Reraising original exception...")
+    assert logs.Refusals(lambda: None).filter(crash)
+    assert not logs.Refusals(lambda: TopicConfigError("why")).filter(crash)
+
+
+def test_a_json_line_has_all_there_is() -> None:
+    entry = record("timers.worker", "%s\nand a line, \u00fc", "text")
+    entry.created = 1_700_000_000.25
+    line = logs.JsonFormatter().format(entry)
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "time": "2023-11-14T22:13:20.250Z",
+        "level": "ERROR",
+        "logger": "timers.worker",
+        "message": "text\nand a line, \u00fc",
+    }
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        said = json.loads(logs.JsonFormatter().format(record("x", "y", error=True)))
+    assert said["exception"].startswith("Traceback") and said["exception"].endswith("ValueError: broken")
+
+
+async def test_a_recovery_says_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    log = SimLog(SimClock(0), partitions=1)
+    for _ in range(10):
+        log.append("timer-request", b"99", future.encode("t", "k", b""), partition=0)
+    limits = Limits(chunk_timers=100, chunk_bytes=10**6, max_request_bytes=100)
+    machine = Machine(Progress(next_offset=10), future.decode, MemoryStore(3), SimLedger(), limits)
+    caplog.set_level(logging.INFO)
+    task = asyncio.create_task(recovery.report(lambda: [SimpleNamespace(machine=machine)], pause_s=0.001))  # type: ignore[list-item]
+    machine.accept(log.fetch("timer-request", 0, 0, 4))
+    while not caplog.messages:
+        await asyncio.sleep(0)
+    assert caplog.messages[0].startswith("recovering 1 of 1 partitions: 4 records read again, ")
+    assert caplog.messages[0].endswith("/s, 6 offsets to go")
+    machine.accept(log.fetch("timer-request", 0, 4, 10))
+    await asyncio.wait_for(task, 30)

@@ -125,8 +125,8 @@ def test_a_worker_with_the_least_acls_runs_fires_gives_up_and_recovers(guarded: 
     (unknown,) = guarded.send(Request("no-such-topic", due_in(1)))
     letters = guarded.dead_letters()
     assert letters.take(1)[0].text("timer-source") == unknown.source
-    # Where it may not write, it tries again later. What can never be sent was moved too, on its way to the dead letters,
-    # but no attempt was made.
+    # Where it may not write, it tries again later. What can never be sent was moved too, on its way to the dead
+    # letters, but no attempt was made.
     (put_off,) = guarded.send(Request(silent, due_in(1)))
     moved = guarded.reader(guarded.settings.retry_topic).take(2)
     assert {record.timer_id: record.text("timer-attempt") for record in moved} == {

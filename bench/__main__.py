@@ -33,6 +33,13 @@ BASELINE = Workload("baseline", 30_000, 20)
 WARM_UP = Workload("warm-up", 300_000, 1)
 
 
+def _setting(text: str) -> tuple[str, str]:
+    name, given, value = text.partition("=")
+    if not given or not name.startswith("TIMERS_"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not TIMERS_NAME=VALUE (try TIMERS_STORE_MEMORY_MB=64)")
+    return name, value
+
+
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.split(":")[0])
     parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"{', '.join(QUESTIONS)} or all (default)")
@@ -46,6 +53,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=1, help="storms so many times each; the table shows medians (1)")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="measure the peers too")
     parser.add_argument("--engine", action=argparse.BooleanOptionalAction, default=True, help="measure our engine")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="TIMERS_NAME=VALUE",
+        help="a setting of our engine, noted in the report",
+    )
     parser.add_argument(
         "--quick", action="store_true", help=f"a {QUICK_FACTOR}th of everything: to try the benchmark itself"
     )
@@ -103,8 +118,9 @@ class _Run:
         self.bench = bench
         self.options = options
         self.results: dict[str, Any] = {"machine": machine.describe(), "arguments": sys.argv[1:], "not_measured": {}}
+        self.results["settings"] = dict(options.set)
         self.failed = False
-        self.subjects: list[Subject] = [Engine()] if options.engine else []
+        self.subjects: list[Subject] = [Engine(dict(options.set))] if options.engine else []
         for peer in PEERS if options.peers else ():
             try:
                 one = peer()

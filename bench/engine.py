@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from bench.harness.process import Process
@@ -14,10 +15,13 @@ START_S = 60.0
 
 
 class Engine(Subject):
-    """``faust -A timers.app worker`` with its defaults."""
+    """``faust -A timers.app worker`` with its defaults, but for ``settings``."""
 
     name: ClassVar[str] = "timers"
     accepts_per_s: ClassVar[int] = 100_000
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self._settings = settings or {}
 
     def launch(self, bench: Bench, names: Names, workload: Workload) -> tuple[list[Process], float]:
         port = str(free_port())
@@ -31,6 +35,7 @@ class Engine(Subject):
             TIMERS_REQUEST_TOPIC=names.request,
             TIMERS_OSCILLATOR_TOPIC=names.oscillator,
             TIMERS_DEAD_LETTER_TOPIC=f"timer-dead-letter-{names.run}",
+            **self._settings,
         )
         argv = python("faust", "-A", "timers.app", "worker", "-l", "info", "--web-port", port)
         process = Process("timers worker", argv, env, ROOT, names.directory / "worker.log")

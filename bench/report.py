@@ -243,6 +243,8 @@ def markdown(results: dict[str, Any]) -> str:
     """The whole report."""
     parts = ["# Benchmark", f"Measured in one run: {machine.sentence(results['machine'])}."]
     cores = results["machine"]["cores"]
+    if results.get("settings"):
+        parts.append("With " + ", ".join(f"`{name}={value}`" for name, value in results["settings"].items()) + ".")
     for key, title, text, render in SECTIONS:
         rows = [{**row, "cores": cores} for row in results.get(key, ())]
         if rows:

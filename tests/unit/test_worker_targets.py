@@ -127,6 +127,14 @@ def test_a_topic_that_comes_and_goes_is_spared(targets: Targets) -> None:
     assert isinstance(targets.route("t", retried=False), Trouble)
 
 
+def test_several_machines_word_of_one_failure_counts_once(targets: Targets) -> None:
+    cluster(targets).topics["t"] = [1]
+    targets.route("t", retried=False)
+    for _ in range(4):
+        targets.forget("t")
+    assert targets.route("t", retried=False) == 1
+
+
 def test_a_refusal_that_cannot_be_explained_spares_the_topic(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1]
     targets.route("t", retried=False)

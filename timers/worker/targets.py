@@ -145,7 +145,8 @@ class Targets:
         """Ask the brokers again before the next sending: ``topic``, or a partition of it, was not there."""
         with self._lock:
             now = monotonic()
-            again = now - self._forgotten.get(topic, -math.inf) < COMES_AND_GOES_S
+            # Several machines' word of one failure counts once: it is known again only if the brokers said so since.
+            again = topic in self._known and now - self._forgotten.get(topic, -math.inf) < COMES_AND_GOES_S
             self._forgotten = {name: at for name, at in self._forgotten.items() if now - at < COMES_AND_GOES_S}
             self._forgotten[topic] = now
             self.usable.pop(topic, None)

@@ -35,6 +35,13 @@ def test_progress_before_anything_fired_differs_from_second_zero() -> None:
     assert progress.decode(progress.encode(whole, TOPIC_ID))[0].fired_through == (7, MAX_OFFSET)
 
 
+def test_a_progress_whose_setting_is_no_number_is_refused() -> None:
+    message = progress_pb2.Progress(version=progress.VERSION, topic_id=TOPIC_ID, next_offset=5)
+    message.settings.add(name="max_request_bytes", from_offset=0, value="many")
+    with pytest.raises(LogMismatch, match="holds a setting that is no number"):
+        progress.decode(message.SerializeToString())
+
+
 def test_a_progress_of_another_version_is_refused() -> None:
     later = progress_pb2.Progress(version=2, topic_id=TOPIC_ID, next_offset=5).SerializeToString()
     with pytest.raises(LogMismatch, match="has version 2, this build reads 1"):

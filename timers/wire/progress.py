@@ -40,5 +40,8 @@ def decode(value: bytes) -> tuple[Progress, bytes]:
             f"a progress record has version {message.version}, this build reads {VERSION}: run the build that wrote it"
         )
     fired = (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER
-    settings = tuple(SettingChange(c.name, c.from_offset, int(c.value)) for c in message.settings)
+    try:
+        settings = tuple(SettingChange(c.name, c.from_offset, int(c.value)) for c in message.settings)
+    except ValueError:
+        raise LogMismatch("a progress record holds a setting that is no number: was it written by this app?") from None
     return Progress(message.next_offset, fired, settings), message.topic_id

@@ -38,6 +38,11 @@ TIMERS ?= 1000000
 chaos: $(VENV)/.dev ## Kill workers and broker in storms of timers; SEED=7 ROUNDS=3 TIMERS=1000000 repeats a run
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --rounds $(ROUNDS) --timers $(TIMERS)
 
+SECONDS ?= 200
+
+fuzz: $(VENV)/.dev ## Look for bytes that stop a decoder, SECONDS=200 for each; ONLY=requests runs one
+	@$(BIN)/python -m tests.fuzz $(ONLY) --seconds $(SECONDS)
+
 lint: $(VENV)/.dev ## ruff, mypy --strict, import rules, generated files current
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -68,4 +73,4 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
-.PHONY: help setup run test check chaos lint format protos bench lock clean
+.PHONY: help setup run test check chaos fuzz lint format protos bench lock clean

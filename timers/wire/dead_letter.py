@@ -41,6 +41,31 @@ def encode(rejected: Rejected, source: str, max_bytes: int) -> DeadLetter:
     return DeadLetter(rejected.key, rejected.value, [*rejected.headers, *ours])
 
 
+class Opened(NamedTuple):
+    """A dead letter, read."""
+
+    code: str
+    message: str
+    source: str
+    """``<topic>/<partition>/<offset>`` of the request."""
+    headers: list[h.Header]
+    """Of the request."""
+
+
+def decode(headers: Sequence[h.Header]) -> Opened | None:
+    """What the headers of a record say; None if it is no dead letter. Key and value are the request's own."""
+    request, ours = list(headers[:-3]), headers[-3:]
+    if [name for name, _ in ours] != [h.TIMER_ERROR, h.TIMER_ERROR_MESSAGE, h.TIMER_SOURCE]:
+        return None
+    code, message, source = ((data or b"").decode(errors="replace") for _, data in ours)
+    return Opened(code, message, source, request)
+
+
+def is_stub(key: bytes | None, value: bytes | None, opened: Opened) -> bool:
+    """Whether a dead letter holds nothing of its request (which may have been as empty itself)."""
+    return key is None and value is None and not opened.headers
+
+
 def size(key: bytes | None, value: bytes | None, headers: Sequence[h.Header]) -> int:
     """Upper bound of a record's bytes in a batch (16 covers the varints of a header or of the record)."""
     return (

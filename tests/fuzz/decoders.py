@@ -1,0 +1,236 @@
+"""Bytes nobody meant, for every decoder that a worker lets strangers' bytes into, and what must hold of each.
+
+Sound records are made first and then damaged: purely random bytes would seldom come past the first check. Each fuzz
+answers with what became of its input, in words: so it can be shown that none of the ways through was left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgpack
+from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import READ_COMMITTED
+from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
+
+from tests.fuzz.draw import Draw
+from timers.core.timer import Decoded, Origin
+from timers.errors import LogMismatch
+from timers.wire import dead_letter, future, headers, progress, topics
+from timers.wire.dead_letter import CODES
+from timers.worker.batches import Batches
+from timers.worker.records import KeptRecords, LeanRecords
+
+MAX_REQUEST_BYTES = 200
+
+
+class Record(NamedTuple):
+    """What a consumer hands over."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Any
+
+
+class Fuzz(NamedTuple):
+    """One decoder."""
+
+    run: Callable[[Draw], set[str]]
+    """Raises if the decoder does, or if what it says cannot be; else what became of the input."""
+    outcomes: frozenset[str]
+    """All that can become of one."""
+
+
+def _digits(draw: Draw) -> bytes:
+    sign = draw.pick([b"", b"-", b"0", b"+", b" "])
+    return sign + str(draw.number(2**53)).encode()[: draw.number(16) or 16]
+
+
+def _key(draw: Draw) -> bytes | None:
+    kind = draw.number(4)
+    if kind == 0:
+        return draw.pick([b"7", b"07", b"1800000000", b"1800000000000", b"-1", None])
+    if kind == 1:
+        return draw.blob(20)
+    return draw.damaged(_digits(draw)) if kind == 2 else _digits(draw)
+
+
+def _future(draw: Draw) -> bytes:
+    topic = draw.pick(["t", "orders", "..", "", "no spaces", "x" * 250]) if draw.number(3) else draw.text(20)
+    return future.encode(topic, draw.text(20), draw.blob(220))
+
+
+def _value(draw: Draw) -> bytes | None:
+    kind = draw.number(4)
+    if kind == 0:
+        return draw.pick([b"", None])
+    if kind == 1:
+        return draw.blob(60)
+    return draw.damaged(_future(draw)) if kind == 2 else _future(draw)
+
+
+_NAMES = (headers.TIMER_ID, headers.TIMER_DUE, headers.TIMER_ATTEMPT, headers.TIMER_ERROR, headers.TOKEN, "trace")
+
+
+def _header(draw: Draw) -> tuple[str, bytes | None]:
+    name = draw.text(20) if draw.number(1) else draw.pick(_NAMES)
+    return name, draw.pick([None, draw.blob(20), _digits(draw)])
+
+
+def _headers(draw: Draw) -> list[tuple[str, bytes | None]] | None:
+    return draw.many(5, _header) or draw.pick([None, []])
+
+
+def _retry_headers(draw: Draw) -> list[tuple[str, bytes | None]] | None:
+    if draw.number(7) == 0:
+        return _headers(draw)
+    ours = [
+        (headers.TIMER_ID, draw.pick([b"timer-request/0/7", draw.blob(20)])),
+        (headers.TIMER_DUE, draw.pick([b"1800000000", _digits(draw), draw.blob(12)])),
+        (headers.TIMER_ATTEMPT, draw.pick([b"1", _digits(draw), draw.blob(12), "²".encode()])),
+    ]
+    return [*(_headers(draw) or ()), *ours]
+
+
+def _records(draw: Draw, headers_of: Callable[[Draw], Any]) -> list[Record]:
+    drawn = draw.many(8, lambda draw: (_key(draw), _value(draw), headers_of(draw)))
+    return [Record(3 * index, *one) for index, one in enumerate(drawn)]
+
+
+def requests(draw: Draw) -> set[str]:
+    """Of the request topic: whoever may write there."""
+    sent = _records(draw, _headers)
+    return _checked(sent, future.decode(sent, MAX_REQUEST_BYTES))
+
+
+def retries(draw: Draw) -> set[str]:
+    """Of the retry topic."""
+    sent = _records(draw, _retry_headers)
+    return _checked(sent, future.decode_retry(sent, MAX_REQUEST_BYTES))
+
+
+def _checked(sent: list[Record], decoded: Decoded) -> set[str]:
+    """Each record has one answer, and whatever is accepted can be stored, fired, moved and dead-lettered."""
+    rows = [(due_s, row) for due_s, group in decoded.rows.items() for row in group]
+    answers = [row[0] for _, row in rows] + [rejected.offset for rejected in decoded.rejected]
+    assert sorted(answers) == [record.offset for record in sent]
+    by_offset = {record.offset: record for record in sent}
+    for rejected in decoded.rejected:
+        record = by_offset[rejected.offset]
+        assert rejected.code in CODES
+        assert (rejected.key, rejected.value) == (record.key, record.value)
+        letter = dead_letter.encode(rejected, "t/0/1", 10**6)
+        opened = dead_letter.decode(letter.headers)
+        assert opened is not None and opened.code == rejected.code
+        Batches({}).add("dead", 0, letter.key, letter.value, letter.headers, 1)
+    for due_s, row in rows:
+        offset, topic, key, value, _, origin = row
+        assert 0 <= due_s <= future.MAX_DUE_S and topics.is_legal(topic)
+        kept = list(msgpack.unpackb(msgpack.packb(row), use_list=False))
+        assert kept[:4] == [offset, topic, key, value]
+        Batches({}).fire(topic, 3, [row], b"t/0/", [(headers.TIMER_DUE, b"1")], 1)
+        moved = Origin(*origin) if origin else Origin("t/0/1", due_s, 0)
+        value_again, headers_again = future.encode_retry(topic, key, value, row[4], moved)
+        Batches({}).add("retry", 0, b"1", value_again, headers_again, 1)
+    return {rejected.code for rejected in decoded.rejected} | ({"accepted"} if rows else set())
+
+
+def _progress(draw: Draw) -> bytes:
+    message = progress.progress_pb2.Progress(topic_id=b"i" * 16, next_offset=draw.number(2**63 - 1))
+    message.version = progress.VERSION if draw.number(7) else draw.number(300)
+    if draw.number(1):
+        message.fired_due_s, message.fired_offset = draw.number(2**63), draw.number(2**63)
+    for _ in range(draw.number(3)):
+        value = draw.pick(["1000", draw.text(20)])
+        message.settings.add(name=draw.text(20), from_offset=draw.number(2**63 - 1), value=value)
+    return bytes(message.SerializeToString())
+
+
+def progress_records(draw: Draw) -> set[str]:
+    """It is read, or the worker says in a sentence that it cannot be."""
+    kind = draw.number(3)
+    value = draw.blob(60) if kind == 0 else draw.damaged(_progress(draw)) if kind == 1 else _progress(draw)
+    try:
+        decoded, topic_id = progress.decode(value)
+    except LogMismatch as mismatch:
+        return {sentence for sentence in _SENTENCES if sentence in str(mismatch)} or {str(mismatch)}
+    assert progress.decode(progress.encode(decoded, topic_id)) == (decoded, topic_id)
+    return {"read"}
+
+
+_SENTENCES = frozenset({"cannot be read", "has version", "is no number"})
+
+
+def _letter_headers(draw: Draw) -> list[tuple[str, bytes | None]]:
+    ours: list[tuple[str, bytes | None]] = [
+        (headers.TIMER_ERROR, draw.pick([b"topic-unknown", draw.blob(12), None])),
+        (headers.TIMER_ERROR_MESSAGE, draw.pick([None, draw.blob(30)])),
+        (headers.TIMER_SOURCE, draw.pick([b"timer-request/0/7", draw.blob(20), None])),
+    ]
+    kept = ours if draw.number(3) else ours[: draw.number(3)]
+    return [*(_headers(draw) or ()), *kept]
+
+
+def dead_letters(draw: Draw) -> set[str]:
+    """The command line reads whatever stands in the dead letter topic."""
+    key, value = _key(draw), _value(draw)
+    sent = _letter_headers(draw) if draw.number(7) else _headers(draw) or []
+    opened = dead_letter.decode(sent)
+    future.asks_for(key, value, 1, "t", "k", b"v")
+    if opened is None:
+        return {"no dead letter"}
+    assert len(opened.headers) == len(sent) - 3
+    return {"stub" if dead_letter.is_stub(key, value, opened) else "whole"}
+
+
+class _Name(str):
+    """A header name of any bytes: Kafka wants UTF-8 there, and no broker checks it."""
+
+    __slots__ = ("raw",)
+    raw: bytes
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        return self.raw
+
+
+def _name(raw: bytes) -> _Name:
+    name = _Name("name")
+    name.raw = raw
+    return name
+
+
+def record_batches(draw: Draw) -> set[str]:
+    """Whatever a broker lets through, by a producer of any making, is read whole and in order; names as Java does."""
+    data, want = b"", []
+    broken = False
+    for _ in range(1 + draw.number(2)):
+        builder = _DefaultRecordBatchBuilderPy(2, draw.number(4), bool(draw.number(1)), 7, 0, 0, 1 << 20)
+        first = len(want)
+        for index in range(1 + draw.number(4)):
+            key, value = draw.pick([None, draw.blob(20)]), draw.pick([None, draw.blob(60)])
+            named = draw.many(3, lambda draw: (draw.blob(8), draw.pick([None, draw.blob(8)])))
+            builder.append(index, 1_800_000_000_000, key, value, [(_name(name), data) for name, data in named])
+            shown = [(name.decode(errors="replace"), data) for name, data in named]
+            broken = broken or any("\ufffd" in name for name, _ in shown)
+            want.append((key, value, shown))
+        built = bytearray(builder.build())
+        built[0:8] = first.to_bytes(8, "big")
+        data += bytes(built)
+    reader = LeanRecords(TopicPartition("t", 0), KeptRecords(data), [], 0, None, None, True, READ_COMMITTED)
+    found = [Record(record.offset, record.key, record.value, list(record.headers)) for record in reader]
+    assert found == [Record(offset, *one) for offset, one in enumerate(want)]
+    _checked(found, future.decode(found, MAX_REQUEST_BYTES))
+    return {"broken names" if broken else "sound names"}
+
+
+_CODES = {code for code in CODES if code.startswith(("key-", "value-"))} | {"topic-missing", "topic-invalid"}
+
+FUZZES = {
+    "requests": Fuzz(requests, frozenset(_CODES | {"accepted"})),
+    "retries": Fuzz(retries, frozenset(_CODES | {"accepted", "retry-headers-missing"})),
+    "progress": Fuzz(progress_records, _SENTENCES | {"read"}),
+    "dead-letters": Fuzz(dead_letters, frozenset({"no dead letter", "stub", "whole"})),
+    "record-batches": Fuzz(record_batches, frozenset({"broken names", "sound names"})),
+}

@@ -187,6 +187,30 @@ class Settings:
         default=10,
         unit="s",
     )
+    callback_allow: str = _setting(
+        "TIMERS_CALLBACK_ALLOW",
+        variables.topic_patterns,
+        "Topics that callbacks may go to; `*` stands for any characters, as in `orders-*`. Unset: every topic but "
+        "internal ones. Named in full, TIMERS_REQUEST_TOPIC is allowed too, so that timers may set "
+        "timers, as in `*,timer-request`.",
+        default="",
+        unit="topic,...",
+    )
+    callback_deny: str = _setting(
+        "TIMERS_CALLBACK_DENY",
+        variables.topic_patterns,
+        "Topics that callbacks may not go to, also if they are allowed. What is denied becomes a dead letter when it "
+        "fires (topic-denied).",
+        default="",
+        unit="topic,...",
+    )
+    max_depth: int = _setting(
+        "TIMERS_MAX_DEPTH",
+        variables.whole(1, 1000, 16),
+        "How many timers may set each other, one after the other, where callbacks to TIMERS_REQUEST_TOPIC are allowed: "
+        "a request may hold another, and that one the next, and each is written again.",
+        default=16,
+    )
     create_target_topics: bool = _setting(
         "TIMERS_CREATE_TARGET_TOPICS",
         variables.flag,
@@ -305,8 +329,14 @@ class Settings:
         chosen = self.worker_id != default_worker_id(self.web_port)
         return replace(self, web_port=web_port, worker_id=self.worker_id if chosen else default_worker_id(web_port))
 
-    def _check_topics(self) -> None:
-        seen: dict[str, str] = {}
+    @property
+    def own_topics(self) -> dict[str, str]:
+        """The engine's own topics, each with where its name comes from.
+
+        Raises:
+            SettingsError: two of them have the same name.
+        """
+        own: dict[str, str] = {}
         for env, topic in (
             ("TIMERS_REQUEST_TOPIC", self.request_topic),
             ("TIMERS_OSCILLATOR_TOPIC", self.oscillator_topic),
@@ -314,9 +344,18 @@ class Settings:
             ("the progress topic of TIMERS_APP_ID", self.progress_topic),
             ("the retry topic of TIMERS_APP_ID", self.retry_topic),
         ):
-            if topic in seen:
-                raise SettingsError(f"{env}={topic!r} is also the topic of {seen[topic]}: give each its own name")
-            seen[topic] = env
+            if topic in own:
+                raise SettingsError(f"{env}={topic!r} is also the topic of {own[topic]}: give each its own name")
+            own[topic] = env
+        return own
+
+    def _check_topics(self) -> None:
+        for topic in self.callback_allow.split(","):
+            if topic in self.own_topics and topic != self.request_topic:
+                raise SettingsError(
+                    f"TIMERS_CALLBACK_ALLOW={self.callback_allow!r} names {topic!r}, which is the engine's own: of its "
+                    f"topics only {self.request_topic!r} may be a target"
+                )
 
 
 def _names(cls: type[Settings]) -> list[str]:

@@ -81,6 +81,15 @@ def topic(env: str, value: str) -> str:
     return value
 
 
+def topic_patterns(env: str, value: str) -> str:
+    """Topic names, each with any number of ``*``."""
+    patterns = [each.strip() for each in value.split(",")]
+    for each in patterns:
+        if not topics.is_legal(each.replace("*", "x")):
+            raise wrong(env, value, f"a list of topic names, {each!r} being none (try orders-*,invoices)")
+    return ",".join(patterns)
+
+
 def brokers(env: str, value: str) -> str:
     """Bootstrap servers."""
     if "@" in value:  # not shown: what stands before it is most likely a password

@@ -54,6 +54,10 @@ WRONG = [
     ("TIMERS_DEAD_LETTER_TOPIC", "x" * 250, "legal topic name"),
     ("TIMERS_SESSION_TIMEOUT_S", "5", "between 6 and 1800"),
     ("TIMERS_SESSION_TIMEOUT_S", "10s", "a whole number"),
+    ("TIMERS_CALLBACK_ALLOW", "orders-?", "'orders-?' being none"),
+    ("TIMERS_CALLBACK_ALLOW", "a,,b", "'' being none"),
+    ("TIMERS_CALLBACK_DENY", "a b", "a list of topic names"),
+    ("TIMERS_MAX_DEPTH", "0", "between 1 and 1000"),
     ("TIMERS_CREATE_TARGET_TOPICS", "yes", "0 or 1"),
     ("TIMERS_MAX_REQUEST_BYTES", "1023", "between 1024"),
     ("TIMERS_CHUNK_TIMERS", "99", "between 100"),
@@ -138,6 +142,12 @@ def test_a_good_value_is_read(environ: dict[str, str], attribute: str, value: ob
 def test_two_topics_may_not_be_one(environ: dict[str, str]) -> None:
     with pytest.raises(SettingsError, match="give each its own name"):
         Settings.load(BROKERS | environ)
+
+
+def test_of_the_engines_topics_only_requests_may_be_allowed() -> None:
+    assert Settings.load(BROKERS | {"TIMERS_CALLBACK_ALLOW": "*, timer-request"}).callback_allow == "*,timer-request"
+    with pytest.raises(SettingsError, match="names 'timers-progress', which is the engine's own"):
+        Settings.load(BROKERS | {"TIMERS_CALLBACK_ALLOW": "orders,timers-progress"})
 
 
 def test_internal_topics_follow_the_app_id() -> None:

@@ -126,6 +126,8 @@ class Checkers:
         self._seen += len(new)
         for record in new:
             if (record.topic, record.partition) in self.logs:
+                if record.topic == settings.request_topic and h.TIMER_FIRED in dict(record.headers):
+                    self._set_by_a_timer(record, runner)
                 self._request(record)
             elif record.topic == settings.dead_letter_topic:
                 self._dead_letter(record)
@@ -180,6 +182,10 @@ class Checkers:
             raise Violation(f"fired {timer_id}, which no reader of committed records can see or which is no timer")
         due_s = request.key[0]
         _, topic, key, value, asked_headers, _ = request.row
+        if topic == self._settings.request_topic:
+            asked_headers = [each for each in asked_headers or () if each[0] != h.DEPTH]
+            if h.DEPTH in dict(record.headers):
+                asked_headers.append((h.DEPTH, b"%d" % (h.depth(request.record.headers) + 1)))
         ours = [(h.TIMER_ID, timer_id.encode()), (h.TIMER_DUE, str(due_s).encode())]
         want = (topic, key.encode(), value, [*(asked_headers or ()), *ours])
         if want != (record.topic, record.key, record.value, list(record.headers[:-1])):
@@ -189,6 +195,18 @@ class Checkers:
             self._not_early(due_s, int(headers[h.TIMER_FIRED] or 0), record, request, runner)
         self._came_out(timer_id)
         self.counts["fired"] += 1
+
+    def _set_by_a_timer(self, record: SimRecord, runner: SimRunner | None) -> None:
+        """A request that is a firing too. It lies ahead, and not too many came before it."""
+        due_s = int(dict(record.headers)[h.TIMER_DUE] or b"")
+        if int(record.key or b"") <= due_s:
+            raise Violation(f"{record!r} was set by a timer due at {due_s}")
+        if h.depth(record.headers) > self._settings.max_depth:
+            raise Violation(f"{record!r} was set by too many timers, one after the other")
+        if self._settings.request_topic not in self._settings.callback_allow:
+            raise Violation(f"{record!r} was set by a timer, which is not allowed")
+        self._firing(record, runner)
+        self.counts["chained"] += 1
 
     def _came_out(self, timer_id: str) -> None:
         if self._fired[timer_id] + self._given_up[timer_id] > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from timers.callbacks import CallbackRules
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Rejected, Row, Tick
@@ -15,6 +16,7 @@ from timers.testing.log import SimLog, SimProducer, TopicPartition
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
+from timers.wire.future import InvalidRequestError
 
 TOPIC_ID = b"simulated topic."
 """Kafka's topic ids are 16 bytes."""
@@ -51,6 +53,7 @@ class SimOutbox:
     ) -> None:
         self._log = log
         self._settings = settings
+        self._rules = CallbackRules(settings)
         self._topic, self._partition = machine
         self._faults = faults
         self._quarantined = quarantined
@@ -89,17 +92,11 @@ class SimOutbox:
         return Origin(*row[5]) if row[5] else Origin(topics.source(self._topic, self._partition, row[0]), due_s, 0)
 
     def _fire_one(self, row: Row, due_s: int) -> None:
-        _, topic, key, value, headers, _ = row
+        topic = row[1]
         origin = self._origin(row, due_s)
-        settings = self._settings
-        if topic in (
-            settings.request_topic,
-            settings.oscillator_topic,
-            settings.dead_letter_topic,
-            settings.progress_topic,
-            settings.retry_topic,
-        ):
-            return self._give_up(row, origin, "topic-denied", f"callBackTopic {topic!r} is internal")
+        denied = self._rules.denied(topic)
+        if denied:
+            return self._give_up(row, origin, "topic-denied", denied)
         if topic in self._log.missing:
             return self._give_up(row, origin, "topic-unknown", f"callBackTopic {topic!r} does not exist")
         if self._quarantined.get(topic, 0) > self._log.clock.now_ms:
@@ -109,6 +106,11 @@ class SimOutbox:
             (h.TIMER_DUE, str(origin.due_s).encode()),
             (h.TIMER_FIRED, str(self._tick.append_ms).encode()),
         ]
+        try:
+            sent = self._rules.next_request(row, origin.due_s) if topic == self._settings.request_topic else row
+        except InvalidRequestError as error:
+            return self._give_up(row, origin, error.code, str(error))
+        _, _, key, value, headers, _ = sent
         return self._outgoing.append(Outgoing(topic, key.encode(), value, [*(headers or ()), *ours]))
 
     def _try_later(self, row: Row, origin: Origin) -> None:

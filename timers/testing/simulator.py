@@ -63,7 +63,13 @@ class Simulator:
         self.history: list[str] = []
         self._random = random = Random(seed)
         self._steps = steps
-        self._settings = Settings(max_request_bytes=2000, retry_attempts=3)
+        self._settings = Settings(
+            max_request_bytes=2000,
+            retry_attempts=3,
+            callback_allow=random.choice(["", "*,timer-request"]),
+            callback_deny=random.choice(["", "mails"]),
+            max_depth=2,
+        )
         self.limits = Limits(
             chunk_timers=random.choice([1, 1, 3, 1000]),
             chunk_bytes=1_000_000,

@@ -7,7 +7,7 @@ from random import Random
 
 from timers.testing.log import SimLog, SimTransaction
 from timers.wire import future
-from timers.wire.headers import Header
+from timers.wire.headers import DEPTH, Header
 
 FAR_S = 10 * 365 * 86_400
 
@@ -39,6 +39,7 @@ class Workload:
             (self.late, 5),
             (self.wrong, 4),
             (self.far, 1),
+            (self.chain, 2),
             (self.begin_transaction, 2),
             (self.end_transaction, 3),
         ]
@@ -68,6 +69,19 @@ class Workload:
     def far(self) -> None:
         """A timer that the simulation will not see."""
         self._send(self._log.clock.now_s + FAR_S, far=True)
+
+    def chain(self) -> None:
+        """A timer that sets a timer, and so on; not each may."""
+        random = self._random
+        due_s = self._log.clock.now_s + random.randint(2, 14)
+        self.latest_due_s = max(self.latest_due_s, due_s)
+        key, value = b"%d" % due_s, future.encode("orders", "last", b"")
+        for _ in range(random.randint(1, 4)):
+            value = future.encode(self._topic, random.choice([key.decode()] * 6 + ["soon"]), value)
+            due_s -= random.choice([0, 1, 1, 1, 1, 2, 2, 3])
+            key = b"%d" % due_s
+        headers: list[Header] = [("a", b"1"), *random.choice([[], [], [(DEPTH, b"1")], [(DEPTH, b"soon")]])]
+        self._append(key, value, random.randrange(self._log.partitions), headers)
 
     def wrong(self) -> None:
         """A record that is no request, or asks for what may not be."""

@@ -113,6 +113,14 @@ def asks_for(request_key: bytes | None, request: bytes | None, due_s: int, topic
     return asked == (due_s, topic, key, value)
 
 
+def topic_asked_for(request: bytes) -> str:
+    """Callback topic of a request's value; empty if it says none, or is no request."""
+    try:
+        return str(Future.FromString(request).callBackTopic)
+    except DecodeError:
+        return ""
+
+
 def _by_due(by_key: dict[bytes, list[Row]]) -> RowsByDue:
     rows_by_due: RowsByDue = {}
     for key, rows in by_key.items():

@@ -30,8 +30,20 @@ TIMER_ERROR_MESSAGE = "timer-error-message"
 TIMER_SOURCE = "timer-source"
 """On a dead letter: where the request was read, ``<topic>/<partition>/<offset>``."""
 
+DEPTH = "callback-depth"
+"""On a request that a timer made and that makes another: how many set each other before it, in ASCII digits. Not
+`timer-*`: it must come through. A producer's own is believed, since it only brings the limit nearer."""
+
+MAX_DEPTH_DIGITS = 9
+
 TOKEN = "callback-token"
 """A cancellation token, put on a request by our client and read by the receiver. Not `timer-*`: those do not travel."""
+
+
+def depth(headers: Sequence[Header]) -> int:
+    """How many timers set each other before this request; 0 if it says nothing that can be read."""
+    text = next((value for name, value in reversed(headers) if name == DEPTH), None)
+    return int(text) if text is not None and text.isdigit() and len(text) <= MAX_DEPTH_DIGITS else 0
 
 
 def without_ours(headers: Sequence[Header]) -> list[Header]:

@@ -28,6 +28,7 @@ from timers.settings import Settings
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
+from timers.wire.future import InvalidRequestError
 from timers.worker.batches import Batches, size_alone
 from timers.worker.kafka import max_message_bytes
 from timers.worker.meter import Meter
@@ -156,6 +157,8 @@ class KafkaOutbox:
         if isinstance(partitions, Trouble):
             self._move(rows, due_s, partitions)
             return
+        if topic == self._settings.request_topic:
+            rows = self._that_may_set(due_s, rows)
         tail: list[h.Header] = [(h.TIMER_DUE, b"%d" % due_s), (h.TIMER_FIRED, b"%d" % self._tick.append_ms)]
         if topic in self._targets.max_message_bytes:
             rows = self._that_fit(topic, due_s, rows, tail)
@@ -183,6 +186,23 @@ class KafkaOutbox:
             return self._targets.route(topic, retried=retried)
         except KafkaException as error:
             raise Lost(f"the brokers do not say whether topic {topic!r} exists: {error.args[0]}") from None
+
+    def _that_may_set(self, due_s: int, rows: Sequence[Row]) -> list[Row]:
+        """Rows that may set the timers they ask for, as they go out; the others are moved."""
+        allowed = []
+        for row in rows:
+            request = self._next_request(row, due_s)
+            if isinstance(request, Trouble):
+                self._move([row], due_s, request)
+            else:
+                allowed.append(request)
+        return allowed
+
+    def _next_request(self, row: Row, due_s: int) -> Row | Trouble:
+        try:
+            return self._targets.rules.next_request(row, due_s)
+        except InvalidRequestError as error:
+            return Trouble(error.code, str(error), None)
 
     def _that_fit(self, topic: str, due_s: int, rows: Sequence[Row], tail: list[h.Header]) -> list[Row]:
         """Rows that a topic with a known limit takes; the others are moved."""
@@ -252,20 +272,21 @@ class KafkaOutbox:
 
     def _fire_again(self, row: Row, origin: Origin) -> None:
         """Send a timer that was moved, or move it again, or give it up."""
-        _, topic, key, value, headers, _ = row
-        route = self._targets.usable.get(topic) or self._route(topic, retried=True)
+        topic = row[1]
         ours: list[h.Header] = [
             (h.TIMER_ID, origin.timer_id.encode()),
             (h.TIMER_DUE, b"%d" % origin.due_s),
             (h.TIMER_FIRED, b"%d" % self._tick.append_ms),
         ]
-        trouble = route if isinstance(route, Trouble) else self._too_large(topic, row, ours)
-        if trouble is None:
-            assert isinstance(route, int)
-            partition = partitions_of([key.encode()], route)[0]
+        outgoing = self._outgoing(row, origin, ours)
+        if not isinstance(outgoing, Trouble):
+            (_, _, key, value, headers, _), partitions = outgoing
+            partition = partitions_of([key.encode()], partitions)[0]
             self._batches.add(topic, partition, key.encode(), value, [*(headers or ()), *ours], self._now_ms())
             self._meter.tally.sending.fire_again(origin.due_s)
-        elif trouble.spared_s is None:
+            return
+        trouble = outgoing
+        if trouble.spared_s is None:
             self._given_up.append(GivenUp(row, origin, trouble.code, trouble.reason))
         elif origin.attempt >= self._settings.retry_attempts:
             reason = f"{trouble.reason} ({origin.attempt} tries)"
@@ -273,6 +294,17 @@ class KafkaOutbox:
         else:
             again_s = self._again_s(origin.attempt, trouble)
             self._put_off_or_give_up(row, origin._replace(attempt=origin.attempt + 1), again_s, trouble)
+
+    def _outgoing(self, row: Row, origin: Origin, ours: list[h.Header]) -> tuple[Row, int] | Trouble:
+        """What a timer that was moved is sent as, and the number of its topic's partitions; or why it is not."""
+        topic = row[1]
+        route = self._targets.usable.get(topic) or self._route(topic, retried=True)
+        if isinstance(route, Trouble):
+            return route
+        sent = self._next_request(row, origin.due_s) if topic == self._settings.request_topic else row
+        if isinstance(sent, Trouble):
+            return sent
+        return self._too_large(topic, sent, ours) or (sent, route)
 
     def _add_given_up(self) -> None:
         """Dead-letter timers whose requests were fine when they were accepted, as they were sent.

@@ -29,6 +29,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from timers.callbacks import CallbackRules
 from timers.settings import Settings
 from timers.worker.kafka import librdkafka
 from timers.worker.quarantine import Quarantine, Trouble
@@ -61,13 +62,14 @@ class Targets:
             only this.
         max_message_bytes: topics that have refused a batch, each with its limit.
         quarantine: topics that fail.
+        rules: which may be targets at all.
     """
 
     def __init__(self, settings: Settings, partitions: Mapping[str, int]) -> None:
         self._settings = settings
         self._admin = AdminClient(librdkafka(settings))
         self._lock = threading.Lock()
-        self._own = frozenset(partitions)
+        self.rules = CallbackRules(settings)
         self._known: dict[str, int] = dict(partitions)
         self._leaderless: frozenset[str] = frozenset()
         self._unknown: dict[str, float] = {}
@@ -77,12 +79,6 @@ class Targets:
         self.usable: dict[str, int] = {}
         self.max_message_bytes: dict[str, int] = {}
         self.quarantine = Quarantine()
-
-    def denied(self, topic: str) -> str | None:
-        """Why a callback may never go to ``topic``: the engine's own topics, and Kafka's."""
-        if topic in self._own or topic.startswith("__"):
-            return f"callBackTopic {topic!r} is internal: callbacks may not go there"
-        return None
 
     def route(self, topic: str, *, retried: bool) -> int | Trouble:
         """Number of partitions of ``topic``, created first if the settings say so; or why nothing can be sent there.
@@ -94,7 +90,7 @@ class Targets:
         Raises:
             KafkaException: the brokers do not answer.
         """
-        denied = self.denied(topic)
+        denied = self.rules.denied(topic)
         if denied:
             return Trouble("topic-denied", denied, None)
         trouble = self.quarantine.trouble(topic, retried=retried)

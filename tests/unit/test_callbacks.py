@@ -1,0 +1,117 @@
+"""Where callbacks may go, and when a timer may set another."""
+
+from __future__ import annotations
+
+import pytest
+
+from timers.callbacks import CallbackRules
+from timers.core.timer import Origin, Row
+from timers.settings import Settings
+from timers.wire import future
+from timers.wire.future import InvalidRequestError
+from timers.wire.headers import Header
+
+OWN = ["timer-request", "oscillator", "timer-dead-letter", "timers-progress", "timers-timer-retry"]
+DUE_S = 1_000
+
+
+def rules(allow: str = "", deny: str = "", **more: str) -> CallbackRules:
+    environ = {"TIMERS_BROKERS": "a:1", "TIMERS_CALLBACK_ALLOW": allow, "TIMERS_CALLBACK_DENY": deny, **more}
+    return CallbackRules(Settings.load(environ))
+
+
+@pytest.mark.parametrize(
+    ("allow", "deny", "free", "shut"),
+    [
+        ("", "", ["orders", "a.b_c-d", "_one", "timer-request-2"], ["__consumer_offsets", "__x", *OWN]),
+        ("orders", "", ["orders"], ["orders-1", "my-orders", "ORDERS", *OWN]),
+        ("orders-*,b", "", ["orders-", "orders-1", "b"], ["orders", "bb", *OWN]),
+        ("a.b", "", ["a.b"], ["axb"]),
+        ("*.eu.*", "", ["x.eu.y", ".eu."], ["eu", "xxeuxyx"]),
+        ("*", "", ["orders"], ["__x", *OWN]),
+        ("", "orders", ["orders-1"], ["orders", *OWN]),
+        ("", "*", [], ["orders", "__x", *OWN]),
+        ("orders-*", "orders-old*", ["orders-new"], ["orders-old", "orders-old-1"]),
+        ("*,timer-request", "", ["orders", "timer-request"], OWN[1:]),
+        ("timer-request", "", ["timer-request"], ["orders", *OWN[1:]]),
+        ("timer-*", "", ["timer-x"], OWN),
+        ("*,timer-request", "timer-*", ["orders"], OWN),
+        ("__audit-*,__all", "", ["__audit-1", "__all"], ["__consumer_offsets", "__al", "orders"]),
+        ("_*", "", ["_x"], ["__x"]),
+    ],
+)
+def test_lists_say_where_callbacks_may_go(allow: str, deny: str, free: list[str], shut: list[str]) -> None:
+    judge = rules(allow, deny)
+    assert [topic for topic in free if judge.denied(topic)] == []
+    assert [topic for topic in shut if not judge.denied(topic)] == []
+
+
+def test_each_denial_says_why() -> None:
+    assert rules(deny="or*").denied("orders") == "callBackTopic 'orders' is denied by 'or*' of TIMERS_CALLBACK_DENY"
+    assert rules(allow="b").denied("orders") == "callBackTopic 'orders' is not among those of TIMERS_CALLBACK_ALLOW"
+    assert rules().denied("__x") == "callBackTopic '__x' is internal: callbacks may not go there"
+
+
+def test_the_engines_topics_follow_their_settings() -> None:
+    judge = rules(TIMERS_APP_ID="mine", TIMERS_REQUEST_TOPIC="wishes")
+    assert judge.denied("mine-progress") and judge.denied("mine-timer-retry") and judge.denied("wishes")
+    assert judge.denied("timers-progress") is None and judge.denied("timer-request") is None
+
+
+def following(key: str = "1001", value: bytes = b"", headers: list[Header] | None = None, depth: int = 3) -> Row:
+    """What a timer due at :data:`DUE_S` goes out as, whose callback is a request."""
+    origin = Origin("timer-request/0/1", DUE_S, 2)
+    row: Row = (7, "timer-request", key, value, headers, origin)
+    judge = rules("*,timer-request", TIMERS_MAX_DEPTH=str(depth))
+    after = judge.next_request(row, DUE_S)
+    assert (*after[:4], after[5]) == (*row[:4], row[5])
+    return after
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("1000", "due at 1000, which does not lie ahead of 1000"),
+        ("7", "due at 7"),
+        ("", "the callback is itself a request, but its key '' is not an epoch second"),
+        ("tomorrow", "its key 'tomorrow'"),
+        ("-1", "negative"),
+        ("1700000000000", "in seconds it is 1700000000"),
+        ("１００１", "ASCII"),
+    ],
+)
+def test_a_timer_sets_another_only_ahead_of_itself(key: str, said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=said) as error:
+        following(key)
+    assert error.value.code == "topic-denied"
+    assert following("1001") and following("99999999999")
+
+
+@pytest.mark.parametrize(
+    ("headers", "count"),
+    [
+        (None, b"1"),
+        ([("callback-depth", b"2")], b"3"),
+        ([("callback-depth", b"9"), ("callback-depth", b"1")], b"2"),
+        ([("callback-depth", b"2"), ("callback-depth", None)], b"1"),
+        ([("callback-depth", b"-3")], b"1"),
+        ([("callback-depth", b"1" * 10)], b"1"),
+        ([("callback-depth", "３".encode())], b"1"),
+        ([("Callback-Depth", b"3")], b"1"),
+    ],
+)
+def test_a_request_that_makes_another_counts_how_deep_it_is(headers: list[Header] | None, count: bytes) -> None:
+    travelling: list[Header] = [("a", b"1"), ("a", None)]
+    kept = [*travelling, *((name, value) for name, value in headers or () if name != "callback-depth")]
+    asks_again = future.encode("timer-request", "1002", b"")
+    assert following("1001", asks_again, [*travelling, *(headers or ())])[4] == [*kept, ("callback-depth", count)]
+    # Whoever receives the last one need not know, and cannot copy it.
+    for last in (future.encode("orders", "k", b""), b"", b"\xff\xff"):
+        assert following("1001", last, [*travelling, *(headers or ())])[4] == kept
+
+
+def test_a_chain_is_limited() -> None:
+    for depth in (b"3", b"4", b"999999999"):
+        with pytest.raises(InvalidRequestError, match="timers have set each other, and TIMERS_MAX_DEPTH=3 allows"):
+            following(headers=[("callback-depth", depth)])
+    assert following(headers=[("callback-depth", b"3")], depth=4)

@@ -27,7 +27,10 @@ run: $(VENV)/.run ## Start broker and worker, schedule timers and show each fire
 	@$(BIN)/timers run
 
 test: $(VENV)/.dev check ## All tests; starts what they need
-	@$(BIN)/python -m pytest -m broker
+	@$(BIN)/python -m pytest -m "broker and not long"
+
+test-all: test chaos ## make test, the tests that wait for minutes, and a long round of chaos
+	@$(BIN)/python -m pytest -m long
 
 check: $(VENV)/.dev lint ## What needs no broker: lint, types, import rules, unit, property and simulation tests
 	@$(BIN)/python -m pytest -m "not broker"
@@ -73,4 +76,4 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
-.PHONY: help setup run test check chaos fuzz lint format protos bench lock clean
+.PHONY: help setup run test test-all check chaos fuzz lint format protos bench lock clean

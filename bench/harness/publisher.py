@@ -46,7 +46,7 @@ class Publication:
     delays_s: Sequence[int] = (0,)
     """timer ``i`` by entry ``i`` modulo their number; ..."""
     gather_s: int = 1
-    """... and then, but for every fourth timer, at the next multiple of this after ``first_due_s``: bursts."""
+    """... and then, but for every eighth timer, at the next multiple of this after ``first_due_s``: bursts."""
     first: int = 0
     """Timers before this one were published by another publication of the same workload."""
 
@@ -67,7 +67,7 @@ def dues(publication: Publication) -> NDArray[np.int64]:
         return publication.first_due_s + numbers % publication.spread_s
     after_s = numbers * publication.pace_s // publication.timers + np.resize(publication.delays_s, len(numbers))
     gathered = -(-after_s // publication.gather_s) * publication.gather_s
-    return publication.first_due_s + np.where(numbers % 4 > 0, gathered, after_s)
+    return publication.first_due_s + np.where(numbers % 8 > 0, gathered, after_s)
 
 
 def _template(publication: Publication) -> tuple[bytes, bytes, bytes]:

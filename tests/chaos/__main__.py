@@ -34,7 +34,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if options.seed is None:
         options.seed = random.randrange(1_000_000)
     try:
-        plan.make(options.seed, options.workers, options.kinds)
+        plan.make(options.seed, options.workers, options.timers, options.kinds)
     except ValueError as error:
         parser.error(str(error))
     return options
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep = True
     try:
         for index in range(options.rounds):
-            chosen = plan.make(options.seed + index, options.workers, options.kinds)
+            chosen = plan.make(options.seed + index, options.workers, options.timers, options.kinds)
             say.line(f"round {index + 1} of {options.rounds}, {options.timers:,} timers, {options.workers} workers")
             for line in plan.describe(chosen):
                 say.line(f"  {line}")

@@ -80,10 +80,9 @@ def pause(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]
         yield POLL_S
         waited_s += POLL_S
     note = _judge_zombie(world, victim)
-    victim.paused = False
     if not victim.worker.running:
-        yield 1.0
-        victim.start(fault.clock_s)
+        victim.start(fault.clock_s)  # as a supervisor would
+    victim.paused = False
     return Strike(strike.kind, strike.victim, strike.at_ms, strike.over_ms, strike.held, note)
 
 
@@ -101,11 +100,11 @@ def add(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) 
     """The newcomer itself hurts nobody; the rebalance does that it causes when it joins, some seconds later."""
     member = world.add(fault.clock_s)
     waited_s = 0.0
-    while not world.rebalancing and member.name not in held and waited_s < TAKEOVER_S:
+    while member.name not in held and waited_s < TAKEOVER_S:
         yield POLL_S / 10
         waited_s += POLL_S / 10
-        held = {**held, **world.held()}
-    return _strike(world, fault, held)
+        held = world.held()
+    return _strike(world, fault, held)  # partitions have just been dealt, machines are being opened
 
 
 def remove(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
@@ -127,8 +126,7 @@ def broker(world: World, fault: Fault, victim: Member, held: dict[str, list[int]
     world.broker_up = False
     world.broker.kill()
     yield fault.away_s
-    world.broker.start()
-    world.broker_up = True
+    world.restart_broker()
     return _over(strike)
 
 

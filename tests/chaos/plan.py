@@ -29,14 +29,28 @@ CLOCKS_S = (0.0, 0.0, 3.0, -2.5, 7_200.0, -10_800.0)
 GATHER_S = 5
 """Most timers are due in bursts this far apart: a fault that strikes just after one hits work in flight."""
 
-FAULT_EVERY_S = 10
-"""Faults are this far apart, give or take a burst: about what a rebalance and a recovery need."""
+STRIKE_MS = (8, 15)
+"""How far into a burst's second a fault strikes at the earliest, before the first chunk is out, and at the latest,
+..."""
+FIRED_PER_MS = 500
+"""... which is later for large bursts: they go on for a millisecond for each so many timers."""
 
-MAX_DELAY_S = 12
-"""Timers are published up to this long before they are due, some in the second in which they are."""
 
-TAIL_S = 8
-"""The storm goes on this long after the last fault began."""
+@dataclass(frozen=True)
+class Pace:
+    """How long a round takes."""
+
+    fault_every_s: int
+    """Faults are this far apart, give or take a burst."""
+    tail_s: int
+    """The storm goes on this long after the last fault began."""
+    max_delay_s: int
+    """Timers are published up to this long before they are due, some in the second in which they are."""
+
+
+LONG = Pace(fault_every_s=10, tail_s=8, max_delay_s=12)
+"""Time for a rebalance and a recovery between two faults."""
+SHORT = Pace(fault_every_s=5, tail_s=3, max_delay_s=4)
 
 
 @dataclass(frozen=True)
@@ -70,8 +84,8 @@ class Plan:
     faults: tuple[Fault, ...]
 
 
-def make(seed: int, workers: int, kinds: Sequence[str] = KINDS) -> Plan:
-    """The plan of one round: each of ``kinds`` once, in random order.
+def make(seed: int, workers: int, timers: int, kinds: Sequence[str] = KINDS, pace: Pace = LONG) -> Plan:
+    """The plan of one round of ``timers`` timers: each of ``kinds`` once, in random order.
 
     Raises:
         ValueError: too few workers: at least two must be left when some have gone for good.
@@ -81,22 +95,25 @@ def make(seed: int, workers: int, kinds: Sequence[str] = KINDS) -> Plan:
         raise ValueError(f"{workers} workers are too few: {leaving} of them leave, and at least 2 must be left")
     random = Random(seed)
     order = random.sample(list(kinds), len(kinds))
+    latest_ms = STRIKE_MS[1] + timers * GATHER_S // (len(kinds) * pace.fault_every_s * FIRED_PER_MS)
     faults = []
     for index, kind in enumerate(order):
-        burst = (index + 1) * FAULT_EVERY_S // GATHER_S + (random.random() < 0.3 if index else 0)
+        burst = (index + 1) * pace.fault_every_s // GATHER_S
+        if pace.fault_every_s > GATHER_S and random.random() < 0.3:
+            burst += 1
         faults.append(
             Fault(
                 kind=kind,
                 at_s=burst * GATHER_S,
-                phase_ms=random.randint(15, 150),
+                phase_ms=random.randint(STRIKE_MS[0], latest_ms),
                 victim=random.randrange(60),
                 away_s=round(random.uniform(0.5, 4.0), 1),
                 clock_s=random.choice(CLOCKS_S),
             )
         )
     clocks = (0.0, *(random.choice(CLOCKS_S) for _ in range(workers - 1)))
-    delays = tuple(random.choice((0, 1, 2, random.randint(1, MAX_DELAY_S))) for _ in range(97))
-    return Plan(seed, faults[-1].at_s + TAIL_S, clocks, delays, tuple(faults))
+    delays = tuple(random.choice((0, 1, 2, random.randint(1, pace.max_delay_s))) for _ in range(97))
+    return Plan(seed, faults[-1].at_s + pace.tail_s, clocks, delays, tuple(faults))
 
 
 def describe(plan: Plan) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.harness.checker import Read, read
@@ -123,8 +123,10 @@ class Round:
                         fault = planned.pop(0)
                         course = self._aim(fault)
                         if course is None:
-                            later = Fault(**{**vars(fault), "at_s": fault.at_s + GATHER_S})
-                            planned.insert(0, later)
+                            self._say.line(
+                                f"    {fault.at_s:3} s: {fault.kind} waits: fewer than 2 workers have partitions"
+                            )
+                            planned.insert(0, replace(fault, at_s=fault.at_s + GATHER_S))
                         else:
                             courses.append((self._moment(fault), course, fault))
                     courses = [entry for old in courses for entry in self._advance(*old)]

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka import ConsumerGroupState, KafkaException
-from confluent_kafka.admin import ConsumerGroupDescription
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from bench.harness.cluster import Cluster
+from tests.harness.records import CLIENT
 from tests.harness.system import System
 from tests.harness.worker import Worker
 from timers.broker import EmbeddedBroker
@@ -59,6 +60,7 @@ class World:
     members: list[Member] = field(default_factory=list)
     broker_up: bool = True
     failures: list[str] = field(default_factory=list)
+    _asker: AdminClient | None = None
 
     def add(self, clock_s: float) -> Member:
         """Start one more worker."""
@@ -72,16 +74,20 @@ class World:
         if not self.broker_up:
             return None
         group = self.system.app_id
+        if self._asker is None:
+            self._asker = AdminClient({**CLIENT, "bootstrap.servers": self.system.address})
         try:
-            return self.system.admin.describe_consumer_groups([group], request_timeout=ASK_S)[group].result(2 * ASK_S)
+            return self._asker.describe_consumer_groups([group], request_timeout=ASK_S)[group].result(2 * ASK_S)
         except KafkaException:
+            # librdkafka does not find a group's coordinator again that went away: every later question times out too.
+            self._asker = None
             return None
 
-    @property
-    def rebalancing(self) -> bool:
-        """Whether the group is dealing partitions anew at this moment."""
-        told = self._group()
-        return told is not None and told.state != ConsumerGroupState.STABLE
+    def restart_broker(self) -> None:
+        """Start the broker that was killed."""
+        self.broker.start()
+        self.broker_up = True
+        self._asker = None
 
     def held(self) -> dict[str, list[int]]:
         """Request partitions of each running worker, as the group says; empty while it rebalances."""

@@ -8,13 +8,13 @@ from tests.chaos import plan
 
 
 def test_one_seed_is_one_plan_and_another_seed_another() -> None:
-    assert plan.make(7, 4) == plan.make(7, 4)
-    assert plan.make(7, 4) != plan.make(8, 4)
+    assert plan.make(7, 4, 1000) == plan.make(7, 4, 1000)
+    assert plan.make(7, 4, 1000) != plan.make(8, 4, 1000)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_kind_of_fault_has_its_turn_at_a_burst_while_the_storm_goes_on(seed: int) -> None:
-    made = plan.make(seed, 4)
+    made = plan.make(seed, 4, 1_000_000)
     assert sorted(fault.kind for fault in made.faults) == sorted(plan.KINDS)
     moments = [fault.at_s for fault in made.faults]
     assert moments == sorted(set(moments))
@@ -25,5 +25,5 @@ def test_each_kind_of_fault_has_its_turn_at_a_burst_while_the_storm_goes_on(seed
 
 def test_at_least_two_workers_are_left() -> None:
     with pytest.raises(ValueError, match="3 workers are too few"):
-        plan.make(7, 3)
-    assert plan.make(7, 3, (plan.KILL, plan.PAUSE))
+        plan.make(7, 3, 1000)
+    assert plan.make(7, 3, 1000, (plan.KILL, plan.PAUSE))

@@ -1,0 +1,52 @@
+"""Workers whose clocks are hours off, or are set: the brokers' time is what counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.patience import due_in
+from tests.harness.records import Record
+from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
+
+pytestmark = pytest.mark.broker
+
+HOUR_S = 3600
+
+
+def clock(offset_s: float) -> dict[str, str]:
+    return {"TIMERS_CLOCK_OFFSET": str(offset_s)}
+
+
+def assert_by_the_brokers_time(record: Record) -> None:
+    """The tick that fired it came after its second began, and before it was appended."""
+    assert record.due_s * 1000 <= int(record.text("timer-fired")) <= record.append_ms
+
+
+def test_hours_apart_nothing_fires_early_and_ticks_go_on_whoever_dies(system: System) -> None:
+    """One is right; the other is five hours ahead, and then set back to five hours behind."""
+    target = system.target(partitions=2)
+    right = system.worker().start().ready()
+    wrong = system.worker().start(**clock(5 * HOUR_S)).ready()
+    assert "this worker's clock is off by +18000.000 s" in wrong.log
+    requests = timers(target, 10_000, due_in(3), 20)
+    for index, request in enumerate(requests):
+        request.partition = index // 20 % PARTITIONS
+    system.send(*requests)
+    far = system.send(*timers(system.target(), 100, due_in(2 * HOUR_S), 1))
+    reader = system.reader(target)
+    reader.take(1_000)
+    right.kill()
+    reader.take(4_000)  # by the ticks of one that is five hours ahead
+    right.start()
+    right.ready()
+    wrong.kill()
+    reader.take(1_000)
+    wrong.start(**clock(-5 * HOUR_S)).ready()
+    right.kill()
+    fired = system.fired(requests)  # the last of them by those of one that is five hours behind
+    assert len(fired) == 10_000
+    for record in fired.values():
+        assert_by_the_brokers_time(record)
+    session_ms = system.settings.session_timeout_s * 1000
+    assert all(record.lag_ms < session_ms + 2 * MAX_LAG_MS for record in fired.values())
+    assert system.reader(far[0].target).rest() == [], "due in two hours, and a clock was five ahead"

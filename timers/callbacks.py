@@ -16,8 +16,9 @@ INTERNAL = "__"
 class CallbackRules:
     """``TIMERS_CALLBACK_ALLOW`` and ``TIMERS_CALLBACK_DENY``, and what holds whatever they say.
 
+    * Canary timers call back, whatever is said: they are the engine's own, and another worker may have sent them.
     * A denied topic is denied, also if it is allowed too.
-    * The engine's own topics are never targets, but for the request topic: where that is allowed by its full name, a
+    * The engine's other topics are never targets, but for the request topic: where that is allowed by its full name, a
       timer may set another timer.
     * A topic that begins with ``__`` is a target only where a pattern that begins so allows it.
     * Any other is a target if a pattern allows it, or if no list of allowed ones is given.
@@ -25,6 +26,7 @@ class CallbackRules:
 
     def __init__(self, settings: Settings) -> None:
         self._request_topic = settings.request_topic
+        self._canary_topic = settings.canary_topic
         self._max_depth = settings.max_depth
         self._own = frozenset(settings.own_topics)
         self._allow = _patterns(settings.callback_allow)
@@ -32,6 +34,8 @@ class CallbackRules:
 
     def denied(self, topic: str) -> str | None:
         """Why a callback may not go to ``topic``, in one sentence; None if it may."""
+        if topic == self._canary_topic:
+            return None
         for text, pattern in self._deny.items():
             if pattern.fullmatch(topic):
                 return f"callBackTopic {topic!r} is denied by {text!r} of TIMERS_CALLBACK_DENY"

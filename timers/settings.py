@@ -271,6 +271,15 @@ class Settings:
         default="",
         unit="topic/partition,...",
     )
+    canary_interval_s: int = _setting(
+        "TIMERS_CANARY_INTERVAL_S",
+        variables.whole(0, 3600, 30),
+        "How often each request partition is tried end to end: its worker asks for a timer as anybody does, and "
+        "measures when the callback comes (timers_canary_lag_seconds, timers_canary_age_seconds). Each costs what a "
+        "timer costs, its request is kept like any, and they are counted among the others. 0: never.",
+        default=0,
+        unit="s",
+    )
     log_format: str = _setting(
         "TIMERS_LOG_FORMAT",
         variables.one_of("console", "json"),
@@ -294,6 +303,11 @@ class Settings:
     def retry_topic(self) -> str:
         """Internal topic of this app's retries."""
         return topics.retry(self.app_id)
+
+    @property
+    def canary_topic(self) -> str:
+        """Where this app's canary timers call back."""
+        return topics.canary(self.app_id)
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -343,6 +357,7 @@ class Settings:
             ("TIMERS_DEAD_LETTER_TOPIC", self.dead_letter_topic),
             ("the progress topic of TIMERS_APP_ID", self.progress_topic),
             ("the retry topic of TIMERS_APP_ID", self.retry_topic),
+            ("the canary topic of TIMERS_APP_ID", self.canary_topic),
         ):
             if topic in own:
                 raise SettingsError(f"{env}={topic!r} is also the topic of {own[topic]}: give each its own name")

@@ -30,7 +30,7 @@ def rules(allow: str = "", deny: str = "", **more: str) -> CallbackRules:
         ("*.eu.*", "", ["x.eu.y", ".eu."], ["eu", "xxeuxyx"]),
         ("*", "", ["orders"], ["__x", *OWN]),
         ("", "orders", ["orders-1"], ["orders", *OWN]),
-        ("", "*", [], ["orders", "__x", *OWN]),
+        ("", "*", ["timers-canary"], ["orders", "__x", *OWN]),
         ("orders-*", "orders-old*", ["orders-new"], ["orders-old", "orders-old-1"]),
         ("*,timer-request", "", ["orders", "timer-request"], OWN[1:]),
         ("timer-request", "", ["timer-request"], ["orders", *OWN[1:]]),

@@ -66,6 +66,7 @@ WRONG = [
     ("TIMERS_CATCH_UP_PER_S", "-1", "between 0"),
     ("TIMERS_RETRY_ATTEMPTS", "0", "between 1 and 1000"),
     ("TIMERS_ACCEPT_LOSS", "timer-request 0", "topic/partition"),
+    ("TIMERS_CANARY_INTERVAL_S", "-1", "between 0 and 3600"),
     ("TIMERS_LOG_FORMAT", "xml", "console, json"),
     ("TIMERS_CLOCK_OFFSET", "soon", "a number of seconds"),
     ("TIMERS_CLOCK_OFFSET", "nan", "a number of seconds"),

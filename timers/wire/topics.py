@@ -25,6 +25,11 @@ def retry(app_id: str) -> str:
     return f"{app_id}-timer-retry"
 
 
+def canary(app_id: str) -> str:
+    """Where the canary timers of this app's workers call back."""
+    return f"{app_id}-canary"
+
+
 def transactional_id(app_id: str, topic: str, partition: int) -> str:
     """Transactional id of one machine. It is what fences a former owner, so it must never be set by hand."""
     return f"{app_id}-{topic}-{partition}"

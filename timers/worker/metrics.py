@@ -8,11 +8,13 @@ Label values are bounded: partitions that this worker has owned, codes and ways 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -25,6 +27,7 @@ from timers.worker import health
 from timers.worker.opening import store_path
 
 if TYPE_CHECKING:
+    from timers.worker.canary import Sight
     from timers.worker.meter import Meter
     from timers.worker.progress_log import Machine
     from timers.worker.runner import Runner
@@ -143,6 +146,21 @@ def _directory_bytes(path: Path) -> int:
     return total
 
 
+def _data_disk(app: TimersApp, value: Callable[[Any], int]) -> Samples:
+    """``value`` of the usage of the file system that holds the stores."""
+    try:
+        return [((), value(shutil.disk_usage(app.settings.data_dir)))]
+    except OSError:  # not made yet, or the disk is gone
+        return []
+
+
+def _topic_partitions(app: TimersApp) -> Samples:
+    known = app.pool.partitions
+    return [
+        ((topic,), known[topic]) for topic in (app.settings.request_topic, app.settings.retry_topic) if topic in known
+    ]
+
+
 def _watermarks(app: TimersApp, value: Callable[[int, int], int]) -> Samples:
     """``value`` of (high watermark, last stable offset) of each owned partition."""
     for (topic, partition), (high, stable) in app.watermarks().items():
@@ -154,6 +172,15 @@ def _unread(app: TimersApp) -> Samples:
         runner = app.pool.runners.get(machine)
         if runner is not None:
             yield (machine[0], str(machine[1])), max(0, high - runner.machine.progress.next_offset)
+
+
+def _canary(app: TimersApp, value: Callable[[Sight], float | None]) -> Samples:
+    if app.canary is None:
+        return
+    for partition, sight in app.canary.sights.items():
+        seen = value(sight)
+        if seen is not None:
+            yield (app.settings.request_topic, str(partition)), seen
 
 
 # ---- the worker -----------------------------------------------------------------------------------------------------
@@ -264,6 +291,20 @@ METRICS = (
         _store_bytes,
     ),
     Entry(
+        "timers_data_disk_free_bytes",
+        GAUGE,
+        (),
+        "Free on the file system of TIMERS_DATA_DIR. A full one ends the worker; nothing is lost by it.",
+        lambda app: _data_disk(app, lambda usage: usage.free),
+    ),
+    Entry(
+        "timers_data_disk_size_bytes",
+        GAUGE,
+        (),
+        "Size of that file system.",
+        lambda app: _data_disk(app, lambda usage: usage.total),
+    ),
+    Entry(
         "timers_recovering",
         GAUGE,
         PARTITION,
@@ -313,6 +354,20 @@ METRICS = (
         lambda app: [((), len(app.pool.runners))],
     ),
     Entry(
+        "timers_partitions_stopped",
+        GAUGE,
+        (),
+        "Of the partitions assigned to this worker, those that must not run because their log lost records.",
+        lambda app: [((), len(app.pool.stopped))],
+    ),
+    Entry(
+        "timers_topic_partitions",
+        GAUGE,
+        ("topic",),
+        "Partitions that the request and the retry topic have: what all workers together should own.",
+        _topic_partitions,
+    ),
+    Entry(
         "timers_ready",
         GAUGE,
         (),
@@ -353,6 +408,27 @@ METRICS = (
         (),
         "Callback topics that are spared because they failed; their timers go through the retry topic.",
         lambda app: [((), app.pool.quarantined_targets)],
+    ),
+    Entry(
+        "timers_canary_lag_seconds",
+        GAUGE,
+        PARTITION,
+        "How late the last canary timer of the partition came to its receiver, by the brokers' clock.",
+        lambda app: _canary(app, lambda sight: sight.lag_s),
+    ),
+    Entry(
+        "timers_canary_age_seconds",
+        GAUGE,
+        PARTITION,
+        "Seconds since a canary timer of the partition came back; until the first one, since the worker took it.",
+        lambda app: _canary(app, lambda sight: monotonic() - sight.seen_at),
+    ),
+    Entry(
+        "timers_canary_interval_seconds",
+        GAUGE,
+        (),
+        "TIMERS_CANARY_INTERVAL_S, where it is on.",
+        lambda app: [] if app.canary is None else [((), app.canary.interval_s)],
     ),
     Entry("timers_build_info", GAUGE, ("version",), "Always 1.", lambda app: [((__version__,), 1)]),
 )

@@ -115,6 +115,11 @@ class Pool:
         return self._assigned == self._runners.keys()
 
     @property
+    def partitions(self) -> Mapping[str, int]:
+        """Topic of ours -> how many partitions it has; empty before :meth:`bind`."""
+        return {} if self._bound is None else self._bound.cluster.partitions
+
+    @property
     def held(self) -> bool:
         """Whether a machine waits for the broker's clock to catch up."""
         return any(runner.machine.held for runner in self._runners.values())

@@ -22,6 +22,7 @@ from timers.settings import Settings
 from timers.store.rocks import RocksMemory
 from timers.wire import future
 from timers.worker import agents, logs, topics, web
+from timers.worker.canary import Canary
 from timers.worker.clock import Clock
 from timers.worker.kafka import faust_credentials, hide_logins
 from timers.worker.log_watch import LogWatch
@@ -90,6 +91,7 @@ class TimersApp(faust.App):
         self.ticks: Any = None
         self.tick_reader: TickReader | None = None
         self.log_watch: LogWatch | None = None
+        self.canary: Canary | None = None
         super().__init__(
             settings.app_id,
             broker=[URL(f"kafka://{address}") for address in settings.brokers.split(",")],
@@ -154,6 +156,16 @@ class TimersApp(faust.App):
             loop=self.loop,
             beacon=self.beacon,
         )
+        if self.settings.canary_interval_s:
+            self.canary = Canary(
+                self.settings,
+                cluster.partitions[self.settings.canary_topic],
+                self._publish,
+                self._request_partitions,
+                self.broker_now_s,
+                loop=self.loop,
+                beacon=self.beacon,
+            )
 
     async def on_started(self) -> None:
         """Start time once everything that needs it is there."""
@@ -162,6 +174,8 @@ class TimersApp(faust.App):
         await self.add_runtime_dependency(self.tick_reader)
         await self.add_runtime_dependency(self.metronome)
         await self.add_runtime_dependency(self.log_watch)
+        if self.canary is not None:
+            await self.add_runtime_dependency(self.canary)
 
     async def on_stop(self) -> None:
         """Faust sends no revoked signal when it stops."""
@@ -216,6 +230,12 @@ class TimersApp(faust.App):
         assert isinstance(consumer, BatchConsumer)
         return consumer
 
+    async def _publish(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
+        await self.producer.send_and_wait(topic, key, value, partition, None, None)
+
+    def _request_partitions(self) -> list[int]:
+        return [partition for topic, partition in self.pool.runners if topic == self.settings.request_topic]
+
     def _press(self, machine: Machine, high: bool) -> None:
         self._batch_consumer.press(machine, high)
 
@@ -232,6 +252,8 @@ class TimersApp(faust.App):
             await self.pool.renew(cluster, doubted)
             assert self.tick_reader is not None and self.log_watch is not None
             self.tick_reader.read_from(cluster.partitions.get(self.settings.oscillator_topic, 0))
+            if self.canary is not None:
+                self.canary.read_from(cluster.partitions.get(self.settings.canary_topic, 0))
             await self._batch_consumer.trust(machine for machine in doubted if not self.log_watch.doubts(machine))
         except Exception as error:
             self.end(error)

@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka import TopicPartition
 from mode import Service
 
-from timers import connection
 from timers.core.timer import Tick
 from timers.settings import Settings
+from timers.worker.tailing import TopicTail
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +27,8 @@ LOG_APPEND_TIME = 1
 SILENCE_S = 2.0
 """Without a counted tick for this long, something is wrong: said in the log, and readiness turns red."""
 
-ABSENT_POLL_S = 0.5
 
-
-class TickReader(Service):
+class TickReader(TopicTail):
     """Hands each new tick to ``deliver``, and calls ``silent`` when none comes."""
 
     def __init__(
@@ -42,9 +39,8 @@ class TickReader(Service):
         silent: Callable[[], None],
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self._settings = settings
-        self._partitions = partitions
+        # Ticks are never transactional: somebody's open transaction must not hold time back.
+        super().__init__(settings, settings.oscillator_topic, partitions, "ticks", "read_uncommitted", **kwargs)
         self._deliver = deliver
         self._tell_silent = silent
         self._newest_ms = 0
@@ -56,44 +52,8 @@ class TickReader(Service):
         """Seconds since a tick last moved time."""
         return monotonic() - self._counted_at
 
-    def read_from(self, partitions: int) -> None:
-        """The oscillator topic has so many partitions now."""
-        self._partitions = partitions
-
-    @Service.task
-    async def _read(self) -> None:
-        while not self.should_stop:
-            count = self._partitions
-            if not count:  # the topic is gone, and aiokafka would ask for it without a pause
-                await self.sleep(ABSENT_POLL_S)
-                continue
-            consumer = AIOKafkaConsumer(
-                **connection.aiokafka(self._settings),
-                client_id=f"{self._settings.worker_id}-ticks",
-                group_id=None,
-                enable_auto_commit=False,
-                auto_offset_reset="latest",
-                fetch_max_wait_ms=1000,
-                # Ticks are never transactional: somebody's open transaction must not hold time back.
-                isolation_level="read_uncommitted",
-            )
-            try:
-                await consumer.start()
-                partitions = [TopicPartition(self._settings.oscillator_topic, p) for p in range(count)]
-                consumer.assign(partitions)
-                await consumer.seek_to_end(*partitions)
-                while not self.should_stop and self._partitions == count:
-                    records = await consumer.getmany(timeout_ms=1000)
-                    await self._count(records)
-            except KafkaError as error:
-                logger.warning(
-                    "reading ticks from %s failed (%r); trying again", self._settings.oscillator_topic, error
-                )
-                await self.sleep(0.5)
-            finally:
-                await consumer.stop()
-
-    async def _count(self, records: dict[TopicPartition, list[Any]]) -> None:
+    async def take(self, records: dict[TopicPartition, list[Any]]) -> None:
+        """Count ticks."""
         # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
         times = [batch[-1].timestamp for batch in records.values() if batch[-1].timestamp_type == LOG_APPEND_TIME]
         if not times:

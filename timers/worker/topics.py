@@ -79,17 +79,20 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
         "retention.bytes": UNLIMITED,
         "max.message.bytes": str(max_message_bytes(settings)),
     }
+    passing = {
+        "cleanup.policy": "delete",
+        TIMESTAMP_TYPE: LOG_APPEND_TIME,
+        "retention.ms": "3600000",
+        "segment.ms": "600000",
+    }
+    asks: tuple[Any, ...] = (_READ, _WRITE) if settings.canary_interval_s else (_READ,)
+    canary = [OwnTopic(settings.canary_topic, passing, (_READ, _WRITE))] if settings.canary_interval_s else []
     return [
-        OwnTopic(settings.request_topic, requests, (_READ,), needs_append_time=True, needs_all_records=True),
+        OwnTopic(settings.request_topic, requests, asks, needs_append_time=True, needs_all_records=True),
         OwnTopic(settings.retry_topic, requests, (_READ, _WRITE), needs_append_time=True, needs_all_records=True),
         OwnTopic(
             settings.oscillator_topic,
-            {
-                "cleanup.policy": "delete",
-                TIMESTAMP_TYPE: LOG_APPEND_TIME,
-                "retention.ms": "3600000",
-                "segment.ms": "600000",
-            },
+            passing,
             (_READ, _WRITE),
             needs_append_time=True,
         ),
@@ -109,6 +112,7 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
             },
             (_WRITE,),
         ),
+        *canary,
     ]
 
 

@@ -1,0 +1,60 @@
+"""Canary timers: off unless asked for, back on every partition while all is well, and missing where it is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.patience import DEADLINE_S, wait_until
+from tests.harness.records import Request
+from tests.harness.scrape import Scrape, scrape
+from tests.harness.system import PARTITIONS, System
+
+pytestmark = pytest.mark.broker
+
+HANGS = "1"
+"""The partition whose requests are held back."""
+
+
+def ages(found: Scrape) -> dict[str, float]:
+    """Canary age by partition."""
+    return found.by("timers_canary_age_seconds", "partition")
+
+
+def test_a_canary_comes_back_on_each_partition_and_misses_where_requests_are_held_back(system: System) -> None:
+    worker = system.worker().start(TIMERS_CANARY_INTERVAL_S="1").ready()
+    # What somebody writes there who is no worker is no canary, and no reason to end.
+    wait_until(lambda: "timers_canary_lag_seconds" in scrape(worker.port).names, "the first canary")
+    system.send(*(Request(system.settings.canary_topic, 1, key) for key in (worker.worker_id, "stranger")))
+    publisher = system.publisher().producer
+    for headers in ([], [("timer-id", None)], [("timer-id", b"a/b/c"), ("timer-due", b"x")]):
+        publisher.produce(system.settings.canary_topic, b"", worker.worker_id.encode(), headers=headers)
+    publisher.flush(DEADLINE_S)
+
+    partitions = {str(partition) for partition in range(PARTITIONS)}
+    wait_until(
+        lambda: scrape(worker.port).by("timers_canary_lag_seconds", "partition").keys() == partitions, "all back"
+    )
+    found = scrape(worker.port)
+    assert found.total("timers_canary_interval_seconds") == 1
+    assert all(0 < lag_s < DEADLINE_S for lag_s in found.by("timers_canary_lag_seconds", "partition").values())
+
+    hanging = system.publisher(transactional_id=f"hanging-{system.app_id}").producer
+    hanging.init_transactions(DEADLINE_S)
+    hanging.begin_transaction()
+    hanging.produce(system.request_topic, b"", b"1", partition=int(HANGS))
+    hanging.flush(DEADLINE_S)
+
+    def only_one_misses() -> bool:
+        age_s = ages(scrape(worker.port))
+        missing_s = age_s.pop(HANGS)
+        return missing_s > 8 and missing_s > 2 * max(age_s.values())
+
+    wait_until(only_one_misses, "the others come, this one does not")
+    hanging.abort_transaction(DEADLINE_S)
+    wait_until(lambda: ages(scrape(worker.port))[HANGS] < 5, "it comes back")
+    assert worker.running and "Traceback" not in worker.log
+
+
+def test_none_is_sent_unless_asked_for(running: System) -> None:
+    assert not {name for name in scrape(running.workers[0].port).names if "canary" in name}
+    assert running.settings.canary_topic not in running.admin.list_topics(timeout=DEADLINE_S).topics

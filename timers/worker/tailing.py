@@ -1,0 +1,79 @@
+"""Reading a whole topic from its newest record on, outside the group: every worker sees all, nothing is committed."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+from mode import Service
+
+from timers import connection
+from timers.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+ABSENT_POLL_S = 0.5
+RETRY_S = 0.5
+POLL_MS = 1000
+
+
+class TopicTail(Service):
+    """Hands what arrives on a topic to :meth:`take`.
+
+    Args:
+        settings: of the worker.
+        topic: to read.
+        partitions: that it has.
+        client: what the brokers' logs call this reader, behind the worker's id.
+        isolation_level: of the reader.
+    """
+
+    def __init__(
+        self, settings: Settings, topic: str, partitions: int, client: str, isolation_level: str, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self._settings = settings
+        self._topic = topic
+        self._partitions = partitions
+        self._client = client
+        self._isolation_level = isolation_level
+
+    @abstractmethod
+    async def take(self, records: dict[TopicPartition, list[Any]]) -> None:
+        """Take what a poll brought; nothing, if nothing came."""
+
+    def read_from(self, partitions: int) -> None:
+        """The topic has so many partitions now."""
+        self._partitions = partitions
+
+    @Service.task
+    async def _read(self) -> None:
+        while not self.should_stop:
+            count = self._partitions
+            if not count:  # the topic is gone, and aiokafka would ask for it without a pause
+                await self.sleep(ABSENT_POLL_S)
+                continue
+            consumer = AIOKafkaConsumer(
+                **connection.aiokafka(self._settings),
+                client_id=f"{self._settings.worker_id}-{self._client}",
+                group_id=None,
+                enable_auto_commit=False,
+                auto_offset_reset="latest",
+                fetch_max_wait_ms=POLL_MS,
+                isolation_level=self._isolation_level,
+            )
+            try:
+                await consumer.start()
+                partitions = [TopicPartition(self._topic, partition) for partition in range(count)]
+                consumer.assign(partitions)
+                await consumer.seek_to_end(*partitions)
+                while not self.should_stop and self._partitions == count:
+                    await self.take(await consumer.getmany(timeout_ms=POLL_MS))
+            except KafkaError as error:
+                logger.warning("reading %s failed (%r); trying again", self._topic, error)
+                await self.sleep(RETRY_S)
+            finally:
+                await consumer.stop()

@@ -6,12 +6,10 @@ any one of them it says so at its start.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -23,6 +21,7 @@ from tests.harness.patience import DEADLINE_S, due_in
 from tests.harness.records import Request
 from tests.harness.secure import PLAIN_USER, SecureBroker
 from tests.harness.system import System, soon
+from timers.cli.main import main
 from timers.client import TimersClient
 from timers.errors import AccessError, TimersError
 from timers.settings import Settings
@@ -99,18 +98,18 @@ def as_worker(system: System, **changes: str) -> Settings:
     return Settings.load({name: value for name, value in (system.environment | changes).items() if value})
 
 
-def command(directory: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command of ours."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("TIMERS_")}
-    return subprocess.run(
-        [sys.executable, "-m", "timers.cli.main", *arguments],
-        cwd=directory,
-        env={**clean, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=2 * DEADLINE_S,
-    )
+class Ran(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+def command(console: pytest.CaptureFixture[str], *arguments: str) -> Ran:
+    """Run a command of ours here: what it writes is all there, librdkafka's own too."""
+    console.readouterr()
+    return Ran(main(arguments), *console.readouterr())
 
 
 # ---- what works -----------------------------------------------------------------------------------------------------
@@ -133,7 +132,7 @@ def test_a_worker_with_the_least_acls_runs_fires_gives_up_and_recovers(guarded: 
         unknown.source: "0",
         put_off.source: "1",
     }
-    pending = guarded.send(*(Request(target, due_in(25), f"pending-{i}") for i in range(50)))
+    pending = guarded.send(*(Request(target, due_in(12), f"pending-{i}") for i in range(50)))
     worker.kill()
     after_crash = guarded.send(*soon(target, 50))
     worker.start().ready()
@@ -161,7 +160,12 @@ def test_a_worker_with_the_least_acls_runs_fires_gives_up_and_recovers(guarded: 
     ids=["SASL_SSL SCRAM-SHA-256", "SASL_SSL PLAIN", "SSL with a certificate", "SASL_PLAINTEXT SCRAM-SHA-512"],
 )
 def test_worker_client_and_commands_log_in_and_keep_secrets(
-    broker: SecureBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, changes: dict[str, str]
+    broker: SecureBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    protocol: str,
+    changes: dict[str, str],
 ) -> None:
     system = System(broker.address, tmp_path)
     system.create_own_topics()
@@ -183,33 +187,21 @@ def test_worker_client_and_commands_log_in_and_keep_secrets(
         monkeypatch.setenv(name, value)
     with TimersClient() as client:
         first = client.schedule(target, "by the client", b"", delay=1)
-    asked = command(
-        tmp_path,
-        system.environment,
-        "schedule",
-        "--in",
-        "1s",
-        "--topic",
-        target,
-        "--key",
-        "by a command",
-        "--value",
-        "",
-    )
-    assert asked.returncode == 0, asked.stderr
-    seen = command(tmp_path, system.environment, "watch", target, "--from-beginning", "-n", "2")
-    assert seen.returncode == 0, seen.stderr
-    assert sorted(line.split("key=")[1].split(" due")[0] for line in seen.stdout.splitlines()) == [
+    asked = command(capfd, "schedule", "--in", "1s", "-t", target, "-k", "by a command", "-v", "")
+    assert asked.code == 0, asked.err
+    seen = command(capfd, "watch", target, "--from-beginning", "-n", "2")
+    assert seen.code == 0, seen.err
+    assert sorted(line.split("key=")[1].split(" due")[0] for line in seen.out.splitlines()) == [
         "by a command",
         "by the client",
     ]
-    assert {first, asked.stdout.splitlines()[-1]} == {record.timer_id for record in system.reader(target).take(2)}
-    shown = command(tmp_path, system.environment, "settings", "--json").stdout
+    assert {first, asked.out.splitlines()[-1]} == {record.timer_id for record in system.reader(target).take(2)}
+    shown = command(capfd, "settings", "--json").out
     worker.stop()
     system.close()
     log = worker.log
     assert "SaslHandShakeRequest" in log or "SASL" not in protocol, "a debug log of logins is what this reads"
-    for text in (log, shown, *(each.stdout + each.stderr for each in (asked, seen))):
+    for text in (log, shown, *asked[1:], *seen[1:]):
         assert not [secret for secret in SECRETS if secret in text]
 
 
@@ -255,28 +247,19 @@ def test_without_its_transactional_ids_a_worker_ends_with_a_sentence(guarded: Sy
     assert f"timers: User:{USER} may not write as transactional id '{guarded.app_id}-" in worker.log
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"TIMERS_SASL_PASSWORD": "nope-pa55"}, "refuse the login of TIMERS_SASL_USERNAME='ada'"),
-        ({"TIMERS_SASL_USERNAME": "eve"}, "refuse the login of TIMERS_SASL_USERNAME='eve'"),
-        ({"TIMERS_SSL_CA_FILE": "strange"}, "are not to be trusted"),
-        ({"TIMERS_SSL_CA_FILE": ""}, "are not to be trusted"),
-        ({"TIMERS_BROKERS": "localhost"}, "are not to be trusted"),
-        ({"TIMERS_SECURITY_PROTOCOL": "SSL"}, "refuse the client's certificate"),
-    ],
-    ids=[
-        "wrong password",
-        "unknown user",
-        "unknown authority",
-        "the system's authorities",
-        "other host",
-        "no certificate",
-    ],
-)
-def test_a_refused_login_is_said_at_once_by_worker_client_and_commands(
-    broker: SecureBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], said: str
-) -> None:
+REFUSED = {
+    "wrong password": ({"TIMERS_SASL_PASSWORD": "nope-pa55"}, "refuse the login of TIMERS_SASL_USERNAME='ada'"),
+    "unknown user": ({"TIMERS_SASL_USERNAME": "eve"}, "refuse the login of TIMERS_SASL_USERNAME='eve'"),
+    "unknown authority": ({"TIMERS_SSL_CA_FILE": "strange"}, "are not to be trusted"),
+    "the system's authorities": ({"TIMERS_SSL_CA_FILE": ""}, "are not to be trusted"),
+    "other host": ({"TIMERS_BROKERS": "localhost"}, "are not to be trusted"),
+    "no certificate": ({"TIMERS_SECURITY_PROTOCOL": "SSL"}, "refuse the client's certificate"),
+}
+
+
+def refused_login(broker: SecureBroker, why: str) -> tuple[dict[str, str], str]:
+    """Settings that do not let anybody in, and what is said of them."""
+    changes, said = REFUSED[why]
     environment = login(broker) | changes
     if changes.get("TIMERS_SSL_CA_FILE"):
         environment["TIMERS_SSL_CA_FILE"] = str(broker.certificates.strange_ca)
@@ -288,21 +271,35 @@ def test_a_refused_login_is_said_at_once_by_worker_client_and_commands(
             "TIMERS_BROKERS": broker.address_of("SSL"),
             "TIMERS_SSL_CA_FILE": str(broker.certificates.ca),
         }
-    environment = {name: value for name, value in environment.items() if value}
+    return {name: value for name, value in environment.items() if value}, said
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_refused_login_is_said_at_once_by_the_worker(broker: SecureBroker, why: str) -> None:
+    environment, said = refused_login(broker, why)
     began = time.monotonic()
     with pytest.raises(AccessError, match=said):
         topics.ensure(Settings.load(environment))
+    assert time.monotonic() - began < 60, "it does not wait until its time is over"
+
+
+@pytest.mark.parametrize("why", ["wrong password", "unknown authority", "no certificate"])
+def test_a_refused_login_is_said_at_once_by_client_and_commands(
+    broker: SecureBroker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], why: str
+) -> None:
+    environment, said = refused_login(broker, why)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    began = time.monotonic()
     with TimersClient(timeout_s=300) as client, pytest.raises(AccessError, match=said):
         client.schedule("t", "k", b"", delay=1)
     assert time.monotonic() - began < 60, "it does not wait until its time is over"
     for arguments in (("watch", "t"), ("schedule", "--in", "1s", "-t", "t", "-k", "k", "-v", "")):
-        refused = command(tmp_path, environment, *arguments)
-        assert (refused.returncode, refused.stdout) == (1, "")
-        assert refused.stderr.startswith("timers: ") and said in refused.stderr
-        assert refused.stderr.count("\n") == 1
-        assert "pa55" not in refused.stderr
+        refused = command(capfd, *arguments)
+        assert (refused.code, refused.out) == (1, "")
+        assert refused.err.startswith("timers: ") and said in refused.err
+        assert refused.err.count("\n") == 1
+        assert "pa55" not in refused.err
 
 
 def test_a_worker_whose_login_is_refused_ends_with_a_sentence(guarded: System) -> None:

@@ -309,6 +309,11 @@ class Settings:
         """Where this app's canary timers call back."""
         return topics.canary(self.app_id)
 
+    @property
+    def retried_topic(self) -> str:
+        """Internal topic of this app's marks on dead letters."""
+        return topics.retried(self.app_id)
+
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Read all settings from ``environ`` (the process's own if None).
@@ -358,6 +363,7 @@ class Settings:
             ("the progress topic of TIMERS_APP_ID", self.progress_topic),
             ("the retry topic of TIMERS_APP_ID", self.retry_topic),
             ("the canary topic of TIMERS_APP_ID", self.canary_topic),
+            ("the topic of retried dead letters of TIMERS_APP_ID", self.retried_topic),
         ):
             if topic in own:
                 raise SettingsError(f"{env}={topic!r} is also the topic of {own[topic]}: give each its own name")

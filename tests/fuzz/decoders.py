@@ -71,7 +71,15 @@ def _value(draw: Draw) -> bytes | None:
     return draw.damaged(_future(draw)) if kind == 2 else _future(draw)
 
 
-_NAMES = (headers.TIMER_ID, headers.TIMER_DUE, headers.TIMER_ATTEMPT, headers.TIMER_ERROR, headers.TOKEN, "trace")
+_NAMES = (
+    headers.DEPTH,
+    headers.TIMER_ID,
+    headers.TIMER_DUE,
+    headers.TIMER_ATTEMPT,
+    headers.TIMER_ERROR,
+    headers.TOKEN,
+    "trace",
+)
 
 
 def _header(draw: Draw) -> tuple[str, bytes | None]:
@@ -117,6 +125,8 @@ def _checked(sent: list[Record], decoded: Decoded) -> set[str]:
     answers = [row[0] for _, row in rows] + [rejected.offset for rejected in decoded.rejected]
     assert sorted(answers) == [record.offset for record in sent]
     by_offset = {record.offset: record for record in sent}
+    for record in sent:
+        assert 0 <= headers.depth(record.headers or ()) < 10**headers.MAX_DEPTH_DIGITS
     for rejected in decoded.rejected:
         record = by_offset[rejected.offset]
         assert rejected.code in CODES

@@ -153,6 +153,31 @@ def test_a_dead_letter_is_the_request_and_what_was_wrong(
     ]
 
 
+@given(st.none() | st.binary(), st.none() | st.binary(), HEADERS, TEXT, TEXT, TEXT)
+def test_a_dead_letter_is_read_as_it_was_written(
+    key: bytes | None, value: bytes | None, sent: list[headers.Header], code: str, message: str, source: str
+) -> None:
+    letter = dead_letter.encode(Rejected(3, code, message, key, value, sent), source, max_bytes=10**6)
+    assert dead_letter.decode(letter.headers) == dead_letter.Opened(code, message, source, sent)
+
+
+@given(TEXT, TEXT, TEXT)
+def test_a_mark_comes_back(letter: str, source: str, timer_id: str) -> None:
+    mark = dead_letter.Mark(letter, source, timer_id)
+    assert dead_letter.decode_mark(*dead_letter.encode_mark(mark)) == mark
+
+
+@given(TOPICS, st.integers(0, 10**9 - 1), st.integers(0, 10**18 - 1))
+def test_a_source_comes_back(topic: str, partition: int, offset: int) -> None:
+    assert topics.parse_source(topics.source(topic, partition, offset)) == (topic, partition, offset)
+
+
+@given(st.text())
+def test_what_is_no_source_is_none(text: str) -> None:
+    found = topics.parse_source(text)
+    assert found is None or text.split("/")[0] == found[0]
+
+
 @given(st.none() | st.binary(), st.none() | st.binary(max_size=3000), HEADERS, st.integers(300, 3000))
 def test_a_dead_letter_fits_or_is_a_stub(
     key: bytes | None, value: bytes | None, sent: list[headers.Header], max_bytes: int

@@ -53,11 +53,24 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
 def test_help_names_every_command_and_a_way_to_begin(capsys: pytest.CaptureFixture[str], option: str) -> None:
     code, out, _ = run(capsys, option)
     assert code == 0
-    for word in ("schedule", "watch", "demo", "run", "worker", "broker", "settings", "TIMERS_BROKERS", "130 Ctrl-C"):
+    for word in (
+        "schedule",
+        "watch",
+        "dead-letters",
+        "demo",
+        "run",
+        "worker",
+        "broker",
+        "settings",
+        "TIMERS_BROKERS",
+        "130 Ctrl-C",
+    ):
         assert word in out
 
 
-@pytest.mark.parametrize("command", ["schedule", "watch", "demo", "run", "worker", "broker", "settings"])
+@pytest.mark.parametrize(
+    "command", ["schedule", "watch", "dead-letters", "demo", "run", "worker", "broker", "settings"]
+)
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
     code, out, _ = run(capsys, command, "-h")
     assert code == 0
@@ -207,6 +220,40 @@ def test_watch_prints_a_line_for_each_record(capsys: pytest.CaptureFixture[str],
     assert lines[2].startswith("record topic=watched key=plain partition=")
     _, out, _ = run(capsys, "watch", "watched", "--from-beginning", "--count", "3", "--json")
     assert {json.loads(line)["key"] for line in out.splitlines()} == {"o-1", "o-2", "plain"}
+
+
+# --- dead letters (what they do is tried on a real broker) ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["retry"], "say which: NAME..., or options such as --code and --topic, or --all"),
+        (["retry", "2/17", "--all"], "say which"),
+        (["retry", "2/17", "--partition", "0"], "say which"),
+        (["retry", "seventeen"], "'seventeen' is neither a position nor a source of a dead letter"),
+        (["list", "--from-offset", "0"], "--from-offset and --to-offset need --partition"),
+        (["list", "--code", "nonsense"], "'nonsense' is not one of 'key-missing'"),
+        (["list", "--since", "yesterday"], "'yesterday' is not a time"),
+        (["list", "--since", "5x"], "'5x' is not a time"),
+        (["show"], "Missing argument 'NAME'"),
+    ],
+)
+def test_dead_letters_refuse_with_2_and_a_sentence(
+    capsys: pytest.CaptureFixture[str], args: list[str], said: str
+) -> None:
+    code, out, err = run(capsys, "dead-letters", *args)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_missing_dead_letter_topic_is_1_and_says_what_to_check(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIMERS_DEAD_LETTER_TOPIC", "no-such-dead-letters")
+    code, _, err = run(capsys, "dead-letters", "list")
+    assert code == 1
+    assert "topic 'no-such-dead-letters' does not exist at" in err and "has a worker run there" in err
 
 
 # --- worker -----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timers.cli.times import format_due, parse_due, parse_duration
+from timers.cli.times import format_due, parse_due, parse_duration, parse_moment
 from timers.errors import InvalidTimerError
 
 
@@ -81,6 +81,16 @@ def test_wrong_absolute_times_are_refused_with_a_sentence(text: str, said: str) 
     with pytest.raises(InvalidTimerError) as caught:
         parse_due(text)
     assert said in str(caught.value)
+
+
+def test_a_moment_is_so_long_ago_or_a_time() -> None:
+    assert parse_moment("2h", 1_800_000_000.9) == 1_800_000_000 - 7200
+    assert parse_moment("1d1h", 1_800_000_000.0) == 1_800_000_000 - 90_000
+    assert parse_moment("9999w", 1_800_000_000.0) == 0
+    assert parse_moment("2027-01-15T08:00:00Z", 0.0) == 1_800_000_000
+    for text in ("", "2x", "h2", "2 h"):
+        with pytest.raises(InvalidTimerError):
+            parse_moment(text, 0.0)
 
 
 @pytest.mark.parametrize(("due_s", "text"), [(0, "1970-01-01T00:00:00Z"), (99_999_999_999, "5138-11-16T09:46:39Z")])

@@ -60,7 +60,7 @@ class Arrival:
 
     def line(self) -> str:
         """``fired topic=T key=K due=S lag_ms=N``, or what can be said of a record that no timer fired as."""
-        where = f"topic={self.topic} key={_one_line(self.key)}"
+        where = f"topic={self.topic} key={one_line(self.key)}"
         if self.due_s is None:
             return f"record {where} partition={self.partition} offset={self.offset} timestamp_ms={self.timestamp_ms}"
         return f"fired {where} due={self.due_s} lag_ms={self.lag_ms}"
@@ -70,12 +70,12 @@ class Arrival:
         timer_id = self.header(names.TIMER_ID)
         fields = {
             "topic": self.topic,
-            "key": _json_value(self.key),
+            "key": json_value(self.key),
             "due_s": self.due_s,
             "lag_ms": self.lag_ms,
-            "timer_id": _json_value(timer_id),
-            "value": _json_value(self.value),
-            "headers": [[name, _json_value(value)] for name, value in self.headers],
+            "timer_id": json_value(timer_id),
+            "value": json_value(self.value),
+            "headers": [[name, json_value(value)] for name, value in self.headers],
             "partition": self.partition,
             "offset": self.offset,
             "timestamp_ms": self.timestamp_ms,
@@ -83,14 +83,14 @@ class Arrival:
         return json.dumps(fields)
 
 
-def _one_line(key: bytes | None) -> str:
+def one_line(key: bytes | None) -> str:
     """The key as text that stays on its line and cannot steer a terminal."""
     if key is None:
         return "null"
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], key.decode("utf-8", "backslashreplace"))
 
 
-def _json_value(value: bytes | None) -> str | dict[str, str] | None:
+def json_value(value: bytes | None) -> str | dict[str, str] | None:
     if value is None:
         return None
     try:

@@ -22,6 +22,7 @@ INTERRUPTED = 130
 _COMMANDS = {
     "schedule": "Schedule one timer and print its id.",
     "watch": "Print the callbacks that arrive on a topic.",
+    "dead-letters": "List, show and retry requests that could not be read or sent.",
     "demo": "Schedule timers and show each one fire.",
     "run": "Start everything on this machine: broker, worker and demo.",
     "worker": "Run the worker: faust -A timers.app worker.",
@@ -39,7 +40,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"timers.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(importlib.import_module(f"timers.cli.{name}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

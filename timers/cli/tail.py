@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -18,12 +18,40 @@ from timers.settings import Settings
 TIMEOUT_S = 10.0
 _IDLE_S = 0.1
 _TOPIC_CHECK_S = 10.0
-_GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
-_COMING_UP = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION)
+GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+COMING_UP = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION)
 """What brokers say of a topic that was created just now."""
 
 quiet_log = logging.getLogger("timers.cli")
 quiet_log.addHandler(logging.NullHandler())  # librdkafka's log is not for the terminal: what matters comes as an error
+
+
+def consumer(settings: Settings, reports: connection.Reports, **more: Any) -> Consumer:
+    """A ``read_committed`` consumer that commits nothing and joins no group: give it its partitions."""
+    config: dict[str, Any] = {
+        **connection.librdkafka(settings),
+        "error_cb": reports,
+        "group.id": "timers-watch",  # librdkafka wants a name; nothing is ever committed under it
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+        "fetch.wait.max.ms": 100,
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }
+    return Consumer(config, logger=quiet_log)
+
+
+def explained(error: KafkaException, settings: Settings, reports: connection.Reports, topic: str) -> TimersError:
+    """What it means that ``topic`` cannot be read."""
+    reason: KafkaError = error.args[0]
+    if reason.code() in connection.UNREACHABLE:
+        return reports.refusal or TimersError(
+            f"no broker answers at {settings.brokers}: is it running, is TIMERS_BROKERS right, and {reports.hint()} "
+            "(timers broker start runs one here.)"
+        )
+    if reason.code() in GONE:
+        return TimersError(f"topic {topic!r} is gone from {settings.brokers}")
+    return TimersError(f"topic {topic!r} cannot be read: {reason.str()} ({reason.name()})")
 
 
 class Tail:
@@ -36,23 +64,12 @@ class Tail:
     """
 
     def __init__(self, settings: Settings, topic: str, *, from_beginning: bool = False) -> None:
-        self._brokers = settings.brokers
+        self._settings = settings
         self._reports = connection.Reports(settings)
         self._topic = topic
         self._from_beginning = from_beginning
         self._partitions = 0
-        self._consumer = Consumer(
-            {
-                **connection.librdkafka(settings),
-                "error_cb": self._reports,
-                "group.id": "timers-watch",  # librdkafka wants a name; nothing is ever committed under it
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 100,
-            },
-            logger=quiet_log,
-        )
+        self._consumer = consumer(settings, self._reports)
 
     def __enter__(self) -> Self:
         return self
@@ -81,9 +98,9 @@ class Tail:
                 for partition in range(self._partitions, len(found.partitions))
             ]
         except KafkaException as error:
-            if error.args[0].code() in (*_GONE, *_COMING_UP):
+            if error.args[0].code() in (*GONE, *COMING_UP):
                 return False
-            raise self._explained(error) from error
+            raise explained(error, self._settings, self._reports, self._topic) from error
         if added:
             self._consumer.incremental_assign(added)
             self._partitions += len(added)
@@ -107,8 +124,8 @@ class Tail:
                 yield None
             elif (error := message.error()) is None:
                 yield Arrival.of(message)
-            elif error.code() in _GONE or not error.retriable():
-                raise self._explained(KafkaException(error))
+            elif error.code() in GONE or not error.retriable():
+                raise explained(KafkaException(error), self._settings, self._reports, self._topic)
             if time.monotonic() > check_at:
                 check_at = time.monotonic() + _TOPIC_CHECK_S
                 self._look_for_partitions()
@@ -118,14 +135,3 @@ class Tail:
             self.opened()
         except TimersError:  # a broker that is away for a while: librdkafka goes on trying, and so do we
             quiet_log.info("cannot look for new partitions of %s", self._topic, exc_info=True)
-
-    def _explained(self, error: KafkaException) -> TimersError:
-        reason: KafkaError = error.args[0]
-        if reason.code() in connection.UNREACHABLE:
-            return self._reports.refusal or TimersError(
-                f"no broker answers at {self._brokers}: is it running, is TIMERS_BROKERS right, and "
-                f"{self._reports.hint()} (timers broker start runs one here.)"
-            )
-        if reason.code() in _GONE:
-            return TimersError(f"topic {self._topic!r} is gone from {self._brokers}")
-        return TimersError(f"topic {self._topic!r} cannot be read: {reason.str()} ({reason.name()})")

@@ -1,4 +1,4 @@
-"""The topics that callbacks go to: whether they exist, and creating them."""
+"""Topics that commands write to or callbacks go to: whether they exist, and creating them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def exists(settings: Settings, topic: str) -> bool:
         raise _explained(error, settings, reports, topic) from error
 
 
-def ensure(settings: Settings, topic: str, *, partitions: int) -> bool:
+def ensure(settings: Settings, topic: str, *, partitions: int, cleanup_policy: str = "delete") -> bool:
     """Create the topic unless it exists, with the broker's own timestamps, so that a lag is measured by the broker.
 
     Args:
         settings: where the brokers are, how to log in, and the replication of a new topic.
         topic: its name.
         partitions: how many a new one gets.
+        cleanup_policy: of a new one.
 
     Returns:
         Whether it was created.
@@ -44,7 +45,7 @@ def ensure(settings: Settings, topic: str, *, partitions: int) -> bool:
         TimersError: no broker answers, or it refuses.
     """
     admin, reports = _admin(settings)
-    config = {"message.timestamp.type": "LogAppendTime"}
+    config = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": cleanup_policy}
     new = NewTopic(topic, num_partitions=partitions, replication_factor=settings.replication or -1, config=config)
     try:
         connection.metadata(admin, reports, TIMEOUT_S)

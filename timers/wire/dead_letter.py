@@ -1,4 +1,4 @@
-"""Dead letters: a request that could not be read or sent, whole, with a code and a sentence."""
+"""Dead letters: requests that could not be read or sent, whole, with a code and a sentence; and what became of them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -64,6 +64,28 @@ def decode(headers: Sequence[h.Header]) -> Opened | None:
 def is_stub(key: bytes | None, value: bytes | None, opened: Opened) -> bool:
     """Whether a dead letter holds nothing of its request (which may have been as empty itself)."""
     return key is None and value is None and not opened.headers
+
+
+class Mark(NamedTuple):
+    """Says that the request of a dead letter was published again."""
+
+    letter: str
+    """``<topic>/<partition>/<offset>`` of the dead letter."""
+    source: str
+    """Of the request, as the letter has it."""
+    timer_id: str
+    """``<topic>/<partition>/<offset>`` where the request stands now: the id of its timer."""
+
+
+def encode_mark(mark: Mark) -> tuple[bytes, bytes, list[h.Header]]:
+    """Key, value and headers of a mark's record: the newest of a letter counts. Inverse: :func:`decode_mark`."""
+    return mark.letter.encode(), mark.timer_id.encode(), [(h.TIMER_SOURCE, mark.source.encode())]
+
+
+def decode_mark(key: bytes | None, value: bytes | None, headers: Sequence[h.Header]) -> Mark:
+    """The mark that a record is; one that nobody wrote fits no dead letter."""
+    source = next((data for name, data in headers if name == h.TIMER_SOURCE), None)
+    return Mark(*((data or b"").decode(errors="replace") for data in (key, source, value)))
 
 
 def size(key: bytes | None, value: bytes | None, headers: Sequence[h.Header]) -> int:

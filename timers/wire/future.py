@@ -4,8 +4,9 @@ A request is judged here only by what stands in the record (rule 4 of the design
 as the first reading did. What can change in the world, such as whether the topic exists, is judged when it fires.
 """
 
+import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -119,6 +120,28 @@ def topic_asked_for(request: bytes) -> str:
         return str(Future.FromString(request).callBackTopic)
     except DecodeError:
         return ""
+
+
+class Asked(NamedTuple):
+    """What a request asks for, as far as it can be read."""
+
+    due_s: int | None
+    topic: str | None
+    key: str | None
+
+
+def peek(request_key: bytes | None, request: bytes | None) -> Asked:
+    """Read what can be read of any record, for a person to see."""
+    due_s = None
+    with contextlib.suppress(InvalidRequestError):
+        due_s = decode_due(request_key)
+    if request is None:
+        return Asked(due_s, None, None)
+    try:
+        future = Future.FromString(request)
+    except DecodeError:
+        return Asked(due_s, None, None)
+    return Asked(due_s, future.callBackTopic, future.callBackKey)
 
 
 def _by_due(by_key: dict[bytes, list[Row]]) -> RowsByDue:

@@ -30,11 +30,30 @@ def canary(app_id: str) -> str:
     return f"{app_id}-canary"
 
 
+def retried(app_id: str) -> str:
+    """The compacted topic that holds which dead letters' requests were published again. Made by the first such call."""
+    return f"{app_id}-dead-letters-retried"
+
+
 def transactional_id(app_id: str, topic: str, partition: int) -> str:
     """Transactional id of one machine. It is what fences a former owner, so it must never be set by hand."""
     return f"{app_id}-{topic}-{partition}"
 
 
+def retrier_id(app_id: str) -> str:
+    """Transactional id of whoever publishes requests of dead letters again: a second one fences the first."""
+    return f"{app_id}-dead-letters"
+
+
 def source(topic: str, partition: int, offset: int) -> str:
     """Name of one record: ``<topic>/<partition>/<offset>``. Also the id of a timer made from it."""
     return f"{topic}/{partition}/{offset}"
+
+
+def parse_source(source: str) -> tuple[str, int, int] | None:
+    """Topic, partition and offset of :func:`source`; None if it is none."""
+    parts = _SOURCE.fullmatch(source)
+    return None if parts is None else (parts[1], int(parts[2]), int(parts[3]))
+
+
+_SOURCE = re.compile(rf"({LEGAL_TOPIC.pattern})/([0-9]{{1,9}})/([0-9]{{1,18}})", re.ASCII)

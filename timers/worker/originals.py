@@ -8,7 +8,6 @@ the log has it.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Collection, Iterable
 from time import monotonic
@@ -19,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from timers.core.ports import Lost
 from timers.settings import Settings
 from timers.wire.headers import Header
+from timers.wire.topics import parse_source
 from timers.worker.kafka import librdkafka
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ LONGEST_S = 30.0
 
 POLL_S = 0.2
 
-_SOURCE = re.compile(r"([^/]+)/([0-9]{1,9})/([0-9]{1,18})", re.ASCII)
 _GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
@@ -77,9 +76,9 @@ class Originals:
         """
         wanted: dict[tuple[str, int], list[int]] = {}
         for source in sources:
-            parts = _SOURCE.fullmatch(source)
-            if parts is not None and parts[1] in self._topics:
-                wanted.setdefault((parts[1], int(parts[2])), []).append(int(parts[3]))
+            where = parse_source(source)
+            if where is not None and where[0] in self._topics:
+                wanted.setdefault(where[:2], []).append(where[2])
         found: dict[str, Original] = {}
         give_up = monotonic() + LONGEST_S
         for (topic, partition), offsets in wanted.items():

@@ -1,0 +1,247 @@
+"""``timers dead-letters``: what its users see of real dead letters, and what a retry does, once and not twice."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from tests.harness.letters import await_letters
+from tests.harness.patience import due_in
+from tests.harness.records import Headers, Record, Request
+from tests.harness.system import System
+from timers.cli.main import main
+from timers.cli.retrier import Retrier
+from timers.errors import PublishError
+from timers.wire import future
+
+pytestmark = pytest.mark.broker
+
+HEADERS: Headers = [("trace", b"1"), ("timer-id", b"forged"), ("trace", None), ("other", b"\x00\xff")]
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@dataclass
+class Sent:
+    """Dead letters of one test module: three to a topic that nobody has, one without a value, one too large."""
+
+    nowhere: str
+    unknown: list[str]
+    """Sources; the first as unusual as a request may be."""
+    valueless: str
+    huge: str
+    letters: dict[str, Record]
+
+    def position(self, source: str) -> str:
+        letter = self.letters[source]
+        return f"{letter.partition}/{letter.offset}"
+
+
+UNUSUAL_VALUE = b"\x7a\x01x"
+"""A field that ``Future`` does not have."""
+
+
+@pytest.fixture(scope="module")
+def sent(running: System) -> Sent:
+    nowhere = f"nowhere-{uuid.uuid4().hex[:8]}"
+    due_s = due_in(1)
+    publisher = running.publisher(message_max_bytes=1_100_000)
+    first = publisher.send_raw(b"0%d" % due_s, future.encode(nowhere, "k-0", b"\xff") + UNUSUAL_VALUE, HEADERS, 1)
+    others = publisher.send([Request(nowhere, due_s, f"k-{i}", b"v", partition=i) for i in (2, 3)])
+    valueless = publisher.send_raw(b"%d" % due_s, None, HEADERS, 0)
+    huge_value = future.encode(nowhere, "huge", b"x" * 1_000_100)
+    huge = publisher.send_raw(b"%d" % due_s, huge_value, [("pad", b"p" * 65_150)], 2)
+    sources = [first, *(other.source for other in others)]
+    return Sent(nowhere, sources, valueless, huge, await_letters(running, {*sources, valueless, huge}))
+
+
+@pytest.fixture
+def run(running: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command line on the system's broker: exit code, stdout, stderr."""
+    for name, value in running.environment.items():
+        monkeypatch.setenv(name, value)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(["dead-letters", *arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return command
+
+
+def test_a_list_by_topic_and_code(sent: Sent, run: Run) -> None:
+    code, out, err = run("list", "--topic", sent.nowhere, "--code", "topic-unknown", "--since", "1h")
+    assert code == 0, err
+    assert err.endswith("3 dead letters: 3 topic-unknown\n")
+    header, *rows = out.splitlines()
+    assert header.split() == ["WRITTEN", "CODE", "POSITION", "SOURCE", "TOPIC", "DUE", "RETRIED", "AS"]
+    assert {row.split()[3] for row in rows} == set(sent.unknown)
+    for row in rows:
+        _, code_shown, position, source, topic, _, retried = row.split()
+        assert (code_shown, topic, retried) == ("topic-unknown", sent.nowhere, "-")
+        assert position == sent.position(source)
+
+
+def test_a_list_as_json_with_a_limit_and_bounds(sent: Sent, run: Run) -> None:
+    code, out, err = run("list", "-t", sent.nowhere, "-n", "1", "-o", "json")
+    assert code == 0
+    assert "4 dead letters: 3 topic-unknown, 1 value-too-large, the newest 1 shown" not in err  # a stub has no topic
+    assert err.endswith("3 dead letters: 3 topic-unknown, the newest 1 shown (--limit 0 shows all)\n")
+    (row,) = map(json.loads, out.splitlines())
+    letter = sent.letters[row["source"]]
+    assert (row["topic"], row["code"], row["stub"]) == (sent.nowhere, "topic-unknown", False)
+    assert row["message"] == f"callBackTopic {sent.nowhere!r} does not exist"
+    assert row["due_s"] == int(letter.key or b"")
+    assert row["retried_as"] is None
+    bounds = ("-p", str(letter.partition), "--from-offset", str(letter.offset), "--to-offset", str(letter.offset + 1))
+    for also in ((), ("-n", "0")):
+        code, out, _ = run("list", *bounds, *also, "-o", "json")
+        assert [json.loads(line)["source"] for line in out.splitlines()] == [row["source"]]
+    assert run("list", "-t", sent.nowhere, "--until", "2001-01-01T00:00:00Z")[1:] == ("", "0 dead letters\n")
+
+
+def test_one_is_shown_whole_by_source_or_position(sent: Sent, run: Run) -> None:
+    source = sent.unknown[0]
+    letter = sent.letters[source]
+    assert letter.value is not None and letter.key is not None
+    code, by_source, _ = run("show", source)
+    assert code == 0
+    assert run("show", sent.position(source)) == (0, by_source, "")
+    for said in ("topic-unknown", f"{sent.nowhere!r} does not exist", source, letter.key.decode(), "trace", "forged"):
+        assert said in by_source
+    assert f"request value, {len(letter.value)} bytes" in by_source
+    assert letter.value.hex(" ")[:47] in by_source, "no text, so hexadecimal"
+    assert letter.key.hex(" ") in run("show", source, "--hex")[1]
+    shown = json.loads(run("show", source, "-o", "json")[1])["request"]
+    assert base64.b64decode(shown["value"]["base64"]) == letter.value
+    assert shown["key"] == letter.key.decode()
+    assert shown["headers"] == [
+        ["trace", "1"],
+        ["timer-id", "forged"],
+        ["trace", None],
+        ["other", {"base64": base64.b64encode(b"\x00\xff").decode()}],
+    ]
+
+
+def test_a_stub_says_that_it_is_one(sent: Sent, run: Run) -> None:
+    letter = sent.letters[sent.huge]
+    assert (letter.key, letter.value, len(letter.headers)) == (None, None, 3), "the case is not the one meant"
+    code, out, _ = run("show", sent.huge)
+    assert code == 0
+    assert "request     not here" in out
+    assert json.loads(run("show", sent.huge, "-o", "json")[1])["stub"] is True
+
+
+def test_what_is_not_there_is_1(running: System, run: Run) -> None:
+    for name in (f"{running.request_topic}/0/999999", "0/999999", "99/0"):
+        for arguments in (("show", name), ("retry", "--yes", name)):
+            code, out, err = run(*arguments)
+            assert (code, out) == (1, "")
+            assert "no such dead letter" in err and err.count("\n") == 1
+
+
+def test_what_is_bound_to_fail_again_is_not_retried(sent: Sent, run: Run, running: System) -> None:
+    code, out, err = run("retry", "--yes", sent.valueless)
+    assert (code, out) == (1, "")
+    assert "it would be rejected again: the record has no value" in err
+    code, out, err = run("retry", "--yes", "--code", "value-missing", "--since", "1h")
+    assert (code, out) == (0, "")
+    assert "bound to be rejected again" in err
+    # By force it is published as it was, and comes back.
+    code, out, _ = run("retry", "--force", sent.valueless)
+    assert code == 0
+    again = out.split()[-1]
+    letter = await_letters(running, {again})[again]
+    assert (letter.text("timer-error"), letter.value) == ("value-missing", None)
+    assert letter.headers[: len(HEADERS)] == HEADERS
+
+
+def test_a_stub_is_retried_from_its_source(sent: Sent, run: Run, running: System) -> None:
+    code, out, err = run("retry", "--yes", "--force", sent.huge)
+    assert code == 0, err
+    again = out.split()[-1]
+    records = {f"{r.topic}/{r.partition}/{r.offset}": r for r in running.reader(running.request_topic).rest()}
+    original, published = records[sent.huge], records[again]
+    assert (published.key, published.value, published.headers) == (original.key, original.value, original.headers)
+    assert published.partition == original.partition
+
+
+def test_a_retry_asks_publishes_as_it_was_and_only_once(
+    sent: Sent, run: Run, running: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selection = ("--code", "topic-unknown", "--topic", sent.nowhere)
+    code, out, err = run("retry", *selection, "--dry-run")
+    assert (code, out) == (0, "")
+    assert err == "3 requests to publish again, 3 of them overdue: they fire at once\n"
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    code, out, err = run("retry", *selection)
+    assert (code, out.strip()) == (1, "")  # click asks with a space of its own
+    assert f"Publish 3 requests again to '{running.request_topic}'? [y/N]" in err
+    assert err.endswith("nothing published\n")
+
+    running.create_topic(sent.nowhere, 1)
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    code, out, err = run("retry", *selection)
+    assert code == 0, err
+    assert err.endswith("3 requests published again\n")
+    timer_ids = {}
+    for line in out.splitlines():
+        _, code_shown, source, _, timer_id = line.split()
+        assert code_shown == "topic-unknown"
+        timer_ids[source] = timer_id
+        assert source.split("/")[:2] == timer_id.split("/")[:2], "on the partition that it came from"
+    assert set(timer_ids) == set(sent.unknown)
+
+    reader = running.reader(sent.nowhere)
+    fired = {record.timer_id: record for record in reader.take(3)}
+    assert set(fired) == set(timer_ids.values())
+    first = fired[timer_ids[sent.unknown[0]]]
+    assert (first.key, first.value) == (b"k-0", b"\xff")
+    assert first.headers[:3] == [("trace", b"1"), ("trace", None), ("other", b"\x00\xff")]
+    requests = {f"{r.topic}/{r.partition}/{r.offset}": r for r in running.reader(running.request_topic).rest()}
+    for source, timer_id in timer_ids.items():
+        was, now = requests[source], requests[timer_id]
+        assert (now.key, now.value, now.headers) == (was.key, was.value, was.headers)
+
+    # It is known from then on, whoever asks.
+    code, out, err = run("retry", *selection)
+    assert (code, out) == (0, "")
+    assert err == "0 requests to publish again\n3 left out: retried before\n"
+    code, out, err = run("retry", sent.unknown[0])
+    assert (code, out) == (1, "")
+    assert f"it was published again before, as {timer_ids[sent.unknown[0]]}" in err
+    rows = [json.loads(line) for line in run("list", *selection, "-o", "json")[1].splitlines()]
+    assert {row["source"]: row["retried_as"] for row in rows} == timer_ids
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    code, out, err = run("retry", "--force", sent.position(sent.unknown[1]))
+    assert code == 0, err
+    (twice,) = reader.take(1)
+    assert twice.timer_id == out.split()[-1]
+    running.wait_past(twice.due_s)
+    assert reader.rest() == []
+
+
+def test_a_second_retry_stops_the_first(sent: Sent, running: System) -> None:
+    from timers.cli.letter_log import LetterLog
+    from timers.cli.letters import Wanted
+
+    before = len(running.reader(running.request_topic).rest())
+    with LetterLog(running.settings) as log, Retrier(running.settings) as first, Retrier(running.settings):
+        wanted = Wanted(names={sent.valueless})
+        (letter,) = log.read(wanted, log.spans(wanted))
+        with pytest.raises(PublishError, match="another `timers dead-letters retry` has begun since"):
+            first.publish([(letter, letter.request)])
+    assert len(running.reader(running.request_topic).rest()) == before

@@ -1,0 +1,38 @@
+"""docs/bad-input.md says what each code means, and of no other."""
+
+import importlib
+import re
+from pathlib import Path
+
+from timers.settings import Settings, describe
+from timers.wire import topics
+from timers.wire.dead_letter import CODES
+from timers.worker.metrics import METRICS
+
+DOC = (Path(__file__).parents[2] / "docs" / "bad-input.md").read_text()
+
+
+def test_every_code_has_a_meaning_and_a_way_out() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| (on arrival|when due) \| (.+) \| (.+) \|$", DOC, re.MULTILINE)
+    assert tuple(code for code, *_ in rows) == CODES
+
+
+def test_what_is_judged_on_arrival_is_what_decoding_rejects() -> None:
+    source = (Path(__file__).parents[2] / "timers" / "wire" / "future.py").read_text()
+    decoded = set(re.findall(r'InvalidRequestError\(\s*"([a-z-]+)"', source))
+    assert set(re.findall(r"^\| `([a-z-]+)` \| on arrival", DOC, re.MULTILINE)) == decoded
+
+
+def test_settings_topics_metrics_and_options_exist() -> None:
+    settings = Settings.load({"TIMERS_APP_ID": "app"})
+    assert set(re.findall(r"`(TIMERS_[A-Z_]+)", DOC)) <= {setting.env for setting, _, _ in describe(settings)}
+    assert set(re.findall(r"`(timers_[a-z_]+)`", DOC)) <= {entry.name for entry in METRICS}
+    internal = set(re.findall(r"`<app id>-([a-z-]+)`", DOC))
+    assert {f"app-{name}" for name in internal} == {
+        settings.retry_topic,
+        settings.retried_topic,
+        topics.retrier_id("app"),
+    }
+    group = importlib.import_module("timers.cli.dead_letters").dead_letters
+    options = {name for command in group.commands.values() for option in command.params for name in option.opts}
+    assert set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", DOC)) <= options

@@ -1,0 +1,176 @@
+"""A dead letter as the command line shows it, which ones are meant, and which may be published again."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, NamedTuple
+
+import pytest
+
+from timers.cli.letters import COLUMNS, Letter, Request, Wanted, judge
+from timers.core.timer import Rejected
+from timers.wire import dead_letter, future
+from timers.wire.dead_letter import Mark
+from timers.wire.headers import Header
+
+VALUE = future.encode("orders", "o-1", b"v")
+HEADERS: list[Header] = [("trace", b"1"), ("null", None), ("other", b"\x00\xff")]
+MARK = Mark("dead/2/5", "timer-request/0/7", "timer-request/0/99")
+
+
+class SimMessage(NamedTuple):
+    """What confluent-kafka hands over."""
+
+    letter: dead_letter.DeadLetter
+    at: int = 5
+
+    def topic(self) -> str:
+        return "dead"
+
+    def partition(self) -> int:
+        return 2
+
+    def offset(self) -> int:
+        return self.at
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_800_000_000_500
+
+    def key(self) -> bytes | None:
+        return self.letter.key
+
+    def value(self) -> bytes | None:
+        return self.letter.value
+
+    def headers(self) -> list[Header]:
+        return self.letter.headers
+
+
+def letter(
+    key: bytes | None = b"1700000000",
+    value: bytes | None = VALUE,
+    headers: list[Header] = HEADERS,
+    *,
+    code: str = "topic-unknown",
+    message: str = "it does not exist",
+    source: str = "timer-request/0/7",
+    max_bytes: int = 10**6,
+) -> Letter:
+    rejected = Rejected(7, code, message, key, value, headers)
+    found = Letter.of(SimMessage(dead_letter.encode(rejected, source, max_bytes)))
+    assert found is not None
+    return found
+
+
+def test_a_row_says_what_and_where() -> None:
+    cells = dict(zip(COLUMNS, letter().cells(None), strict=True))
+    assert cells == {
+        "WRITTEN": "2027-01-15T08:00:00Z",
+        "CODE": "topic-unknown",
+        "POSITION": "2/5",
+        "SOURCE": "timer-request/0/7",
+        "TOPIC": "orders",
+        "DUE": "2023-11-14T22:13:20Z",
+        "RETRIED AS": "-",
+    }
+    assert letter().cells(MARK)[-1] == "timer-request/0/99"
+    assert letter(b"soon", b"\xff").cells(None)[4:6] == ("-", "-")
+
+
+def test_a_row_cannot_steer_a_terminal() -> None:
+    shown = letter(value=future.encode("a\x1b[2Jb\n", "k", b"")).cells(None)[4]
+    assert shown == r"a\x1b[2Jb\n"
+    text = "\n".join(letter(headers=[("\x1b[1m", b"\x1b[2J")], message="a\x9bb").text(None, as_hex=False))
+    assert "\x1b" not in text and "\x9b" not in text
+
+
+def test_json_tells_text_from_bytes() -> None:
+    said = json.loads(letter().json(MARK))
+    assert "request" not in said
+    assert (said["code"], said["topic"], said["key"], said["due_s"]) == (
+        "topic-unknown",
+        "orders",
+        "o-1",
+        1_700_000_000,
+    )
+    assert (said["position"], said["retried_as"], said["stub"]) == ("dead/2/5", "timer-request/0/99", False)
+    whole = json.loads(letter().json(None, whole=True))["request"]
+    assert whole["key"] == "1700000000"
+    assert whole["headers"] == [
+        ["trace", "1"],
+        ["null", None],
+        ["other", {"base64": base64.b64encode(b"\0\xff").decode()}],
+    ]
+
+
+def test_bytes_are_text_or_hexadecimal() -> None:
+    lines = list(letter(b"line\nline", b"\x00text\xff" * 4).text(None, as_hex=False))
+    assert lines[lines.index("request key, 9 bytes") + 1 :][:2] == ["  line", "  line"]
+    at = lines.index("request value, 24 bytes")
+    assert lines[at + 1] == "  000000  00 74 65 78 74 ff 00 74 65 78 74 ff 00 74 65 78  .text..text..tex"
+    assert lines[at + 2] == "  000010  74 ff 00 74 65 78 74 ff                          t..text."
+    assert "  null, null" in lines
+    as_hex = list(letter(b"ab").text(None, as_hex=True))
+    assert as_hex[as_hex.index("request key, 2 bytes") + 1].split() == ["000000", "61", "62", "ab"]
+
+
+def test_a_stub_is_known_as_one() -> None:
+    stub = letter(value=VALUE + bytes(500), max_bytes=500)
+    assert stub.is_stub
+    assert "request     not here" in "\n".join(stub.text(None, as_hex=False))
+    assert not letter(None, None).is_stub, "its headers are there"
+
+
+def test_other_records_are_no_dead_letters() -> None:
+    assert Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", []))) is None
+    ours = letter().opened
+    assert Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", [("timer-error", ours.code.encode())]))) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "meant"),
+    [
+        (Wanted(), True),
+        (Wanted(codes={"topic-unknown", "key-missing"}), True),
+        (Wanted(codes={"key-missing"}), False),
+        (Wanted(target="orders"), True),
+        (Wanted(target="order"), False),
+        (Wanted(since_s=1_800_000_000, until_s=1_800_000_001), True),
+        (Wanted(since_s=1_800_000_001), False),
+        (Wanted(until_s=1_800_000_000), False),
+        (Wanted(partition=2, from_offset=5, to_offset=6), True),
+        (Wanted(partition=0), False),
+        (Wanted(partition=2, from_offset=6), False),
+        (Wanted(partition=2, to_offset=5), False),
+        (Wanted(names={"dead/2/5"}), True),
+        (Wanted(names={"timer-request/0/7", "x/0/0"}), True),
+        (Wanted(names={"timer-request/0/8"}), False),
+    ],
+)
+def test_which_ones_are_meant(wanted: Wanted, meant: bool) -> None:
+    assert (letter() in wanted) is meant
+
+
+def judged(one: Letter, request: Request | None, mark: Mark | None = None, *, force: bool = False) -> Any:
+    return judge(one, request, mark, "timer-request", 1000, force)
+
+
+def test_what_may_be_published_again() -> None:
+    fine = letter()
+    assert judged(fine, fine.request).request == Request(5, b"1700000000", VALUE, HEADERS)
+    again = judged(fine, fine.request, MARK)
+    assert again.request is None and "as timer-request/0/99" in again.reason
+    assert judged(fine, fine.request, MARK, force=True).request == fine.request
+    bad = letter(b"soon", code="key-not-a-number")
+    assert judged(bad, bad.request).reason == (
+        "it would be rejected again: key 'soon' is not an epoch second: 1 to 11 ASCII digits"
+    )
+    assert judged(bad, bad.request, force=True).request == bad.request
+    assert "no longer in the request topic" in judged(fine, None, force=True).reason
+
+
+@pytest.mark.parametrize("source", ["other/0/7", "app-timer-retry/0/7", "timer-request/0", ""])
+def test_nothing_is_published_anywhere_else(source: str) -> None:
+    stray = letter(source=source)
+    assert judged(stray, stray.request, force=True).request is None

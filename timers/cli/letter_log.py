@@ -1,0 +1,215 @@
+"""Reading the dead letter topic: ``read_committed``, from bounds to the end that it has when one begins."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from tqdm import tqdm
+
+from timers import connection
+from timers.cli.letters import Letter, Request, Wanted
+from timers.cli.tail import GONE, TIMEOUT_S, consumer, explained
+from timers.errors import TimersError
+from timers.settings import Settings
+from timers.wire import dead_letter, topics
+from timers.wire.dead_letter import Mark
+
+_POLL_S = 0.2
+_AT_ONCE = 1000
+_SAY_AFTER_S = 2.0
+_SAY_EVERY_S = 0.5
+
+
+_NO_END = sys.maxsize
+
+
+class Span(NamedTuple):
+    """A piece of one partition; empty if ``start`` is not below ``end``."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class LetterLog:
+    """A reader of the dead letters that commits nothing and joins no group.
+
+    Raises:
+        TimersError: no broker answers or lets us in, or there is no such topic; so do its methods.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.topic = settings.dead_letter_topic
+        self._reports = connection.Reports(settings)
+        self._consumer = consumer(settings, self._reports, enable_partition_eof=True)
+        self._aside: Consumer | None = None  # reads requests while letters are being read
+        self._partitions = self._partitions_of(self.topic)
+        if not self._partitions:
+            raise TimersError(
+                f"topic {self.topic!r} does not exist at {settings.brokers}: has a worker run there, and is "
+                "TIMERS_DEAD_LETTER_TOPIC the one that it has?"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+        if self._aside is not None:
+            self._aside.close()
+
+    def _partitions_of(self, topic: str) -> int:
+        """How many a topic has; 0 if it is not there."""
+        try:
+            found = connection.metadata(self._consumer, self._reports, TIMEOUT_S, topic).topics[topic]
+            if found.error is not None:
+                raise KafkaException(found.error)
+        except KafkaException as error:
+            if error.args[0].code() in GONE:
+                return 0
+            raise explained(error, self._settings, self._reports, topic) from error
+        return len(found.partitions)
+
+    def _ends(self, reader: Consumer, topic: str, partition: int) -> tuple[int, int]:
+        """First offset, and where what is committed ends."""
+        try:
+            here = TopicPartition(topic, partition)
+            low, end = reader.get_watermark_offsets(here, timeout=TIMEOUT_S, cached=False)
+        except KafkaException as error:
+            raise explained(error, self._settings, self._reports, topic) from error
+        return low, end
+
+    def spans(self, wanted: Wanted) -> list[Span]:
+        """What must be read to find them, up to the present end. What is named by its position is looked for there."""
+        found = [topics.parse_source(name) for name in wanted.names]
+        if found and all(where is not None and where[0] == self.topic for where in found):
+            positions = sorted({where[1:] for where in found if where is not None})
+            return [
+                self._cut(Span(partition, at, at + 1)) for partition, at in positions if partition < self._partitions
+            ]
+        chosen = range(self._partitions) if wanted.partition is None else [wanted.partition]
+        spans = []
+        for partition in chosen:
+            if partition < self._partitions:
+                start = max(wanted.from_offset or 0, self._since(partition, wanted.since_s))
+                spans.append(
+                    self._cut(Span(partition, start, _NO_END if wanted.to_offset is None else wanted.to_offset))
+                )
+        return spans
+
+    def _cut(self, span: Span) -> Span:
+        """What there is of a span."""
+        low, end = self._ends(self._consumer, self.topic, span.partition)
+        return Span(span.partition, max(low, span.start), min(end, span.end))
+
+    def _since(self, partition: int, since_s: int | None) -> int:
+        """First offset of what was written at a time or later."""
+        if since_s is None:
+            return 0
+        asked = [TopicPartition(self.topic, partition, since_s * 1000)]
+        try:
+            (found,) = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
+        except KafkaException as error:
+            raise explained(error, self._settings, self._reports, self.topic) from error
+        return found.offset if found.offset >= 0 else _NO_END
+
+    def read(self, wanted: Wanted, spans: Iterable[Span]) -> Iterator[Letter]:
+        """The dead letters that are meant, partition by partition."""
+        for message in self._messages(self.topic, spans, "reading dead letters"):
+            letter = Letter.of(message)
+            if letter is not None and letter in wanted:
+                yield letter
+
+    def marks(self) -> dict[tuple[str, str], Mark]:
+        """Which dead letters were retried: the newest mark by a letter's position and source."""
+        topic = self._settings.retried_topic
+        marks = {}
+        for partition in range(self._partitions_of(topic)):
+            low, end = self._ends(self._consumer, topic, partition)
+            for message in self._messages(topic, [Span(partition, low, end)], "reading what was retried"):
+                mark = dead_letter.decode_mark(message.key(), message.value(), _headers(message))
+                marks[mark.letter, mark.source] = mark
+        return marks
+
+    def _messages(self, topic: str, spans: Iterable[Span], what: str) -> Iterator[Any]:
+        spans = [span for span in spans if span.start < span.end]
+        on_terminal = sys.stderr.isatty()
+        with tqdm(
+            total=sum(span.end - span.start for span in spans),
+            desc=what,
+            unit=" offsets",
+            delay=_SAY_AFTER_S,
+            mininterval=_SAY_EVERY_S if on_terminal else 5 * _SAY_AFTER_S,
+            leave=False,
+            dynamic_ncols=True,
+        ) as bar:
+            for span in spans:
+                reached = span.start
+                for message in self._partition(self._consumer, topic, span):
+                    bar.update(message.offset() + 1 - reached)
+                    reached = message.offset() + 1
+                    yield message
+                bar.update(span.end - reached)
+
+    def _partition(self, reader: Consumer, topic: str, span: Span) -> Iterator[Any]:
+        """Committed records of one span, in order."""
+        reader.assign([TopicPartition(topic, span.partition, span.start)])
+        try:
+            give_up = time.monotonic() + TIMEOUT_S
+            while True:
+                messages = reader.consume(_AT_ONCE, timeout=_POLL_S)
+                if not messages and time.monotonic() > give_up:
+                    raise explained(
+                        KafkaException(KafkaError(KafkaError._TIMED_OUT)), self._settings, self._reports, topic
+                    )
+                for message in messages:
+                    error, offset = message.error(), message.offset()
+                    if error is None and offset is not None and offset < span.end:
+                        yield message
+                        if offset + 1 == span.end:
+                            return
+                    elif error is None or error.code() == KafkaError._PARTITION_EOF:
+                        if offset is None or offset >= span.end:
+                            return
+                    elif error.code() in GONE or not error.retriable():
+                        raise explained(KafkaException(error), self._settings, self._reports, topic)
+                if messages:  # counted from here: whoever reads may have taken long over them
+                    give_up = time.monotonic() + TIMEOUT_S
+        finally:
+            reader.unassign()
+
+    def original(self, letter: Letter) -> Request | None:
+        """The request of a dead letter: what that holds, or, for a stub, what stands at its source if it still does."""
+        where = topics.parse_source(letter.opened.source)
+        if not letter.is_stub or where is None or where[0] != self._settings.request_topic:
+            return letter.request
+        topic, partition, offset = where
+        if partition >= self._partitions_of(topic):
+            return None
+        if self._aside is None:
+            self._aside = consumer(self._settings, self._reports, enable_partition_eof=True)
+        low, end = self._ends(self._aside, topic, partition)
+        if not low <= offset < end:
+            return None
+        for message in self._partition(self._aside, topic, Span(partition, offset, offset + 1)):
+            try:
+                headers = message.headers() or []
+            except UnicodeDecodeError:  # could not be written again as it was
+                return None
+            return Request(offset, message.key(), message.value(), headers)
+        return None
+
+
+def _headers(message: Any) -> list[tuple[str, bytes | None]]:
+    try:
+        return message.headers() or []
+    except UnicodeDecodeError:
+        return []

@@ -1,0 +1,249 @@
+"""One dead letter as a line, as JSON or in full, and which of them are meant. Pure: works on what a message says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from timers.cli.fired import json_value, one_line
+from timers.cli.times import format_due
+from timers.wire import dead_letter, future, topics
+from timers.wire.dead_letter import Mark, Opened
+from timers.wire.headers import Header
+
+HEX_WIDTH = 16
+
+
+class Request(NamedTuple):
+    """A request as it was sent."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter as it stands in its topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    request: Request
+    """Its request; empty in a stub."""
+    opened: Opened
+
+    @classmethod
+    def of(cls, message: Any) -> Letter | None:
+        """From a confluent-kafka message without an error; None if it is no dead letter."""
+        try:
+            headers = message.headers() or []
+        except UnicodeDecodeError:  # nothing that a worker writes
+            return None
+        opened = dead_letter.decode(headers)
+        if opened is None:
+            return None
+        request = Request(message.offset(), message.key(), message.value(), opened.headers)
+        return cls(message.topic(), message.partition(), message.offset(), message.timestamp()[1], request, opened)
+
+    @property
+    def position(self) -> str:
+        """``<dead letter topic>/<partition>/<offset>``."""
+        return topics.source(self.topic, self.partition, self.offset)
+
+    @property
+    def is_stub(self) -> bool:
+        """Whether it holds nothing of its request."""
+        return dead_letter.is_stub(self.request.key, self.request.value, self.opened)
+
+    @property
+    def asked(self) -> future.Asked:
+        """What its request asks for."""
+        return future.peek(self.request.key, self.request.value)
+
+    @property
+    def when(self) -> str:
+        """When it was written."""
+        return format_due(self.timestamp_ms // 1000)
+
+    def cells(self, mark: Mark | None) -> tuple[str, ...]:
+        """What :data:`COLUMNS` say."""
+        due_s, topic, _ = self.asked
+        return (
+            self.when,
+            one_line(self.opened.code.encode()),
+            f"{self.partition}/{self.offset}",
+            one_line(self.opened.source.encode()),
+            one_line(topic.encode()) if topic else "-",
+            "-" if due_s is None else format_due(due_s),
+            one_line(mark.timer_id.encode()) if mark else "-",
+        )
+
+    def json(self, mark: Mark | None, *, whole: bool = False) -> str:
+        """Everything in one line, bytes that are not UTF-8 as ``{"base64": ...}``; the request's only if ``whole``."""
+        due_s, topic, key = self.asked
+        fields: dict[str, object] = {
+            "code": self.opened.code,
+            "message": self.opened.message,
+            "source": self.opened.source,
+            "topic": topic,
+            "key": key,
+            "due_s": due_s,
+            "position": self.position,
+            "timestamp_ms": self.timestamp_ms,
+            "stub": self.is_stub,
+            "retried_as": mark.timer_id if mark else None,
+        }
+        if whole:
+            fields["request"] = {
+                "key": json_value(self.request.key),
+                "value": json_value(self.request.value),
+                "headers": [[name, json_value(value)] for name, value in self.request.headers],
+            }
+        return json.dumps(fields)
+
+    def text(self, mark: Mark | None, *, as_hex: bool) -> Iterator[str]:
+        """Everything, for a person."""
+        due_s, topic, key = self.asked
+        rows = [
+            ("code", self.opened.code),
+            ("message", self.opened.message),
+            ("source", self.opened.source),
+            ("position", self.position),
+            ("written", self.when),
+            ("retried as", mark.timer_id if mark else "not retried"),
+            ("topic", "-" if topic is None else repr(topic)),
+            ("key", "-" if key is None else repr(key)),
+            ("due", "-" if due_s is None else f"{format_due(due_s)} ({due_s})"),
+        ]
+        for name, value in rows:
+            yield f"{name:<12}{one_line(value.encode())}"
+        if self.is_stub:
+            yield "request     not here: it was empty, or too large for this topic; it stands at its source"
+            return
+        for name, data in (("key", self.request.key), ("value", self.request.value)):
+            yield f"request {name}, {_length(data)}"
+            yield from _indented(data, as_hex)
+        yield f"request headers, {len(self.request.headers)}"
+        for header, data in self.request.headers:
+            yield f"  {one_line(header.encode())}, {_length(data)}"
+            yield from (f"  {line}" for line in _indented(data, as_hex))
+
+
+COLUMNS = ("WRITTEN", "CODE", "POSITION", "SOURCE", "TOPIC", "DUE", "RETRIED AS")
+WIDTHS = (20, 21, 10, 24, 24, 20, 0)
+"""Of columns, as far as what stands there is short enough."""
+
+
+def _length(data: bytes | None) -> str:
+    return "null" if data is None else f"{len(data)} bytes"
+
+
+def _indented(data: bytes | None, as_hex: bool) -> Iterator[str]:
+    """Bytes as text if they are some, else as hexdump has them."""
+    if not data:
+        return
+    text = None
+    if not as_hex:
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = None
+    if text is not None and all(line.isprintable() for line in text.split("\n")):
+        yield from (f"  {line}" for line in text.split("\n"))
+        return
+    for at in range(0, len(data), HEX_WIDTH):
+        piece = data[at : at + HEX_WIDTH]
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
+        yield f"  {at:06x}  {piece.hex(' '):<{3 * HEX_WIDTH}} {shown}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which dead letters are meant. What is empty or None says nothing.
+
+    Attributes:
+        codes: one of them.
+        target: where its callback should go.
+        since_s: written then or later.
+        until_s: written before.
+        partition: of the dead letter topic.
+        from_offset: in that partition, inclusive.
+        to_offset: in that partition, exclusive.
+        names: its source or its position is one of them.
+    """
+
+    codes: Collection[str] = ()
+    target: str | None = None
+    since_s: int | None = None
+    until_s: int | None = None
+    partition: int | None = None
+    from_offset: int | None = None
+    to_offset: int | None = None
+    names: Collection[str] = ()
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing was said."""
+        return self == Wanted()
+
+    def __contains__(self, letter: Letter) -> bool:
+        return (
+            (not self.codes or letter.opened.code in self.codes)
+            and (self.target is None or letter.asked.topic == self.target)
+            and (self.since_s is None or letter.timestamp_ms >= self.since_s * 1000)
+            and (self.until_s is None or letter.timestamp_ms < self.until_s * 1000)
+            and (self.partition is None or letter.partition == self.partition)
+            and (self.from_offset is None or letter.offset >= self.from_offset)
+            and (self.to_offset is None or letter.offset < self.to_offset)
+            and (not self.names or not self.names_of(letter).isdisjoint(self.names))
+        )
+
+    @staticmethod
+    def names_of(letter: Letter) -> set[str]:
+        """By what a letter can be named."""
+        return {letter.opened.source, letter.position}
+
+
+class Verdict(NamedTuple):
+    """What becomes of a letter that is to be retried."""
+
+    request: Request | None
+    """To be published; None: it is not."""
+    kind: str = ""
+    """Why not, in words that fit many."""
+    reason: str = ""
+    """Why not."""
+
+
+def judge(
+    letter: Letter, request: Request | None, mark: Mark | None, request_topic: str, max_request_bytes: int, force: bool
+) -> Verdict:
+    """Whether the request of a dead letter may be published again.
+
+    Args:
+        letter: the dead letter.
+        request: what it holds, or, for a stub, what stands at its source; None if that is gone.
+        mark: says that it was published again before.
+        request_topic: the only topic that may be published to, whatever a source says.
+        max_request_bytes: as the worker has it.
+        force: publish what was published before, and what is bound to be rejected again.
+    """
+    where = topics.parse_source(letter.opened.source)
+    if where is None or where[0] != request_topic:
+        return Verdict(
+            None, "not from the request topic", f"it does not come from TIMERS_REQUEST_TOPIC={request_topic!r}"
+        )
+    if mark is not None and not force:
+        return Verdict(None, "retried before", f"it was published again before, as {mark.timer_id}")
+    if request is None:
+        reason = "it holds nothing of its request, which is no longer in the request topic"
+        return Verdict(None, "stubs whose request is gone", reason)
+    rejected = future.decode([request], max_request_bytes).rejected
+    if rejected and not force:
+        return Verdict(None, "bound to be rejected again", f"it would be rejected again: {rejected[0].message}")
+    return Verdict(request)

@@ -1,0 +1,165 @@
+"""Publishing requests of dead letters again: each together with a mark that it was, in one transaction."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from timers import connection
+from timers.cli import targets
+from timers.cli.letters import Letter, Request
+from timers.cli.tail import GONE, TIMEOUT_S, quiet_log
+from timers.errors import AccessError, PublishError, TimersError
+from timers.settings import Settings
+from timers.wire import dead_letter, topics
+from timers.wire.dead_letter import OVERHEAD_BYTES, Mark
+
+TRANSACTION_TIMEOUT_MS = 10_000
+"""An open transaction holds back the worker's reading of the request topic: never longer than this."""
+
+_POLL_S = 0.1
+_FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+_REFUSED = (
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+
+_Record: TypeAlias = tuple[str, int, bytes | None, bytes | None, Sequence[tuple[str, str | bytes | None]]]
+"""(topic, partition, key, value, headers)"""
+
+
+class Retrier:
+    """A transactional producer of one request topic and of marks.
+
+    Opening it fences whoever else retries dead letters of this app, and rolls back what that left open: what it had
+    committed is marked, so nothing is published twice.
+
+    Raises:
+        TimersError: no broker answers or lets us in, or there is no request topic; so does :meth:`publish`.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._topic = settings.request_topic
+        self._reports = connection.Reports(settings)
+        self._open = False
+        config: dict[str, Any] = {
+            **connection.librdkafka(settings),
+            "error_cb": self._reports,
+            "allow.auto.create.topics": False,
+            "transactional.id": topics.retrier_id(settings.app_id),
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            # What stands in our topics fits, and the marks of as much.
+            "message.max.bytes": settings.max_request_bytes + 2 * OVERHEAD_BYTES,
+            "linger.ms": 5,
+        }
+        self._producer = Producer(config, logger=quiet_log)
+        try:
+            found = connection.metadata(self._producer, self._reports, TIMEOUT_S, self._topic).topics[self._topic]
+            if found.error is not None:
+                raise KafkaException(found.error)
+            self._partitions = len(found.partitions)
+            if not targets.exists(settings, settings.retried_topic):
+                targets.ensure(settings, settings.retried_topic, partitions=1, cleanup_policy="compact")
+            self._producer.init_transactions(3 * TIMEOUT_S)
+        except KafkaException as error:
+            raise self._explained(error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._open:
+            with contextlib.suppress(KafkaException):  # else the brokers roll it back when its time is over
+                self._producer.abort_transaction(TIMEOUT_S)
+
+    def publish(self, chosen: Sequence[tuple[Letter, Request]]) -> list[str]:
+        """Publish requests to the partitions that they came from, all or none.
+
+        Returns:
+            Where each stands now.
+        """
+        try:
+            self._producer.begin_transaction()
+            self._open = True
+            requests = [(self._topic, self._home(letter), *request[1:]) for letter, request in chosen]
+            sources = self._send(requests)
+            marks = [
+                dead_letter.encode_mark(Mark(letter.position, letter.opened.source, source))
+                for (letter, _), source in zip(chosen, sources, strict=True)
+            ]
+            self._send([(self._settings.retried_topic, 0, *mark) for mark in marks])
+            self._commit()
+        except KafkaException as error:
+            raise self._explained(error) from error
+        self._open = False
+        return sources
+
+    def _home(self, letter: Letter) -> int:
+        """The partition that a request came from: what is ordered by its partition stays so."""
+        where = topics.parse_source(letter.opened.source)
+        assert where is not None and where[0] == self._topic, "judged before"
+        return where[1] % self._partitions
+
+    def _send(self, records: Sequence[_Record]) -> list[str]:
+        """Send all, wait until the brokers have them, and say where they stand."""
+        found: dict[int, str] = {}
+        failures: list[KafkaError] = []
+
+        def note(index: int, error: KafkaError | None, message: Any) -> None:
+            if error is not None:
+                failures.append(error)
+            else:
+                found[index] = topics.source(message.topic(), message.partition(), message.offset())
+
+        for index, (topic, partition, key, value, headers) in enumerate(records):
+            self._producer.produce(
+                topic, value, key, partition, headers=list(headers), on_delivery=partial(note, index)
+            )
+        give_up = monotonic() + TRANSACTION_TIMEOUT_MS / 1000
+        # Not flush(): that goes on calling back while the exception of a fatal error is pending.
+        while len(found) + len(failures) < len(records):
+            self._producer.poll(_POLL_S)
+            if monotonic() > give_up:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        if failures:
+            raise KafkaException(failures[0])
+        return [found[index] for index in range(len(records))]
+
+    def _commit(self) -> None:
+        """Commit. While the outcome is not known the same call is made again: it is then the same commit."""
+        for last in (False, False, True):
+            try:
+                self._producer.commit_transaction(TIMEOUT_S)
+                return
+            except KafkaException as error:
+                if last or not error.args[0].retriable():
+                    raise
+
+    def _explained(self, error: KafkaException) -> TimersError:
+        reason: KafkaError = error.args[0]
+        brokers = self._settings.brokers
+        if reason.code() in _FENCED:
+            return PublishError("another `timers dead-letters retry` has begun since: this one stops")
+        if reason.code() in _REFUSED:
+            return AccessError(
+                f"{connection.principal(self._settings)} may not do that at {brokers} ({reason.str()}): it takes Write "
+                f"on topics {self._topic!r} and {self._settings.retried_topic!r} and on transactional id "
+                f"{topics.retrier_id(self._settings.app_id)!r}"
+            )
+        if reason.code() in GONE:
+            return PublishError(f"topic {self._topic!r} does not exist at {brokers}: start a worker, which creates it")
+        if reason.code() in connection.UNREACHABLE:
+            return self._reports.refusal or PublishError(
+                f"no broker answers at {brokers}: is it running, and {self._reports.hint()}"
+            )
+        return PublishError(f"the brokers at {brokers} do not take it: {reason.str()} ({reason.name()})")

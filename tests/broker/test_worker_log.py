@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,15 @@ def test_a_refused_start_is_one_sentence(tmp_path: Path, broker_address: str, lo
         assert "Error" not in worker.log
     finally:
         system.close()
+
+
+def test_a_port_that_is_taken_is_one_sentence_before_the_group_hears_of_it(system: System) -> None:
+    worker = system.worker()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", worker.port))
+        taken.listen()
+        worker.start()
+        assert worker.exit_code() == 2
+    (sentence,) = worker.sentences
+    assert sentence.startswith(f"timers: TIMERS_WEB_PORT={worker.port} cannot be listened on")
+    assert "Traceback" not in worker.log and "oining group" not in worker.log

@@ -15,9 +15,10 @@ from types import FrameType
 import click
 
 from timers.cli.demo import TOPIC, run_demo
-from timers.cli.worker import check_port, faust_command
+from timers.cli.worker import faust_command
 from timers.errors import SettingsError, TimersError
 from timers.settings import Settings, describe, project_broker, project_dir
+from timers.worker.port import check_port
 
 _STOP_TIMEOUT_S = 20.0
 _ERROR = re.compile(r"^(?:\[.*\[(?:ERROR|CRITICAL)\] (?:\[[^\]]*\]: )?|timers: )(?P<text>.+)$", re.MULTILINE)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 
 import click
 
-from timers.errors import SettingsError
 from timers.settings import Settings
+from timers.worker.port import check_port
 
 
 def faust_command(options: tuple[str, ...], settings: Settings) -> list[str]:
@@ -21,23 +20,6 @@ def faust_command(options: tuple[str, ...], settings: Settings) -> list[str]:
     if not _given(options, "--web-port", "-p"):
         command += ["--web-port", str(settings.web_port)]
     return [*command, *options]
-
-
-def check_port(settings: Settings) -> None:
-    """Look whether the worker can listen on its port: Faust would say so in a page, after having joined the group.
-
-    Raises:
-        SettingsError: something else listens there, most likely another worker.
-    """
-    with socket.socket(socket.AF_INET6 if ":" in settings.web_bind else socket.AF_INET) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((settings.web_bind, settings.web_port))
-        except OSError as error:
-            raise SettingsError(
-                f"TIMERS_WEB_PORT={settings.web_port} cannot be listened on at TIMERS_WEB_BIND={settings.web_bind} "
-                f"({error.strerror}): does another worker run here? Give each its own port"
-            ) from error
 
 
 def _given(options: tuple[str, ...], long: str, short: str) -> bool:

@@ -28,6 +28,7 @@ from timers.worker.kafka import faust_credentials, hide_logins
 from timers.worker.log_watch import LogWatch
 from timers.worker.meter import Pulse
 from timers.worker.pool import Events, Pool
+from timers.worker.port import check_port
 from timers.worker.progress_log import Machine
 from timers.worker.ticks import TickReader
 from timers.worker.topics import Cluster
@@ -131,6 +132,7 @@ class TimersApp(faust.App):
 
     async def on_first_start(self) -> None:
         """Topics come before the group: one that appears later would be assigned to nobody."""
+        check_port(self.settings)  # the command line may have chosen another one, or be Faust's own
         self.conf.datadir.mkdir(parents=True, exist_ok=True)
         await super().on_first_start()
         if self.settings.clock_offset_s:

@@ -1,0 +1,25 @@
+"""Whether the web port is free: looked at before the group is joined, and before Faust is even imported."""
+
+from __future__ import annotations
+
+import socket
+
+from timers.errors import SettingsError
+from timers.settings import Settings
+
+
+def check_port(settings: Settings) -> None:
+    """Look whether the worker can listen on its port: Faust would say so in a page, after having joined the group.
+
+    Raises:
+        SettingsError: something else listens there, most likely another worker.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in settings.web_bind else socket.AF_INET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.web_bind, settings.web_port))
+        except OSError as error:
+            raise SettingsError(
+                f"TIMERS_WEB_PORT={settings.web_port} cannot be listened on at TIMERS_WEB_BIND={settings.web_bind} "
+                f"({error.strerror}): does another worker run here? Give each its own port"
+            ) from error

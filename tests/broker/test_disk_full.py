@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 from tests.harness.disk import SmallDisk, limit_files, may_mount, small_disk
-from tests.harness.patience import due_in
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
+from tests.harness.records import CLIENT
 from tests.harness.system import System, timers
 from tests.harness.worker import Worker
+from timers.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
 
@@ -63,3 +66,38 @@ def test_a_full_disk_stops_the_worker_until_there_is_room(system: System, disk: 
     disk.make_space(size_mib)
     worker.start(**data_dir).ready()
     assert len(system.fired(requests)) == 20_000
+
+
+@pytest.mark.long
+def test_a_full_disk_of_the_broker_is_waited_for(tmp_path: Path) -> None:
+    """The broker ends itself; the worker stays, says what it waits for, and goes on when there is room again."""
+    broker = EmbeddedBroker(tmp_path / "broker", port=0)
+    system = System(broker.start(), tmp_path)
+    try:
+        worker = system.worker().start().ready()
+        target, filler = system.target(), system.target()
+        requests = system.send(*timers(target, 1_000, due_in(20), 5))
+        assert broker.pid is not None
+        limit_files(broker.pid, 16 * MIB)  # more than the 10 MiB that Kafka lays out for an index
+        fill(system.address, filler)
+        wait_until(lambda: broker.pid is None, "the broker ends")
+        worker.wait_for(r"WARNING\].*(not delivered|failed|waiting for the brokers)")
+        assert worker.running
+        broker.start()
+        assert len(system.fired(requests, 2 * DEADLINE_S)) == 1_000
+        worker.stop()
+    finally:
+        system.close()
+        broker.stop()
+
+
+def fill(address: str, topic: str) -> None:
+    """Write to a topic until its broker is gone."""
+    producer = Producer({**CLIENT, "bootstrap.servers": address, "message.timeout.ms": 5_000})
+    refused: list[KafkaError] = []
+    for _ in range(100):
+        producer.produce(topic, os.urandom(MIB // 2), on_delivery=lambda error, _: error and refused.append(error))
+        producer.flush(10)
+        if refused:
+            return
+    raise AssertionError("50 MiB fit")

@@ -1,0 +1,176 @@
+"""Alerting rules and dashboard: expressions that parse, over metrics and labels that there are, explained in docs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from timers.worker.metrics import METRICS
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+ALERTS = DEPLOY / "alerts.yml"
+DASHBOARD = json.loads((DEPLOY / "grafana" / "timers.json").read_text())
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+
+(GROUP,) = yaml.safe_load(ALERTS.read_text())["groups"]
+RULES: list[dict[str, Any]] = GROUP["rules"]
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+SCRAPED = {"job", "instance"}
+"""Labels that a scrape adds."""
+OF_THE_PROCESS = {"process_start_time_seconds", "process_cpu_seconds_total", "process_resident_memory_bytes"}
+
+
+def known() -> dict[str, set[str]]:
+    """Series that a worker shows -> their labels."""
+    series: dict[str, set[str]] = {name: set() for name in OF_THE_PROCESS}
+    for entry in METRICS:
+        if entry.kind == "histogram":
+            series[f"{entry.name}_bucket"] = {*entry.labels, "le"}
+            series[f"{entry.name}_sum"] = series[f"{entry.name}_count"] = set(entry.labels)
+        else:
+            series[entry.name] = set(entry.labels)
+    return {name: labels | SCRAPED for name, labels in series.items()}
+
+
+KNOWN = known()
+
+
+def selectors(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """Each series that an expression reads, with the labels that it selects by."""
+    found: list[tuple[str, set[str]]] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, promql_parser.VectorSelector):
+            found.append((node.name, {matcher.name for matcher in node.matchers.matchers}))
+
+    promql_parser.walk(promql_parser.parse(expression), visit)
+    return iter(found)
+
+
+def check(expression: str) -> set[str]:
+    """The series that an expression reads; they and their labels must be there."""
+    expression = expression.replace("$__rate_interval", "1m").replace("$__interval", "1m")
+    read = list(selectors(expression))
+    assert read, f"{expression} reads nothing"
+    for name, labels in read:
+        assert name in KNOWN, f"{expression}: no worker shows {name}"
+        assert labels <= KNOWN[name], f"{expression}: {name} has no {labels - KNOWN[name]}"
+    grouped = {label.strip() for group in re.findall(r"\bby \((.*?)\)", expression) for label in group.split(",")}
+    available = {label for name, _ in read for label in KNOWN[name]}
+    assert grouped <= available, f"{expression}: nothing has {grouped - available}"
+    return {name for name, _ in read}
+
+
+# ---- alerts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["alert"]))
+def test_each_alert_can_be_evaluated_and_is_explained(rule: dict[str, Any]) -> None:
+    check(rule["expr"])
+    assert rule["labels"]["severity"] in {"critical", "warning"}
+    annotations = rule["annotations"]
+    assert annotations.keys() == {"summary", "description", "runbook"}
+    assert annotations["runbook"] == f"docs/operations.md#{rule['alert'].lower()}"
+    assert f"\n### {rule['alert']}\n" in OPERATIONS, "the anchor that the alert links to"
+    named = set(re.findall(r"\$labels\.(\w+)", " ".join(annotations.values())))
+    assert named <= {label for name in check(rule["expr"]) for label in KNOWN[name]}
+
+
+def test_every_explained_alert_is_there() -> None:
+    alerts = [rule["alert"] for rule in RULES]
+    assert re.findall(r"^### (Timers\w+)$", OPERATIONS, re.MULTILINE) == alerts
+    assert len(set(alerts)) == len(alerts)
+
+
+def test_an_expression_over_what_is_not_there_would_be_found() -> None:
+    for wrong in (
+        "timers_nothing > 1",
+        'timers_lag_seconds_bucket{door="x"} > 1',
+        "sum by (door) (timers_pending) > 1",
+    ):
+        with pytest.raises(AssertionError):
+            check(wrong)
+    with pytest.raises(ValueError):
+        check("timers_pending >")
+
+
+# A list, not a skip: Prometheus' tool is no Python package. Where it is not installed, the tests above stand for it.
+@pytest.mark.parametrize(
+    "command",
+    [["check", "rules", "deploy/alerts.yml"], ["test", "rules", "tests/deploy/alerts_test.yml"]]
+    if shutil.which("promtool")
+    else [],
+    ids=lambda command: str(command[0]),
+)
+def test_promtool_says_so_too(command: list[str]) -> None:
+    done = subprocess.run(["promtool", *command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_of_the_compose_file_loads_them() -> None:
+    prometheus = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    volumes = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["prometheus"]["volumes"]
+    assert [f"./alerts.yml:{path}:ro" for path in prometheus["rule_files"]] == [
+        volume for volume in volumes if "alerts" in volume
+    ]
+
+
+def test_the_docs_make_a_prometheus_rule_of_them() -> None:
+    """The Prometheus Operator takes the same groups, wrapped; the command stands in the docs, not a second copy."""
+    (command,) = re.findall(r"^(\(printf .*?)\s*\| kubectl apply -f -$", OPERATIONS, re.MULTILINE | re.DOTALL)
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    made = yaml.safe_load(done.stdout)
+    assert (made["apiVersion"], made["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert made["spec"] == yaml.safe_load(ALERTS.read_text())
+
+
+# ---- dashboard ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: str(panel["title"]))
+def test_each_panel_shows_what_there_is(panel: dict[str, Any]) -> None:
+    assert panel["title"] and panel["description"] and panel["targets"]
+    assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    for target in panel["targets"]:
+        check(target["expr"])
+        assert 'job=~"$job"' in target["expr"], "several apps may share a Prometheus"
+
+
+def test_every_metric_is_on_the_dashboard() -> None:
+    shown = {name for panel in PANELS for target in panel["targets"] for name in check(target["expr"])}
+    missing = {entry.name for entry in METRICS} - {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown} - shown
+    assert missing == set()
+
+
+def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
+    numbers = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(numbers)) == len(numbers)
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not taken & cells, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+
+
+def test_every_variable_named_is_one_of_the_dashboard() -> None:
+    variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    named = set(re.findall(r"\$\{?(?!__|\{)([a-z]+)", json.dumps(DASHBOARD)))
+    assert named == variables
+    for text in [variable["definition"] for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"]:
+        (expression,) = re.findall(r"label_values\((.*), \w+\)", text)
+        check(expression)
+    for annotation in DASHBOARD["annotations"]["list"]:
+        check(annotation["expr"])

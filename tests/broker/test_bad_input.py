@@ -10,9 +10,10 @@ import pytest
 
 from tests.harness.letters import await_letters
 from tests.harness.patience import DEADLINE_S, due_in
-from tests.harness.records import Headers, Reader, Record, Request
+from tests.harness.records import Headers, Publisher, Reader, Record, Request
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System
 from timers.wire import future
+from timers.wire.dead_letter import CODES
 
 pytestmark = pytest.mark.broker
 
@@ -20,15 +21,21 @@ HEADERS: Headers = [("trace", b"1"), ("timer-id", b"forged"), ("trace", None), (
 UNKNOWN_FIELD = b"\x7a\x01x"
 
 
+NARROW_BYTES = 2000
+"""What one target's ``max.message.bytes`` allows."""
+
+
 @dataclass
 class Case:
-    """A request that cannot fire. ``topic`` and ``due`` stand for those of a good one beside it."""
+    """A request that cannot fire. ``topic`` and ``due`` stand for those of a good one beside it; or it goes to a topic
+    that takes little."""
 
     code: str
     key: Callable[[int], bytes | None]
     value: Callable[[str], bytes | None]
     said: str
     """Some of the sentence."""
+    narrow: bool = False
 
 
 def due(due_s: int) -> bytes:
@@ -63,8 +70,22 @@ CASES = {
         "'no-such-topic' does not exist",
     ),
     "kafka's own topic": Case("topic-denied", due, to("__consumer_offsets"), "internal"),
+    "a callback too large for its topic": Case(
+        "message-too-large",
+        lambda due_s: b"0%d" % due_s,
+        lambda topic: future.encode(topic, "k", b"x" * NARROW_BYTES) + UNKNOWN_FIELD,
+        f"more than the {NARROW_BYTES} that fit",
+        narrow=True,
+    ),
 }
-OWN_TOPICS = ["request_topic", "oscillator_topic", "dead_letter_topic", "progress_topic", "retry_topic"]
+OWN_TOPICS = [
+    "request_topic",
+    "oscillator_topic",
+    "dead_letter_topic",
+    "progress_topic",
+    "retry_topic",
+    "retried_topic",
+]
 
 
 @dataclass
@@ -80,7 +101,7 @@ class Sent:
 @pytest.fixture(scope="module")
 def sent(running: System) -> dict[str, Sent]:
     """All bad requests, each with a good one behind it."""
-    target = running.target()
+    target, narrow = running.target(), running.target(max_message_bytes=str(NARROW_BYTES))
     due_s = due_in(3)
     publisher = running.publisher(message_max_bytes=1_060_000)
     cases = CASES | {
@@ -89,7 +110,7 @@ def sent(running: System) -> dict[str, Sent]:
     sent = {}
     for number, (name, case) in enumerate(cases.items()):
         partition = number % PARTITIONS
-        key, value = case.key(due_s), case.value(target)
+        key, value = case.key(due_s), case.value(narrow if case.narrow else target)
         source = publisher.send_raw(key, value, HEADERS, partition)
         (behind,) = publisher.send([Request(target, due_s, name, partition=partition)])
         sent[name] = Sent(key, value, source, behind)
@@ -102,20 +123,22 @@ def fired_behind(running: System, sent: dict[str, Sent]) -> dict[str, Record]:
 
 
 @pytest.fixture(scope="module")
-def letters(running: System, sent: dict[str, Sent], fired_behind: dict[str, Record]) -> dict[str, list[Record]]:
-    """Dead letters by source: all of them are out when what is behind them has fired."""
-    by_source: dict[str, list[Record]] = {}
-    for letter in running.dead_letters().rest():
-        by_source.setdefault(letter.text("timer-source"), []).append(letter)
-    return by_source
+def letters(running: System, sent: dict[str, Sent], fired_behind: dict[str, Record]) -> dict[str, Record]:
+    """Dead letters by source, one for each: what could not be sent goes by the retry topic, so it may take a moment."""
+    return await_letters(running, {each.source for each in sent.values()})
+
+
+def test_every_code_that_a_request_can_have_is_tried() -> None:
+    """The other two: a target whose brokers fail (tests/unit), and a forged record on the retry topic (here)."""
+    assert {case.code for case in CASES.values()} == set(CODES) - {"target-failing", "retry-headers-missing"}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_becomes_a_dead_letter_with_code_sentence_and_source(
-    sent: dict[str, Sent], letters: dict[str, list[Record]], name: str
+    sent: dict[str, Sent], letters: dict[str, Record], name: str
 ) -> None:
     case, bad = CASES[name], sent[name]
-    (letter,) = letters[bad.source]
+    letter = letters[bad.source]
     assert letter.text("timer-error") == case.code
     assert case.said in letter.text("timer-error-message")
     assert (letter.key, letter.value) == (bad.key, bad.value)
@@ -126,9 +149,9 @@ def test_it_becomes_a_dead_letter_with_code_sentence_and_source(
 
 @pytest.mark.parametrize("name", OWN_TOPICS)
 def test_a_callback_to_a_topic_of_the_engine_is_denied(
-    sent: dict[str, Sent], letters: dict[str, list[Record]], name: str
+    sent: dict[str, Sent], letters: dict[str, Record], name: str
 ) -> None:
-    (letter,) = letters[sent[name].source]
+    letter = letters[sent[name].source]
     assert letter.text("timer-error") == "topic-denied"
     assert letter.value == sent[name].value
 
@@ -143,6 +166,16 @@ def test_a_topic_made_a_moment_before_its_timer_is_due_is_known(running: System)
     await_letters(running, {unknown.source})
     (request,) = running.send(Request(running.target(), 1))
     assert running.fired([request])
+
+
+def test_a_forged_record_on_the_retry_topic_is_a_dead_letter(running: System) -> None:
+    retry = running.settings.retry_topic
+    target, due_s = running.target(), due_in(2)
+    value = good(target)
+    forged = Publisher(running.address, retry).send_raw(due(due_s), value, HEADERS, 0)
+    letter = await_letters(running, {forged})[forged]
+    assert (letter.text("timer-error"), letter.key, letter.value) == ("retry-headers-missing", due(due_s), value)
+    assert letter.headers[: len(HEADERS)] == HEADERS
 
 
 def test_a_callback_too_large_for_its_topic_spares_the_small_ones(running: System) -> None:
@@ -167,16 +200,21 @@ def test_a_callback_too_large_for_its_topic_spares_the_small_ones(running: Syste
 def test_a_target_deleted_under_load_does_not_stop_the_others(running: System) -> None:
     doomed, other = running.target(), running.target()
     first_s = due_in(2)
-    lost = [Request(doomed, first_s + i % 5, f"doomed-{i}") for i in range(600)]
+    lost = [Request(doomed, first_s + i % 5, f"doomed-{i}", b"v", HEADERS) for i in range(600)]
     kept = [Request(other, first_s + i % 5, f"kept-{i}") for i in range(600)]
     running.send(*(request for pair in zip(lost, kept, strict=True) for request in pair))
     running.reader(doomed).take(150)
     running.delete_topic(doomed)
     fired = running.fired(kept)
     assert all(record.lag_ms < 2 * MAX_LAG_MS for record in fired.values())
-    last = {request.source for request in lost if request.due_s == first_s + 4}
-    letters = await_letters(running, last)
-    assert {letters[source].text("timer-error") for source in last} == {"topic-unknown"}
+    last = {request.source: request for request in lost if request.due_s == first_s + 4}
+    letters = await_letters(running, set(last))
+    for source, request in last.items():
+        letter = letters[source]
+        assert letter.text("timer-error") == "topic-unknown"
+        assert letter.text("timer-error-message") == f"callBackTopic {doomed!r} does not exist"
+        assert (letter.key, letter.value) == (request.wire_key, request.wire_value)
+        assert letter.headers[: len(HEADERS)] == HEADERS
 
     running.create_topic(doomed)
     reader = running.reader(doomed)

@@ -18,13 +18,15 @@ from confluent_kafka.admin import AclBinding, AclOperation, ResourceType
 from tests.harness import acls
 from tests.harness.acls import acl
 from tests.harness.patience import DEADLINE_S, due_in
-from tests.harness.records import Request
+from tests.harness.records import Publisher, Request
 from tests.harness.secure import PLAIN_USER, SecureBroker
 from tests.harness.system import System, soon
 from timers.cli.main import main
 from timers.client import TimersClient
+from timers.core.timer import Rejected
 from timers.errors import AccessError, TimersError
 from timers.settings import Settings
+from timers.wire import dead_letter, future
 from timers.worker import topics
 
 pytestmark = pytest.mark.broker
@@ -203,6 +205,49 @@ def test_worker_client_and_commands_log_in_and_keep_secrets(
     assert "SaslHandShakeRequest" in log or "SASL" not in protocol, "a debug log of logins is what this reads"
     for text in (log, shown, *asked[1:], *seen[1:]):
         assert not [secret for secret in SECRETS if secret in text]
+
+
+def test_dead_letters_take_what_their_page_says(
+    guarded: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``docs/bad-input.md`` has the ACLs; here are no others."""
+    settings, who = guarded.settings, f"User:{USER}"
+    value = future.encode("nowhere", "k", b"v")
+    original = guarded.publisher().send_raw(b"17", value, [("a", b"1")], 2)
+    rejected = Rejected(0, "topic-unknown", "it does not exist", b"17", value, [("a", b"1")])
+    letters = Publisher(guarded.address, settings.dead_letter_topic)
+    whole, stub = (dead_letter.encode(rejected, original, max_bytes) for max_bytes in (1000, 0))
+    for letter in (whole, stub):
+        letters.send_raw(letter.key, letter.value, letter.headers, 0)
+    reading = [
+        *acl(TOPIC, settings.dead_letter_topic, READ, principal=who),
+        *acl(TOPIC, settings.retried_topic, READ, principal=who),
+        *acl(GROUP, "timers-watch", READ, principal=who),
+    ]
+    acls.add(guarded.admin, reading)
+    for name, text in guarded.environment.items():
+        monkeypatch.setenv(name, text)
+    listed = command(capsys, "dead-letters", "list")
+    assert listed.code == 0, listed.err
+    assert listed.out.count(original) == 2
+    refused = command(capsys, "dead-letters", "retry", "--all")
+    assert (refused.code, refused.out) == (1, "")
+    writing = [
+        *acl(TOPIC, settings.request_topic, READ, WRITE, principal=who),
+        *acl(TOPIC, settings.retried_topic, WRITE, CREATE, principal=who),
+    ]
+    acls.add(guarded.admin, writing)
+    refused = command(capsys, "dead-letters", "retry", "--all")
+    assert (refused.code, refused.out) == (1, "")
+    assert f"{who} may not do that" in refused.err
+    assert f"on transactional id '{guarded.app_id}-dead-letters'" in refused.err
+    acls.add(guarded.admin, acl(TRANSACTIONAL_ID, f"{guarded.app_id}-dead-letters", WRITE, principal=who))
+    done = command(capsys, "dead-letters", "retry", "--all")
+    assert done.code == 0, done.err
+    first, *again = guarded.reader(settings.request_topic).take(3)
+    assert [(r.partition, r.key, r.value, r.headers) for r in again] == 2 * [(2, b"17", first.value, first.headers)]
+    for each in (listed, refused, done):
+        assert not [secret for secret in SECRETS if secret in each.out + each.err]
 
 
 def test_a_worker_that_may_create_makes_its_topics(broker: SecureBroker, tmp_path: Path) -> None:

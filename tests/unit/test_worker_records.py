@@ -46,3 +46,12 @@ def test_reading_may_begin_anywhere(start: int) -> None:
 
 def test_sound_batches_are_read_as_they_are() -> None:
     assert read(batch(0, ["ä", "b"]), 0) == ([(0, "ä"), (1, "b")], 2)
+
+
+def test_broken_names_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    broken = batch(0, [MARK]).replace(MARK.encode(), b"m\xff\xfek")
+    LeanRecords._told.clear()
+    for _ in range(5):
+        read(broken, 0)
+    (line,) = caplog.messages
+    assert line.startswith("requests/0: a header name near offset 0 is not UTF-8")

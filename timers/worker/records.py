@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any, SupportsIndex
+from typing import Any, ClassVar, SupportsIndex
 
 from aiokafka.consumer import fetcher
 from aiokafka.record.default_records import _DefaultRecordBatchPy
@@ -34,6 +34,7 @@ class LeanRecords(fetcher.PartitionRecords):
     """
 
     _records: Any
+    _told: ClassVar[set[Any]] = set()
 
     def _consumer_record(self, tp: Any, record: Any) -> Any:
         return record
@@ -42,7 +43,13 @@ class LeanRecords(fetcher.PartitionRecords):
         try:
             yield from super()._unpack_records()
         except UnicodeDecodeError:
-            logger.warning("%s: a header name near offset %d is not UTF-8", self._tp, self.next_fetch_offset)
+            if self._tp not in self._told:  # whoever may write requests could fill the log otherwise
+                self._told.add(self._tp)
+                logger.warning(
+                    "%s/%d: a header name near offset %d is not UTF-8; it is read with U+FFFD, as others there will be",
+                    *self._tp,
+                    self.next_fetch_offset,
+                )
             kept: KeptRecords = self._records
             self._records = _LenientRecords(kept.data, self.next_fetch_offset)
             yield from super()._unpack_records()

@@ -178,6 +178,19 @@ def test_a_forged_record_on_the_retry_topic_is_a_dead_letter(running: System) ->
     assert letter.headers[: len(HEADERS)] == HEADERS
 
 
+def test_more_headers_than_librdkafka_reads(running: System) -> None:
+    """They are in no client's way: too many to keep, and said to be elsewhere rather than lost without a word."""
+    target, due_s = running.target(), due_in(1)
+    many: Headers = [("a", b"")] * 100_001
+    publisher = running.publisher()
+    unknown = publisher.send_raw(due(due_s), future.encode("no-such-topic", "k", b"v"), many, 0)
+    (behind,) = publisher.send([Request(target, due_s, partition=0)])
+    letter = await_letters(running, {unknown})[unknown]
+    assert letter.text("timer-error") == "topic-unknown"
+    assert (letter.key, letter.value) == (None, None), "a stub: what was sent stands where timer-source says"
+    assert running.fired([behind])[behind.source].lag_ms < MAX_LAG_MS
+
+
 def test_a_callback_too_large_for_its_topic_spares_the_small_ones(running: System) -> None:
     narrow = running.target(max_message_bytes="2000")
     other = running.target()

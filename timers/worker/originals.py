@@ -42,8 +42,8 @@ class Original(NamedTuple):
 
     key: bytes | None
     value: bytes | None
-    headers: list[Header] | None
-    """None: a name among them is not UTF-8."""
+    headers: list[Header]
+    """Empty also if librdkafka cannot read them: a name is not UTF-8, or there are more than 100,000."""
 
 
 class Originals:
@@ -171,8 +171,8 @@ def _check(may_wait: Callable[[], bool]) -> None:
         raise Lost("told to stop")
 
 
-def _headers(message: Any) -> list[Header] | None:
+def _headers(message: Any) -> list[Header]:
     try:
         return message.headers() or []
     except UnicodeDecodeError:
-        return None
+        return []

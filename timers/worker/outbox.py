@@ -317,8 +317,8 @@ class KafkaOutbox:
         for (offset, topic, key, value, headers, _), origin, code, reason in given_up:
             sent = originals.get(origin.timer_id)
             if sent is not None and future.asks_for(sent.key, sent.value, origin.due_s, topic, key, value):
-                kept = sent.headers if sent.headers is not None else headers
-                rejected = Rejected(offset, code, reason, sent.key, sent.value, kept or ())
+                kept = sent.headers or headers or ()
+                rejected = Rejected(offset, code, reason, sent.key, sent.value, kept)
             else:
                 reason = f"{reason}; its request is no longer in the log, so key and value are written anew"
                 request = future.encode(topic, key, value)

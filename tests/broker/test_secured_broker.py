@@ -6,10 +6,13 @@ any one of them it says so at its start.
 
 from __future__ import annotations
 
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -21,6 +24,7 @@ from tests.harness.patience import DEADLINE_S, due_in
 from tests.harness.records import Publisher, Request
 from tests.harness.secure import PLAIN_USER, SecureBroker
 from tests.harness.system import System, soon
+from tests.harness.worker import COMMAND
 from timers.cli.main import main
 from timers.client import TimersClient
 from timers.core.timer import Rejected
@@ -376,3 +380,20 @@ def test_worker_and_broker_listen_on_loopback_only(running: System) -> None:
         addresses = [connection.laddr.ip for connection in listening if connection.pid == pid]
         assert len(addresses) == expected
         assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}
+
+
+def test_neither_the_machine_nor_the_web_port_shows_more_than_it_should(running: System) -> None:
+    (worker,) = running.workers
+    (directory,) = worker.data_dir.iterdir()
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700, "callbacks lie there as they are"
+    assert set(psutil.Process(worker.pid).cmdline()[1:]) <= {
+        *COMMAND,
+        "-m",
+        "-l",
+        "info",
+        "--web-port",
+        str(worker.port),
+    }
+    for page in ("router/", "table/", "graph/", "performance/", "stats/"):
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"http://127.0.0.1:{worker.port}/{page}", timeout=DEADLINE_S)

@@ -16,7 +16,7 @@ from timers.settings import default_worker_id
 
 READY = r"ready: (\d+) partitions, (\d+) timers pending"
 
-_COMMAND = ("faust", "-A", "timers.app", "worker")
+COMMAND = ("faust", "-A", "timers.app", "worker")
 _ROOT = Path(__file__).parents[2]
 
 
@@ -50,7 +50,7 @@ class Worker:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TIMERS_")}
         with self.log_path.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *_COMMAND, "-l", self.log_level, "--web-port", str(self.port)],
+                [sys.executable, "-m", *COMMAND, "-l", self.log_level, "--web-port", str(self.port)],
                 cwd=self._directory,
                 env={**clean, "PYTHONPATH": str(_ROOT), **self._environment, **changes},
                 stdin=subprocess.DEVNULL,

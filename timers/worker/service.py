@@ -101,6 +101,8 @@ class TimersApp(faust.App):
             store="memory://",
             web_port=settings.web_port,
             web_bind=settings.web_bind,
+            web_router_enabled=False,
+            web_tables_enabled=False,
             broker_client_id=settings.worker_id,
             consumer_group_instance_id=settings.worker_id,
             broker_session_timeout=float(settings.session_timeout_s),
@@ -133,7 +135,9 @@ class TimersApp(faust.App):
     async def on_first_start(self) -> None:
         """Topics come before the group: one that appears later would be assigned to nobody."""
         check_port(self.settings)  # the command line may have chosen another one, or be Faust's own
-        self.conf.datadir.mkdir(parents=True, exist_ok=True)
+        # Callbacks lie there as they are: for nobody else on this machine. One that exists is left as it was set up.
+        self.conf.datadir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.conf.datadir.mkdir(exist_ok=True)
         await super().on_first_start()
         if self.settings.clock_offset_s:
             logger.warning("TIMERS_CLOCK_OFFSET: this worker's clock is off by %+.3f s", self.settings.clock_offset_s)

@@ -5,21 +5,26 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
+import signal
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.harness.letters import await_letters
-from tests.harness.patience import due_in
-from tests.harness.records import Headers, Record, Request
+from tests.harness.patience import DEADLINE_S, due_in
+from tests.harness.records import Headers, Publisher, Record, Request
 from tests.harness.system import System
 from timers.cli.main import main
 from timers.cli.retrier import Retrier
+from timers.core.timer import Rejected
 from timers.errors import PublishError
-from timers.wire import future
+from timers.wire import dead_letter, future
 
 pytestmark = pytest.mark.broker
 
@@ -245,3 +250,45 @@ def test_a_second_retry_stops_the_first(sent: Sent, running: System) -> None:
         with pytest.raises(PublishError, match="another `timers dead-letters retry` has begun since"):
             first.publish([(letter, letter.request)])
     assert len(running.reader(running.request_topic).rest()) == before
+
+
+def test_a_retry_that_is_interrupted_and_killed_goes_on_and_publishes_nothing_twice(system: System) -> None:
+    """Also shows that thousands are no trouble. No worker runs: what counts stands in the request topic."""
+    count = 6000
+    system.create_own_topics()
+    letters = Publisher(system.address, system.settings.dead_letter_topic)
+    for number in range(count):
+        rejected = Rejected(
+            0, "topic-unknown", "it does not exist", b"%d" % number, future.encode("nowhere", "", b""), HEADERS
+        )
+        letter = dead_letter.encode(rejected, f"{system.request_topic}/{number % 4}/{number}", 10_000)
+        letters.queue_raw(letter.key, letter.value, letter.headers, number % 4)
+    letters.flush()
+
+    def start() -> subprocess.Popen[str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("TIMERS_")}
+        return subprocess.Popen(
+            [sys.executable, "-m", "timers.cli.main", "dead-letters", "retry", "--all"],
+            env={**clean, **system.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        with start() as process:
+            assert process.stdout is not None
+            assert "->" in process.stdout.readline()
+            process.send_signal(number)
+            process.communicate(timeout=DEADLINE_S)
+            assert process.returncode == code
+    with start() as process:
+        out, err = process.communicate(timeout=2 * DEADLINE_S)
+    assert process.returncode == 0, err
+    last = len(out.splitlines())
+    assert 0 < last < count, "the case is not the one meant: the others had published all, or nothing"
+    assert f"{count - last:,} left out: retried before" in err
+    records = system.reader(system.request_topic).rest()
+    assert sorted(int(record.key or b"") for record in records) == list(range(count))
+    assert all(record.partition == int(record.key or b"") % 4 and record.headers == HEADERS for record in records)

@@ -6,6 +6,8 @@ answers with what became of its input, in words: so it can be shown that none of
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,6 +17,7 @@ from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 
 from tests.fuzz.draw import Draw
+from timers.cli.letters import Letter, Request, judge
 from timers.core.timer import Decoded, Origin
 from timers.errors import LogMismatch
 from timers.wire import dead_letter, future, headers, progress, topics
@@ -192,7 +195,17 @@ def dead_letters(draw: Draw) -> set[str]:
     if opened is None:
         return {"no dead letter"}
     assert len(opened.headers) == len(sent) - 3
-    return {"stub" if dead_letter.is_stub(key, value, opened) else "whole"}
+    at_ms = draw.number(2**63 - 1) - draw.number(2**63 - 1)
+    letter = Letter("dead", 0, 1, at_ms, Request(1, key, value, opened.headers), opened)
+    mark = dead_letter.decode_mark(draw.blob(9), draw.blob(9), opened.headers) if draw.number(1) else None
+    for line in (*letter.cells(mark), *letter.text(mark, as_hex=bool(draw.number(1)))):
+        assert not CONTROL.search(line), "it could steer a terminal"
+    assert json.loads(letter.json(mark, whole=True))["source"] == opened.source
+    judge(letter, letter.request, mark, "timer-request", MAX_REQUEST_BYTES, bool(draw.number(1)))
+    return {"stub" if letter.is_stub else "whole"}
+
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class _Name(str):

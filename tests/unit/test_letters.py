@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -83,6 +84,12 @@ def test_a_row_cannot_steer_a_terminal() -> None:
     assert shown == r"a\x1b[2Jb\n"
     text = "\n".join(letter(headers=[("\x1b[1m", b"\x1b[2J")], message="a\x9bb").text(None, as_hex=False))
     assert "\x1b" not in text and "\x9b" not in text
+
+
+def test_a_strange_timestamp_is_shown_as_it_is() -> None:
+    one = letter()
+    for at_ms in (-1, 2**62):
+        assert replace(one, timestamp_ms=at_ms).cells(None)[0] == f"{at_ms} ms"
 
 
 def test_json_tells_text_from_bytes() -> None:

@@ -67,8 +67,9 @@ class Letter:
 
     @property
     def when(self) -> str:
-        """When it was written."""
-        return format_due(self.timestamp_ms // 1000)
+        """When it was written; a record that is not a worker's may say anything."""
+        second = self.timestamp_ms // 1000
+        return format_due(second) if 0 <= second <= future.MAX_DUE_S else f"{self.timestamp_ms} ms"
 
     def cells(self, mark: Mark | None) -> tuple[str, ...]:
         """What :data:`COLUMNS` say."""

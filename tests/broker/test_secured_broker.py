@@ -16,10 +16,20 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, ResourceType
 
 from tests.harness import acls
-from tests.harness.acls import acl
+from tests.harness.acls import (
+    CREATE,
+    DESCRIBE,
+    GROUP,
+    READ,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    acl,
+    operator_acls,
+    worker_acls,
+)
 from tests.harness.patience import DEADLINE_S, due_in
 from tests.harness.records import Publisher, Request
 from tests.harness.secure import PLAIN_USER, SecureBroker
@@ -40,10 +50,11 @@ PLAIN_PASSWORD = "pa55-w0rd-in-plain"
 KEY_PASSWORD = "pa55-w0rd-of-the-key"
 SECRETS = (PASSWORD, PLAIN_PASSWORD, KEY_PASSWORD)
 USER = "ada"
-
-READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
-CREATE, DESCRIBE_CONFIGS = AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS
-TOPIC, GROUP, TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+AS_PLAIN = {
+    "TIMERS_SASL_MECHANISM": "PLAIN",
+    "TIMERS_SASL_USERNAME": PLAIN_USER,
+    "TIMERS_SASL_PASSWORD": PLAIN_PASSWORD,
+}
 
 
 @pytest.fixture(scope="module")
@@ -84,21 +95,6 @@ def login(broker: SecureBroker, protocol: str = "SASL_SSL", **more: str) -> dict
     return {name: value for name, value in (environment | more).items() if value}
 
 
-def worker_acls(system: System, *targets: str, user: str = USER) -> list[AclBinding]:
-    """The least that a worker needs: ``docs/security.md`` says the same in lines for kafka-acls."""
-    settings, who = system.settings, f"User:{user}"
-    return [
-        *acl(TOPIC, settings.request_topic, READ, DESCRIBE_CONFIGS, principal=who),
-        *acl(TOPIC, settings.retry_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),
-        *acl(TOPIC, settings.oscillator_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),
-        *acl(TOPIC, settings.progress_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),
-        *acl(TOPIC, settings.dead_letter_topic, WRITE, DESCRIBE_CONFIGS, principal=who),
-        *acl(GROUP, settings.app_id, READ, principal=who),
-        *acl(TRANSACTIONAL_ID, f"{settings.app_id}-", WRITE, principal=who, prefixed=True),
-        *(binding for target in targets for binding in acl(TOPIC, target, WRITE, principal=who)),
-    ]
-
-
 def as_worker(system: System, **changes: str) -> Settings:
     """Settings as its worker has them."""
     return Settings.load({name: value for name, value in (system.environment | changes).items() if value})
@@ -121,13 +117,21 @@ def command(console: pytest.CaptureFixture[str], *arguments: str) -> Ran:
 # ---- what works -----------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_with_the_least_acls_runs_fires_gives_up_and_recovers(guarded: System) -> None:
-    target, silent = guarded.target(), guarded.target()
-    acls.add(guarded.admin, [*worker_acls(guarded, target), *acl(TOPIC, silent, DESCRIBE, principal=f"User:{USER}")])
+def test_a_worker_with_the_least_acls_runs_fires_gives_up_and_recovers(
+    guarded: System, broker: SecureBroker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    target, silent, missing = guarded.target(), guarded.target(), f"missing-{guarded.app_id}"
+    acls.add(
+        guarded.admin,
+        [
+            *worker_acls(guarded.settings, USER, target, missing),
+            *acl(TOPIC, silent, DESCRIBE, principal=f"User:{USER}"),
+        ],
+    )
     worker = guarded.worker().start().ready()
     before = guarded.send(*soon(target, 50))
     assert len(guarded.reader(target).take(50)) == 50
-    (unknown,) = guarded.send(Request("no-such-topic", due_in(1)))
+    (unknown,) = guarded.send(Request(missing, due_in(1)))
     letters = guarded.dead_letters()
     assert letters.take(1)[0].text("timer-source") == unknown.source
     # Where it may not write, it tries again later. What can never be sent was moved too, on its way to the dead
@@ -144,6 +148,15 @@ def test_a_worker_with_the_least_acls_runs_fires_gives_up_and_recovers(guarded: 
     worker.start().ready()
     records = guarded.reader(target).take(150, 2 * DEADLINE_S)
     assert {record.timer_id for record in records} == {request.source for request in (*before, *pending, *after_crash)}
+    # An operator, with the least ACLs of one, tries again what has become possible.
+    acls.add(guarded.admin, operator_acls(guarded.settings, PLAIN_USER))
+    guarded.create_topic(missing)
+    for name, value in (guarded.environment | login(broker, **AS_PLAIN)).items():
+        monkeypatch.setenv(name, value)
+    assert command(capfd, "dead-letters", "retry", "--yes", unknown.source).code == 0
+    assert f"{missing}" in command(capfd, "dead-letters", "list").out
+    (retried,) = guarded.reader(missing).take(1)
+    assert retried.due_s == unknown.due_s
     worker.stop()
     assert not [secret for secret in SECRETS if secret in worker.log_path.read_text()]
 
@@ -152,14 +165,7 @@ def test_a_worker_with_the_least_acls_runs_fires_gives_up_and_recovers(guarded: 
     ("protocol", "changes"),
     [
         ("SASL_SSL", {"TIMERS_SASL_MECHANISM": "SCRAM-SHA-256"}),
-        (
-            "SASL_SSL",
-            {
-                "TIMERS_SASL_MECHANISM": "PLAIN",
-                "TIMERS_SASL_USERNAME": PLAIN_USER,
-                "TIMERS_SASL_PASSWORD": PLAIN_PASSWORD,
-            },
-        ),
+        ("SASL_SSL", AS_PLAIN),
         ("SSL", {}),
         ("SASL_PLAINTEXT", {}),
     ],
@@ -179,7 +185,7 @@ def test_worker_client_and_commands_log_in_and_keep_secrets(
     system.environment |= login(broker, protocol, **changes)
     user = changes.get("TIMERS_SASL_USERNAME", USER)
     rules = [
-        *worker_acls(system, target, user=user),
+        *worker_acls(system.settings, user, target),
         # What a client and the commands need beyond that.
         *acl(TOPIC, system.request_topic, WRITE, principal=f"User:{user}"),
         *acl(TOPIC, target, READ, principal=f"User:{user}"),
@@ -260,7 +266,7 @@ def test_a_worker_that_may_create_makes_its_topics(broker: SecureBroker, tmp_pat
     with pytest.raises(AccessError, match=r"lacks at .*: Read, DescribeConfigs on topic 'request-"):
         topics.ensure(as_worker(system))
     owned = [topic.name for topic in topics.own_topics(system.settings)]
-    needed = worker_acls(system)
+    needed = worker_acls(system.settings, USER)
     acls.add(system.admin, needed)
     with pytest.raises(AccessError, match=r"Create on topic '.*', which does not exist"):
         topics.ensure(as_worker(system))
@@ -272,7 +278,7 @@ def test_a_worker_that_may_create_makes_its_topics(broker: SecureBroker, tmp_pat
 
 
 def test_without_any_one_acl_the_start_says_which(guarded: System) -> None:
-    needed = worker_acls(guarded)
+    needed = worker_acls(guarded.settings, USER)
     acls.add(guarded.admin, needed)
     settings = as_worker(guarded)
     topics.ensure(settings)
@@ -290,7 +296,7 @@ def test_without_any_one_acl_the_start_says_which(guarded: System) -> None:
 
 
 def test_without_its_transactional_ids_a_worker_ends_with_a_sentence(guarded: System) -> None:
-    acls.add(guarded.admin, [rule for rule in worker_acls(guarded) if rule.restype != TRANSACTIONAL_ID])
+    acls.add(guarded.admin, [rule for rule in worker_acls(guarded.settings, USER) if rule.restype != TRANSACTIONAL_ID])
     worker = guarded.worker().start()
     assert worker.exit_code() == 1
     assert f"timers: User:{USER} may not write as transactional id '{guarded.app_id}-" in worker.log

@@ -15,6 +15,12 @@ from confluent_kafka.admin import (
 )
 
 from tests.harness.patience import DEADLINE_S, wait_until
+from timers.settings import Settings
+from timers.wire import topics
+
+READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
+CREATE, DESCRIBE_CONFIGS = AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS
+TOPIC, GROUP, TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 
 ANONYMOUS = "User:ANONYMOUS"
 """Who everybody is on a PLAINTEXT listener."""
@@ -38,6 +44,33 @@ def acl(
     pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
     verdict = AclPermissionType.DENY if deny else AclPermissionType.ALLOW
     return [AclBinding(kind, name, pattern, principal, "*", operation, verdict) for operation in operations]
+
+
+def worker_acls(settings: Settings, user: str, *targets: str) -> list[AclBinding]:
+    """The least that a worker needs: ``docs/security.md`` says the same in lines for kafka-acls."""
+    who = f"User:{user}"
+    return [
+        *acl(TOPIC, settings.request_topic, READ, DESCRIBE_CONFIGS, principal=who),
+        *acl(TOPIC, settings.retry_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),
+        *acl(TOPIC, settings.oscillator_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),
+        *acl(TOPIC, settings.progress_topic, READ, WRITE, DESCRIBE_CONFIGS, principal=who),
+        *acl(TOPIC, settings.dead_letter_topic, WRITE, DESCRIBE_CONFIGS, principal=who),
+        *acl(GROUP, settings.app_id, READ, principal=who),
+        *acl(TRANSACTIONAL_ID, f"{settings.app_id}-", WRITE, principal=who, prefixed=True),
+        *(binding for target in targets for binding in acl(TOPIC, target, WRITE, principal=who)),
+    ]
+
+
+def operator_acls(settings: Settings, user: str) -> list[AclBinding]:
+    """What ``timers dead-letters`` needs, its ``retry`` too."""
+    who = f"User:{user}"
+    return [
+        *acl(TOPIC, settings.dead_letter_topic, READ, principal=who),
+        *acl(TOPIC, settings.retried_topic, CREATE, READ, WRITE, principal=who),
+        *acl(TOPIC, settings.request_topic, READ, WRITE, principal=who),
+        *acl(GROUP, "timers-watch", READ, principal=who),
+        *acl(TRANSACTIONAL_ID, topics.retrier_id(settings.app_id), WRITE, principal=who),
+    ]
 
 
 def add(admin: AdminClient, acls: Iterable[AclBinding]) -> None:

@@ -1,0 +1,45 @@
+"""docs/security.md says of ACLs what the broker tests try, and names no setting that there is not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from tests.harness.acls import worker_acls
+from timers.settings import Settings
+
+DOC = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+
+LINE = re.compile(
+    r"^    \$A --(?P<kind>[a-z-]+) (?P<name>\S+) (?:--resource-pattern-type (?P<pattern>\w+) )?(?P<rest>.*)$",
+    re.MULTILINE,
+)
+
+
+def test_the_least_acls_are_those_that_are_tried() -> None:
+    said = {
+        (line["kind"].replace("-", "_"), line["name"], line["pattern"] or "literal", operation.lower())
+        for line in (found.groupdict() for found in LINE.finditer(re.sub(r"(?<=\S) +", " ", DOC)))
+        for operation in re.findall(r"--operation (\w+)", line["rest"])
+    }
+    tried = {
+        (
+            rule.restype.name.lower(),
+            rule.name,
+            rule.resource_pattern_type.name.lower(),
+            rule.operation.name.lower().replace("_", ""),
+        )
+        for rule in worker_acls(Settings(), "timers", "orders")
+    }
+    assert said == tried
+
+
+def test_each_setting_it_names_is_one() -> None:
+    names = {entry.metadata["setting"].env for entry in fields(Settings)}
+    said = set(re.findall(r"TIMERS_[A-Z_]+", DOC))
+    assert said - names == set()
+    assert {name for name in names if re.search("SECURITY|SASL|SSL|CALLBACK|DEPTH", name)} - said <= {
+        "TIMERS_SASL_PASSWORD",
+        "TIMERS_SSL_KEY_PASSWORD",
+    }

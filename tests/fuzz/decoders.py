@@ -110,9 +110,14 @@ def _records(draw: Draw, headers_of: Callable[[Draw], Any]) -> list[Record]:
     return [Record(3 * index, *one) for index, one in enumerate(drawn)]
 
 
+def damaged_requests(draw: Draw) -> list[Record]:
+    """Records as anybody may send them; some are sound."""
+    return _records(draw, _headers)
+
+
 def requests(draw: Draw) -> set[str]:
     """Of the request topic: whoever may write there."""
-    sent = _records(draw, _headers)
+    sent = damaged_requests(draw)
     return _checked(sent, future.decode(sent, MAX_REQUEST_BYTES))
 
 

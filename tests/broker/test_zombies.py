@@ -5,10 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
-from confluent_kafka import IsolationLevel, TopicPartition
-from confluent_kafka.admin import OffsetSpec
 
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
+from tests.harness.patience import due_in, wait_until
 from tests.harness.records import Request
 from tests.harness.system import PARTITIONS, System, timers
 from tests.harness.worker import READY, Worker
@@ -18,18 +16,10 @@ pytestmark = pytest.mark.broker
 COUNT = 60_000
 
 
-def end(system: System, target: str, level: IsolationLevel) -> int:
-    """End of a topic's only partition, to a reader of this level."""
-    place = TopicPartition(target, 0)
-    return (
-        system.admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=level)[place].result(DEADLINE_S).offset
-    )
-
-
 def caught_firing(system: System, worker: Worker, target: str) -> bool:
     """Stop the process; True if that left a transaction open on the target, else it runs on."""
     worker.send(signal.SIGSTOP)
-    if end(system, target, IsolationLevel.READ_COMMITTED) < end(system, target, IsolationLevel.READ_UNCOMMITTED):
+    if system.end(target, committed=True) < system.end(target):
         return True
     worker.send(signal.SIGCONT)
     return False
@@ -53,7 +43,7 @@ def test_a_zombie_is_fenced_and_its_open_transactions_are_never_seen(system: Sys
     assert len(zombie.sentences) == 1 and "was taken over by another worker" in zombie.sentences[0]
     assert "Traceback" not in zombie.log
     assert len(system.fired(requests)) == COUNT
-    records_and_markers = end(system, target, IsolationLevel.READ_UNCOMMITTED)
+    records_and_markers = system.end(target)
     assert records_and_markers > COUNT + 1_000, "what it had in flight stands in the log, aborted"
     assert other.running
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.harness.patience import DEADLINE_S, due_in
 from tests.harness.records import CLIENT, Publisher, Reader, Record, Request
@@ -89,6 +90,15 @@ class System:
         mine = [name for name in self.admin.list_topics(timeout=DEADLINE_S).topics if self._id in name]
         for deleted in self.admin.delete_topics(mine, operation_timeout=DEADLINE_S).values():
             deleted.result(DEADLINE_S)
+
+    def end(self, topic: str, *, committed: bool = False) -> int:
+        """Sum of the end offsets of a topic; ``committed``: only up to the first open transaction."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        found = self.admin.list_topics(topic, timeout=DEADLINE_S).topics[topic]
+        wanted = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in found.partitions}
+        return sum(
+            one.result(DEADLINE_S).offset for one in self.admin.list_offsets(wanted, isolation_level=level).values()
+        )
 
     # ---- workers ------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import LeaderNotAvailableError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
+from aiokafka.errors import (
+    LeaderNotAvailableError,
+    MessageSizeTooLargeError,
+    NodeNotReadyError,
+    UnknownTopicOrPartitionError,
+)
 
 from timers.settings import Settings
 from timers.worker import targets as module
@@ -74,6 +79,15 @@ def test_a_topic_without_a_leader_is_spared_for_a_moment(targets: Targets) -> No
     assert route.spared_s is not None and 0 < route.spared_s <= module.ELECTION_S
     assert targets.route("other", retried=False) == 1
     assert targets.usable == {"other": 1}
+
+
+def test_a_topic_whose_leader_answers_nothing_is_spared_for_a_moment(targets: Targets) -> None:
+    cluster(targets).topics["t"] = [1]
+    targets.spare("t", NodeNotReadyError())
+    route = targets.route("t", retried=False)
+    assert isinstance(route, Trouble)
+    assert route.code == "target-failing" and "does not answer" in route.reason
+    assert route.spared_s is not None and 0 < route.spared_s <= module.ELECTION_S
 
 
 def test_late_deliveries_are_explained_by_what_the_brokers_say(targets: Targets) -> None:

@@ -21,19 +21,23 @@ from concurrent.futures import TimeoutError as StillRunning
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.client import ConnectionGroup
 from aiokafka.errors import (
     IllegalOperation,
     InvalidProducerEpoch,
     InvalidTxnState,
     KafkaConnectionError,
     KafkaError,
+    KafkaTimeoutError,
     LeaderNotAvailableError,
+    NodeNotReadyError,
     OutOfOrderSequenceNumber,
     ProducerFenced,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
     UnknownTopicOrPartitionError,
 )
+from aiokafka.protocol.admin import ApiVersionRequest
 
 from timers import connection
 from timers.core.ports import Lost
@@ -235,19 +239,25 @@ class TransactionalProducer:
             asyncio.create_task(self._send(producer, topic, partition, queue)): topic
             for (topic, partition), queue in batches.items()
         }
+        away: dict[str, KafkaError] = {}
         try:
             late = await _wait_awake(sending, PROBE_S)
             if late and not self._culprits(producer, sending):
-                ailing = await self._which_ail({sending[task] for task in late})
+                ailing, away = await asyncio.gather(
+                    self._which_ail({sending[task] for task in late}), self._with_silent_leaders(producer, batches)
+                )
                 if ailing:
                     raise DeliveryFailed(ailing)
                 await _wait_awake(sending, DELIVERY_TIMEOUT_S - 2 * PROBE_S)
             culprits = self._culprits(producer, sending)
+            if not culprits:
+                slow = {topic for task, topic in sending.items() if not task.done()}
+                culprits = dict.fromkeys(slow, TimeoutError(f"no answer for {DELIVERY_TIMEOUT_S:.0f} s"))
+            if any(isinstance(error, (TimeoutError, KafkaTimeoutError)) for error in culprits.values()):
+                # Not a topic's fault if its broker is away, or was, and had no time to make up for it.
+                culprits |= away | await self._with_silent_leaders(producer, batches)
             if culprits:
                 raise DeliveryFailed(culprits)
-            slow = {topic for task, topic in sending.items() if not task.done()}
-            if slow:
-                raise DeliveryFailed(dict.fromkeys(slow, TimeoutError(f"no answer for {DELIVERY_TIMEOUT_S:.0f} s")))
         finally:
             for task in sending:
                 task.cancel()
@@ -257,6 +267,27 @@ class TransactionalProducer:
             return await asyncio.wait_for(asyncio.to_thread(self._ailing, topics), PROBE_S)
         except TimeoutError:
             return {}
+
+    @staticmethod
+    async def _with_silent_leaders(
+        producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]
+    ) -> dict[str, KafkaError]:
+        """Topics with a partition whose leader answers nothing now, each with a ``NodeNotReadyError``."""
+        client = producer.client
+        leaders = {place: client.cluster.leader_for_partition(TopicPartition(*place)) for place in places}
+
+        async def silent(node: int | None) -> bool:
+            # Not on the connection that takes batches: there the answer would wait for theirs.
+            question = client.send(node, ApiVersionRequest(), group=ConnectionGroup.COORDINATION)
+            try:
+                await asyncio.wait_for(question, PROBE_S)
+            except (KafkaError, TimeoutError):
+                return True
+            return False
+
+        nodes = list(set(leaders.values()))
+        answers = dict(zip(nodes, await asyncio.gather(*map(silent, nodes)), strict=True))
+        return {topic: NodeNotReadyError() for (topic, _), node in leaders.items() if answers[node]}
 
     @staticmethod
     async def _send(producer: AIOKafkaProducer, topic: str, partition: int, queue: list[RecordBatch]) -> None:

@@ -17,6 +17,7 @@ from aiokafka.errors import (
     KafkaError,
     LeaderNotAvailableError,
     MessageSizeTooLargeError,
+    NodeNotReadyError,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
@@ -43,7 +44,7 @@ MAX_UNKNOWN = 10_000
 """So many of them are remembered."""
 
 ELECTION_S = 2.0
-"""How long a target without a leader is spared the first time."""
+"""How long a target without a leader, or whose leader answers nothing, is spared the first time."""
 
 COMES_AND_GOES_S = 5.0
 """A topic that the brokers list and do not find twice within this time is spared like one without a leader."""
@@ -127,6 +128,9 @@ class Targets:
         """Send nothing to ``topic`` for a while, since it answered with ``error``."""
         if isinstance(error, LeaderNotAvailableError):
             self.quarantine.enter(topic, "target-failing", f"a partition of {topic!r} has no leader", ELECTION_S)
+        elif isinstance(error, NodeNotReadyError):
+            reason = f"the leader of a partition of {topic!r} does not answer"
+            self.quarantine.enter(topic, "target-failing", reason, ELECTION_S)
         elif isinstance(error, TopicAuthorizationFailedError):
             self.quarantine.enter(topic, "topic-denied", f"not authorized to write to {topic!r}")
         elif isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):

@@ -1,0 +1,35 @@
+"""What the producers make of aiokafka. The broker tests try it on a broker; several brokers are not to be had there."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
+
+from timers.worker import producer as module
+from timers.worker.producer import TransactionalProducer
+
+
+class SimClient:
+    """Brokers by their number: 1 answers, 2 refuses connections, 3 never answers."""
+
+    def __init__(self, leaders: dict[tuple[str, int], int]) -> None:
+        self.cluster = SimpleNamespace(leader_for_partition=lambda place: leaders[tuple(place)])
+
+    async def send(self, node: int, request: Any, *, group: Any) -> None:
+        if node == 2:
+            raise KafkaConnectionError()
+        if node == 3:
+            await asyncio.Event().wait()
+
+
+async def test_topics_with_a_leader_that_answers_nothing_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PROBE_S", 0.05)
+    leaders = {("a", 0): 1, ("a", 1): 1, ("b", 0): 1, ("b", 1): 2, ("c", 0): 3}
+    producer: Any = SimpleNamespace(client=SimClient(leaders))
+    silent = await TransactionalProducer._with_silent_leaders(producer, [TopicPartition(*place) for place in leaders])
+    assert {topic: type(error) for topic, error in silent.items()} == {"b": NodeNotReadyError, "c": NodeNotReadyError}

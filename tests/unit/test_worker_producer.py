@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
+from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, ProducerFenced
 
 from timers.worker import producer as module
-from timers.worker.producer import TransactionalProducer
+from timers.worker.producer import ProducerLoop, TransactionalProducer
+
+
+def test_the_log_has_no_second_word_of_a_producers_failure(caplog: pytest.LogCaptureFixture) -> None:
+    loop = ProducerLoop()
+
+    async def leave_behind(error: Exception) -> None:
+        asyncio.get_running_loop().create_future().set_exception(error)
+
+    loop.submit(leave_behind(ProducerFenced())).result()
+    gc.collect()
+    assert not caplog.records
+    loop.submit(leave_behind(ValueError("ours"))).result()
+    gc.collect()
+    assert "never retrieved" in caplog.text
+    loop.close()
 
 
 class SimClient:

@@ -94,6 +94,7 @@ class ProducerLoop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_unless_told)
         self._thread = threading.Thread(target=self._loop.run_forever, name="timers-producers", daemon=True)
         self._thread.start()
         self.pulse = Pulse()
@@ -106,6 +107,12 @@ class ProducerLoop:
     def close(self) -> None:
         """End the loop."""
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def _unless_told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """When a producer fails, aiokafka leaves futures with the same error behind: its caller was told already."""
+    if not (isinstance(context.get("exception"), KafkaError) and "never retrieved" in context["message"]):
+        loop.default_exception_handler(context)
 
 
 async def _wait_awake(tasks: Iterable[_Task], seconds: float) -> set[_Task]:

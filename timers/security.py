@@ -61,7 +61,8 @@ def read_secret(env: str, path: Path) -> Secret:
     Raises:
         SettingsError: the file holds no password.
     """
-    text = path.read_bytes()[:_MAX_SECRET_FILE_BYTES].decode(errors="replace").rstrip("\r\n")
+    with path.open("rb") as file:  # of no device that never ends
+        text = file.read(_MAX_SECRET_FILE_BYTES).decode(errors="replace").rstrip("\r\n")
     if not text or _CONTROL.search(text):
         raise wrong(env, str(path), "a file that holds a password in one line, and nothing else")
     return Secret(text)

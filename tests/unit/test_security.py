@@ -95,6 +95,14 @@ def test_a_password_may_come_from_a_file(tmp_path: Path, content: str) -> None:
     assert Settings.load(environ).sasl_password == Secret(PASSWORD)
 
 
+def test_a_file_without_an_end_is_refused() -> None:
+    environ = without(SASL, "TIMERS_SASL_PASSWORD") | {"TIMERS_SASL_PASSWORD_FILE": "/dev/zero"}
+    with pytest.raises(
+        SettingsError, match=r"^TIMERS_SASL_PASSWORD_FILE='/dev/zero' is not a file that holds a password"
+    ):
+        Settings.load(environ)
+
+
 @pytest.mark.parametrize("content", ["", "\n", f"{PASSWORD}\nmore\n", f"{PASSWORD}\0"])
 def test_a_file_that_holds_no_password_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "password"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 
 from timers.core.timer import Row
@@ -83,5 +84,5 @@ def _denied(reason: str) -> InvalidRequestError:
 
 
 def _patterns(text: str) -> dict[str, re.Pattern[str]]:
-    """Each pattern of a list, with ``*`` for any characters."""
-    return {each: re.compile(re.escape(each).replace(r"\*", ".*")) for each in text.split(",") if each}
+    """Each pattern of a list, with ``*`` for any characters. Python's own way: no name makes it try all combinations."""
+    return {each: re.compile(fnmatch.translate(each)) for each in text.split(",") if each}

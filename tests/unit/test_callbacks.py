@@ -46,6 +46,10 @@ def test_lists_say_where_callbacks_may_go(allow: str, deny: str, free: list[str]
     assert [topic for topic in shut if not judge.denied(topic)] == []
 
 
+def test_no_name_keeps_a_pattern_busy() -> None:
+    assert rules(deny="*a" * 60 + "*b").denied("a" * 249) is None
+
+
 def test_each_denial_says_why() -> None:
     assert rules(deny="or*").denied("orders") == "callBackTopic 'orders' is denied by 'or*' of TIMERS_CALLBACK_DENY"
     assert rules(allow="b").denied("orders") == "callBackTopic 'orders' is not among those of TIMERS_CALLBACK_ALLOW"

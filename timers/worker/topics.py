@@ -26,17 +26,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from timers import connection
 from timers.errors import AccessError, TopicConfigError
 from timers.settings import Settings
+from timers.worker import group_access
 from timers.worker.kafka import librdkafka, max_message_bytes
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0
 VISIBLE_POLL_S = 0.1
-
-GROUPS_TOPIC = "__consumer_offsets"
-
-NO_GROUPS_S = 0.5
-"""On a cluster that has never had a group, or does not show us, nobody answers for one: not worth a long wait."""
 
 UNLIMITED = "-1"
 
@@ -131,7 +127,7 @@ def ensure(settings: Settings) -> Cluster:
         wanted = own_topics(settings)
         made = _create(admin, settings, _missing(admin, settings, wanted))
         found = _describe(admin, [topic.name for topic in wanted])
-        _check_access(admin, settings, wanted, found, TIMEOUT_S if GROUPS_TOPIC in metadata.topics else NO_GROUPS_S)
+        _check_access(settings, wanted, found)
         existing = [topic for topic in wanted if topic.name not in made]
         if existing:
             _check(admin, settings, existing)
@@ -228,24 +224,14 @@ def _describe(admin: AdminClient, names: list[str]) -> dict[str, Any]:
         sleep(VISIBLE_POLL_S)
 
 
-def _check_access(
-    admin: AdminClient, settings: Settings, wanted: list[OwnTopic], found: dict[str, Any], timeout_s: float
-) -> None:
+def _check_access(settings: Settings, wanted: list[OwnTopic], found: dict[str, Any]) -> None:
     """Ask before anything begins: later, each refusal would come from another corner, and some after minutes."""
     lacking = []
     for topic in wanted:
         allowed = found[topic.name].authorized_operations
         if allowed is not None:  # brokers before 2.3 do not say
             lacking += _not_in(topic, allowed)
-    group = admin.describe_consumer_groups(
-        [settings.app_id], include_authorized_operations=True, request_timeout=timeout_s
-    )[settings.app_id]
-    try:
-        allowed = group.result().authorized_operations
-    except KafkaException as error:
-        # A group that is not there yet is not found, and what would be allowed of it is not said.
-        allowed = [] if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
-    if allowed is not None and _READ not in allowed:
+    if not group_access.may_join(settings):
         lacking.append(f"Read on group {settings.app_id!r}")
     if lacking:
         raise _lacking(settings, lacking)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -13,6 +14,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background has them ignore Ctrl-C, and so would all that they start; but what
     # Ctrl-C does is among what they try.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Brokers of tests live for seconds: what Java would spend on making their code faster costs more than it brings.
+os.environ.setdefault("KAFKA_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from timers.errors import BrokerError
 
 pytestmark = pytest.mark.broker
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 @pytest.fixture
@@ -181,7 +181,8 @@ def test_an_authorizer_by_properties_asks_who_may_do_what(tmp_path: Path) -> Non
         assert sorted(codes) == [0, 0, 0, KafkaError.TOPIC_AUTHORIZATION_FAILED]
 
 
-def test_extra_properties_reach_the_broker_and_win(tmp_path: Path) -> None:
+def test_extra_properties_and_options_reach_the_broker_and_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_OPTS", "-Xmx400m -Dgreeting='good day'")
     extra = {"offsets.topic.num.partitions": "3", "broker.rack": "grün = \\1\n2"}
     with EmbeddedBroker(tmp_path / "a b, ü", port=0, properties=extra) as broker:
         address = broker.status().address
@@ -189,6 +190,15 @@ def test_extra_properties_reach_the_broker_and_win(tmp_path: Path) -> None:
         node = ConfigResource(ConfigResource.Type.BROKER, str(NODE_ID))
         found = admin.describe_configs([node])[node].result(TIMEOUT_S)
         assert {name: found[name].value for name in extra} == extra
+        arguments = Path(f"/proc/{broker.pid}/cmdline").read_text().split("\0")
+        assert arguments.index("-Xmx1g") < arguments.index("-Xmx400m")
+        assert "-Dgreeting=good day" in arguments
+
+
+def test_options_that_cannot_be_read_are_named(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_OPTS", "-Dgreeting='good day")
+    with pytest.raises(BrokerError, match=r"KAFKA_OPTS=.* cannot be split"):
+        broker.start()
 
 
 def test_a_port_that_somebody_else_took_meanwhile_is_replaced(broker: EmbeddedBroker) -> None:

@@ -7,6 +7,7 @@ command line carries the directory it serves, and only a process that shows it i
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -42,6 +43,15 @@ _GONE_AFTER_KILL_S = 10.0
 
 def _mark(directory: Path) -> str:
     return f"-Dtimers.broker={directory}"
+
+
+def _chosen() -> list[str]:
+    """Options for Java by ``KAFKA_OPTS``, as for Kafka's own start script; they win over ours."""
+    options = os.environ.get("KAFKA_OPTS", "")
+    try:
+        return shlex.split(options)
+    except ValueError as error:
+        raise BrokerError(f"KAFKA_OPTS={options!r} cannot be split into options for Java: {error}") from None
 
 
 def _environment(jars: list[Path]) -> dict[str, str]:
@@ -80,10 +90,13 @@ def spawn(java: Path, jars: list[Path], directory: Path, properties_file: str, l
     """Start a broker in ``directory``, in a session of its own, so that Ctrl-C in a shell does not reach it.
 
     What Java itself prints goes to the end of the log.
+
+    Raises:
+        BrokerError: ``KAFKA_OPTS`` cannot be read.
     """
     with log.open("ab") as output:
         return subprocess.Popen(
-            [java, *_JVM, _mark(directory), "kafka.Kafka", properties_file],
+            [java, *_JVM, *_chosen(), _mark(directory), "kafka.Kafka", properties_file],
             cwd=directory,
             env=_environment(jars),
             stdin=subprocess.DEVNULL,

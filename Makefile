@@ -26,14 +26,17 @@ setup: $(VENV)/.dev ## Build .venv with everything that developing needs
 run: $(VENV)/.run ## Start broker and worker, schedule timers and show each fire (Ctrl-C ends all)
 	@$(BIN)/timers run
 
-test: $(VENV)/.dev check ## All tests; starts what they need
-	@$(BIN)/python -m pytest -m "broker and not long"
+JOBS ?= 2
+PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
+
+test: $(VENV)/.dev check ## All tests; starts what they need; JOBS=1 runs one at a time
+	@$(PYTEST) -m "broker and not long"
 
 test-all: test chaos ## make test, the tests that wait for minutes, and a long round of chaos
-	@$(BIN)/python -m pytest -m long
+	@$(PYTEST) -m long
 
 check: $(VENV)/.dev lint ## What needs no broker: lint, types, import rules, unit, property and simulation tests
-	@$(BIN)/python -m pytest -m "not broker"
+	@$(PYTEST) -m "not broker"
 
 ROUNDS ?= 1
 TIMERS ?= 1000000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -35,6 +36,10 @@ def test_a_backlog_goes_out_at_its_pace_and_timers_that_are_on_time_overtake_it(
         asked = by_source[record.timer_id]
         assert (record.key, record.value, record.due_s) == (asked.key.encode(), b"late", asked.due_s)
         assert record.headers[0] == asked.headers[0]
+    # A second that the worker missed is made up for in the next one.
     by_second = Counter(int(record.text("timer-fired")) // 1000 for record in records)
-    assert max(by_second.values()) <= PER_S, by_second
+    seconds = sorted(by_second)
+    so_far = itertools.accumulate(by_second[second] for second in seconds)
+    for second, fired in zip(seconds, so_far, strict=True):
+        assert fired <= PER_S * (second - seconds[0] + 1), by_second
     assert len(system.reader(overdue).rest()) == len(records), "something fired twice"

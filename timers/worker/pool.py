@@ -41,6 +41,10 @@ REOPEN_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 10.0, 10.0)
 
 OPEN_THREADS = 32
 
+STALE_TICK_S = 2.0
+"""A tick that came longer ago says nothing about now: this worker slept, or waited for its group. A machine that was
+owned by another meanwhile would take it for a clock that went back."""
+
 CLOSE_TIMEOUT_S = 20.0
 """Longer than a transaction may last."""
 
@@ -93,6 +97,7 @@ class Pool:
         self._turn = threading.Lock()
         self._bound: Bound | None = None
         self._last_tick: Tick | None = None
+        self._last_tick_at = 0.0
         self._assigned_at = monotonic()
         self._ready_said = True
         self._said_recovered: set[Runner] = set()
@@ -226,7 +231,7 @@ class Pool:
         runner = Runner(name, opened, _closer(store, outbox), stop, _Listener(self, machine), meter)
         self._runners[machine] = runner
         self._world.events.pressure(machine, False)
-        if self._last_tick is not None:
+        if self._last_tick is not None and monotonic() - self._last_tick_at < STALE_TICK_S:
             runner.tick(self._last_tick)
         runner.start()
 
@@ -322,7 +327,7 @@ class Pool:
 
     def tick(self, tick: Tick) -> None:
         """Hand the time to every machine, whichever oscillator partition it came from."""
-        self._last_tick = tick
+        self._last_tick, self._last_tick_at = tick, monotonic()
         for runner in self._runners.values():
             runner.tick(tick)
 

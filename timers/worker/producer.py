@@ -110,8 +110,12 @@ class ProducerLoop:
 
 
 def _unless_told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """When a producer fails, aiokafka leaves futures with the same error behind: its caller was told already."""
-    if not (isinstance(context.get("exception"), KafkaError) and "never retrieved" in context["message"]):
+    """When a producer fails, aiokafka leaves futures with the same error behind, and tasks when it is dropped.
+
+    Its caller was told already.
+    """
+    told = isinstance(context.get("exception"), KafkaError) and "never retrieved" in context["message"]
+    if not told and "was destroyed but" not in context["message"]:
         loop.default_exception_handler(context)
 
 

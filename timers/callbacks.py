@@ -84,5 +84,5 @@ def _denied(reason: str) -> InvalidRequestError:
 
 
 def _patterns(text: str) -> dict[str, re.Pattern[str]]:
-    """Each pattern of a list, with ``*`` for any characters. Python's own way: no name makes it try all combinations."""
+    """Each pattern of a list; ``*`` stands for any characters. Python's own way: no name makes it try everything."""
     return {each: re.compile(fnmatch.translate(each)) for each in text.split(",") if each}

@@ -260,7 +260,7 @@ class Settings:
         "TIMERS_RETRY_ATTEMPTS",
         variables.whole(1, 1000, 10),
         "How often a callback whose target fails is tried again (after 30 s, 60 s ... up to 10 min) before it "
-        "becomes a dead letter.",
+        "becomes a dead letter. 10 are about an hour, in which somebody can mend the target.",
         default=10,
     )
     accept_loss: str = _setting(

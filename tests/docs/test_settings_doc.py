@@ -4,6 +4,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+from timers.errors import SettingsError
 from timers.settings import Settings
 from timers.variables import Setting
 
@@ -19,3 +20,17 @@ def test_each_reason_is_the_one_in_the_code() -> None:
     sections = dict(zip(*[iter(re.split(r"^## (.+)$", DOC, flags=re.MULTILINE)[1:])] * 2, strict=True))
     for setting in SETTINGS:
         assert setting.why in sections[setting.env]
+
+
+def test_every_limit_is_said() -> None:
+    """A setting that refuses numbers says which it takes."""
+    sections = dict(zip(*[iter(re.split(r"^## (.+)$", DOC, flags=re.MULTILINE)[1:])] * 2, strict=True))
+    limited = 0
+    for setting in SETTINGS:
+        try:
+            setting.parse(setting.env, "-1")
+        except SettingsError as error:
+            for low, high in re.findall(r"between (\d+) and (\d+)", str(error)):
+                limited += 1
+                assert f"; {int(low):,} to {int(high):,}.\n" in sections[setting.env], setting.env
+    assert limited > 10

@@ -1,0 +1,109 @@
+"""Alive: threads that have something to do show progress. What hangs is named; what waits for work does not hang."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.harness.patience import wait_until
+from timers.core.timer import Tick
+from timers.worker import health
+from timers.worker.meter import Meter, Pulse, keep_beating
+from timers.worker.runner import Runner
+
+STUCK_S = 0.3
+
+
+@pytest.fixture(autouse=True)
+def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "STUCK_S", STUCK_S)
+
+
+class SimMachine:
+    """A machine that hangs while it fires, until it is let go."""
+
+    held = recovering = False
+    may_accept = True
+    oldest_due_s = None
+
+    def __init__(self) -> None:
+        self.fires = threading.Event()
+        self.let_go = threading.Event()
+
+    def observe(self, tick: Tick) -> None: ...
+
+    def fire_chunk(self) -> bool:
+        self.fires.set()
+        self.let_go.wait()
+        return False
+
+    def commit_progress(self, even_if_idle: bool) -> bool:
+        return True
+
+
+@pytest.fixture
+def machine() -> SimMachine:
+    return SimMachine()
+
+
+@pytest.fixture
+def meter() -> Meter:
+    return Meter()
+
+
+@pytest.fixture
+def runner(machine: SimMachine, meter: Meter) -> Iterator[Runner]:
+    listener: Any = SimpleNamespace(
+        on_recovered=lambda *_: None, on_pressure=lambda *_: None, on_failed=lambda *_: None
+    )
+    runner = Runner("requests/3", machine, lambda: None, threading.Event(), listener, meter)  # type: ignore[arg-type]
+    machine.let_go.set()
+    runner.start()
+    yield runner
+    machine.let_go.set()
+    runner.stop()
+    assert runner.join(10)
+
+
+def stuck(meter: Meter, consumer: Pulse | None = None) -> list[str]:
+    pool = SimpleNamespace(producers=SimpleNamespace(pulse=Pulse()), meters={("requests", 3): meter})
+    app: Any = SimpleNamespace(pool=pool, consumer_pulse=consumer)
+    return health.stuck(app)
+
+
+def test_a_thread_that_hangs_in_a_step_is_named_until_it_goes_on(
+    machine: SimMachine, meter: Meter, runner: Runner
+) -> None:
+    runner.tick(Tick(1_000_000))
+    assert machine.fires.wait(10)
+    wait_until(lambda: meter.pulse.silent_s == 0, "it has nothing to do")
+    machine.let_go.clear()
+    runner.tick(Tick(2_000_000))
+    (reason,) = wait_until(lambda: stuck(meter), "it is said to hang")
+    assert reason.startswith("the thread of requests/3 has made no progress for ")
+    machine.let_go.set()
+    wait_until(lambda: not stuck(meter), "it goes on")
+
+
+def test_a_thread_without_work_is_alive_however_long(machine: SimMachine, meter: Meter, runner: Runner) -> None:
+    wait_until(lambda: meter.pulse.silent_s == 0, "it has nothing to do")
+    silent = threading.Event()
+    assert not silent.wait(2 * STUCK_S)
+    assert stuck(meter) == []
+
+
+async def test_an_event_loop_that_stands_still_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timers.worker.meter.BEAT_S", 0.01)
+    pulse = Pulse()
+    beating = asyncio.create_task(keep_beating(pulse))
+    while pulse.silent_s == 0 or stuck(Meter(), pulse):
+        await asyncio.sleep(0.01)
+    threading.Event().wait(1.5 * STUCK_S)  # what nobody must do on an event loop
+    (reason,) = stuck(Meter(), pulse)
+    assert reason.startswith("the consumer's event loop has made no progress for ")
+    beating.cancel()

@@ -77,6 +77,7 @@ class Canary(TopicTail):
         self._owned = owned
         self._now_s = now_s
         self._token = secrets.token_bytes(8)
+        self._failing = False
         self.sights: dict[int, Sight] = {}
 
     @property
@@ -101,7 +102,13 @@ class Canary(TopicTail):
                 for partition in list(self.sights):
                     await self._send(self._settings.request_topic, partition, b"%d" % due_s, value)
         except Exception as error:  # whatever it is, the worker has better things to do: its age says that none came
-            logger.warning("a canary timer was not sent: %r", error)
+            if not self._failing:
+                logger.warning("canary timers cannot be sent: %r", error)
+            self._failing = True
+        else:
+            if self._failing:
+                logger.info("canary timers are sent again")
+            self._failing = False
 
     async def take(self, records: dict[TopicPartition, list[Any]]) -> None:
         """Measure those that this worker has sent."""

@@ -60,3 +60,9 @@ def test_a_port_that_is_taken_is_one_sentence_before_the_group_hears_of_it(syste
     (sentence,) = worker.sentences
     assert sentence.startswith(f"timers: TIMERS_WEB_PORT={worker.port} cannot be listened on")
     assert "Traceback" not in worker.log and "oining group" not in worker.log
+
+
+def test_two_workers_of_one_name_say_so(system: System) -> None:
+    first = system.worker().start(TIMERS_WORKER_ID="twin").ready()
+    system.worker().start(TIMERS_WORKER_ID="twin")
+    first.wait_for(r"ERROR\].* a second one runs with TIMERS_WORKER_ID=twin,")

@@ -24,9 +24,11 @@ from aiokafka.errors import (
     NoOffsetForPartitionError,
     NotLeaderForPartitionError,
     OffsetOutOfRangeError,
+    UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.group import HeartbeatRequest
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 from mode import Service
@@ -74,6 +76,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         self._said_at: dict[Any, float] = {}
         self.pulse = Pulse()
         self._doubted: set[TP] = set()
+        self._heard_at = float("-inf")
 
     @Service.task
     async def _beat(self) -> None:
@@ -118,11 +121,11 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             connections_max_idle_ms=conf.consumer_connections_max_idle_ms,
             **driver.credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context),
         )
-        self._listen_for_deletions(consumer._client)
+        self._listen(consumer._client)
         return consumer
 
-    def _listen_for_deletions(self, client: Any) -> None:
-        """aiokafka keeps to itself what a deleted topic's partitions answer to a fetch, and asks again."""
+    def _listen(self, client: Any) -> None:
+        """Look at answers that aiokafka keeps to itself: it asks again, or joins again, whatever they mean."""
         send = client.send
 
         async def send_and_look(node_id: int, request: Any, **kwargs: Any) -> Any:
@@ -132,9 +135,25 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
                     for partition, error_code, *_ in partitions:
                         if error_code in MAY_BE_DELETED:
                             self._doubt(TP(topic, partition), out_of_range=False)
+            elif getattr(response, "API_KEY", None) == HeartbeatRequest.API_KEY:
+                self._note_heartbeat(response.error_code)
             return response
 
         client.send = send_and_look
+
+    def _note_heartbeat(self, error_code: int) -> None:
+        """A static member that the group forgets before its time was most likely replaced by one of the same name."""
+        now = monotonic()
+        if not error_code:
+            self._heard_at = now
+        elif error_code == UnknownMemberIdError.errno:
+            conf = self.app.conf
+            if now - self._heard_at < conf.broker_session_timeout:
+                logger.error(
+                    "the group forgot this worker while it was there: most likely a second one runs with "
+                    "TIMERS_WORKER_ID=%s, and they take the partitions from each other; give each its own",
+                    conf.consumer_group_instance_id,
+                )
 
     def _doubt(self, tp: TP, out_of_range: bool) -> None:
         """Hand over nothing of a partition until somebody has looked whether its topic is still the same."""

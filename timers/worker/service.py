@@ -45,6 +45,14 @@ GOODBYE_S = 15
 """Nothing is held when it begins: all machines are closed."""
 
 
+def say_why(reason: TimersError, settings: Settings) -> None:
+    """The worker's last words: one sentence."""
+    if settings.log_format == logs.JSON:
+        logger.critical("%s", reason)
+    else:
+        print(f"timers: {reason}", file=sys.__stderr__, flush=True)
+
+
 class TimersWorker(Worker):
     """Faust's worker, but an error of ours ends it with one sentence and its exit code."""
 
@@ -65,10 +73,7 @@ class TimersWorker(Worker):
             reason = self.app.fatal or logs.known(exit_.__context__)
             if reason is None:
                 raise
-            if self.app.settings.log_format == logs.JSON:
-                logger.critical("%s", reason)
-            else:
-                print(f"timers: {reason}", file=sys.__stderr__)
+            say_why(reason, self.app.settings)
             raise SystemExit(reason.exit_code) from None
 
 
@@ -201,6 +206,8 @@ class TimersApp(faust.App):
 
         def end() -> None:
             logger.warning("the brokers did not answer for %d s; ending without their goodbye", GOODBYE_S)
+            if self.fatal:
+                say_why(self.fatal, self.settings)
             logging.shutdown()
             os._exit(self.fatal.exit_code if self.fatal else 0)
 

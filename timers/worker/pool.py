@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -44,6 +45,9 @@ OPEN_THREADS = 32
 STALE_TICK_S = 2.0
 """A tick that came longer ago says nothing about now: this worker slept, or waited for its group. A machine that was
 owned by another meanwhile would take it for a clock that went back."""
+
+ANSWER_S = 5.0
+"""The group answers at once, or is asked again."""
 
 CLOSE_TIMEOUT_S = 20.0
 """Longer than a transaction may last."""
@@ -389,9 +393,8 @@ class Pool:
                         raise error
                     return
                 await self._close([runner])
-                while (ours := await self._world.events.ours(machine)) is None and not self._ending:
-                    await asyncio.sleep(REOPEN_PAUSES_S[0])
-                if self._ending:  # nobody answers any more, and the end waits for this lock
+                ours = await self._ask_for(machine)
+                if ours is None:
                     return
                 if ours:
                     self.meters[machine].reopened += 1
@@ -402,6 +405,20 @@ class Pool:
         except BaseException as fatal:
             self._ending = True
             self._world.events.failed(fatal)
+
+    async def _ask_for(self, machine: Machine) -> bool | None:
+        """Whether a machine is still ours; None if the worker ends, which waits for the lock that is held here.
+
+        The consumer's thread may be ending too, and then it answers nothing, not even that it cannot.
+        """
+        while not self._ending:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_S):
+                    ours = await self._world.events.ours(machine)
+                if ours is not None:
+                    return ours
+            await asyncio.sleep(REOPEN_PAUSES_S[0])
+        return None
 
     def _given_up(self, machine: Machine, runner: Runner) -> bool:
         return self._runners.get(machine) is not runner

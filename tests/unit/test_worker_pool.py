@@ -1,0 +1,57 @@
+"""A machine that failed, in a worker that is about to end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timers.errors import Fenced
+from timers.settings import Settings
+from timers.store.rocks import RocksMemory
+from timers.worker import pool as pools
+from timers.worker.pool import Events, Pool
+from timers.worker.progress_log import Machine
+from timers.worker.topics import Cluster
+
+REQUESTS = ("timer-request", 0)
+
+
+class SimRunner:
+    """A runner that has ended."""
+
+    name = "timer-request/0"
+
+    def stop(self) -> None: ...
+
+    def join(self, timeout_s: float) -> bool:
+        return True
+
+
+async def test_an_end_does_not_wait_for_a_group_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer's thread ends with the worker: what it was asked last, it never answers."""
+    monkeypatch.setattr(pools, "ANSWER_S", 0.1)
+    asked = asyncio.Event()
+    failures: list[BaseException] = []
+
+    async def never(machine: Machine) -> bool | None:
+        asked.set()
+        return await asyncio.get_running_loop().create_future()
+
+    settings = Settings.load({"TIMERS_BROKERS": "127.0.0.1:1", "TIMERS_DATA_DIR": str(tmp_path)})
+    pool = Pool({}, RocksMemory(16 * 1024 * 1024))
+    pool.bind(
+        settings, Cluster("", {}, {}), Events(lambda *_: None, lambda *_: None, never, failures.append), lambda: None
+    )
+    runner: Any = SimRunner()
+    pool.runners[REQUESTS] = runner
+    failed = asyncio.create_task(pool.on_failed(REQUESTS, runner, Fenced("taken over")))
+    async with asyncio.timeout(30):
+        await asked.wait()
+        await pool.close()
+        await failed
+    assert failures == []

@@ -53,18 +53,25 @@ UNUSUAL_VALUE = b"\x7a\x01x"
 """A field that ``Future`` does not have."""
 
 
-@pytest.fixture(scope="module")
-def sent(running: System) -> Sent:
+def to_nowhere(system: System) -> tuple[str, list[str]]:
+    """Ask for three timers to a topic that nobody has; its name, and their sources."""
     nowhere = f"nowhere-{uuid.uuid4().hex[:8]}"
     due_s = due_in(1)
-    publisher = running.publisher(message_max_bytes=1_100_000)
+    publisher = system.publisher()
     first = publisher.send_raw(b"0%d" % due_s, future.encode(nowhere, "k-0", b"\xff") + UNUSUAL_VALUE, HEADERS, 1)
     others = publisher.send([Request(nowhere, due_s, f"k-{i}", b"v", partition=i) for i in (2, 3)])
+    return nowhere, [first, *(other.source for other in others)]
+
+
+@pytest.fixture(scope="module")
+def sent(running: System) -> Sent:
+    nowhere, unknown = to_nowhere(running)
+    due_s = due_in(1)
+    publisher = running.publisher(message_max_bytes=1_100_000)
     valueless = publisher.send_raw(b"%d" % due_s, None, HEADERS, 0)
     huge_value = future.encode(nowhere, "huge", b"x" * 1_000_100)
     huge = publisher.send_raw(b"%d" % due_s, huge_value, [("pad", b"p" * 65_150)], 2)
-    sources = [first, *(other.source for other in others)]
-    return Sent(nowhere, sources, valueless, huge, await_letters(running, {*sources, valueless, huge}))
+    return Sent(nowhere, unknown, valueless, huge, await_letters(running, {*unknown, valueless, huge}))
 
 
 @pytest.fixture
@@ -180,9 +187,11 @@ def test_a_stub_is_retried_from_its_source(sent: Sent, run: Run, running: System
 
 
 def test_a_retry_asks_publishes_as_it_was_and_only_once(
-    sent: Sent, run: Run, running: System, monkeypatch: pytest.MonkeyPatch
+    run: Run, running: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    selection = ("--code", "topic-unknown", "--topic", sent.nowhere)
+    nowhere, unknown = to_nowhere(running)
+    letters = await_letters(running, set(unknown))
+    selection = ("--code", "topic-unknown", "--topic", nowhere)
     code, out, err = run("retry", *selection, "--dry-run")
     assert (code, out) == (0, "")
     assert err == "3 requests to publish again, 3 of them overdue: they fire at once\n"
@@ -197,7 +206,7 @@ def test_a_retry_asks_publishes_as_it_was_and_only_once(
     assert f"Publish 3 requests again to '{running.request_topic}'? [y/N]" in err
     assert err.endswith("nothing published\n")
 
-    running.create_topic(sent.nowhere, 1)
+    running.create_topic(nowhere, 1)
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     code, out, err = run("retry", *selection)
     assert code == 0, err
@@ -208,12 +217,12 @@ def test_a_retry_asks_publishes_as_it_was_and_only_once(
         assert code_shown == "topic-unknown"
         timer_ids[source] = timer_id
         assert source.split("/")[:2] == timer_id.split("/")[:2], "on the partition that it came from"
-    assert set(timer_ids) == set(sent.unknown)
+    assert set(timer_ids) == set(unknown)
 
-    reader = running.reader(sent.nowhere)
+    reader = running.reader(nowhere)
     fired = {record.timer_id: record for record in reader.take(3)}
     assert set(fired) == set(timer_ids.values())
-    first = fired[timer_ids[sent.unknown[0]]]
+    first = fired[timer_ids[unknown[0]]]
     assert (first.key, first.value) == (b"k-0", b"\xff")
     assert first.headers[:3] == [("trace", b"1"), ("trace", None), ("other", b"\x00\xff")]
     requests = {f"{r.topic}/{r.partition}/{r.offset}": r for r in running.reader(running.request_topic).rest()}
@@ -225,13 +234,13 @@ def test_a_retry_asks_publishes_as_it_was_and_only_once(
     code, out, err = run("retry", *selection)
     assert (code, out) == (0, "")
     assert err == "0 requests to publish again\n3 left out: retried before\n"
-    code, out, err = run("retry", sent.unknown[0])
+    code, out, err = run("retry", unknown[0])
     assert (code, out) == (1, "")
-    assert f"it was published again before, as {timer_ids[sent.unknown[0]]}" in err
+    assert f"it was published again before, as {timer_ids[unknown[0]]}" in err
     rows = [json.loads(line) for line in run("list", *selection, "-o", "json")[1].splitlines()]
     assert {row["source"]: row["retried_as"] for row in rows} == timer_ids
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
-    code, out, err = run("retry", "--force", sent.position(sent.unknown[1]))
+    code, out, err = run("retry", "--force", f"{letters[unknown[1]].partition}/{letters[unknown[1]].offset}")
     assert code == 0, err
     (twice,) = reader.take(1)
     assert twice.timer_id == out.split()[-1]

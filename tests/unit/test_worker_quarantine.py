@@ -53,6 +53,15 @@ def test_each_failure_doubles_the_time_up_to_the_longest(clock: Clock) -> None:
     assert spared == [30, 60, 120, 240, 480, LONGEST_S, LONGEST_S]
 
 
+def test_a_target_may_fail_for_weeks(clock: Clock) -> None:
+    quarantine = Quarantine(clock)
+    for _ in range(3000):
+        quarantine.enter("t", "c", "r")
+        clock.now += LONGEST_S
+    quarantine.enter("t", "c", "r")
+    assert quarantine.trouble("t", retried=True) == Trouble("c", "r", LONGEST_S)
+
+
 def test_several_machines_word_of_one_failure_counts_once(clock: Clock) -> None:
     quarantine = Quarantine(clock)
     for _ in range(4):

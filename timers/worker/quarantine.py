@@ -8,6 +8,7 @@ again, or until nobody has tried for another while (its retries may be another w
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ logger = logging.getLogger(__name__)
 FIRST_S = 30.0
 LONGEST_S = 600.0
 """How long a failing target is spared, doubling with every failure."""
+
+MAX_DOUBLINGS = 32
+"""Far beyond the longest. A target that fails for weeks has strikes by the thousand: no float has room for those."""
 
 
 class Trouble(NamedTuple):
@@ -77,7 +81,7 @@ class Quarantine:
             if case is not None and case.until > now:
                 return  # another machine's word of the same failure
             strikes = case.strikes + 1 if case else 1
-            spared_s = min(first_s * 2 ** (strikes - 1), LONGEST_S)
+            spared_s = min(math.ldexp(first_s, min(strikes - 1, MAX_DOUBLINGS)), LONGEST_S)
             since = case.since if case else now
             self._cases[topic] = _Case(code, reason, since, strikes, now + spared_s, now + 2 * spared_s)
         if strikes == 1:

@@ -337,10 +337,10 @@ class Pool:
 
     # ---- what runners say, moved to the event loop ------------------------------------------------------------------
 
-    def on_pressure(self, machine: Machine, runner: Runner, high: bool) -> None:
+    def on_pressure(self, machine: Machine, runner: Runner) -> None:
         """Pause or resume a partition. A machine that is gone has nothing to say about its successor."""
         if self._runners.get(machine) is runner:
-            self._world.events.pressure(machine, high)
+            self._world.events.pressure(machine, runner.pressed)
 
     def on_out_of_place(self, machine: Machine, position: int) -> None:
         """Read a partition again from where its machine stands."""
@@ -437,8 +437,8 @@ class _Listener:
         self._machine = machine
         self._loop = asyncio.get_running_loop()
 
-    def on_pressure(self, runner: Runner, high: bool) -> None:
-        self._loop.call_soon_threadsafe(self._pool.on_pressure, self._machine, runner, high)
+    def on_pressure(self, runner: Runner) -> None:
+        self._loop.call_soon_threadsafe(self._pool.on_pressure, self._machine, runner)
 
     def on_out_of_place(self, runner: Runner, position: int) -> None:
         self._loop.call_soon_threadsafe(self._pool.on_out_of_place, self._machine, position)

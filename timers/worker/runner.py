@@ -34,8 +34,9 @@ REWIND_AGAIN_S = 1.0
 class Listener(Protocol):
     """What a runner tells its owner. Every method is called from the runner's thread."""
 
-    def on_pressure(self, runner: Runner, high: bool) -> None:
-        """Too many fetches wait, or no longer. Also called from :meth:`Runner.deliver`'s thread."""
+    def on_pressure(self, runner: Runner) -> None:
+        """:attr:`Runner.pressed` has changed. Also called from :meth:`Runner.deliver`'s thread, so two words may come
+        in the wrong order: what counts is how it stands when the last is heard."""
 
     def on_out_of_place(self, runner: Runner, position: int) -> None:
         """A fetch was lost on the way: read again from ``position``."""
@@ -90,6 +91,11 @@ class Runner:
         self._rewound_at: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"timers-{name}", daemon=True)
 
+    @property
+    def pressed(self) -> bool:
+        """Whether too many fetches wait."""
+        return self._pressed
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
@@ -100,7 +106,7 @@ class Runner:
         self._inbox.put(fetched)
         if not self._pressed and self._delivered - self._done >= MAX_WAITING:
             self._pressed = True
-            self._listener.on_pressure(self, True)
+            self._listener.on_pressure(self)
 
     def tick(self, tick: Tick) -> None:
         """Hand over the time. Any thread."""
@@ -197,4 +203,4 @@ class Runner:
     def _tell_relief(self) -> None:
         if self._pressed and self._delivered - self._done <= 1:
             self._pressed = False
-            self._listener.on_pressure(self, False)
+            self._listener.on_pressure(self)

@@ -1,0 +1,58 @@
+"""What a runner says of its waiting fetches, when two threads say it at the same moment."""
+
+from __future__ import annotations
+
+import threading
+
+from timers.core.machine import Limits, Machine
+from timers.core.progress import Progress
+from timers.core.timer import Fetched, Tick
+from timers.store.memory import MemoryStore
+from timers.testing import SimLedger
+from timers.wire import future
+from timers.worker.meter import Meter
+from timers.worker.runner import MAX_WAITING, Runner
+
+PATIENCE_S = 30
+
+
+class SlowToSpeak:
+    """Hears of pressure at once from the runner's thread; the deliverer is held up before its word is heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.relieved = threading.Event()
+        self.failure: BaseException | None = None
+
+    def on_pressure(self, runner: Runner) -> None:
+        if threading.current_thread() is threading.main_thread():
+            runner.tick(Tick(1000))  # now the machine may accept, and all that waits is gone
+            assert self.relieved.wait(PATIENCE_S)
+            self.heard.append("deliverer")
+        else:
+            self.heard.append("runner")
+            self.relieved.set()
+
+    def on_out_of_place(self, runner: Runner, position: int) -> None:
+        raise AssertionError("nothing was lost on the way")
+
+    def on_recovered(self, runner: Runner, seconds: float) -> None:
+        pass
+
+    def on_failed(self, runner: Runner, error: BaseException) -> None:
+        self.failure = error
+
+
+def test_relief_that_overtakes_pressure_leaves_no_partition_paused() -> None:
+    listener = SlowToSpeak()
+    limits = Limits(chunk_timers=10, chunk_bytes=1000, max_request_bytes=100)
+    machine = Machine(Progress(), future.decode, MemoryStore(), SimLedger(), limits)
+    runner = Runner("timer-request/0", machine, lambda: None, threading.Event(), listener, Meter())
+    runner.start()
+    for offset in range(MAX_WAITING):
+        runner.deliver(Fetched(offset, offset + 1, ()))
+    assert listener.heard == ["runner", "deliverer"]
+    assert not runner.pressed, "whoever heard the last word would pause the partition for ever"
+    runner.stop()
+    assert runner.join(PATIENCE_S)
+    assert listener.failure is None

@@ -110,7 +110,7 @@ class Pool:
 
     @property
     def runners(self) -> dict[Machine, Runner]:
-        """Open machines."""
+        """Open machines. Read by any thread; replaced whole, as :attr:`stopped` is."""
         return self._runners
 
     @property
@@ -168,7 +168,7 @@ class Pool:
         async with self._lock:
             await self._close([runner for machine, runner in self._runners.items() if machine not in wanted])
             self._assigned = wanted
-            self._stopped.clear()
+            self._stopped = {}
             # One of a topic that was deleted waits for renew().
             known = self._world.cluster.topic_ids
             fresh = sorted(machine for machine in wanted - self._runners.keys() if machine[0] in known)
@@ -214,7 +214,7 @@ class Pool:
 
     def _stop(self, machine: Machine, why: LogMismatch) -> None:
         """Leave a machine closed; the others go on."""
-        self._stopped[machine] = why
+        self._stopped = {**self._stopped, machine: why}
         self._world.events.pressure(machine, True)
         logger.critical("%s", why)
 
@@ -233,7 +233,7 @@ class Pool:
         outbox.bind(cluster.topic_ids[machine[0]], progress_partition(machine, cluster, settings))
         name = "/".join(map(str, machine))
         runner = Runner(name, opened, _closer(store, outbox), stop, _Listener(self, machine), meter)
-        self._runners[machine] = runner
+        self._runners = {**self._runners, machine: runner}
         self._world.events.pressure(machine, False)
         if self._last_tick is not None and monotonic() - self._last_tick_at < STALE_TICK_S:
             runner.tick(self._last_tick)

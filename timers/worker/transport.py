@@ -192,10 +192,16 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             return fetched
         now = monotonic()
         for tp, read_to in self._read_to.items():
-            if tp not in subscription.assignment.tps or tp in self._doubted:
+            if tp not in subscription.assignment.tps:
                 continue
             state = subscription.assignment.state_value(tp)
             if not state.has_valid_position:
+                continue
+            if tp in self._doubted:
+                if state.position != read_to:
+                    # It came while it was doubted, and is dropped. What comes next would claim that range without its
+                    # records, and they would be lost: read them again.
+                    consumer.seek(tp, read_to)
                 continue
             quiet = tp in active_partitions and read_to > 0 and now > self._said_at.get(tp, 0.0) + SAY_AGAIN_S
             if state.position != read_to or quiet:

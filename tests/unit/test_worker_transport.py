@@ -1,0 +1,60 @@
+"""Fetches that are dropped on the way are read again: a range is never claimed without its records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+from faust.types import TP
+
+from timers.core.timer import Fetched
+from timers.worker.transport import BatchConsumerThread
+
+REQUESTS = TP("timer-request", 0)
+
+
+class SimConsumer:
+    """aiokafka's consumer of one partition, as far as a fetch needs it: it hands out what lies behind its position."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+        self.position = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens while a fetch waits for the brokers."""
+        self._closed = False
+        self._fetcher = self
+        self._subscriptions = SimpleNamespace(fetch_context=nullcontext)
+        state = SimpleNamespace(assignment=SimpleNamespace(tps={REQUESTS}, state_value=lambda tp: self))
+        self._subscription = SimpleNamespace(subscription=state)
+
+    has_valid_position = True
+
+    async def fetched_records(self, partitions: set[TP], **_: Any) -> dict[TP, list[str]]:
+        self.meanwhile()
+        records, self.position = self.log[self.position :], len(self.log)
+        return {REQUESTS: records} if records else {}
+
+    def seek(self, tp: TP, offset: int) -> None:
+        self.position = offset
+
+
+def thread() -> BatchConsumerThread:
+    made = object.__new__(BatchConsumerThread)  # its __init__ would want a Faust app
+    made.consumer = SimpleNamespace(flow_active=True)
+    made._read_to, made._said_at, made._doubted = {REQUESTS: 0}, {}, set()
+    return made
+
+
+def test_what_came_while_its_partition_was_doubted_is_read_again() -> None:
+    async def fetches() -> list[Any]:
+        consumer, reader = SimConsumer(["a", "b"]), thread()
+        consumer.meanwhile = lambda: reader._doubted.add(REQUESTS)  # another leader answers that it is not the one
+        dropped = await reader._fetch_records(consumer, {REQUESTS})
+        consumer.meanwhile = lambda: None
+        reader._doubted.clear()  # it has been looked up, and is the same
+        return [dropped, await reader._fetch_records(consumer, {REQUESTS})]
+
+    assert asyncio.run(fetches()) == [{}, {REQUESTS: Fetched(0, 2, ["a", "b"])}]

@@ -1,4 +1,4 @@
-"""A machine that failed, in a worker that is about to end."""
+"""Machines that fail or are being opened in a worker that is about to end."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from timers.broker.config import free_port
 from timers.errors import Fenced
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory
+from timers.wire import future
 from timers.worker import pool as pools
 from timers.worker.pool import Events, Pool
 from timers.worker.progress_log import Machine
@@ -54,4 +56,25 @@ async def test_an_end_does_not_wait_for_a_group_that_does_not_answer(
         await asked.wait()
         await pool.close()
         await failed
+    assert failures == []
+
+
+async def test_an_end_does_not_wait_for_brokers_at_which_machines_are_being_opened(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+
+    async def ours(machine: Machine) -> bool | None:
+        return True
+
+    environ = {"TIMERS_BROKERS": f"127.0.0.1:{free_port()}", "TIMERS_DATA_DIR": str(tmp_path)}
+    settings = Settings.load(environ)
+    topics = (settings.request_topic, settings.progress_topic)
+    cluster = Cluster("", dict.fromkeys(topics, bytes(16)), dict.fromkeys(topics, 1))
+    pool = Pool({settings.request_topic: future.decode}, RocksMemory(16 * 1024 * 1024))
+    pool.bind(settings, cluster, Events(lambda *_: None, lambda *_: None, ours, failures.append), lambda: None)
+    assigning = asyncio.create_task(pool.assign([REQUESTS]))
+    async with asyncio.timeout(60):
+        while not pool.meters:  # it has begun to open
+            await asyncio.sleep(0)
+        await pool.close()
+        assert await assigning == {}
     assert failures == []

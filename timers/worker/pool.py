@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -107,6 +107,7 @@ class Pool:
         self._said_recovered: set[Runner] = set()
         self._reporting: asyncio.Task[None] | None = None
         self._ending = False
+        self._opening: Collection[threading.Event] = ()
 
     @property
     def runners(self) -> dict[Machine, Runner]:
@@ -185,9 +186,13 @@ class Pool:
         self._reporting = self._world.loop.create_task(recovery.report(lambda: self._runners.values()))
 
     async def _open(self, fresh: list[Machine]) -> None:
-        """Open machines; tried again while the brokers do not answer, for as long as Faust waits for it."""
+        """Open machines; tried again while the brokers do not answer, for as long as Faust waits for it. At the end of
+        the worker none is opened any more."""
         for pause_s in (*REOPEN_PAUSES_S, None):
+            if self._ending:
+                return
             stops = {machine: threading.Event() for machine in fresh}
+            self._opening = stops.values()
             outboxes = {machine: self._outbox(machine, stops[machine]) for machine in fresh}
             try:
                 # First fence every former owner, then read: only then is the newest progress final.
@@ -201,9 +206,12 @@ class Pool:
                 await asyncio.gather(*(self._in_thread(outbox.close) for outbox in outboxes.values()))
                 if pause_s is None or not isinstance(error, (KafkaException, Lost)):
                     raise
+                if self._ending:
+                    return
                 logger.warning("opening %d partitions failed (%s); trying again in %.0f s", len(fresh), error, pause_s)
                 await asyncio.sleep(pause_s)
             else:
+                self._opening = ()
                 for machine, one in opened.items():
                     if isinstance(one, LogMismatch):
                         await self._in_thread(outboxes[machine].close)
@@ -313,6 +321,8 @@ class Pool:
     async def close(self) -> None:
         """Close all machines. Faust sends no revoked signal when it stops, so the app calls this."""
         self._ending = True
+        for stop in self._opening:  # else this would wait for brokers that do not answer
+            stop.set()
         if self._reporting is not None:
             self._reporting.cancel()
         await self.revoke()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,9 @@ async def test_an_end_does_not_wait_for_a_group_that_does_not_answer(
     assert failures == []
 
 
-async def test_an_end_does_not_wait_for_brokers_at_which_machines_are_being_opened(tmp_path: Path) -> None:
+async def test_an_end_does_not_wait_for_brokers_at_which_machines_are_being_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     failures: list[BaseException] = []
 
     async def ours(machine: Machine) -> bool | None:
@@ -78,3 +81,5 @@ async def test_an_end_does_not_wait_for_brokers_at_which_machines_are_being_open
         await pool.close()
         assert await assigning == {}
     assert failures == []
+    gc.collect()
+    assert "Unclosed" not in caplog.text

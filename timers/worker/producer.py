@@ -178,6 +178,14 @@ class TransactionalProducer:
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             request_timeout_ms=int(DELIVERY_TIMEOUT_S * 1000),
         )
+        try:
+            await self._start(producer)
+        except BaseException:  # also when waiting for it was given up: it would go on asking for metadata
+            await self._close(producer)
+            raise
+        self._producer = producer
+
+    async def _start(self, producer: AIOKafkaProducer) -> None:
         said = False
         while not self._stop.is_set():
             try:
@@ -190,9 +198,7 @@ class TransactionalProducer:
                     said = True
                 await asyncio.sleep(0.2)
             else:
-                self._producer = producer
                 return
-        await producer.client.close()
         raise Lost(f"{self._transactional_id}: told to stop before the brokers answered")
 
     @property

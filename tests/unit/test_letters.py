@@ -177,6 +177,16 @@ def test_what_may_be_published_again() -> None:
     assert "no longer in the request topic" in judged(fine, None, force=True).reason
 
 
+def test_headers_that_librdkafka_does_not_read_are_not_lost_unasked() -> None:
+    stub = letter(headers=[("a", b"")] * 100_001, max_bytes=10**5)
+    read = Request(7, b"1700000000", VALUE, [])
+    assert stub.is_stub
+    assert "more than librdkafka reads" in judged(stub, read).reason
+    assert judged(stub, read, force=True).request == read
+    large = Request(7, b"1700000000", future.encode("orders", "o-1", bytes(1000)), [])
+    assert "rejected again" in judged(stub, large).reason, "large enough to be a stub without headers"
+
+
 @pytest.mark.parametrize("source", ["other/0/7", "app-timer-retry/0/7", "timer-request/0", ""])
 def test_nothing_is_published_anywhere_else(source: str) -> None:
     stray = letter(source=source)

@@ -244,6 +244,10 @@ def judge(
     if request is None:
         reason = "it holds nothing of its request, which is no longer in the request topic"
         return Verdict(None, "stubs whose request is gone", reason)
+    small = dead_letter.size(request.key, request.value, ()) <= max_request_bytes
+    if letter.is_stub and not request.headers and small and not force:
+        reason = "its request is not large and shows no headers, so it may have more than librdkafka reads (100,000)"
+        return Verdict(None, "stubs that would lose headers", reason)
     rejected = future.decode([request], max_request_bytes).rejected
     if rejected and not force:
         return Verdict(None, "bound to be rejected again", f"it would be rejected again: {rejected[0].message}")

@@ -179,6 +179,28 @@ class Settings:
         "Where requests go that cannot be read or sent.",
         default=topics.DEAD_LETTER,
     )
+    id_topic: str = _setting(
+        "TIMERS_ID_TOPIC",
+        variables.topic,
+        f"Where Futures with an id are published ({topics.ID_REQUEST} by convention): the key is the id, the header "
+        "timer-due the due second; the same id again replaces, a null value cancels. Unset: this door is closed. All "
+        "workers of an app must agree.",
+        default="",
+    )
+    verdict_topic: str = _setting(
+        "TIMERS_VERDICT_TOPIC",
+        variables.topic,
+        "Where what became of a cancel or an update is told, for timers with an id.",
+        default=topics.VERDICT,
+    )
+    verdict_retention_s: int = _setting(
+        "TIMERS_VERDICT_RETENTION_S",
+        variables.whole(1, 31_536_000, 86_400),
+        "How long the id of a timer that has fired is remembered: until then a cancel is told already-fired, later "
+        "unknown. Each id takes about 50 bytes of disk for so long.",
+        default=86_400,
+        unit="s",
+    )
     session_timeout_s: int = _setting(
         "TIMERS_SESSION_TIMEOUT_S",
         variables.whole(6, 1800, 10),
@@ -364,7 +386,11 @@ class Settings:
             ("the retry topic of TIMERS_APP_ID", self.retry_topic),
             ("the canary topic of TIMERS_APP_ID", self.canary_topic),
             ("the topic of retried dead letters of TIMERS_APP_ID", self.retried_topic),
+            ("TIMERS_ID_TOPIC", self.id_topic),
+            ("TIMERS_VERDICT_TOPIC", self.verdict_topic if self.id_topic else ""),
         ):
+            if not topic:
+                continue
             if topic in own:
                 raise SettingsError(f"{env}={topic!r} is also the topic of {own[topic]}: give each its own name")
             own[topic] = env

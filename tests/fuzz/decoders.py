@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -22,6 +22,7 @@ from timers.core.timer import Decoded, Origin
 from timers.errors import LogMismatch
 from timers.wire import dead_letter, future, headers, progress, topics
 from timers.wire.dead_letter import CODES
+from timers.wire.doors import Door, future_by_id
 from timers.worker.batches import Batches
 from timers.worker.records import KeptRecords, LeanRecords
 
@@ -35,6 +36,16 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Any
+
+
+class TimedRecord(NamedTuple):
+    """The same with its append time, which some doors read."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Any
+    timestamp: int
 
 
 class Fuzz(NamedTuple):
@@ -127,7 +138,29 @@ def retries(draw: Draw) -> set[str]:
     return _checked(sent, future.decode_retry(sent, MAX_REQUEST_BYTES))
 
 
-def _checked(sent: list[Record], decoded: Decoded) -> set[str]:
+def requests_by_id(draw: Draw) -> set[str]:
+    """Of the topic of timers with an id."""
+
+    def one(draw: Draw) -> tuple[Any, ...]:
+        key = (
+            draw.pick([b"order-7", draw.blob(20), draw.text(20).encode() * draw.number(40)]) if draw.number(5) else None
+        )
+        due = [(headers.TIMER_DUE, draw.pick([b"1800000000", _key(draw)]))] if draw.number(5) else []
+        return key, _value(draw), [*(_headers(draw) or ()), *due] if draw.number(5) else None
+
+    sent = [TimedRecord(3 * index, *fields, 1_800_000_000_123) for index, fields in enumerate(draw.many(8, one))]
+    decoded = future_by_id.decode(sent, MAX_REQUEST_BYTES)
+    cancels = [operation for operation in decoded.operations if operation[2] is None]
+    sets = {(offset, due_s): id for id, offset, due_s, _ in decoded.operations if due_s is not None}
+    rows = {(row[0], due_s): row[5].timer_id.encode() for due_s, group in decoded.rows.items() for row in group}
+    assert sets == rows
+    at = {offset for _, offset, _, _ in cancels}
+    assert all(record.value is None for record in sent if record.offset in at)
+    answered = [record for record in sent if record.offset not in at]
+    return _checked(answered, decoded) | ({"cancel"} if cancels else set())
+
+
+def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded) -> set[str]:
     """Each record has one answer, and whatever is accepted can be stored, fired, moved and dead-lettered."""
     rows = [(due_s, row) for due_s, group in decoded.rows.items() for row in group]
     answers = [row[0] for _, row in rows] + [rejected.offset for rejected in decoded.rejected]
@@ -196,7 +229,9 @@ def dead_letters(draw: Draw) -> set[str]:
     key, value = _key(draw), _value(draw)
     sent = _letter_headers(draw) if draw.number(7) else _headers(draw) or []
     opened = dead_letter.decode(sent)
-    future.asks_for(key, value, 1, "t", "k", b"v")
+    row, origin = (7, "t", "k", b"v", None, None), Origin("t/0/7", 1, 0)
+    for door in (Door("", future.decode), Door("", future_by_id.decode, indexed=True)):
+        door.asks_for(key, value, sent, row, origin)
     if opened is None:
         return {"no dead letter"}
     assert len(opened.headers) == len(sent) - 3
@@ -255,9 +290,12 @@ def record_batches(draw: Draw) -> set[str]:
 
 _CODES = {code for code in CODES if code.startswith(("key-", "value-"))} | {"topic-missing", "topic-invalid"}
 
+_ID_CODES = (_CODES - {"key-missing", "value-missing"}) | {"id-missing", "id-too-long", "id-not-text", "due-missing"}
+
 FUZZES = {
     "requests": Fuzz(requests, frozenset(_CODES | {"accepted"})),
     "retries": Fuzz(retries, frozenset(_CODES | {"accepted", "retry-headers-missing"})),
+    "requests-by-id": Fuzz(requests_by_id, frozenset(_ID_CODES | {"accepted", "cancel"})),
     "progress": Fuzz(progress_records, _SENTENCES | {"read"}),
     "dead-letters": Fuzz(dead_letters, frozenset({"no dead letter", "stub", "whole"})),
     "record-batches": Fuzz(record_batches, frozenset({"broken names", "sound names"})),

@@ -39,7 +39,10 @@ VALUES = st.tuples(
     st.none() | st.builds(Origin, st.just("t/0/1"), st.integers(0, 9), st.integers(0, 9)),
 )
 SECONDS = st.integers(0, 3)
-BATCH = st.tuples(st.just("write"), st.lists(st.tuples(SECONDS, VALUES), min_size=1, max_size=9))
+IDS = st.sampled_from([b"a", b"ab", b"\xff\xff", b"\x00"])
+ENTRIES = st.dictionaries(IDS, st.none() | st.tuples(SECONDS, st.integers(0, 30), SECONDS), max_size=4)
+ROWS = st.lists(st.tuples(SECONDS, VALUES), min_size=1, max_size=9)
+BATCH = st.tuples(st.just("write"), st.tuples(ROWS, ENTRIES))
 FIRE = st.tuples(st.just("fire"), st.tuples(SECONDS, st.integers(1, 3)))
 REOPEN = st.tuples(st.just("reopen"), st.none())
 OVERTAKEN = st.tuples(
@@ -67,7 +70,7 @@ class Twins:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.memory = MemoryStore()
-        self.rocks = RocksStore.open(path, "here", MEMORY)
+        self.rocks = RocksStore.open(path, "here", MEMORY, indexed=True)
         self.fired_through: OrderKey = NEVER
         self.next_offset = 0
 
@@ -76,7 +79,9 @@ class Twins:
         """What the calls' seconds count from: else all that comes would soon be late."""
         return max(0, self.fired_through[0])
 
-    def write(self, values: list[tuple[int, tuple[object, ...]]]) -> None:
+    def write(
+        self, values: list[tuple[int, tuple[object, ...]]], entries: dict[bytes, tuple[int, int, int] | None]
+    ) -> None:
         """Accept one batch; late rows are not stored."""
         rows: RowsByDue = {}
         for ahead_s, value in values:
@@ -85,7 +90,7 @@ class Twins:
                 rows.setdefault(due_s, []).append((self.next_offset, *value))  # type: ignore[arg-type]
             self.next_offset += 1
         for store in (self.memory, self.rocks):
-            store.write(rows, self.next_offset)
+            store.write(rows, self.next_offset, entries)
 
     def fire(self, ahead_s: int, groups: int) -> None:
         """What a machine does: scan some whole groups, then delete exactly these. RocksDB's groups lead."""
@@ -107,14 +112,14 @@ class Twins:
     def reopen(self) -> None:
         """Close and open again."""
         self.rocks.close()
-        self.rocks = RocksStore.open(self.path, "here", MEMORY)
+        self.rocks = RocksStore.open(self.path, "here", MEMORY, indexed=True)
         self.drop()
 
     def overtaken(self, ahead_s: int, offset: int, next_offset: int) -> None:
         """Another owner came in between, fired up to a key, and has accepted less, or more, than we."""
         self.fired_through = max(self.fired_through, (self.now_s + ahead_s, offset))
         self.rocks.close()
-        self.rocks = RocksStore.open(self.path, "here", MEMORY)
+        self.rocks = RocksStore.open(self.path, "here", MEMORY, indexed=True)
         self.drop(next_offset)
 
     def drop(self, next_offset: int = MAX_OFFSET) -> None:
@@ -129,6 +134,10 @@ class Twins:
         assert self.rocks.pending == self.memory.pending == len(rows_of(self.memory))
         assert self.rocks.applied == self.memory.applied
         assert self.rocks.oldest_due_s() == self.memory.oldest_due_s()
+        page = list(self.memory.entries_after(b"", 10))
+        assert list(self.rocks.entries_after(b"", 10)) == page
+        assert list(self.rocks.entries_after(b"a", 2)) == [entry for entry in page if entry[0] > b"a"][:2]
+        assert self.rocks.entries([b"a", b"ab", b"nobody"]) == {id: e for id, e in page if id in (b"a", b"ab")}
 
 
 @settings(deadline=None, max_examples=50)
@@ -139,9 +148,7 @@ def test_the_stores_are_twins(calls: list[tuple[str, object]], second: int) -> N
         twins = Twins(path / "store")
         for name, argument in calls:
             call = getattr(twins, name)
-            if name == "write":
-                call(argument)
-            elif argument is None:
+            if argument is None:
                 call()
             else:
                 call(*argument)  # type: ignore[misc]

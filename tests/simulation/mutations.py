@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from timers.core.index import Index, latest
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.machine import Machine
+from timers.core.operation import ALREADY_FIRED, Entries, Operation, Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Decoded, Fetched, Origin, Rejected, Row, RowsByDue, Tick
@@ -33,22 +35,22 @@ class CommitsAnOldNextOffset(Machine):
 class ForgetsWhatTheStoreHolds(Machine):
     """Rule 1: next_offset on open is the progress's alone, though the store holds, and will fire, more."""
 
-    def __init__(self, progress: Progress, decode: Any, store: Any, outbox: Any, limits: Any) -> None:
-        super().__init__(progress, decode, store, outbox, limits)
+    def __init__(self, progress: Progress, *args: Any) -> None:
+        super().__init__(progress, *args)
         self.progress = replace(self.progress, next_offset=progress.next_offset)
 
 
 class DropsWhatAnotherPassedOver(SimWorker):
     """Rule 1: on open, rows below fired_through count as fired, also those that the one who fired had not yet read."""
 
-    def open_store(self, store: SimStore, progress: Progress) -> None:
+    def open_store(self, store: SimStore, progress: Progress, *, indexed: bool) -> None:
         store.drop_through(progress.fired_through, MAX_OFFSET)
 
 
 class KeepsWhatHasFired(SimWorker):
     """Rule 1: a store is opened as it was left, though another worker has fired from it since."""
 
-    def open_store(self, store: SimStore, progress: Progress) -> None:
+    def open_store(self, store: SimStore, progress: Progress, *, indexed: bool) -> None:
         return None
 
 
@@ -62,9 +64,10 @@ class StoresBeforeCommit(Machine):
         decoded = self._read(records, to_offset)
         late, waiting = self._split_late(decoded.rows)
         after = replace(self.progress, next_offset=to_offset)
-        self._store.write(waiting, to_offset)
-        if late or decoded.rejected:
-            self._emit(late, decoded.rejected, after)
+        entries, verdicts = self._judge(decoded.operations)
+        self._store.write(waiting, to_offset, entries)
+        if late or decoded.rejected or verdicts:
+            self._emit(late, decoded.rejected, verdicts, after)
         self.progress = after
 
 
@@ -167,7 +170,7 @@ class EmitsAgainInReplay(Machine):
         decoded = self._read(records, to_offset)
         late, waiting = self._split_late(decoded.rows)
         if (late or decoded.rejected) and self._tick is not None:
-            self._emit(late, decoded.rejected, self.progress)
+            self._emit(late, decoded.rejected, (), self.progress)
         self._store.write(waiting, to_offset)
 
 
@@ -181,6 +184,85 @@ class FiresWhileRecovering(Machine):
             return super().fire_chunk()
         finally:
             self.progress = replace(self.progress, next_offset=next_offset)
+
+
+# ---- timers with an id ----------------------------------------------------------------------------------------------
+
+
+class FiresTheDead(Index):
+    """A row fires without a look whether the index still holds it."""
+
+    def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
+        return rows
+
+
+class ReplaysOnlyWhatWaits(Machine):
+    """What is past is skipped by a replay, also as the one that took its predecessor's place."""
+
+    def _replay(self, records: Sequence[Any], to_offset: int) -> None:
+        decoded = self._read(records, to_offset)
+        _, waiting = self._split_late(decoded.rows)
+        kept = {row[0] for rows in waiting.values() for row in rows}
+        operations = [each for each in decoded.operations if each[2] is None or each[1] in kept]
+        self._store.write(waiting, to_offset, latest(operations))
+
+
+class JudgesAgainInReplay(Machine):
+    """A replay gives its verdicts once more."""
+
+    def _replay(self, records: Sequence[Any], to_offset: int) -> None:
+        _, verdicts = self._judge(self._read(records, to_offset).operations)
+        if verdicts and self._tick is not None:
+            self._emit({}, (), verdicts, self.progress)
+        super()._replay(records, to_offset)
+
+
+class JudgesByTheStore(Index):
+    """Each record of a batch is judged by what was stored before the batch."""
+
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> tuple[Entries, list[Verdict]]:
+        verdicts = [one for each in operations for one in super(JudgesByTheStore, self).judge([each], fired_through)[1]]
+        return latest(operations), verdicts
+
+
+class RemembersWhatItCouldNotCancel(Index):
+    """A cancel that comes too late leaves the memory of the timer, as if it had not been there."""
+
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> tuple[Entries, list[Verdict]]:
+        entries, verdicts = super().judge(operations, fired_through)
+        late = {verdict.offset for verdict in verdicts if verdict.verdict == ALREADY_FIRED}
+        last = {each[0]: each[1] for each in operations}
+        return {id: entry for id, entry in entries.items() if entry is not None or last[id] not in late}, verdicts
+
+
+class KeepsVerdictsToItself(SimOutbox):
+    """Nobody is told."""
+
+    def answer(self, verdicts: Sequence[Verdict]) -> None:
+        return None
+
+
+class SweepsByWhatIsNotCommitted(Machine):
+    """Ids are forgotten by a second that a crash takes back."""
+
+    def commit_progress(self, *, even_if_idle: bool = False) -> bool:
+        if self._index is not None and not self.recovering:
+            self._index.sweep(self.progress.fired_through)
+        return super().commit_progress(even_if_idle=even_if_idle)
+
+
+class FiresBeforeItHasRead(Machine):
+    """A second fires when it begins, whatever stands unread in the log."""
+
+    def _second_to_fire(self, tick: Tick) -> int:
+        return tick.second
+
+
+class WaitsForTheFirstEndOnly(Machine):
+    """Once the machine has caught up, seconds fire as they begin."""
+
+    def _second_to_fire(self, tick: Tick) -> int | None:
+        return None if super()._second_to_fire(tick) is None else tick.second
 
 
 # ---- rule 5: unknown outcomes ---------------------------------------------------------------------------------------
@@ -316,9 +398,9 @@ class NeverHolds(Machine):
 class KeepsTheTimeThatWasTakenBack(Machine):
     """Rule 10: after the broker's clock went back, what came due by the time before goes on firing."""
 
-    def observe(self, tick: Tick) -> None:
+    def observe(self, tick: Tick, end: int | None = None) -> None:
         known = self._tick
-        super().observe(tick)
+        super().observe(tick, end)
         if known is not None and known.append_ms > tick.append_ms:
             self._tick = known
 
@@ -352,7 +434,7 @@ class PostponesUnderANewName(SimOutbox):
     """P3: a timer that is asked for anew loses its identity and its due second, as any request would."""
 
     def _origin(self, row: Row, due_s: int) -> Origin:
-        return super()._origin((*row[:5], None), due_s)
+        return Origin(topics.source(self._topic, self._partition, row[0]), due_s, 0)
 
 
 class AnswersTwice(SimOutbox):

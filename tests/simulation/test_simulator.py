@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation import mutations
+from timers.core.operation import VERDICTS
 from timers.testing import Parts, SimulationFailed, Simulator
 
 SEEDS = 600
@@ -27,15 +28,17 @@ def test_no_life_breaks_a_promise(block: int) -> None:
     assert counts["rejected"] > 50
     assert counts["dead-lettered"] > counts["rejected"]
     assert counts["retried"] > 5
+    assert min(counts[verdict] for verdict in VERDICTS) > 5
     assert counts["chained"] > 5
     happened = {"crash", "rebalance", "take_over", "flap", "step_clock", "glitch", "lose_fetch", "read_again", "arm"}
     assert all(faults[fault] > 20 for fault in happened), faults
 
 
 def test_a_long_life() -> None:
-    life = Simulator(seed=4246, steps=2000)
+    life = Simulator(seed=4252, steps=2000)
     life.run()
     assert life.checkers.counts["fired"] > 300
+    assert life.checkers.counts["replaced"] > 50
 
 
 def test_a_seed_is_a_life() -> None:

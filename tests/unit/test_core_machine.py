@@ -387,6 +387,17 @@ def test_what_another_owner_passed_over_is_read_again_and_fires_late() -> None:
     assert (bench.ledger.fired, bench.state[2]) == ([(5, 1)], [(50, 0), (60, 2)])
 
 
+def test_an_index_that_was_passed_over_is_read_anew() -> None:
+    """It holds the last version of each id, and so cannot go back to the one before."""
+    bench = Bench()
+    bench.tick(0)
+    bench.accept(50)
+    bench.accept(5, 60)
+    progress = Progress(1, (10, MAX_OFFSET), bench.ledger.progress.settings)
+    assert catch_up(bench.store, replace(progress, next_offset=3), indexed=True)
+    assert not catch_up(bench.store, replace(progress, next_offset=1, fired_through=(60, MAX_OFFSET)), indexed=True)
+
+
 # ---- settings, rule 4 -----------------------------------------------------------------------------------------------
 
 

@@ -29,13 +29,13 @@ class SimMachine:
 
     held = recovering = False
     may_accept = True
-    oldest_due_s = None
+    oldest_due_s = let_through_s = None
 
     def __init__(self) -> None:
         self.fires = threading.Event()
         self.let_go = threading.Event()
 
-    def observe(self, tick: Tick) -> None: ...
+    def observe(self, tick: Tick, end: int | None) -> None: ...
 
     def fire_chunk(self) -> bool:
         self.fires.set()

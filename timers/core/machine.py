@@ -16,7 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from timers.core.gate import Gate
+from timers.core.index import Index, latest
 from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.operation import Entries, Operation, Verdict
 from timers.core.pace import OVERDUE_S, Pace
 from timers.core.ports import Decoder, Outbox, Store
 from timers.core.progress import Progress
@@ -25,6 +28,10 @@ from timers.core.timer import Decoded, Fetched, Rejected, Row, RowsByDue, Tick, 
 
 MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
 """Name, in the progress history, of the one setting that acceptance depends on."""
+
+PARTITIONS = "partitions"
+"""Name, in the progress history, of how many partitions a topic of timers with an id has. Acceptance does not depend on
+it, but an id's way to its partition does: so it may not change unnoticed."""
 
 CLOCK_STEP_BACK_S = 2
 """A broker clock this far behind what has fired is wrong, not merely skewed: acceptance waits (rule 10)."""
@@ -52,21 +59,29 @@ class Limits:
     """Most overdue timers fired in one second; 0 means no bound."""
     overdue_s: int = OVERDUE_S
     """Late by more than this is overdue."""
+    partitions: int = 0
+    """Of the topic, where timers have ids; kept in the progress."""
 
 
-def catch_up(store: Store, progress: Progress) -> bool:
+def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool:
     """Bring a store up to what was committed since it was written, before a machine is made of both.
 
     Returns:
-        False: another owner has read, under other settings, what is already in the store. It must be emptied, and the
-        log read again [4].
+        False: the store must be emptied, and the log read again. Another owner has read, under other settings, what is
+        already in it [4]; or has passed over what it holds, and an index cannot be taken back: it no longer knows what
+        stood there before.
     """
+    applied = store.applied
     store.drop_through(progress.fired_through, progress.next_offset)
-    return progress.read_alike(store.history, store.applied)
+    taken_back = store.applied < applied
+    return progress.read_alike(store.history, store.applied) and not (indexed and taken_back)
 
 
 class Machine:
     """Accepts requests and fires them when their second has begun.
+
+    Args:
+        index: of a door whose timers have ids; None for all others, which then cost nothing more.
 
     Attributes:
         progress: what the last commit said, plus what has moved since without needing a commit.
@@ -82,6 +97,7 @@ class Machine:
         outbox: Outbox,
         limits: Limits,
         tally: Tally | None = None,
+        index: Index | None = None,
     ) -> None:
         # [1] Everything that the store holds may fire, so next_offset covers it. Right only because whatever a batch
         # emits is committed before the batch is stored [2]: what the store has beyond the progress emitted nothing.
@@ -89,6 +105,8 @@ class Machine:
         self.progress = replace(progress, next_offset=next_offset).with_setting(
             MAX_REQUEST_BYTES, limits.max_request_bytes
         )
+        if index is not None:
+            self.progress = self.progress.with_setting(PARTITIONS, limits.partitions)
         store.note_history(self.progress.settings)
         self.replayed = 0
         self.tally = tally or Tally()
@@ -101,6 +119,8 @@ class Machine:
         self._pace = Pace(limits.catch_up_per_s)
         self._tick: Tick | None = None
         self._held = False
+        self._index = index
+        self._gate = None if index is None else Gate()
 
     @property
     def position(self) -> int:
@@ -128,8 +148,14 @@ class Machine:
         return self.recovering or (self._tick is not None and not self._held)
 
     @property
+    def let_through_s(self) -> int | None:
+        """The last second that accepting has let through: it may fire now. None where timers have no ids: there no
+        second waits for that."""
+        return None if self._gate is None else self._gate.second
+
+    @property
     def pending(self) -> int:
-        """Timers stored and not yet fired."""
+        """Timers stored and not yet fired; of those with an id, also versions that were replaced or cancelled."""
         return self._store.pending
 
     @property
@@ -164,26 +190,34 @@ class Machine:
             if not self.may_accept:
                 raise OutOfPlace(end_of_replay)
             self._accept_new([record for record in records if record.offset >= end_of_replay], fetched.to_offset)
+        if self._gate is not None:
+            self._gate.read(self.position)
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         """Take in again what was accepted before: the same decisions, outputs discarded."""
         decoded = self._read(records, to_offset)
         _, waiting = self._split_late(decoded.rows)
-        self._store.write(waiting, to_offset)
+        # Also what is itself past takes the place of the version before: else that one would fire after it.
+        self._store.write(waiting, to_offset, latest(decoded.operations))
         self.replayed += len(records)
         self.tally.replayed += len(records)
 
     def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
         late, waiting = self._split_late(decoded.rows)
+        entries, verdicts = self._judge(decoded.operations)
         after = replace(self.progress, next_offset=to_offset)
-        self.tally.take(to_offset, len(records) - len(decoded.rejected), sum(map(len, late.values())))
-        if late or decoded.rejected or after.settings != self._committed.settings:
+        cancels = sum(1 for operation in decoded.operations if operation[2] is None)
+        self.tally.take(to_offset, len(records) - len(decoded.rejected) - cancels, sum(map(len, late.values())))
+        if late or decoded.rejected or verdicts or after.settings != self._committed.settings:
             # [2] Output is committed before the batch is stored. So is a changed setting: a replay of this batch must
             # find it in the history [4].
-            self._emit(late, decoded.rejected, after)
-        self._store.write(waiting, to_offset)
+            self._emit(late, decoded.rejected, verdicts, after)
+        self._store.write(waiting, to_offset, entries)
         self.progress = after
+
+    def _judge(self, operations: Sequence[Operation]) -> tuple[Entries, list[Verdict]]:
+        return ({}, []) if self._index is None else self._index.judge(operations, self.progress.fired_through)
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         """Decode with the settings that were in force where each record stands [4]."""
@@ -199,6 +233,7 @@ class Machine:
             for due_s, rows in part.rows.items():
                 decoded.rows.setdefault(due_s, []).extend(rows)
             decoded.rejected.extend(part.rejected)
+            decoded.operations.extend(part.operations)
         return decoded
 
     def _max_bytes_at(self, offset: int) -> int:
@@ -225,7 +260,9 @@ class Machine:
                     waiting[due_s] = ahead
         return late, waiting
 
-    def _emit(self, late: RowsByDue, rejected: Sequence[Rejected], after: Progress) -> None:
+    def _emit(
+        self, late: RowsByDue, rejected: Sequence[Rejected], verdicts: Sequence[Verdict], after: Progress
+    ) -> None:
         assert self._tick is not None, "may_accept was not asked"
         self._outbox.begin(self._tick)
         self.tally.sending.late = bool(late)
@@ -233,6 +270,8 @@ class Machine:
             self._fire(due_s, late[due_s], self._tick)
         if rejected:
             self._outbox.reject(rejected)
+        if verdicts:
+            self._outbox.answer(verdicts)
         self._commit(after)
 
     def _fire(self, due_s: int, rows: list[Row], tick: Tick) -> None:
@@ -251,20 +290,33 @@ class Machine:
 
     # ---- time ---------------------------------------------------------------------------------------------------
 
-    def observe(self, tick: Tick) -> None:
+    def observe(self, tick: Tick, end: int | None = None) -> None:
         """Learn the time. Old and duplicate ticks change nothing; a missed second needs no tick of its own.
 
         A tick further back than :data:`CLOCK_STEP_BACK_S` is not old: the broker's clock went back, and what it shows
         now is the time, also for what the former time has not fired yet [10].
+
+        Args:
+            tick: the time.
+            end: where the log ended for committed readers after the tick was appended. Timers with ids fire by ticks of
+                which it is known; nobody else asks.
         """
         fired_s = self.progress.fired_through[0]
         self._held = tick.second < (fired_s if self._held else fired_s - CLOCK_STEP_BACK_S)
-        if (
-            self._tick is None
-            or tick.append_ms > self._tick.append_ms
-            or tick.second < self._tick.second - CLOCK_STEP_BACK_S
-        ):
+        set_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
+        if self._tick is None or tick.append_ms > self._tick.append_ms or set_back:
             self._tick = tick
+        if self._gate is not None and tick == self._tick:
+            if set_back:
+                self._gate.close()
+            if end is not None:
+                self._gate.tick(tick.second, end, self.position)
+
+    def _second_to_fire(self, tick: Tick) -> int | None:
+        """What is due by this second may fire; None: nothing may."""
+        if self._gate is None:
+            return tick.second
+        return None if self._gate.second is None else min(tick.second, self._gate.second)
 
     def fire_chunk(self) -> bool:
         """Fire the next chunk of what is due. Call until it returns False.
@@ -279,18 +331,21 @@ class Machine:
         if tick is None or self.recovering:
             return False
         start = self.progress.fired_through
-        second = tick.second
-        if second < start[0]:
+        second = self._second_to_fire(tick)
+        if second is None or second < start[0]:
             return False
         through: OrderKey = (second, MAX_OFFSET)
         count = size = 0
-        full = False
+        full = fires = False
         for due_s, rows in self._store.scan(start, second):  # [3] each chunk is a fresh scan from fired_through
             if full:
                 break
-            if not count:
-                self._outbox.begin(tick)
-            self._fire(due_s, rows, tick)
+            alive = rows if self._index is None else self._index.alive(due_s, rows)
+            if alive:
+                if not fires:
+                    self._outbox.begin(tick)
+                    fires = True
+                self._fire(due_s, alive, tick)
             count += len(rows)
             size += bytes_of(rows)
             full = count >= self._limits.chunk_timers or size >= self._limits.chunk_bytes
@@ -301,12 +356,14 @@ class Machine:
         if full:
             through = last
         after = replace(self.progress, fired_through=max(start, through))
-        if not count:
+        if fires:
+            self._commit(after)
+        else:
             # Nothing fired, so nobody can have seen this yet: it becomes durable with the next commit.
             self.progress = after
-            return False
-        self._commit(after)
-        self._store.delete(after.fired_through, count)  # [3] exactly (old, new], and only after the commit
+        if count:
+            # [3] Exactly (old, new], and only after the commit. What is dead needs none: it stays dead.
+            self._store.delete(after.fired_through, count)
         return full
 
     def commit_progress(self, *, even_if_idle: bool = False) -> bool:
@@ -321,6 +378,8 @@ class Machine:
         Raises:
             Lost: drop this machine and open it again.
         """
+        if self._index is not None and not self.recovering:
+            self._index.sweep(self._committed.fired_through)  # for good: by no time that a crash takes back
         behind = self._committed.next_offset != self.progress.next_offset or (
             even_if_idle and self._committed != self.progress
         )

@@ -1,9 +1,10 @@
 """What a machine needs from outside. Worker and simulator each bring their own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from timers.core.keys import OrderKey
+from timers.core.operation import Entry, Verdict
 from timers.core.progress import Progress, SettingChange
 from timers.core.timer import Decoded, Rejected, Row, RowsByDue, Tick
 
@@ -34,7 +35,7 @@ class Store(Protocol):
 
     @property
     def pending(self) -> int:
-        """How many timers are stored."""
+        """How many timers are stored; of those with an id, also versions that were replaced or cancelled."""
 
     @property
     def history(self) -> tuple[SettingChange, ...]:
@@ -43,8 +44,14 @@ class Store(Protocol):
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
         """Remember the settings under which it will be written from now on."""
 
-    def write(self, rows: RowsByDue, applied: int) -> None:
-        """Add rows and move ``applied``, both or neither."""
+    def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = ...) -> None:
+        """Add rows, write or forget entries of the index and move ``applied``: all of it or nothing."""
+
+    def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
+        """The entries of some ids in the index; an id may be missing, or have None, if it has none."""
+
+    def entries_after(self, id: bytes, limit: int) -> Sequence[tuple[bytes, Entry]]:
+        """The next entries of the index above ``id``, in the order of ids."""
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
         """Groups of rows above ``after`` and due at or before ``until_s``, in key order: (due second, rows)."""
@@ -61,7 +68,7 @@ class Store(Protocol):
         A row at or below ``fired_through`` has fired only if it was accepted, that is if its offset is below
         ``next_offset``. One from there on was accepted here and never committed, then passed over by another owner
         that had not read it: everything from ``next_offset`` on is forgotten, ``applied`` goes back to it, and the
-        machine reads it again and fires it late.
+        machine reads it again and fires it late. The index stays as it is, and is then ahead of ``applied``.
         """
 
 
@@ -82,6 +89,9 @@ class Outbox(Protocol):
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""
+
+    def answer(self, verdicts: Sequence[Verdict]) -> None:
+        """Add verdicts on cancels and updates."""
 
     def commit(self, progress: Progress) -> None:
         """Add ``progress`` and make everything visible.

@@ -58,6 +58,8 @@ class Sending:
     """Timers moved to the retry topic."""
     dead_lettered: dict[str, int] = field(default_factory=dict)
     """Code -> dead letters."""
+    verdicts: dict[str, int] = field(default_factory=dict)
+    """Verdict -> cancels and updates of timers with an id that came to it."""
     progress: Progress | None = None
     """Its name; known once it is about to be committed."""
     ended_ms: int | None = None
@@ -85,6 +87,7 @@ class Tally:
         fired: callbacks sent to their topics.
         retried: timers moved to the retry topic, each time anew.
         dead_lettered: code -> dead letters.
+        verdicts: verdict -> cancels and updates of timers with an id.
         replayed: records read again by recoveries.
         lag: way -> seconds from the due second to the end of the transaction that fired.
         sending: the transaction that is being filled.
@@ -96,6 +99,7 @@ class Tally:
         self.fired = 0
         self.retried = 0
         self.dead_lettered: dict[str, int] = {}
+        self.verdicts: dict[str, int] = {}
         self.replayed = 0
         self.lag = {way: Histogram(LAG_BOUNDS_S) for way in (WAITED, LATE, RETRIED)}
         self.sending = Sending()
@@ -120,6 +124,8 @@ class Tally:
         self.retried += sending.retried
         for code, count in sending.dead_lettered.items():
             self.dead_lettered[code] = self.dead_lettered.get(code, 0) + count
+        for verdict, count in sending.verdicts.items():
+            self.verdicts[verdict] = self.verdicts.get(verdict, 0) + count
         self._count_fired(LATE if sending.late else WAITED, sending.fired, sending.ended_ms)
         self._count_fired(RETRIED, sending.fired_after_retry, sending.ended_ms)
 

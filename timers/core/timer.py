@@ -8,18 +8,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from timers.core.operation import Operation
+
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 
 class Origin(NamedTuple):
-    """Where a timer came from when its own record does not say: a callback that failed and is tried again."""
+    """Where a timer came from when its own record does not say: it has an id, or its callback failed and is tried
+    again."""
 
     timer_id: str
-    """Identity given to it when it was first accepted."""
+    """Identity that it was given, or that it got when it was first accepted."""
     due_s: int
     """The due second first asked for."""
     attempt: int
     """How often sending it has failed."""
+    source: str | None = None
+    """Of one that was moved and has an id: ``<topic>/<partition>/<offset>`` of its request. Else the id is that."""
+
+    @property
+    def request(self) -> str:
+        """Where its request stands, once it was moved."""
+        return self.source or self.timer_id
 
 
 Row: TypeAlias = tuple[int, str, str, bytes, Headers | None, Origin | None]
@@ -55,6 +65,8 @@ class Decoded:
 
     rows: RowsByDue = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    """Of a door whose timers have ids: every good record's, in ascending source offset."""
 
 
 class Fetched(NamedTuple):

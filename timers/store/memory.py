@@ -1,9 +1,10 @@
 """A store in memory: for the simulator and for tests of what surrounds a machine."""
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.operation import NO_ENTRIES, Entry
 from timers.core.progress import SettingChange
 from timers.core.timer import Row, RowsByDue
 
@@ -15,6 +16,7 @@ class MemoryStore:
         self.applied = 0
         self.history: tuple[SettingChange, ...] = ()
         self._rows: list[tuple[OrderKey, Row]] = []
+        self._entries: dict[bytes, Entry] = {}
         self._group = group
 
     @property
@@ -26,12 +28,25 @@ class MemoryStore:
         """Remember the settings under which it will be written from now on."""
         self.history = history
 
-    def write(self, rows: RowsByDue, applied: int) -> None:
-        """Add rows and move ``applied``."""
+    def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = NO_ENTRIES) -> None:
+        """Add rows, write or forget entries, and move ``applied``."""
         for due_s, group in rows.items():
             for row in group:
                 insort(self._rows, ((due_s, row[0]), row), key=lambda entry: entry[0])
+        for id, entry in entries.items():
+            if entry is None:
+                self._entries.pop(id, None)
+            else:
+                self._entries[id] = entry
         self.applied = applied
+
+    def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
+        """The entries of some ids."""
+        return {id: self._entries.get(id) for id in ids}
+
+    def entries_after(self, id: bytes, limit: int) -> Sequence[tuple[bytes, Entry]]:
+        """The next entries in the order of ids."""
+        return sorted(each for each in self._entries.items() if each[0] > id)[:limit]
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
         """Groups of at most ``group`` rows, so that chunks end inside a second too."""

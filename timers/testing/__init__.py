@@ -14,7 +14,7 @@ in the same order as the worker does, lets everything fail, and after each step 
 Nothing in the product imports this package.
 """
 
-from timers.testing.checkers import Checkers, Violation
+from timers.testing.checkers import Checkers
 from timers.testing.clock import SimClock
 from timers.testing.faults import Crashed, Faults
 from timers.testing.ledger import SimLedger
@@ -23,6 +23,7 @@ from timers.testing.outbox import SimOutbox
 from timers.testing.sim_timers import DeadLetter, Fired, SimTimers
 from timers.testing.simulator import SimulationFailed, Simulator
 from timers.testing.store import SimDisk, SimStore
+from timers.testing.stories import Violation
 from timers.testing.worker import Parts, SimRunner, SimWorker
 
 __all__ = [

@@ -16,35 +16,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from timers.core.index import Index, is_over
 from timers.core.keys import OrderKey
 from timers.core.machine import Limits, Machine
-from timers.core.ports import Decoder
+from timers.core.operation import CANCELLED, REPLACED, Verdict
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Origin, Rejected, Row, Tick
 from timers.settings import Settings
 from timers.store.memory import MemoryStore
 from timers.testing.log import SimLog, SimRecord, TopicPartition
+from timers.testing.stories import Request, Step, Stories, Violation, is_ended, is_told_fired
 from timers.testing.worker import SimRunner
-from timers.wire import future
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
-
-
-@dataclass
-class Request:
-    """One readable record of a log that has a machine, and what becomes of it."""
-
-    record: SimRecord
-    key: OrderKey | None
-    """None if it must be rejected."""
-    row: Row | None
-    timer_id: str
-    attempt: int
-    """Of a retry; -1 for what is none."""
+from timers.wire import verdict as verdict_record
+from timers.worker.doors import open_doors
 
 
 @dataclass
@@ -54,13 +40,18 @@ class MachineLog:
     requests: dict[int, Request] = field(default_factory=dict)
     progress: Progress = Progress()  # noqa: RUF009  # frozen
     changed: bool = False
+    stories: Stories | None = None
+    """Where timers have ids."""
 
     def pending(self, next_offset: int, fired_through: OrderKey) -> list[OrderKey]:
-        """The sentence."""
+        """The sentence, minus what was replaced or cancelled."""
         return sorted(
             request.key
             for offset, request in self.requests.items()
-            if offset < next_offset and request.key is not None and request.key > fired_through
+            if offset < next_offset
+            and request.key is not None
+            and request.key > fired_through
+            and (request.end is None or request.end.offset >= next_offset)
         )
 
 
@@ -82,6 +73,10 @@ class SilentOutbox:
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Refuse."""
         raise Violation("recovery dead-lettered something")
+
+    def answer(self, verdicts: Sequence[Verdict]) -> None:
+        """Refuse."""
+        raise Violation("recovery gave a verdict")
 
     def commit(self, progress: Progress) -> None:
         """Refuse."""
@@ -105,10 +100,21 @@ class Checkers:
         self._moved: Counter[tuple[str, int]] = Counter()
         self._given_up: Counter[str] = Counter()
         self._by_source: dict[str, Request] = {}
+        self._by_content: dict[tuple[str, bytes], Request] = {}
+        """Timers with an id, by it and the callback's value: all versions have the same name."""
+        self._doors = open_doors(settings)
+        self._ticks: list[tuple[int, dict[TopicPartition, int]]] = []
         self.steps_back: list[int] = []
         """``seq`` of the log at each backward step of the brokers' clock."""
         self.logs = {machine: MachineLog() for machine in machines}
+        for machine, requests in self.logs.items():
+            if self._doors[machine[0]].indexed:
+                requests.stories = Stories()
         self.counts: Counter[str] = Counter()
+
+    def note_tick(self, second: int) -> None:
+        """A second began, and this is what every log held for committed readers."""
+        self._ticks.append((second, {machine: self._log.last_stable(*machine) for machine in self.logs}))
 
     # ---- after every step ---------------------------------------------------------------------------------------
 
@@ -133,6 +139,8 @@ class Checkers:
                 self._dead_letter(record)
             elif record.topic == settings.progress_topic:
                 self._progress(record)
+            elif record.topic == settings.verdict_topic:
+                self._verdict(record)
             elif record.topic != settings.oscillator_topic:
                 self._firing(record, runner)
         for machine, log in self.logs.items():
@@ -143,22 +151,49 @@ class Checkers:
             self._store_is_the_log(runner)
 
     def _request(self, record: SimRecord) -> None:
-        retry = record.topic == self._settings.retry_topic
-        decode: Decoder = future.decode_retry if retry else future.decode
-        decoded = decode([record], self._settings.max_request_bytes)
-        key, row, timer_id, attempt = None, None, record.source, -1
+        decoded = self._doors[record.topic].decode([record], self._settings.max_request_bytes)
+        key, row, name, attempt, timer_id = None, None, record.source, -1, record.source
         for due_s, rows in decoded.rows.items():
             key, row = (due_s, record.offset), rows[0]
             if row[5] is not None:
                 origin = Origin(*row[5])
-                timer_id, attempt = origin.timer_id, origin.attempt
-                self._moved[timer_id, attempt] += 1
-                self.counts["retried"] += 1
-        request = Request(record, key, row, timer_id, attempt)
+                timer_id = origin.timer_id
+                if record.topic == self._settings.retry_topic:
+                    name, attempt = origin.request, origin.attempt
+                    self._moved[name, attempt] += 1
+                    self.counts["retried"] += 1
+                    self._heard(self._by_source[name])
+        request = Request(record, key, row, name, attempt, timer_id)
         log = self.logs[record.topic, record.partition]
-        log.requests[record.offset] = self._by_source[record.source] = request
         log.changed = True
+        if log.stories is not None and decoded.operations:
+            (operation,) = decoded.operations
+            log.stories.add(Step(operation, record.source, None if row is None else request))
+            if row is None:
+                self.counts["cancels"] += 1
+                return
+            self._by_content[timer_id, row[3]] = request
+        log.requests[record.offset] = self._by_source[record.source] = request
         self.counts["rejected" if row is None else "accepted"] += 1
+
+    def _verdict(self, record: SimRecord) -> None:
+        told = verdict_record.decode(record.value or b"")
+        source = (dict(record.headers)[h.TIMER_SOURCE] or b"").decode()
+        topic, partition, _ = source.rsplit("/", 2)
+        log = self.logs[topic, int(partition)]
+        assert log.stories is not None
+        log.stories.tell(source, record.key, told)
+        log.changed = True
+        self.counts[told.verdict] += 1
+
+    def _heard(self, request: Request) -> None:
+        """What came before its second began is heard before it comes out."""
+        if request.key is None or request.end is None:
+            return
+        ends = next((ends for second, ends in self._ticks if second >= request.key[0]), None)
+        machine = request.record.topic, request.record.partition
+        if ends is not None and request.end.offset < ends[machine]:
+            raise Violation(f"{request.name} came out, though {request.end.source} ended it before its second began")
 
     def _dead_letter(self, record: SimRecord) -> None:
         headers = dict(record.headers)
@@ -177,7 +212,7 @@ class Checkers:
     def _firing(self, record: SimRecord, runner: SimRunner | None) -> None:
         headers = dict(record.headers)
         timer_id = (headers.get(h.TIMER_ID) or b"").decode()
-        request = self._by_source.get(timer_id)
+        request = self._by_source.get(timer_id) or self._by_content.get((timer_id, record.value or b""))
         if request is None or request.row is None or request.key is None:
             raise Violation(f"fired {timer_id}, which no reader of committed records can see or which is no timer")
         due_s = request.key[0]
@@ -190,10 +225,12 @@ class Checkers:
         want = (topic, key.encode(), value, [*(asked_headers or ()), *ours])
         if want != (record.topic, record.key, record.value, list(record.headers[:-1])):
             raise Violation(f"bytes in, bytes out: {timer_id} fired as {record!r}, asked for {want!r}")
-        self._fired[timer_id] += 1
+        self._fired[request.name] += 1
+        if not self._moved[request.name, 0] + self._moved[request.name, 1]:
+            self._heard(request)
         if runner is not None:
             self._not_early(due_s, int(headers[h.TIMER_FIRED] or 0), record, request, runner)
-        self._came_out(timer_id)
+        self._came_out(request.name)
         self.counts["fired"] += 1
 
     def _set_by_a_timer(self, record: SimRecord, runner: SimRunner | None) -> None:
@@ -208,10 +245,10 @@ class Checkers:
         self._firing(record, runner)
         self.counts["chained"] += 1
 
-    def _came_out(self, timer_id: str) -> None:
-        if self._fired[timer_id] + self._given_up[timer_id] > 1:
-            how = f"fired {self._fired[timer_id]} times, given up {self._given_up[timer_id]} times"
-            raise Violation(f"twice: {timer_id} was {how}")
+    def _came_out(self, name: str) -> None:
+        if self._fired[name] + self._given_up[name] > 1:
+            how = f"fired {self._fired[name]} times, given up {self._given_up[name]} times"
+            raise Violation(f"twice: {name} was {how}")
         for log in self.logs.values():
             log.changed = True
 
@@ -222,16 +259,16 @@ class Checkers:
         at most two seconds ahead what was asked for since.
         """
         if fired_ms // 1000 < due_s - 2:
-            raise Violation(f"early: {request.timer_id}, due {due_s}, fired by a tick of {fired_ms} ms")
+            raise Violation(f"early: {request.name}, due {due_s}, fired by a tick of {fired_ms} ms")
         since = max((seq for seq in self.steps_back if seq < record.seq), default=-1)
         if since < 0:
             if record.timestamp_ms < due_s * 1000:
-                raise Violation(f"early: {request.timer_id}, due {due_s}, appended at {record.timestamp_ms} ms")
+                raise Violation(f"early: {request.name}, due {due_s}, appended at {record.timestamp_ms} ms")
             return
         if request.record.seq > since:
             heard = max((tick.second for seq, tick in runner.observed if seq > since), default=None)
             if heard is not None and due_s > heard + 2:
-                raise Violation(f"early: {request.timer_id}, due {due_s}, fired when the clock showed {heard} again")
+                raise Violation(f"early: {request.name}, due {due_s}, fired when the clock showed {heard} again")
 
     def _progress(self, record: SimRecord) -> None:
         topic, _, partition = (record.key or b"").decode().rpartition("/")
@@ -252,8 +289,11 @@ class Checkers:
         copied = self._log.group_offsets.get((self._settings.app_id, machine), 0)
         if copied != next_offset:
             raise Violation(f"the group's offset of {machine} is {copied}, its progress says {next_offset}")
+        if log.stories is not None:
+            log.stories.check(next_offset, fired_through, self._settings.verdict_retention_s)
         for offset, request in log.requests.items():
             over = offset < next_offset and (request.key is None or request.key <= fired_through)
+            over = is_told_fired(request, next_offset) or (over and not is_ended(request, next_offset))
             outcomes = self._outcomes(request)
             if outcomes != over:
                 what = "lost" if over and not outcomes else "twice" if outcomes > 1 else "before its progress"
@@ -266,20 +306,27 @@ class Checkers:
         """How many there are: each retry stands for what becomes of it."""
         moved = 0
         if request.row is not None:
-            moved = self._moved[request.timer_id, request.attempt + 1]
+            moved = self._moved[request.name, request.attempt + 1]
             if request.attempt < 0:  # a first move is attempt 0 if there is no use in trying, else 1
-                moved = moved or self._moved[request.timer_id, 1]
-        return moved or self._fired[request.timer_id] + self._given_up[request.timer_id]
+                moved = moved or self._moved[request.name, 1]
+        return moved or self._fired[request.name] + self._given_up[request.name]
 
     def _store_is_the_log(self, runner: SimRunner) -> None:
         """The live state is the function of the log that it should be: also a zombie's, of its own progress."""
         store = runner.store
         log = self.logs[runner.name]
-        want = log.pending(store.applied, runner.machine.progress.fired_through)
-        if store.keys != want:
-            missing = sorted(set(want) - set(store.keys))
-            surplus = sorted(set(store.keys) - set(want))
+        fired_through = runner.machine.progress.fired_through
+        want, keys = log.pending(store.applied, fired_through), [(due_s, row[0]) for due_s, row in _alive(runner)]
+        if keys != want:
+            missing, surplus = sorted(set(want) - set(keys)), sorted(set(keys) - set(want))
             raise Violation(f"the store of {runner.name} is not its log: missing {missing}, surplus {surplus}")
+        if log.stories is not None:
+            retention_s = self._settings.verdict_retention_s
+            known, told = dict(store.entries_after(b"", 10**6)), log.stories.entries(store.applied)
+            for id in known.keys() | told.keys():
+                entry = told.get(id)
+                if known.get(id) != entry and (entry is None or not is_over(entry, fired_through, retention_s)):
+                    raise Violation(f"the index of {runner.name} holds {known.get(id)} for {id!r}, not {entry}")
 
     # ---- now and then -------------------------------------------------------------------------------------------
 
@@ -293,14 +340,19 @@ class Checkers:
             return
         progress = runner.machine.progress
         store = MemoryStore()
-        decode: Decoder = future.decode_retry if runner.name[0] == self._settings.retry_topic else future.decode
-        machine = Machine(progress, decode, store, SilentOutbox(), limits)
+        door = self._doors[runner.name[0]]
+        index = Index(store, self._settings.verdict_retention_s) if door.indexed else None
+        machine = Machine(progress, door.decode, store, SilentOutbox(), limits, index=index)
         while machine.recovering:
             piece = self._log.fetch(*runner.name, machine.position, random.randint(1, 40))
             end = min(piece.to_offset, progress.next_offset)
             machine.accept(Fetched(piece.from_offset, end, [r for r in piece.records if r.offset < end]))
-        rows = [row for _, group in store.scan((-1, 0), 10**12) for row in group]
-        if rows != runner.store.rows:
+        rows = [
+            row
+            for due_s, group in store.scan((-1, 0), 10**12)
+            for row in (group if index is None else index.alive(due_s, group))
+        ]
+        if rows != [row for _, row in _alive(runner)]:
             raise Violation(f"recovery of {runner.name} from its log differs from its live state")
 
     def check_end(self, until_s: int) -> None:
@@ -313,12 +365,23 @@ class Checkers:
         for machine, log in self.logs.items():
             for offset, request in log.requests.items():
                 due = request.key is None or request.key[0] <= until_s
-                if due and not self._outcomes(request):
+                if due and not self._outcomes(request) and not is_ended(request, log.progress.next_offset):
                     raise Violation(f"lost: {machine[0]}/{machine[1]}/{offset} with key {request.key} never came out")
         pending = sum(
             len(log.pending(log.progress.next_offset, log.progress.fired_through)) for log in self.logs.values()
         )
         accepted = self.counts["accepted"] - self.counts["retried"]
         out = sum(self._fired.values()) + sum(self._given_up.values()) - self.counts["rejected"]
-        if accepted != out + pending:
-            raise Violation(f"{accepted} accepted, but {out} fired or given up and {pending} pending")
+        ended = self.counts[CANCELLED] + self.counts[REPLACED]
+        if accepted != out + pending + ended:
+            raise Violation(f"{accepted} accepted, but {out} fired or given up, {pending} pending and {ended} ended")
+
+
+def _alive(runner: SimRunner) -> list[tuple[int, Row]]:
+    """Rows that may fire, with their due seconds; worked out from the index by hand."""
+    store = runner.store
+    rows = [(due_s, row) for (due_s, _), row in zip(store.keys, store.rows, strict=True)]
+    if not runner.indexed:
+        return rows
+    held = {entry[:2] for _, entry in store.entries_after(b"", 10**6)}
+    return [(due_s, row) for due_s, row in rows if (due_s, row[0]) in held]

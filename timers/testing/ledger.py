@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Rejected, Row, Tick
@@ -14,6 +15,7 @@ class SimLedger:
 
     Attributes:
         commits: what each transaction held: (keys fired in order, rejected, progress).
+        verdicts: of all commits, in their order.
         postponed: ((due second, offset), second it is asked for anew), in the order of the commits.
         progress: of the last commit.
         failing: commits that will fail from now on, before anything becomes visible.
@@ -23,12 +25,14 @@ class SimLedger:
     def __init__(self) -> None:
         self.commits: list[tuple[list[tuple[int, int]], list[Rejected], Progress]] = []
         self.postponed: list[tuple[tuple[int, int], int]] = []
+        self.verdicts: list[Verdict] = []
         self.progress = Progress()
         self.failing = 0
         self.tick: Tick | None = None
         self._fired: list[tuple[int, int]] = []
         self._rejected: list[Rejected] = []
         self._postponed: list[tuple[tuple[int, int], int]] = []
+        self._verdicts: list[Verdict] = []
 
     @property
     def fired(self) -> list[tuple[int, int]]:
@@ -43,7 +47,7 @@ class SimLedger:
     def begin(self, tick: Tick) -> None:
         """Start collecting."""
         self.tick = tick
-        self._fired, self._rejected, self._postponed = [], [], []
+        self._fired, self._rejected, self._postponed, self._verdicts = [], [], [], []
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         """Add firings of one due second."""
@@ -57,11 +61,16 @@ class SimLedger:
         """Add dead letters."""
         self._rejected += rejected
 
+    def answer(self, verdicts: Sequence[Verdict]) -> None:
+        """Add verdicts."""
+        self._verdicts += verdicts
+
     def commit(self, progress: Progress) -> None:
         """Make all of it visible."""
         if self.failing:
             self.failing -= 1
             raise Lost("told to fail")
         self.postponed += self._postponed
+        self.verdicts += self._verdicts
         self.commits.append((self._fired, self._rejected, progress))
         self.progress = progress

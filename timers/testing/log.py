@@ -56,6 +56,11 @@ class SimRecord:
         return not self.marker and (self.transaction is None or self.transaction.committed is True)
 
     @property
+    def timestamp(self) -> int:
+        """Append time in epoch milliseconds, by the name that doors know."""
+        return self.timestamp_ms
+
+    @property
     def source(self) -> str:
         """``<topic>/<partition>/<offset>``."""
         return f"{self.topic}/{self.partition}/{self.offset}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from timers.callbacks import CallbackRules
+from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Rejected, Row, Tick
@@ -16,7 +17,9 @@ from timers.testing.log import SimLog, SimProducer, TopicPartition
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
+from timers.wire import verdict as verdict_record
 from timers.wire.future import InvalidRequestError
+from timers.worker.doors import open_doors
 
 TOPIC_ID = b"simulated topic."
 """Kafka's topic ids are 16 bytes."""
@@ -55,6 +58,8 @@ class SimOutbox:
         self._settings = settings
         self._rules = CallbackRules(settings)
         self._topic, self._partition = machine
+        self._retries = self._topic == settings.retry_topic
+        self._doors = open_doors(settings)
         self._faults = faults
         self._quarantined = quarantined
         self._producer = SimProducer(log, topics.transactional_id(settings.app_id, *machine))
@@ -89,7 +94,10 @@ class SimOutbox:
                 self._fire_one(row, due_s)
 
     def _origin(self, row: Row, due_s: int) -> Origin:
-        return Origin(*row[5]) if row[5] else Origin(topics.source(self._topic, self._partition, row[0]), due_s, 0)
+        if self._retries:
+            return Origin(*row[5] or ())
+        source = topics.source(self._topic, self._partition, row[0])
+        return Origin(source, due_s, 0) if row[5] is None else Origin(*row[5])._replace(source=source)
 
     def _fire_one(self, row: Row, due_s: int) -> None:
         topic = row[1]
@@ -126,19 +134,26 @@ class SimOutbox:
 
     def _give_up(self, row: Row, origin: Origin, code: str, reason: str) -> None:
         """Dead-letter a retried timer, as it was sent; let the retry topic's machine do so with any other."""
-        offset, topic, key, value, _, packed = row
-        if packed is None:
+        if not self._retries:
             return self._move(row, origin, self._tick.second)
-        source, partition, sent_at = origin.timer_id.rsplit("/", 2)
+        source, partition, sent_at = origin.request.rsplit("/", 2)
         (sent,) = self._log.fetch(source, int(partition), int(sent_at), 1).records
-        assert future.asks_for(sent.key, sent.value, origin.due_s, topic, key, value)
-        rejected = Rejected(offset, code, reason, sent.key, sent.value, sent.headers)
-        return self._add_dead_letter(rejected, origin.timer_id)
+        assert self._doors[source].asks_for(sent.key, sent.value, sent.headers, row, origin)
+        rejected = Rejected(row[0], code, reason, sent.key, sent.value, sent.headers)
+        return self._add_dead_letter(rejected, origin.request)
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""
         for entry in rejected:
             self._add_dead_letter(entry, topics.source(self._topic, self._partition, entry.offset))
+
+    def answer(self, verdicts: Sequence[Verdict]) -> None:
+        """Add verdicts on cancels and updates."""
+        for verdict in verdicts:
+            source = topics.source(self._topic, self._partition, verdict.offset)
+            headers = [(h.TIMER_SOURCE, source.encode())]
+            value = verdict_record.encode(verdict)
+            self._outgoing.append(Outgoing(self._settings.verdict_topic, verdict.id, value, headers))
 
     def _add_dead_letter(self, rejected: Rejected, source: str) -> None:
         letter = dead_letter.encode(rejected, source, self._settings.max_request_bytes + dead_letter.OVERHEAD_BYTES)

@@ -25,6 +25,8 @@ from timers.testing.clock import SimClock
 from timers.testing.log import SimLog, TopicPartition
 from timers.testing.worker import SOUND, Parts, SimWorker
 from timers.testing.workload import TARGETS, Workload
+from timers.wire.topics import ID_REQUEST
+from timers.worker.doors import open_doors
 
 SETTLE_ROUNDS = 400
 """Seconds that may pass at the end until everything due is out; retries double their distance."""
@@ -69,6 +71,8 @@ class Simulator:
             callback_allow=random.choice(["", "*,timer-request"]),
             callback_deny=random.choice(["", "mails"]),
             max_depth=2,
+            id_topic=random.choice(["", ID_REQUEST, ID_REQUEST]),
+            verdict_retention_s=random.choice([4, 86_400]),
         )
         self.limits = Limits(
             chunk_timers=random.choice([1, 1, 3, 1000]),
@@ -81,10 +85,10 @@ class Simulator:
         self.clock.advance_ms(random.randrange(1000))
         self.log = SimLog(self.clock, partitions=random.choice([1, 1, 2]))
         self.log.missing.add("missing")
-        topics = (self._settings.request_topic, self._settings.retry_topic)
-        self.machines: list[TopicPartition] = [(t, p) for t in topics for p in range(self.log.partitions)]
+        doors = open_doors(self._settings)
+        self.machines: list[TopicPartition] = [(topic, p) for topic in doors for p in range(self.log.partitions)]
         self.checkers = Checkers(self.log, self._settings, self.machines)
-        self._workload = Workload(random, self.log, self._settings.request_topic)
+        self._workload = Workload(random, self.log, self._settings.request_topic, self._settings.id_topic)
         self.workers = [
             worker(name, self.log, self._settings, self.limits, parts)
             for name in ("ada", "bob", "eve")[: random.randint(1, 3)]
@@ -117,7 +121,8 @@ class Simulator:
         self._weights = [weight * random.choice([0.2, 1, 1, 3, 6]) for _, weight in actions]
         self._fetches = random.choice([0.15, 0.5, 0.9])
         """How likely a machine gets a fetch before a step."""
-        self._focus = random.choice(self.machines[: self.log.partitions] * 2 + self.machines)
+        users = [machine for machine in self.machines if machine[0] != self._settings.retry_topic]
+        self._focus = random.choice(users * 2 + self.machines)
         """The machine that most happens to: what goes wrong goes wrong together."""
         self._idles = random.choice([0.05, 0.5])
         """How likely a machine has been idle for long."""
@@ -194,6 +199,7 @@ class Simulator:
         """The oscillator's clock may be hours off: a tick's key only informs."""
         key = self.clock.now_s + self._random.choice([0, 0, 3, -3600, 3600])
         self.log.append(self._settings.oscillator_topic, b"%d" % key, b"1", partition=0)
+        self.checkers.note_tick(self.clock.now_s)
 
     def _tick_again(self) -> str:
         """An old tick is delivered once more."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from timers.core.keys import OrderKey
+from timers.core.operation import NO_ENTRIES, Entry
 from timers.core.timer import Row, RowsByDue
 from timers.store.memory import MemoryStore
 from timers.testing.faults import Faults
@@ -25,7 +27,7 @@ class SimStore(MemoryStore):
     def __init__(self, faults: Faults, group: int = 3) -> None:
         super().__init__(group)
         self.faults = faults
-        self._past: deque[tuple[int, list[tuple[OrderKey, Row]]]] = deque(maxlen=_UNSYNCED_WRITES)
+        self._past: deque[tuple[int, list[tuple[OrderKey, Row]], dict[bytes, Entry]]] = deque(maxlen=_UNSYNCED_WRITES)
 
     @property
     def keys(self) -> list[OrderKey]:
@@ -37,34 +39,34 @@ class SimStore(MemoryStore):
         """All rows in key order."""
         return [row for _, row in self._rows]
 
-    def write(self, rows: RowsByDue, applied: int) -> None:
-        """Add rows and move ``applied``."""
+    def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = NO_ENTRIES) -> None:
+        """Add rows, write or forget entries, and move ``applied``."""
         self.faults.point("before a store write")
-        self._past.append((self.applied, self._rows[:]))
-        super().write(rows, applied)
+        self._past.append((self.applied, self._rows[:], self._entries.copy()))
+        super().write(rows, applied, entries)
         self.faults.point("after a store write")
 
     def delete(self, through: OrderKey, count: int) -> None:
         """Forget every row at or below ``through``."""
         self.faults.point("before a store delete")
-        self._past.append((self.applied, self._rows[:]))
+        self._past.append((self.applied, self._rows[:], self._entries.copy()))
         super().delete(through, count)
         self.faults.point("after a store delete")
 
     def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
         """Forget what has fired meanwhile."""
-        self._past.append((self.applied, self._rows[:]))
+        self._past.append((self.applied, self._rows[:], self._entries.copy()))
         super().drop_through(fired_through, next_offset)
         self.faults.point("after opening a store")
 
     def empty(self) -> None:
         """Begin anew."""
-        self.applied, self._rows = 0, []
+        self.applied, self._rows, self._entries = 0, [], {}
 
     def lose_power(self, writes: int) -> None:
         """Go back by some write batches, as a disk does that had not synced them."""
         for _ in range(min(writes, len(self._past))):
-            self.applied, self._rows = self._past.pop()
+            self.applied, self._rows, self._entries = self._past.pop()
 
 
 class SimDisk:

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from timers.core.index import Index
 from timers.core.machine import Limits, Machine, OutOfPlace, catch_up
-from timers.core.ports import Decoder, Lost
+from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
 from timers.errors import Fenced
@@ -21,8 +22,8 @@ from timers.testing.faults import Crashed, Faults
 from timers.testing.log import SimLog, TopicPartition
 from timers.testing.outbox import PROGRESS_PARTITION, SimOutbox
 from timers.testing.store import SimDisk, SimStore
-from timers.wire import future
 from timers.wire import progress as progress_record
+from timers.worker.doors import open_doors
 
 MAX_WAITING = 4
 
@@ -32,6 +33,7 @@ class Parts:
     """What a worker is made of. The tests put a broken part in and expect to be told."""
 
     machine: type[Machine] = Machine
+    index: type[Index] = Index
     outbox: type[SimOutbox] = SimOutbox
     store: type[SimStore] = SimStore
 
@@ -49,7 +51,9 @@ class SimRunner:
     store: SimStore
     read_to: int
     """Where the consumer reads on."""
-    inbox: deque[Tick] = field(default_factory=deque)
+    indexed: bool = False
+    """Its timers have ids."""
+    inbox: deque[tuple[Tick, int | None]] = field(default_factory=deque)
     waiting: deque[Fetched] = field(default_factory=deque)
     observed: list[tuple[int, Tick]] = field(default_factory=list)
     """Every tick the machine was told, with the log's ``seq`` at which it was appended."""
@@ -57,15 +61,15 @@ class SimRunner:
     commit_due: bool = False
     idle_too_long: bool = False
 
-    def tick(self, tick: Tick, seq: int) -> None:
-        """Hand over the time."""
-        self.inbox.append(tick)
+    def tick(self, tick: Tick, seq: int, end: int | None) -> None:
+        """Hand over the time, and where the log ended then."""
+        self.inbox.append((tick, end))
         self.observed.append((seq, tick))
 
     def take(self) -> None:
         """Empty the inbox."""
         while self.inbox:
-            self.machine.observe(self.inbox.popleft())
+            self.machine.observe(*self.inbox.popleft())
             self.firing = self.commit_due = True
 
     def step(self) -> None:
@@ -81,12 +85,12 @@ class SimRunner:
             self.commit_due = self.idle_too_long = False
 
     def _accept(self, fetched: Fetched) -> None:
-        recovering = self.machine.recovering
+        recovering, let_through_s = self.machine.recovering, self.machine.let_through_s
         try:
             self.machine.accept(fetched)
         except OutOfPlace as gap:
             self.read_to = gap.position
-        if recovering and not self.machine.recovering:
+        if (recovering and not self.machine.recovering) or self.machine.let_through_s != let_through_s:
             self.firing = True
 
 
@@ -125,10 +129,7 @@ class SimWorker:
         self.settings = settings
         self.limits = limits
         self.parts = parts
-        self.decoders: Mapping[str, Decoder] = {
-            settings.request_topic: future.decode,
-            settings.retry_topic: future.decode_retry,
-        }
+        self.doors = open_doors(settings)
         self.ours: Callable[[TopicPartition], bool] = lambda machine: True
         self._quarantined: dict[str, int] = {}
         self._last_tick: tuple[int, Tick] | None = None
@@ -158,17 +159,19 @@ class SimWorker:
     def _open(self, machine: TopicPartition, outbox: SimOutbox) -> None:
         progress = self.read_progress(machine)
         self.faults.point("after reading progress")
+        door = self.doors[machine[0]]
         store = self.disk.open(machine, self.faults)
-        self.open_store(store, progress)
-        core = self.parts.machine(progress, self.decoders[machine[0]], store, outbox, self.limits)
-        runner = SimRunner(machine, core, store, core.position, firing=not core.recovering)
+        self.open_store(store, progress, indexed=door.indexed)
+        index = self.parts.index(store, self.settings.verdict_retention_s) if door.indexed else None
+        core = self.parts.machine(progress, door.decode, store, outbox, self.limits, None, index)
+        runner = SimRunner(machine, core, store, core.position, door.indexed, firing=not core.recovering)
         self.runners[machine] = runner
         if self._last_tick is not None:
-            runner.tick(self._last_tick[1], self._last_tick[0])
+            runner.tick(self._last_tick[1], self._last_tick[0], None)
 
-    def open_store(self, store: SimStore, progress: Progress) -> None:
+    def open_store(self, store: SimStore, progress: Progress, *, indexed: bool) -> None:
         """Bring a store up to what has been committed since."""
-        if not catch_up(store, progress):
+        if not catch_up(store, progress, indexed=indexed):
             store.empty()
 
     def read_progress(self, machine: TopicPartition) -> Progress:
@@ -223,8 +226,12 @@ class SimWorker:
     def deliver_tick(self, tick: Tick, seq: int) -> None:
         """Hand the time to every machine."""
         self._last_tick = (seq, tick)
-        for runner in self.runners.values():
-            runner.tick(tick, seq)
+        for name, runner in self.runners.items():
+            runner.tick(tick, seq, self.end_of(name))
+
+    def end_of(self, machine: TopicPartition) -> int:
+        """Where a log ends for committed readers."""
+        return self.log.last_stable(*machine)
 
     def poll_requests(self, machine: TopicPartition, max_offsets: int = 50) -> Fetched | None:
         """Fetch what comes next for a machine; None if too much waits already.

@@ -7,6 +7,7 @@ from random import Random
 
 from timers.testing.log import SimLog, SimTransaction
 from timers.wire import future
+from timers.wire.doors import future_by_id
 from timers.wire.headers import DEPTH, Header
 
 FAR_S = 10 * 365 * 86_400
@@ -25,12 +26,15 @@ class Workload:
         random: the only source of chance.
         log: where they go.
         topic: request topic.
+        id_topic: of timers with an id; empty if that door is closed.
     """
 
-    def __init__(self, random: Random, log: SimLog, topic: str) -> None:
+    def __init__(self, random: Random, log: SimLog, topic: str, id_topic: str = "") -> None:
         self._random = random
         self._log = log
         self._topic = topic
+        self._id_topic = id_topic
+        self._ids = [b"id-%d" % number for number in range(random.choice([1, 2, 5]))]
         self._users: list[SimTransaction] = []
         self.latest_due_s = 0
         self._kinds: list[tuple[Callable[[], None], int]] = [
@@ -43,6 +47,9 @@ class Workload:
             (self.begin_transaction, 2),
             (self.end_transaction, 3),
         ]
+        if id_topic:
+            often = random.choice([1, 4])
+            self._kinds += [(self.set_by_id, 8 * often), (self.cancel, 3 * often), (self.wrong_by_id, 1)]
 
     def produce(self) -> str:
         """Do one of the things above; says which."""
@@ -106,13 +113,42 @@ class Workload:
         headers: list[Header] = self._random.choice([[], [("a", None), ("timer-id", b"forged")]])
         self._append(key, value, self._random.randrange(self._log.partitions), headers)
 
+    def set_by_id(self, transaction: SimTransaction | None = None) -> None:
+        """A timer with an id, or a new version of one."""
+        random = self._random
+        due_s = max(0, self._log.clock.now_s + random.choice([*range(-2, 10), -1000, FAR_S]))
+        target = random.choices([*TARGETS, "missing"], [12, 6, 3, 1])[0]
+        value = future.encode(target, "k", b"%d" % self._log.seq)  # a value of its own tells versions apart
+        headers: list[Header] = random.choice([[], [("a", None), ("timer-id", b"forged")]])
+        self._by_id(value, [*headers, *future_by_id.encode_headers(due_s)], transaction)
+        if due_s < self._log.clock.now_s + FAR_S // 2:
+            self.latest_due_s = max(self.latest_due_s, due_s)
+
+    def cancel(self) -> None:
+        """A null value."""
+        self._by_id(None, [])
+
+    def wrong_by_id(self) -> None:
+        """A record without an id, or that says not when."""
+        good = future.encode("orders", "k", b"%d" % self._log.seq)
+        key, headers = self._random.choice(
+            [(None, [("timer-due", b"7")]), (b"id-0", [("timer-due", b"soon")]), (b"x", [])]
+        )
+        self._log.append(self._id_topic, key, good, headers)
+
+    def _by_id(self, value: bytes | None, headers: list[Header], transaction: SimTransaction | None = None) -> None:
+        self._log.append(self._id_topic, self._random.choice(self._ids), value, headers, None, transaction)
+
     def begin_transaction(self) -> None:
         """A user's transaction over some requests; open until it ends."""
         number = self._log.seq
         transaction = self._log.begin(f"user-{number}", self._log.new_epoch(f"user-{number}"))
         self._users.append(transaction)
         for _ in range(self._random.randint(1, 3)):
-            self._send(self._log.clock.now_s + self._random.randint(-2, 9), transaction=transaction)
+            if self._id_topic and self._random.random() < 0.5:
+                self.set_by_id(transaction)
+            else:
+                self._send(self._log.clock.now_s + self._random.randint(-2, 9), transaction=transaction)
 
     def end_transaction(self) -> None:
         """Commit or abort one of them."""

@@ -14,6 +14,7 @@ CODES = (
     *("value-missing", "value-not-a-future", "value-too-large"),
     *("topic-missing", "topic-invalid", "topic-unknown", "topic-denied"),
     *("message-too-large", "target-failing", "retry-headers-missing"),
+    *("id-missing", "id-too-long", "id-not-text", "due-missing"),
 )
 """Every value of ``timer-error``."""
 

@@ -34,8 +34,12 @@ def encode(topic: str, key: str, value: bytes) -> bytes:
     return Future(callBackTopic=topic, callBackKey=key, callBack=value).SerializeToString()
 
 
-def decode_due(key: bytes | None) -> int:
+def decode_due(key: bytes | None, what: str = "key") -> int:
     """Due epoch second from a record key: a full match of ``[0-9]{1,11}``.
+
+    Args:
+        key: what stands there.
+        what: where it stands, for the sentence of an error.
 
     Raises:
         InvalidRequestError: with one of the codes ``key-*``.
@@ -47,10 +51,12 @@ def decode_due(key: bytes | None) -> int:
     shown = repr(key[:40])[1:]
     if key.isdigit() and len(key) <= MAX_DUE_DIGITS + 3:
         seconds = -(-int(key) // 1000)
-        raise InvalidRequestError("key-in-milliseconds", f"key {shown} is in milliseconds: in seconds it is {seconds}")
+        raise InvalidRequestError(
+            "key-in-milliseconds", f"{what} {shown} is in milliseconds: in seconds it is {seconds}"
+        )
     if key[:1] == b"-" and key[1:].isdigit():
-        raise InvalidRequestError("key-negative", f"key {shown} is negative: a due epoch second has 1 to 11 digits")
-    raise InvalidRequestError("key-not-a-number", f"key {shown} is not an epoch second: 1 to 11 ASCII digits")
+        raise InvalidRequestError("key-negative", f"{what} {shown} is negative: a due epoch second has 1 to 11 digits")
+    raise InvalidRequestError("key-not-a-number", f"{what} {shown} is not an epoch second: 1 to 11 ASCII digits")
 
 
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
@@ -64,31 +70,31 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
         max_request_bytes: largest value accepted.
     """
     by_key: dict[bytes, list[Row]] = {}
-    rejected: list[Rejected] = []
+    bad: list[Rejected] = []
     legal: set[str] = set()
-    parse = Future.FromString
+    from_string = Future.FromString
     for record in records:
         value = record.value
         try:
-            future = parse(value)
+            future = from_string(value)
             topic = future.callBackTopic
             rows = by_key[record.key]
             if topic not in legal or len(value) > max_request_bytes:
-                _check(value, topic, max_request_bytes)
+                check(value, topic, max_request_bytes)
                 legal.add(topic)
         except (KeyError, TypeError, DecodeError):
             # The first record of its second, or one that cannot be read: the slow way tells which.
             try:
-                future = _parse(value, max_request_bytes)
+                future = parse(value, max_request_bytes)
                 topic = future.callBackTopic
                 decode_due(record.key)
             except InvalidRequestError as error:
-                rejected.append(_rejected(record, error))
+                bad.append(rejected(record, error))
                 continue
             legal.add(topic)
             rows = by_key.setdefault(record.key, [])
         except InvalidRequestError as error:
-            rejected.append(_rejected(record, error))
+            bad.append(rejected(record, error))
             continue
         headers = record.headers
         rows.append(
@@ -101,17 +107,7 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
                 None,
             )
         )
-    return Decoded(_by_due(by_key), rejected)
-
-
-def asks_for(request_key: bytes | None, request: bytes | None, due_s: int, topic: str, key: str, value: bytes) -> bool:
-    """Whether a record of the request topic asks for just this timer: an offset may have come to mean another one."""
-    try:
-        future = Future.FromString(request or b"")
-        asked = (decode_due(request_key), future.callBackTopic, future.callBackKey, future.callBack)
-    except (DecodeError, InvalidRequestError):
-        return False
-    return asked == (due_s, topic, key, value)
+    return Decoded(_by_due(by_key), bad)
 
 
 def topic_asked_for(request: bytes) -> str:
@@ -155,7 +151,12 @@ def _by_due(by_key: dict[bytes, list[Row]]) -> RowsByDue:
     return rows_by_due
 
 
-def _parse(value: bytes | None, max_request_bytes: int) -> Future:
+def parse(value: bytes | None, max_request_bytes: int) -> Future:
+    """The ``Future`` of a record.
+
+    Raises:
+        InvalidRequestError: there is none, or it asks for what nobody can do.
+    """
     if value is None:
         raise InvalidRequestError("value-missing", "the record has no value: a Future is expected")
     try:
@@ -164,11 +165,16 @@ def _parse(value: bytes | None, max_request_bytes: int) -> Future:
         raise InvalidRequestError(
             "value-not-a-future", f"the value of {len(value)} bytes is not a Future message (timers/v1/future.proto)"
         ) from None
-    _check(value, future.callBackTopic, max_request_bytes)
+    check(value, future.callBackTopic, max_request_bytes)
     return future
 
 
-def _check(value: bytes, topic: str, max_request_bytes: int) -> None:
+def check(value: bytes, topic: str, max_request_bytes: int) -> None:
+    """Judge a ``Future`` by what stands in it.
+
+    Raises:
+        InvalidRequestError: it is too large, or its callback topic is not a name of one.
+    """
     if len(value) > max_request_bytes:
         raise InvalidRequestError(
             "value-too-large",
@@ -182,7 +188,8 @@ def _check(value: bytes, topic: str, max_request_bytes: int) -> None:
         )
 
 
-def _rejected(record: Any, error: InvalidRequestError) -> Rejected:
+def rejected(record: Any, error: InvalidRequestError) -> Rejected:
+    """What becomes of a record that cannot be read."""
     return Rejected(record.offset, error.code, str(error), record.key, record.value, tuple(record.headers or ()))
 
 
@@ -198,6 +205,8 @@ def encode_retry(
         (h.TIMER_DUE, str(origin.due_s).encode()),
         (h.TIMER_ATTEMPT, str(origin.attempt).encode()),
     ]
+    if origin.source is not None:
+        ours.append((h.TIMER_SOURCE, origin.source.encode()))
     return encode(topic, key, value), [*(headers or ()), *ours]
 
 
@@ -207,17 +216,19 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     for record in records:
         ours = {name: value for name, value in record.headers or () if name.startswith(h.PREFIX) and value is not None}
         try:
-            future = _parse(record.value, max_request_bytes)
+            future = parse(record.value, max_request_bytes)
             due_s = decode_due(record.key)
-            origin = Origin(ours[h.TIMER_ID].decode(), decode_due(ours[h.TIMER_DUE]), int(ours[h.TIMER_ATTEMPT][:9]))
+            source = ours[h.TIMER_SOURCE].decode() if h.TIMER_SOURCE in ours else None
+            attempt = int(ours[h.TIMER_ATTEMPT][:9])
+            origin = Origin(ours[h.TIMER_ID].decode(), decode_due(ours[h.TIMER_DUE]), attempt, source)
         except InvalidRequestError as error:
-            decoded.rejected.append(_rejected(record, error))
+            decoded.rejected.append(rejected(record, error))
             continue
         except (KeyError, ValueError):
             broken = InvalidRequestError(
                 "retry-headers-missing", "a record on the retry topic that this app never wrote"
             )
-            decoded.rejected.append(_rejected(record, broken))
+            decoded.rejected.append(rejected(record, broken))
             continue
         row: Row = (
             record.offset,

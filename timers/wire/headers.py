@@ -28,7 +28,8 @@ TIMER_ERROR_MESSAGE = "timer-error-message"
 """On a dead letter: one sentence for a person."""
 
 TIMER_SOURCE = "timer-source"
-"""On a dead letter: where the request was read, ``<topic>/<partition>/<offset>``."""
+"""On a dead letter and on a verdict: the record that asked, ``<topic>/<partition>/<offset>``. On the retry topic: the
+request of a timer with an id."""
 
 DEPTH = "callback-depth"
 """On a request that a timer made and that makes another: how many set each other before it, in ASCII digits. Not

@@ -6,6 +6,8 @@ LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Kafka's rule (``org.apache.kafka.common.internals.Topic``), less the two names it also refuses: ``.`` and ``..``."""
 
 REQUEST = "timer-request"
+ID_REQUEST = "timer-request-by-id"
+VERDICT = "timer-verdict"
 OSCILLATOR = "oscillator"
 DEAD_LETTER = "timer-dead-letter"
 

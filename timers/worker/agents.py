@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from time import monotonic
 from typing import Any
 
@@ -82,13 +83,16 @@ class Metronome(Service):
         self._struck.set()
 
 
-def register(app: Any, settings: Settings, pool: Pool, clock: Clock) -> Metronome:
+def register(app: Any, settings: Settings, pool: Pool, clock: Clock, doors: Collection[str]) -> Metronome:
     """Add the agents to ``app``.
+
+    Args:
+        doors: topics that timers come in by.
 
     Returns:
         The metronome that drives the oscillator; the app starts it.
     """
-    requests = app.topic(settings.request_topic, settings.retry_topic, schema=BatchSchema(), acks=False, internal=False)
+    requests = app.topic(*doors, schema=BatchSchema(), acks=False, internal=False)
     oscillator_topic = app.topic(
         settings.oscillator_topic, key_serializer="raw", value_serializer="raw", acks=False, internal=False
     )

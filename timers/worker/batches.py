@@ -82,17 +82,17 @@ class Batches:
         Args:
             topic: callback topic of all rows.
             partitions: how many it has.
-            rows: timers; their ids are ``id_prefix`` and their source offset.
+            rows: timers; their ids are ``id_prefix`` and their source offset, unless they have their own.
             id_prefix: ``<request topic>/<partition>/``.
             tail: headers that come after the id.
             now_ms: timestamp of the records.
         """
         keys = [row[2].encode() for row in rows]
         batches = self._open.setdefault(topic, {})
-        for (offset, _, _, value, headers, _), key, partition in zip(
+        for (offset, _, _, value, headers, origin), key, partition in zip(
             rows, keys, partitions_of(keys, partitions), strict=True
         ):
-            ours = (TIMER_ID, b"%b%d" % (id_prefix, offset))
+            ours = (TIMER_ID, b"%b%d" % (id_prefix, offset) if origin is None else origin[0].encode())
             all_headers = [ours, *tail] if headers is None else [*headers, ours, *tail]
             batch = batches.get(partition) or self._begin(topic, partition)
             if batch.add(batch.count, now_ms, key, value, all_headers) is None:

@@ -21,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from timers import __version__
+from timers.core.operation import CANCELLED, VERDICTS
 from timers.core.tally import Histogram, Tally
 from timers.wire.dead_letter import CODES
 from timers.worker import health
@@ -38,9 +39,6 @@ Samples: TypeAlias = Iterable[tuple[Labels, float | Histogram]]
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 PARTITION = ("topic", "partition")
-DOOR = "future"
-"""The door behind the request topic."""
-
 FAILURES = ("delivery", "fenced", "unknown")
 """Why a transaction was given up: a target refused, another worker owns the partition, or nobody knows how it ended."""
 
@@ -60,9 +58,14 @@ class Entry:
 # ---- totals of all partitions that this process has owned -----------------------------------------------------------
 
 
-def _requests(app: TimersApp) -> Iterator[Tally]:
-    """Tallies of the request topic: what is read from the retry topic was accepted before."""
-    return (meter.tally for (topic, _), meter in list(app.pool.meters.items()) if topic == app.settings.request_topic)
+def _by_door(app: TimersApp, total: Callable[[Tally], float]) -> Samples:
+    """Totals of each open door. What is read from the retry topic was accepted before."""
+    doors = {topic: door.name for topic, door in app.pool.doors.items() if topic != app.settings.retry_topic}
+    totals = dict.fromkeys(doors.values(), 0.0)
+    for (topic, _), meter in list(app.pool.meters.items()):
+        if topic in doors:
+            totals[doors[topic]] += total(meter.tally)
+    return [((name,), value) for name, value in totals.items()]
 
 
 def _meters(app: TimersApp) -> list[Meter]:
@@ -201,14 +204,14 @@ METRICS = (
         COUNTER,
         ("door",),
         "Requests accepted: readable, and covered by a committed transaction.",
-        lambda app: [((DOOR,), sum(tally.accepted for tally in _requests(app)))],
+        lambda app: _by_door(app, lambda tally: tally.accepted),
     ),
     Entry(
         "timers_late_total",
         COUNTER,
         ("door",),
         "Of the accepted requests, those whose second had fired already; they fire at once.",
-        lambda app: [((DOOR,), sum(tally.late for tally in _requests(app)))],
+        lambda app: _by_door(app, lambda tally: tally.late),
     ),
     Entry(
         "timers_fired_total",
@@ -236,7 +239,14 @@ METRICS = (
         COUNTER,
         ("door",),
         "Timers cancelled in the engine. A Future's cancellation is its receiver's: 0 for that door.",
-        lambda app: [((DOOR,), 0)],
+        lambda app: _by_door(app, lambda tally: tally.verdicts.get(CANCELLED, 0)),
+    ),
+    Entry(
+        "timers_verdicts_total",
+        COUNTER,
+        ("verdict",),
+        "Cancels and updates of timers with an id, committed, by what they came to.",
+        lambda app: _sum_by(VERDICTS, (tally.verdicts for tally in _tallies(app))),
     ),
     Entry(
         "timers_lag_seconds",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
@@ -12,6 +12,7 @@ from timers.core.progress import Progress
 from timers.errors import LogMismatch
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory, RocksStore
+from timers.wire.doors import Door
 from timers.worker.progress_log import Machine, ProgressLog
 from timers.worker.topics import Cluster
 
@@ -19,7 +20,7 @@ Opened: TypeAlias = tuple[Progress, RocksStore]
 
 
 def open_stores(
-    settings: Settings, cluster: Cluster, memory: RocksMemory, machines: Iterable[Machine]
+    settings: Settings, cluster: Cluster, memory: RocksMemory, doors: Mapping[str, Door], machines: Iterable[Machine]
 ) -> dict[Machine, Opened | LogMismatch]:
     """Progress and store of each machine; where its log is not what the progress speaks of, why it must not run
     (rule 8). Blocks. Call after the former owners are fenced.
@@ -31,11 +32,20 @@ def open_stores(
     log = ProgressLog(settings, cluster)
     opened: dict[Machine, Opened | LogMismatch] = {}
     try:
-        records = log.read(machines)
+        peers = {
+            (topic, partition)
+            for topic in {topic for topic, _ in machines if doors[topic].indexed}
+            for partition in range(cluster.partitions[topic])
+        }
+        records = log.read(peers.union(machines))
         for machine in machines:
             try:
                 progress = log.check(machine, records.get(machine))
-                opened[machine] = progress, _open_store(log, settings, cluster, memory, machine, progress)
+                indexed = doors[machine[0]].indexed
+                if indexed:
+                    log.check_partitions(machine, records)
+                store = _open_store(log, settings, cluster, memory, machine, progress, indexed=indexed)
+                opened[machine] = progress, store
             except LogMismatch as mismatch:
                 opened[machine] = mismatch
     except BaseException:
@@ -49,20 +59,27 @@ def open_stores(
 
 
 def _open_store(
-    log: ProgressLog, settings: Settings, cluster: Cluster, memory: RocksMemory, machine: Machine, progress: Progress
+    log: ProgressLog,
+    settings: Settings,
+    cluster: Cluster,
+    memory: RocksMemory,
+    machine: Machine,
+    progress: Progress,
+    *,
+    indexed: bool,
 ) -> RocksStore:
     topic, partition = machine
     path = store_path(settings, machine)
     log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
     identity = f"{log_id} app={settings.app_id}"
-    store = RocksStore.open(path, identity, memory)
+    store = RocksStore.open(path, identity, memory, indexed=indexed)
     try:
-        usable = catch_up(store, progress)
+        usable = catch_up(store, progress, indexed=indexed)
         low, high = log.ends(topic, partition)
         if not usable or store.applied > high:  # beyond its end: the log lost it, and what it still holds is the truth
             store.close()
             RocksStore.wipe(path)
-            store = RocksStore.open(path, identity, memory)
+            store = RocksStore.open(path, identity, memory, indexed=indexed)
         if store.applied < low:
             log.check_start(machine, low, store.applied, progress)
             store.write({}, low)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from timers.core.ports import Lost
+from timers.core.timer import Origin, Row
 from timers.settings import Settings
+from timers.wire.doors import Door
 from timers.wire.headers import Header
 from timers.wire.topics import parse_source
 from timers.worker.kafka import librdkafka
@@ -51,15 +53,36 @@ class Originals:
 
     Args:
         settings: of the worker.
-        topics: request topics; nothing else is ever read, whatever a source says.
+        doors: request topics; nothing else is ever read, whatever a source says.
     """
 
-    def __init__(self, settings: Settings, topics: Collection[str]) -> None:
+    def __init__(self, settings: Settings, doors: Mapping[str, Door]) -> None:
         self._settings = settings
-        self._topics = frozenset(topics)
+        self._doors = doors
         self._lock = threading.Lock()
         self._consumer: Consumer | None = None
         self._closed = False
+
+    def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]) -> dict[str, Original]:
+        """Find the requests of timers, by where they stand. Blocks; not while a transaction is open.
+
+        Args:
+            timers: that were moved to the retry topic.
+            may_wait: asked again and again, whether waiting may go on.
+
+        Returns:
+            What is still there and asks for just that timer.
+
+        Raises:
+            Lost: the brokers do not answer, or told to stop.
+        """
+        wanted = {origin.request: (row, origin) for row, origin in timers}
+        found = {}
+        for source, sent in self.read(wanted, may_wait).items():
+            door = self._doors[source.rsplit("/", 2)[0]]
+            if door.asks_for(sent.key, sent.value, sent.headers, *wanted[source]):
+                found[source] = sent
+        return found
 
     def read(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, Original]:
         """Find requests. Blocks; not while a transaction is open.
@@ -77,7 +100,7 @@ class Originals:
         wanted: dict[tuple[str, int], list[int]] = {}
         for source in sources:
             where = parse_source(source)
-            if where is not None and where[0] in self._topics:
+            if where is not None and where[0] in self._doors:
                 wanted.setdefault(where[:2], []).append(where[2])
         found: dict[str, Original] = {}
         give_up = monotonic() + LONGEST_S

@@ -20,6 +20,7 @@ from aiokafka.errors import (
 )
 from confluent_kafka import KafkaException
 
+from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Rejected, Row, Tick
@@ -28,6 +29,7 @@ from timers.settings import Settings
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
+from timers.wire import verdict as verdict_record
 from timers.wire.future import InvalidRequestError
 from timers.worker.batches import Batches, size_alone
 from timers.worker.kafka import max_message_bytes
@@ -94,6 +96,7 @@ class KafkaOutbox:
         self._meter = meter
         self._now_s = now_s
         self._my_turn = False
+        self._retries = topic == settings.retry_topic
         self._id_prefix = topics.source(topic, partition, 0)[:-1].encode()
         self._topic_id = b""
         self._progress_partition = 0
@@ -138,16 +141,17 @@ class KafkaOutbox:
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         """Add firings of one due second."""
+        if self._retries:
+            for row in rows:
+                self._fire_again(row, self._origin(row, due_s))
+            return
         first = rows[0][1]
-        if all(row[1] == first and row[5] is None for row in rows):
+        if all(row[1] == first for row in rows):
             self._fire_to(first, due_s, rows)
             return
         by_topic: dict[str, list[Row]] = {}
         for row in rows:
-            if row[5] is None:
-                by_topic.setdefault(row[1], []).append(row)
-            else:
-                self._fire_again(row, Origin(*row[5]))
+            by_topic.setdefault(row[1], []).append(row)
         for topic, group in by_topic.items():
             self._fire_to(topic, due_s, group)
 
@@ -173,13 +177,17 @@ class KafkaOutbox:
             again = origin._replace(attempt=origin.attempt + 1)
             if origin.attempt < self._settings.retry_attempts and self._put_off(row, again, again_s) is None:
                 continue
-            if row[5] is None:
-                self._fire_to(row[1], due_s, [row])
-            else:
+            if self._retries:
                 self._fire_again(row, origin)
+            else:
+                self._fire_to(row[1], due_s, [row])
 
     def _origin(self, row: Row, due_s: int) -> Origin:
-        return Origin(*row[5]) if row[5] else Origin(topics.source(self._topic, self._partition, row[0]), due_s, 0)
+        """What a timer is known by wherever it goes from here."""
+        if self._retries:
+            return Origin(*row[5] or ())
+        source = topics.source(self._topic, self._partition, row[0])
+        return Origin(source, due_s, 0) if row[5] is None else Origin(*row[5])._replace(source=source)
 
     def _route(self, topic: str, *, retried: bool) -> int | Trouble:
         try:
@@ -208,7 +216,7 @@ class KafkaOutbox:
         """Rows that a topic with a known limit takes; the others are moved."""
         fitting = []
         for row in rows:
-            ours = [(h.TIMER_ID, b"%b%d" % (self._id_prefix, row[0])), *tail]
+            ours = [(h.TIMER_ID, self._origin(row, due_s).timer_id.encode()), *tail]
             too_large = self._too_large(topic, row, ours)
             if too_large is None:
                 fitting.append(row)
@@ -313,17 +321,22 @@ class KafkaOutbox:
             Lost: their requests cannot be read now.
         """
         given_up, self._given_up = self._given_up, []
-        originals = self._originals.read([each.origin.timer_id for each in given_up], self._may_wait)
+        originals = self._originals.find([(each.row, each.origin) for each in given_up], self._may_wait)
         for (offset, topic, key, value, headers, _), origin, code, reason in given_up:
-            sent = originals.get(origin.timer_id)
-            if sent is not None and future.asks_for(sent.key, sent.value, origin.due_s, topic, key, value):
+            sent = originals.get(origin.request)
+            if sent is not None:
                 kept = sent.headers or headers or ()
                 rejected = Rejected(offset, code, reason, sent.key, sent.value, kept)
             else:
                 reason = f"{reason}; its request is no longer in the log, so key and value are written anew"
                 request = future.encode(topic, key, value)
-                rejected = Rejected(offset, code, reason, b"%d" % origin.due_s, request, headers or ())
-            self._add_dead_letter(rejected, origin.timer_id)
+                due = b"%d" % origin.due_s
+                if origin.source is None:
+                    rejected = Rejected(offset, code, reason, due, request, headers or ())
+                else:
+                    with_due = [*(headers or ()), (h.TIMER_DUE, due)]
+                    rejected = Rejected(offset, code, reason, origin.timer_id.encode(), request, with_due)
+            self._add_dead_letter(rejected, origin.request)
 
     def _may_wait(self) -> bool:
         """Whether waiting for the brokers may go on."""
@@ -334,6 +347,16 @@ class KafkaOutbox:
         """Add dead letters."""
         for entry in rejected:
             self._add_dead_letter(entry, topics.source(self._topic, self._partition, entry.offset))
+
+    def answer(self, verdicts: Sequence[Verdict]) -> None:
+        """Add verdicts on cancels and updates."""
+        topic = self._settings.verdict_topic
+        ids = [verdict.id for verdict in verdicts]
+        now_ms, told = self._now_ms(), self._meter.tally.sending.verdicts
+        for verdict, partition in zip(verdicts, partitions_of(ids, self._targets.partitions(topic)), strict=True):
+            headers = [(h.TIMER_SOURCE, b"%b%d" % (self._id_prefix, verdict.offset))]
+            self._batches.add(topic, partition, verdict.id, verdict_record.encode(verdict), headers, now_ms)
+            told[verdict.verdict] = told.get(verdict.verdict, 0) + 1
 
     def _add_dead_letter(self, rejected: Rejected, source: str) -> None:
         topic = self._settings.dead_letter_topic
@@ -404,7 +427,8 @@ class KafkaOutbox:
 
     def _judge(self, failure: DeliveryFailed) -> None:
         """Spare the targets that made a transaction fail, unless the brokers themselves are in trouble."""
-        own = {self._settings.progress_topic, self._settings.retry_topic, self._settings.dead_letter_topic}
+        settings = self._settings
+        own = {settings.progress_topic, settings.retry_topic, settings.dead_letter_topic, settings.verdict_topic}
         for topic, error in failure.culprits.items():
             if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
                 try:

@@ -15,14 +15,17 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaException
 
 from timers.core import machine as core
-from timers.core.ports import Decoder, Lost
+from timers.core.index import Index
+from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
 from timers.errors import Fenced, LogMismatch, StoreError
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory, RocksStore
 from timers.wire import topics
+from timers.wire.doors import Door
 from timers.worker import recovery
+from timers.worker.ends import StableEnds
 from timers.worker.meter import Meter, Pulse
 from timers.worker.opening import open_stores
 from timers.worker.originals import Originals
@@ -73,6 +76,7 @@ class Bound:
     events: Events
     targets: Targets
     originals: Originals
+    ends: StableEnds
     now_s: Callable[[], float | None]
     loop: asyncio.AbstractEventLoop
 
@@ -80,16 +84,14 @@ class Bound:
 class Pool:
     """Owns the machines. All methods run on the event loop; blocking work goes to threads.
 
-    Args:
-        decoders: request topic -> door that reads it.
-
     Attributes:
+        doors: request topic -> how it is read.
         producers: the event loop of all machines' producers.
         meters: of every partition that this process has ever owned.
     """
 
-    def __init__(self, decoders: dict[str, Decoder], memory: RocksMemory) -> None:
-        self._decoders = decoders
+    def __init__(self, doors: dict[str, Door], memory: RocksMemory) -> None:
+        self.doors = doors
         self._memory = memory
         self._runners: dict[Machine, Runner] = {}
         self.meters: dict[Machine, Meter] = {}
@@ -102,6 +104,7 @@ class Pool:
         self._bound: Bound | None = None
         self._last_tick: Tick | None = None
         self._last_tick_at = 0.0
+        self._asking: asyncio.Task[None] | None = None
         self._assigned_at = monotonic()
         self._ready_said = True
         self._said_recovered: set[Runner] = set()
@@ -142,8 +145,11 @@ class Pool:
     def bind(self, settings: Settings, cluster: Cluster, events: Events, now_s: Callable[[], float | None]) -> None:
         """Say which cluster this is, who listens, and what the brokers' time is. Before the first :meth:`assign`."""
         targets = Targets(settings, cluster.partitions)
-        originals = Originals(settings, self._decoders.keys() - {settings.retry_topic})
-        self._bound = Bound(settings, cluster, events, targets, originals, now_s, asyncio.get_running_loop())
+        originals = Originals(
+            settings, {topic: self.doors[topic] for topic in self.doors.keys() - {settings.retry_topic}}
+        )
+        ends = StableEnds(settings)
+        self._bound = Bound(settings, cluster, events, targets, originals, ends, now_s, asyncio.get_running_loop())
 
     @property
     def _world(self) -> Bound:
@@ -152,7 +158,7 @@ class Pool:
 
     def owns(self, topic: str) -> bool:
         """Whether partitions of ``topic`` have machines."""
-        return topic in self._decoders
+        return topic in self.doors
 
     # ---- ownership ----------------------------------------------------------------------------------------------
 
@@ -198,7 +204,7 @@ class Pool:
                 # First fence every former owner, then read: only then is the newest progress final.
                 await asyncio.gather(*(self._in_thread(outbox.open) for outbox in outboxes.values()))
                 opened = await self._in_thread(
-                    open_stores, self._world.settings, self._world.cluster, self._memory, fresh
+                    open_stores, self._world.settings, self._world.cluster, self._memory, self.doors, fresh
                 )
             except BaseException as error:
                 for stop in stops.values():
@@ -235,9 +241,12 @@ class Pool:
             settings.chunk_bytes,
             settings.max_request_bytes,
             -(-settings.catch_up_per_s // cluster.partitions[machine[0]]),  # rounded up: 0 would mean no bound
+            partitions=cluster.partitions[machine[0]],
         )
         meter = self.meters[machine]
-        opened = core.Machine(progress, self._decoders[machine[0]], store, outbox, limits, meter.tally)
+        door = self.doors[machine[0]]
+        index = Index(store, settings.verdict_retention_s) if door.indexed else None
+        opened = core.Machine(progress, door.decode, store, outbox, limits, meter.tally, index)
         outbox.bind(cluster.topic_ids[machine[0]], progress_partition(machine, cluster, settings))
         name = "/".join(map(str, machine))
         runner = Runner(name, opened, _closer(store, outbox), stop, _Listener(self, machine), meter)
@@ -279,6 +288,10 @@ class Pool:
                 names = ", ".join(runner.name for runner in stale)
                 logger.error("the topic of %s was deleted, and the timers in it", names)
             await self._close(stale)
+            # Opening them says what that means where timers have ids; the others need not know.
+            grown = {topic for topic, count in old.partitions.items() if cluster.partitions.get(topic, count) != count}
+            grown = {topic for topic in grown if topic in self.doors and self.doors[topic].indexed}
+            await self._close([runner for machine, runner in self._runners.items() if machine[0] in grown])
             await self._close([runner for machine, runner in self._runners.items() if doubted.get(machine)])
             for machine in doubted.keys() & self._runners.keys():
                 self._world.events.rewind(machine, self._runners[machine].machine.position)
@@ -323,8 +336,9 @@ class Pool:
         self._ending = True
         for stop in self._opening:  # else this would wait for brokers that do not answer
             stop.set()
-        if self._reporting is not None:
-            self._reporting.cancel()
+        for task in (self._reporting, self._asking):
+            if task is not None:
+                task.cancel()
         await self.revoke()
         if self._bound is not None:
             await self._in_thread(self._bound.originals.close)
@@ -342,8 +356,26 @@ class Pool:
     def tick(self, tick: Tick) -> None:
         """Hand the time to every machine, whichever oscillator partition it came from."""
         self._last_tick, self._last_tick_at = tick, monotonic()
-        for runner in self._runners.values():
-            runner.tick(tick)
+        indexed = False
+        for (topic, _), runner in self._runners.items():
+            if self.doors[topic].indexed:
+                indexed = True
+            else:
+                runner.tick(tick)
+        if indexed and (self._asking is None or self._asking.done()):
+            self._asking = self._world.loop.create_task(self._tick_indexed())
+
+    async def _tick_indexed(self) -> None:
+        """Hand the time to the machines of timers with an id, with where each one's log ends now. One question at a
+        time: ticks that come meanwhile are answered for by the next one."""
+        tick = None
+        while tick != self._last_tick:
+            tick = self._last_tick
+            assert tick is not None
+            ends = await self._world.ends.ask([each for each in self._runners if self.doors[each[0]].indexed])
+            for machine, runner in self._runners.items():
+                if self.doors[machine[0]].indexed:
+                    runner.tick(tick, ends.get(machine))
 
     # ---- what runners say, moved to the event loop ------------------------------------------------------------------
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from time import monotonic
 from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
+from timers.core.machine import PARTITIONS
 from timers.core.progress import Progress
 from timers.errors import LogMismatch
 from timers.settings import Settings
@@ -147,6 +148,33 @@ class ProgressLog:
             f"{self._settings.app_id!r} committed offset {committed}: what has fired is not known",
             Progress(next_offset=committed),
         )
+
+    def check_partitions(self, machine: Machine, records: Mapping[Machine, bytes]) -> None:
+        """Judge the number of partitions of a topic whose timers have ids.
+
+        Args:
+            machine: to be opened.
+            records: progress of all partitions of its topic.
+
+        Raises:
+            LogMismatch: it has grown since timers were accepted there.
+        """
+        topic = machine[0]
+        count = self._cluster.partitions[topic]
+        for (of, _), record in records.items():
+            if of != topic:
+                continue
+            progress, topic_id = progress_record.decode(record)
+            known = progress.setting_at(PARTITIONS, progress.next_offset, count)
+            if topic_id == self._cluster.topic_ids[topic] and known != count:
+                self._mismatch(
+                    machine,
+                    f"{topic} has {count} partitions and had {known} when its timers were accepted: an id may come by "
+                    "another partition than its timer, which then could not be replaced or cancelled. This door is "
+                    "closed, the others stay open",
+                    progress,
+                )
+                return
 
     def check_start(self, machine: Machine, low: int, position: int, progress: Progress) -> None:
         """Judge a log that begins at ``low``, behind the ``position`` that should be read.

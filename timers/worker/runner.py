@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from timers.core.machine import Machine, OutOfPlace
 from timers.core.timer import Fetched, Tick
@@ -48,8 +48,16 @@ class Listener(Protocol):
         """The machine ended by itself."""
 
 
+class Time(NamedTuple):
+    """A tick, as it is handed over."""
+
+    tick: Tick
+    end: int | None
+    """Where the log ended for committed readers once the tick was there; None if nobody asked."""
+
+
 _Stop = None
-_Item: TypeAlias = Fetched | Tick | None
+_Item: TypeAlias = Fetched | Time | None
 
 
 class Runner:
@@ -108,9 +116,9 @@ class Runner:
             self._pressed = True
             self._listener.on_pressure(self)
 
-    def tick(self, tick: Tick) -> None:
-        """Hand over the time. Any thread."""
-        self._inbox.put(tick)
+    def tick(self, tick: Tick, end: int | None = None) -> None:
+        """Hand over the time, and where the log ended then. Any thread."""
+        self._inbox.put(Time(tick, end))
 
     def stop(self) -> None:
         """Ask the thread to end after its present step; :meth:`join` waits for that. Any thread."""
@@ -146,8 +154,8 @@ class Runner:
             except Empty:
                 break
             idle = False
-            if isinstance(item, Tick):
-                self._observe(item)
+            if isinstance(item, Time):
+                self._observe(*item)
                 self._firing = self._commit_due = True
                 self._meter.oldest_due_s = self.machine.oldest_due_s
             elif item is not None:
@@ -155,9 +163,9 @@ class Runner:
         self._meter.pulse.beat()
         return not self._stop.is_set()
 
-    def _observe(self, tick: Tick) -> None:
+    def _observe(self, tick: Tick, end: int | None) -> None:
         held = self.machine.held
-        self.machine.observe(tick)
+        self.machine.observe(tick, end)
         if self.machine.held and not held:
             logger.error("%s: the broker's clock went back; new requests wait until it has caught up", self.name)
         elif held and not self.machine.held:
@@ -171,7 +179,9 @@ class Runner:
         if self._firing:
             self._firing = self.machine.fire_chunk()
         if self._can_accept():
+            let_through_s = self.machine.let_through_s
             self._accept(self._waiting[0])
+            self._firing = self._firing or self.machine.let_through_s != let_through_s
             self._waiting.popleft()
             self._done += 1
         if self._commit_due and not self._firing:

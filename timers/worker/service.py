@@ -20,10 +20,10 @@ from yarl import URL
 from timers.errors import TimersError
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory
-from timers.wire import future
 from timers.worker import agents, logs, topics, web
 from timers.worker.canary import Canary
 from timers.worker.clock import Clock
+from timers.worker.doors import open_doors
 from timers.worker.kafka import faust_credentials, hide_logins
 from timers.worker.log_watch import LogWatch
 from timers.worker.meter import Pulse
@@ -92,8 +92,8 @@ class TimersApp(faust.App):
         self.settings = settings
         self.fatal: TimersError | None = None
         hide_logins()
-        decoders = {settings.request_topic: future.decode, settings.retry_topic: future.decode_retry}
-        self.pool = Pool(decoders, RocksMemory(settings.store_memory_mb * 1024 * 1024))
+        doors = open_doors(settings)
+        self.pool = Pool(doors, RocksMemory(settings.store_memory_mb * 1024 * 1024))
         self.ticks: Any = None
         self.tick_reader: TickReader | None = None
         self.log_watch: LogWatch | None = None
@@ -124,7 +124,7 @@ class TimersApp(faust.App):
             Worker=TimersWorker,
         )
         self.clock = Clock(settings.clock_offset_s)
-        self.metronome = agents.register(self, settings, self.pool, self.clock)
+        self.metronome = agents.register(self, settings, self.pool, self.clock, doors)
         web.register(self)
         self.on_partitions_revoked.connect(self._close_machines)
 

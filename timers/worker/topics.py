@@ -85,6 +85,7 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
     canary = [OwnTopic(settings.canary_topic, passing, (_READ, _WRITE))] if settings.canary_interval_s else []
     return [
         OwnTopic(settings.request_topic, requests, asks, needs_append_time=True, needs_all_records=True),
+        *_id_topics(settings, requests),
         OwnTopic(settings.retry_topic, requests, (_READ, _WRITE), needs_append_time=True, needs_all_records=True),
         OwnTopic(
             settings.oscillator_topic,
@@ -109,6 +110,16 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
             (_WRITE,),
         ),
         *canary,
+    ]
+
+
+def _id_topics(settings: Settings, requests: dict[str, str]) -> list[OwnTopic]:
+    """What the door for timers with an id needs, if it is open."""
+    if not settings.id_topic:
+        return []
+    return [
+        OwnTopic(settings.id_topic, requests, (_READ,), needs_append_time=True, needs_all_records=True),
+        OwnTopic(settings.verdict_topic, {"cleanup.policy": "delete"}, (_WRITE,)),
     ]
 
 

@@ -1,0 +1,151 @@
+"""``python -m bench.ids``: what does a timer with an id cost the engine, beside one without?
+
+No broker: records in memory through decoder, machine and store to sealed record batches, by CPU time, which others
+disturb little. A third of the timers is replaced and a third cancelled before they fire.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from timers.core.index import Index
+from timers.core.machine import Limits, Machine
+from timers.core.operation import Verdict
+from timers.core.progress import Progress
+from timers.core.timer import Fetched, Rejected, Row, Tick
+from timers.store.rocks import RocksMemory, RocksStore
+from timers.wire import future
+from timers.wire import headers as h
+from timers.wire import verdict as verdict_record
+from timers.wire.doors import future_by_id
+from timers.worker.batches import Batches
+
+TIMERS = 300_000
+FETCH = 3_000
+SPREAD_S = 20
+PAYLOAD = b"x" * 100
+START_S = 1_800_000_000
+
+
+class Record(NamedTuple):
+    """What a consumer hands over."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+    headers: list[h.Header]
+    timestamp: int
+
+
+class Sealed:
+    """An outbox that builds the batches of each transaction and sends them nowhere."""
+
+    def __init__(self) -> None:
+        self.fired = self.told = 0
+
+    def begin(self, tick: Tick) -> None:
+        self._batches = Batches({})
+
+    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
+        self._batches.fire("target", 4, rows, b"requests/0/", [(h.TIMER_DUE, b"1"), (h.TIMER_FIRED, b"1")], 1)
+        self.fired += len(rows)
+
+    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        raise NotImplementedError
+
+    def reject(self, rejected: Sequence[Rejected]) -> None:
+        raise AssertionError(rejected[0])
+
+    def answer(self, verdicts: Sequence[Verdict]) -> None:
+        headers = [(h.TIMER_SOURCE, b"requests/0/1")]
+        for verdict in verdicts:
+            self._batches.add("verdicts", 0, verdict.id, verdict_record.encode(verdict), headers, 1)
+        self.told += len(verdicts)
+
+    def commit(self, progress: Progress) -> None:
+        list(self._batches.take())
+
+
+def native(timers: int) -> Iterator[Record]:
+    value = future.encode("target", "key", PAYLOAD)
+    for offset in range(timers):
+        yield Record(offset, b"%d" % (START_S + offset % SPREAD_S), value, [], START_S * 1000)
+
+
+def by_id(timers: int) -> Iterator[Record]:
+    """So many records in all: sets, and in random order a third of them again, and a third cancelled."""
+    value = future.encode("target", "key", PAYLOAD)
+    ids = timers * 3 // 5
+    changes = [(number, number % 3) for number in range(ids) if number % 3]
+    random.Random(1).shuffle(changes)
+    for offset, (number, kind) in enumerate([*((number, 0) for number in range(ids)), *changes]):
+        due = future_by_id.encode_headers(START_S + number % SPREAD_S)
+        id = b"order-%d" % number
+        yield Record(offset, id, None if kind == 2 else value, [] if kind == 2 else due, START_S * 1000)
+
+
+def measure(records: list[Record], decode: Any, directory: Path, *, indexed: bool) -> dict[str, float]:
+    store = RocksStore.open(directory / "store", "bench", RocksMemory(192 * 1024 * 1024), indexed=indexed)
+    outbox = Sealed()
+    limits = Limits(20_000, 16 * 1024 * 1024, 1_000_000, partitions=1)
+    index = Index(store, 86_400) if indexed else None
+    machine = Machine(Progress(), decode, store, outbox, limits, index=index)
+    machine.observe(Tick((START_S - 1) * 1000), len(records))
+
+    def accept() -> None:
+        for start in range(0, len(records), FETCH):
+            part = records[start : start + FETCH]
+            machine.accept(Fetched(start, start + len(part), part))
+
+    def fire() -> None:
+        for second in range(SPREAD_S):
+            machine.observe(Tick((START_S + second) * 1000), len(records))
+            while machine.fire_chunk():
+                pass
+            machine.commit_progress()
+
+    took = {"accept_us": _cpu_s(accept), "fire_us": _cpu_s(fire)}
+    store.close()
+    return {name: 1e6 * seconds / len(records) for name, seconds in took.items()} | {
+        "records": len(records),
+        "fired": outbox.fired,
+        "verdicts": outbox.told,
+    }
+
+
+def _cpu_s(work: Callable[[], None]) -> float:
+    before = time.process_time()
+    work()
+    return time.process_time() - before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.ids", description=__doc__.split(":")[1])
+    parser.add_argument("--timers", type=int, default=TIMERS, help=f"records of each kind ({TIMERS})")
+    parser.add_argument("--repeat", type=int, default=3, help="the best of so many is shown (3)")
+    options = parser.parse_args()
+    for name, records, decode, indexed in (
+        ("native", list(native(options.timers)), future.decode, False),
+        ("by id", list(by_id(options.timers)), future_by_id.decode, True),
+    ):
+        results = []
+        for _ in range(options.repeat):
+            directory = Path(tempfile.mkdtemp(prefix="timers-bench-"))
+            try:
+                results.append(measure(records, decode, directory, indexed=indexed))
+            finally:
+                shutil.rmtree(directory)
+        best = min(results, key=lambda result: result["accept_us"] + result["fire_us"])
+        print(json.dumps({"timers": name, **{key: round(value, 3) for key, value in best.items()}}))
+
+
+if __name__ == "__main__":
+    main()

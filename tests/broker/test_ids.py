@@ -1,0 +1,227 @@
+"""Timers with an id: replaced, cancelled, and told so; exactly once whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
+from tests.harness.records import Headers, Publisher, Record
+from tests.harness.system import PARTITIONS, System
+from timers.wire import future, verdict
+from timers.wire.doors import future_by_id
+
+pytestmark = pytest.mark.broker
+
+
+class Ids:
+    """A system whose door for timers with an id is open."""
+
+    def __init__(self, address: str, directory: Path) -> None:
+        run = uuid.uuid4().hex[:8]
+        self.topic, verdicts = f"by-id-{run}", f"verdict-{run}"
+        self.system = System(address, directory, TIMERS_ID_TOPIC=self.topic, TIMERS_VERDICT_TOPIC=verdicts)
+        self.system.create_own_topics()
+        self.target = self.system.target(partitions=2)
+        self.fired = self.system.reader(self.target)
+        self.verdicts = self.system.reader(verdicts, append_time=False)
+        self._publisher = Publisher(address, self.topic)
+
+    def send(self, id: bytes | None, value: bytes | None, headers: Headers) -> None:
+        self._publisher.producer.produce(self.topic, value, id, headers=headers)
+        self._publisher.producer.poll(0)
+
+    def set(self, id: str, due_s: int, value: str, *, target: str = "") -> None:
+        request = future.encode(target or self.target, f"key-{id}", value.encode())
+        self.send(id.encode(), request, [("a", b"1"), *future_by_id.encode_headers(due_s)])
+
+    def cancel(self, id: str) -> None:
+        self.send(id.encode(), None, [])
+
+    def flush(self) -> None:
+        self._publisher.flush()
+
+    def told(self, count: int) -> list[verdict.Told]:
+        """The next verdicts."""
+        records = self.verdicts.take(count)
+        told = [verdict.decode(record.value or b"") for record in records]
+        assert [(record.key or b"").decode() for record in records] == [each.id for each in told]
+        assert all(record.text("timer-source").startswith(f"{self.topic}/") for record in records)
+        return told
+
+    def wait_past(self, due_s: int) -> None:
+        """Wait until all that is due by ``due_s`` has fired: a machine fires in the order of due seconds."""
+        fence = self.system.target()
+        for partition in range(PARTITIONS):
+            headers = future_by_id.encode_headers(due_s)
+            value = future.encode(fence, "", b"")
+            self._publisher.send_raw(f"fence-{partition}-{fence}".encode(), value, headers, partition)
+        self.system.reader(fence).take(PARTITIONS)
+
+
+@pytest.fixture(scope="module")
+def ids(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ids]:
+    ids = Ids(broker_address, tmp_path_factory.mktemp("ids"))
+    yield ids
+    ids.system.close()
+
+
+def versions(records: list[Record]) -> list[tuple[str, str, int]]:
+    """(id, value, due second) of each firing."""
+    return sorted((record.timer_id, (record.value or b"").decode(), record.due_s) for record in records)
+
+
+def test_the_latest_version_fires_and_a_null_value_cancels(ids: Ids) -> None:
+    ids.system.worker().start().ready()
+    soon, later, past = due_in(4), due_in(6), due_in(-100)
+    ids.set("moved", later, "first")
+    ids.set("moved", soon, "second")
+    ids.set("kept", soon, "only")
+    ids.set("dropped", soon, "never")
+    ids.cancel("dropped")
+    ids.cancel("nobody")
+    ids.set("nowhere", soon, "lost", target="no-such-topic")
+    ids.flush()
+    assert set(ids.told(3)) == {
+        verdict.Told("moved", "replaced", later),
+        verdict.Told("dropped", "cancelled", soon),
+        verdict.Told("nobody", "unknown", None),
+    }
+    ids.set("late", past, "at once")
+    ids.flush()
+    (at_once,) = ids.fired.take(1)
+    assert versions([at_once]) == [("late", "at once", past)]
+    ids.set("late", past, "again")
+    ids.cancel("late")
+    ids.cancel("late")
+    ids.flush()
+    assert ids.told(3) == [
+        verdict.Told("late", "already-fired", past),
+        verdict.Told("late", "already-fired", past),
+        verdict.Told("late", "unknown", None),
+    ]
+    fired = ids.fired.take(3)
+    ids.wait_past(later)
+    assert versions(fired) == [("kept", "only", soon), ("late", "again", past), ("moved", "second", soon)]
+    assert ids.fired.rest() == []
+    for record in fired:
+        assert record.key == f"key-{record.timer_id}".encode()
+        assert [name for name, _ in record.headers] == ["a", "timer-id", "timer-due", "timer-fired"]
+        assert record.lag_ms >= 0
+
+    due = future_by_id.encode_headers(soon)
+    good = future.encode(ids.target, "k", b"v")
+    wrong: dict[str, tuple[bytes | None, bytes, Headers]] = {
+        "id-missing": (None, good, due),
+        "id-too-long": (b"x" * 513, good, due),
+        "id-not-text": (b"\xff", good, due),
+        "due-missing": (b"a", good, []),
+        "key-in-milliseconds": (b"b", good, [("timer-due", b"1800000000000")]),
+        "value-not-a-future": (b"c", b"\xff\xff", due),
+    }
+    for id, value, headers in wrong.values():
+        ids.send(id, value, headers)
+    ids.flush()
+    letters = {letter.text("timer-error"): letter for letter in ids.system.dead_letters().take(len(wrong) + 1)}
+    assert letters.keys() == wrong.keys() | {"topic-unknown"}
+    for code, sent in wrong.items():
+        assert (letters[code].key, letters[code].value, letters[code].headers[: len(sent[2])]) == sent
+    nowhere = letters["topic-unknown"]
+    assert (nowhere.key, nowhere.value) == (b"nowhere", future.encode("no-such-topic", "key-nowhere", b"lost"))
+    assert nowhere.headers[:2] == [("a", b"1"), *due]
+    assert nowhere.text("timer-source").startswith(f"{ids.topic}/")
+
+
+def test_kills_empty_disks_and_changes_while_nobody_runs(ids: Ids) -> None:
+    """A third is replaced, a third cancelled: before, while the worker is down, and on an empty disk."""
+    (worker,) = ids.system.workers
+    dice = random.Random(5)
+    first_s = due_in(9)
+    latest: dict[str, tuple[str, int]] = {}
+    expected: Counter[str] = Counter()
+
+    def set(id: str) -> None:
+        expected["replaced"] += id in latest
+        latest[id] = (f"{id}-{dice.random()}", first_s + dice.randrange(4))
+        ids.set(id, latest[id][1], latest[id][0])
+
+    def change(id: str) -> None:
+        if dice.random() < 0.5:
+            return set(id)
+        expected["cancelled" if id in latest else "unknown"] += 1
+        latest.pop(id, None)
+        return ids.cancel(id)
+
+    names = [f"storm-{number}" for number in range(3000)]
+    for name in names:
+        set(name)
+    for name in names[:1000]:
+        change(name)
+    ids.flush()
+    told = ids.told(1000)
+    worker.kill()
+    for name in names[1000:1500]:
+        change(name)
+    ids.flush()
+    worker.start().ready()
+    worker.kill()
+    shutil.rmtree(worker.data_dir)
+    for name in names[1300:2000]:
+        change(name)
+    ids.flush()
+    wait_until(lambda: time.time() > first_s + 1, "its first seconds have passed")
+    worker.start().ready()
+    seen = ids.fired.take(100)
+    worker.kill()
+    worker.start().ready()
+    ids.wait_past(first_s + 4)
+    records = seen + ids.fired.rest()
+    assert max(Counter(record.timer_id for record in records).values()) == 1
+    assert {record.timer_id: ((record.value or b"").decode(), record.due_s) for record in records} == latest
+    told += [verdict.decode(record.value or b"") for record in ids.verdicts.rest()]
+    assert Counter(each.verdict for each in told) == expected, "all changes came in time, and each is told once"
+
+
+def test_in_the_second_of_firing_it_is_one_or_the_other(ids: Ids) -> None:
+    due_s = due_in(4)
+    names = [f"race-{number}" for number in range(400)]
+    for name in names:
+        ids.set(name, due_s, "first")
+    ids.flush()
+    seen: list[Record] = []
+    for number, name in enumerate(names):  # from half a second before the second to after the first firings
+        if number < 360:
+            wait_until(lambda: time.time() > due_s - 0.5 + number / 400, "its turn")  # noqa: B023
+        elif not seen:
+            ids.flush()
+            seen = ids.fired.take(1)
+        ids.cancel(name) if number % 2 else ids.set(name, due_s, "second")
+    ids.flush()
+    told = {each.id: each.verdict for each in ids.told(len(names))}
+    ids.wait_past(due_s + 1)
+    fired = Counter((record.timer_id, (record.value or b"").decode()) for record in seen + ids.fired.rest())
+    assert max(fired.values()) == 1
+    for number, name in enumerate(names):
+        first, second = fired[name, "first"], fired[name, "second"]
+        assert second == (number % 2 == 0)
+        assert told[name] == ("already-fired" if first else "cancelled" if number % 2 else "replaced")
+    assert {"already-fired", "cancelled", "replaced"} == set(told.values()), "the race had both outcomes"
+
+
+def test_more_partitions_close_this_door_and_no_other(ids: Ids) -> None:
+    (worker,) = ids.system.workers
+    ids.system.admin.create_partitions([NewPartitions(ids.topic, PARTITIONS + 2)])[ids.topic].result(DEADLINE_S)
+    sentence = rf"{ids.topic} has {PARTITIONS + 2} partitions and had {PARTITIONS} when its timers were accepted"
+    worker.wait_for(sentence)
+    worker.kill()
+    worker.start()
+    worker.wait_for(sentence)
+    ids.system.wait_past(due_in(1))

@@ -1,0 +1,247 @@
+"""Timers with an id, any order of events: the state is a function of the log, and every verdict is true."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timers.core.index import Index, is_over
+from timers.core.keys import OrderKey
+from timers.core.machine import Limits, Machine, OutOfPlace, catch_up
+from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, Entry
+from timers.core.ports import Lost
+from timers.core.timer import Fetched, Tick
+from timers.store.memory import MemoryStore
+from timers.testing import SimClock, SimLedger, SimLog
+from timers.testing.log import SimRecord
+from timers.wire import future
+from timers.wire.doors import future_by_id
+
+TOPIC = "timer-request-by-id"
+HORIZON_S = 12
+"""Due seconds and ticks of these tests are below it."""
+NEVER_FORGET_S = 10**6
+
+
+@dataclass
+class Rig:
+    """A machine over a log of timers with ids, which can be opened again."""
+
+    chunk_timers: int = 2
+    retention_s: int = NEVER_FORGET_S
+    log: SimLog = field(default_factory=lambda: SimLog(SimClock(0), partitions=1))
+    ledger: SimLedger = field(default_factory=SimLedger)
+    store: MemoryStore = field(default_factory=MemoryStore)
+
+    def __post_init__(self) -> None:
+        self._tick = Tick(0)
+        self.open()
+
+    def open(self) -> None:
+        """As the worker does."""
+        if not catch_up(self.store, self.ledger.progress, indexed=True):
+            self.store = MemoryStore()
+        self.machine = machine(self.ledger, self.store, self)
+        self.tick(self._tick.second)
+
+    def fetch(self, count: int = 10**6) -> None:
+        if self.machine.may_accept:
+            self.machine.accept(self.log.fetch(TOPIC, 0, self.machine.position, count))
+
+    def tick(self, second: int) -> None:
+        self._tick = Tick(second * 1000)
+        self.machine.observe(self._tick, self.log.last_stable(TOPIC, 0))
+
+    def fire(self) -> None:
+        while self.machine.fire_chunk():
+            pass
+
+    def finish(self) -> None:
+        """Everything comes in and comes due; the clock must not be thought to have gone back."""
+        self.ledger.failing = 0
+        fired_s = max(self.machine.progress.fired_through[0], HORIZON_S)
+        self.tick(fired_s)
+        while self.machine.position < self.log.end(TOPIC, 0):
+            self.fetch()
+        self.tick(fired_s + 1)
+        self.fire()
+        self.machine.commit_progress()
+
+
+def machine(ledger: SimLedger, store: MemoryStore, rig: Rig) -> Machine:
+    limits = Limits(rig.chunk_timers, 10**9, 1000)
+    index = Index(store, rig.retention_s)
+    return Machine(ledger.progress, future_by_id.decode, store, ledger, limits, index=index)
+
+
+def state(machine: Machine, store: MemoryStore, retention_s: int) -> tuple[list[OrderKey], dict[bytes, Entry]]:
+    """What counts of a machine's state: keys that may fire, and ids that are remembered."""
+    index, fired_through = Index(store, retention_s), machine.progress.fired_through
+    keys = [(due_s, row[0]) for due_s, rows in store.scan((-1, 0), 10**12) for row in index.alive(due_s, rows)]
+    entries = dict(store.entries_after(b"", 10**6))
+    return keys, {id: entry for id, entry in entries.items() if not is_over(entry, fired_through, retention_s)}
+
+
+def live(rig: Rig) -> Any:
+    return state(rig.machine, rig.store, rig.retention_s)
+
+
+def compacted(records: list[SimRecord]) -> list[SimRecord]:
+    newest = {record.key: record.offset for record in records}
+    return [record for record in records if newest[record.key] == record.offset]
+
+
+def recovered(rig: Rig, *, compact: bool = False, piece: int = 10**6) -> Any:
+    """What a fresh machine finds in the log alone."""
+    progress = rig.machine.progress
+    ledger, store = SimLedger(), MemoryStore()
+    ledger.progress = progress
+    fresh = machine(ledger, store, rig)
+    records = list(rig.log.fetch(TOPIC, 0, 0, progress.next_offset).records)
+    if compact:
+        records = compacted(records)
+    while fresh.recovering:
+        start = fresh.position
+        end = min(start + piece, progress.next_offset)
+        fresh.accept(Fetched(start, end, [record for record in records if start <= record.offset < end]))
+    assert ledger.commits == [], "recovery emitted something"
+    return state(fresh, store, rig.retention_s)
+
+
+Event: TypeAlias = tuple[str, Any]
+
+IDS = st.sampled_from([b"a", b"b", b"c"])
+SECONDS = st.integers(0, HORIZON_S - 1)
+SET = st.tuples(st.just("set"), st.tuples(IDS, SECONDS))
+FLOW = (
+    *(SET, SET, SET),
+    st.tuples(st.just("cancel"), IDS),
+    st.tuples(st.just("fetch"), st.integers(1, 6)),
+    st.tuples(st.just("fetch"), st.integers(1, 6)),
+    st.tuples(st.just("tick"), SECONDS),
+    st.tuples(st.sampled_from(["chunk", "commit"]), st.none()),
+)
+TROUBLE = st.tuples(st.sampled_from(["lost", "restart", "lose disk", "bad"]), st.none())
+EVENTS = st.one_of(
+    st.lists(st.one_of(*FLOW, TROUBLE), min_size=20, max_size=50), st.lists(st.one_of(*FLOW, TROUBLE), max_size=20)
+)
+
+
+def happen(rig: Rig, event: Event) -> None:
+    what, argument = event
+    try:
+        if what == "set":
+            id, due_s = argument
+            value = future.encode("t", "k", b"%d" % rig.log.end(TOPIC, 0))
+            rig.log.append(TOPIC, id, value, future_by_id.encode_headers(due_s), partition=0)
+        elif what == "cancel":
+            rig.log.append(TOPIC, argument, None, partition=0)
+        elif what == "bad":
+            rig.log.append(TOPIC, b"bad", b"no due", partition=0)
+        elif what == "fetch":
+            rig.fetch(argument)
+        elif what == "tick":
+            rig.log.clock.now_ms = argument * 1000
+            rig.tick(argument)
+        elif what == "chunk":
+            rig.machine.fire_chunk()
+        elif what == "commit":
+            rig.machine.commit_progress(even_if_idle=True)
+        elif what == "lost":
+            rig.ledger.failing = 1
+        else:
+            if what == "lose disk":
+                rig.store = MemoryStore()
+            rig.open()
+    except Lost:
+        rig.open()
+    except OutOfPlace:
+        pass  # the end of a replay, at a time when nothing new may be accepted
+
+
+@settings(deadline=None)
+@given(EVENTS, st.integers(1, 4), st.sampled_from([2, NEVER_FORGET_S]), st.integers(1, 5))
+def test_live_state_is_what_recovery_finds(
+    events: list[Event], chunk_timers: int, retention_s: int, piece: int
+) -> None:
+    rig = Rig(chunk_timers, retention_s)
+    for event in events:
+        happen(rig, event)
+        if not rig.machine.recovering:
+            assert recovered(rig) == recovered(rig, compact=True, piece=piece) == live(rig)
+
+
+@settings(deadline=None)
+@given(EVENTS, st.integers(1, 4))
+def test_each_version_fires_once_or_was_replaced_or_cancelled(events: list[Event], chunk_timers: int) -> None:
+    """And the verdicts say which: worked out from the log alone, but for what had fired by then."""
+    rig = Rig(chunk_timers)
+    for event in events:
+        happen(rig, event)
+    rig.finish()
+    assert max(Counter(rig.ledger.fired).values(), default=1) == 1
+    assert max(Counter(verdict.offset for verdict in rig.ledger.verdicts).values(), default=1) == 1
+    fired = {offset: due_s for due_s, offset in rig.ledger.fired}
+    verdicts = {verdict.offset: (verdict.id, verdict.verdict, verdict.due_s) for verdict in rig.ledger.verdicts}
+    now: dict[bytes, tuple[int, int] | None] = {}  # id -> (offset, due second) of its present version
+    pending, expected = {}, {}
+    for record in rig.log.fetch(TOPIC, 0, 0).records:
+        if record.value == b"no due":
+            continue
+        id, cancel, before = record.key, record.value is None, now.get(record.key)
+        if before is not None:
+            said = ALREADY_FIRED if before[0] in fired else CANCELLED if cancel else REPLACED
+            expected[record.offset] = (id, said, before[1])
+            pending.pop(before[0])
+        elif cancel:
+            expected[record.offset] = (id, UNKNOWN, None)
+        now[id] = None
+        if not cancel:
+            now[id] = record.offset, int(dict(record.headers)["timer-due"])
+            pending[record.offset] = now[id][1]
+    assert verdicts == expected
+    # What nobody replaced or cancelled has fired; the rest has if its verdict says so, and it is in `fired` then.
+    replaced = {before for before in fired if before not in pending}
+    assert {offset: due_s for offset, due_s in fired.items() if offset not in replaced} == pending
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(*FLOW), max_size=30), st.integers(1, 3), st.data())
+def test_what_came_before_a_second_is_heard_before_it_fires(
+    events: list[Event], chunk_timers: int, data: st.DataObject
+) -> None:
+    """However late the machine reads it."""
+    rig = Rig(chunk_timers)
+    held: list[tuple[int, int]] = []  # (second, end of the log when its tick came)
+    for event in events:
+        if event[0] in ("fetch", "chunk", "commit"):
+            continue
+        happen(rig, event)
+        held.append((rig._tick.second, rig.log.end(TOPIC, 0))) if event[0] == "tick" else None
+        for _ in range(data.draw(st.integers(0, 3))):
+            before = rig.machine.progress.fired_through
+            rig.machine.fire_chunk()
+            after = rig.machine.progress.fired_through
+            if after > before:
+                ends = [end for second, end in [(0, 0), *held] if second >= after[0]]
+                assert rig.machine.position >= min(ends), "a second fired before all was read that came in time"
+            rig.fetch(data.draw(st.integers(0, 2)))
+
+
+@settings(deadline=None)
+@given(EVENTS)
+def test_what_is_over_is_swept_in_the_end(events: list[Event]) -> None:
+    rig = Rig(retention_s=3)
+    for event in events:
+        happen(rig, event)
+    rig.finish()
+    for _ in range(3):
+        rig.tick(rig._tick.second + 10)
+        rig.fire()
+        rig.machine.commit_progress(even_if_idle=True)
+    assert rig.store.entries_after(b"", 10) == []
+    assert rig.store.pending == 0

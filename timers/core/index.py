@@ -1,0 +1,112 @@
+"""Timers with an id: the index stands beside the rows and knows the latest version of each id.
+
+It is the fold of all operations of the log, the last one of each id::
+
+    a record with a timer   id -> (due second, source offset, append second)
+    a cancel                id -> nothing
+
+So it does not depend on when anything fired, and a replay comes to the same index by the same fold. A row may fire only
+while the index still holds its key; one whose id has moved on is dead, and is dropped when its second is scanned. An
+entry at or below ``fired_through`` is the memory of a timer that has fired. A cancel ends the story of its id in every
+case, also when it came too late: a replay cannot tell what came first.
+
+Only a verdict depends on what has fired, and a verdict is given once, by whoever accepts the record first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from timers.core.keys import OrderKey
+from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, Entries, Entry, Operation, Verdict
+from timers.core.ports import Store
+from timers.core.timer import Row
+
+SWEEP = 500
+"""Least entries looked at in one sweep."""
+
+
+def latest(operations: Sequence[Operation]) -> Entries:
+    """What operations leave behind of each id: the whole of what a replay does."""
+    return {id: None if due_s is None else (due_s, offset, append_s) for id, offset, due_s, append_s in operations}
+
+
+def is_over(entry: Entry, fired_through: OrderKey, retention_s: int) -> bool:
+    """Whether an id's last timer has fired so long ago that it is no longer remembered.
+
+    By the second that has fired, not by a clock: so a replay, and another worker, forget it at the same point.
+    """
+    due_s, offset, append_s = entry
+    return (due_s, offset) <= fired_through and max(due_s, append_s) + retention_s <= fired_through[0]
+
+
+class Index:
+    """The index of one machine.
+
+    Args:
+        store: holds the entries, written in the same batch as the rows.
+        retention_s: how long an id is remembered after its timer has fired.
+    """
+
+    def __init__(self, store: Store, retention_s: int) -> None:
+        self._store = store
+        self._retention_s = retention_s
+        self._cursor = b""
+        self._written = 0
+
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> tuple[Entries, list[Verdict]]:
+        """Decide new operations in the order of the log, each against what those before it left.
+
+        A timer at or below ``fired_through`` counts as fired, also one in this batch: it fires with the verdicts.
+
+        Returns:
+            The entries to write with the batch, and the verdicts to commit before it is written [2].
+        """
+        known = self._store.entries({operation[0] for operation in operations})
+        entries: Entries = {}
+        verdicts: list[Verdict] = []
+        for id, offset, due_s, append_s in operations:
+            entry = known.get(id)
+            if entry is not None and is_over(entry, fired_through, self._retention_s):
+                entry = None
+            if entry is None:
+                if due_s is None:
+                    verdicts.append(Verdict(id, offset, UNKNOWN, None))
+            elif entry[:2] <= fired_through:
+                verdicts.append(Verdict(id, offset, ALREADY_FIRED, entry[0]))
+            else:
+                verdicts.append(Verdict(id, offset, CANCELLED if due_s is None else REPLACED, entry[0]))
+            after = None if due_s is None else (due_s, offset, append_s)
+            known[id] = entries[id] = after
+        self._written += len(operations)
+        return entries, verdicts
+
+    def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
+        """Those of one due second that are still the latest of their id."""
+        ids = [id_of(row) for row in rows]
+        known = self._store.entries(set(ids))
+        alive = []
+        for id, row in zip(ids, rows, strict=True):
+            entry = known.get(id)
+            if entry is not None and entry[1] == row[0] and entry[0] == due_s:
+                alive.append(row)
+        return alive
+
+    def sweep(self, fired_through: OrderKey) -> None:
+        """Forget some of what is over for good. Called once a second: each time a few, in turns, so that nothing waits.
+
+        As many are looked at as have come since, so a round ends before the ids have doubled.
+        """
+        limit, self._written = max(SWEEP, self._written), 0
+        page = self._store.entries_after(self._cursor, limit)
+        self._cursor = page[-1][0] if len(page) == limit else b""
+        over: Entries = {id: None for id, entry in page if is_over(entry, fired_through, self._retention_s)}
+        if over:
+            self._store.write({}, self._store.applied, over)
+
+
+def id_of(row: Row) -> bytes:
+    """The id of a timer that has one."""
+    origin = row[5]
+    assert origin is not None, "a row without an id in an indexed store"
+    return origin[0].encode()

@@ -1,0 +1,96 @@
+"""Timers with an id: the record key is the id, the header ``timer-due`` says when, the value is a ``Future``.
+
+The same id again takes the place of the timer before; a null value cancels it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from timers.core.timer import Decoded, Origin
+from timers.v1.future_pb2 import Future
+from timers.wire import future
+from timers.wire import headers as h
+from timers.wire.future import InvalidRequestError
+
+MAX_ID_BYTES = 512
+"""Ids are kept for as long as verdicts are; hashes, UUIDs, and paths of things fit."""
+
+
+def encode_headers(due_s: int) -> list[h.Header]:
+    """What a request needs besides its id and its ``Future``."""
+    return [(h.TIMER_DUE, b"%d" % due_s)]
+
+
+def decode_id(key: bytes | None) -> str:
+    """The id of a record.
+
+    Raises:
+        InvalidRequestError: it has none, or one that cannot be told in a verdict.
+    """
+    if not key:
+        raise InvalidRequestError("id-missing", "the record has no key: the key is the timer's id")
+    if len(key) > MAX_ID_BYTES:
+        raise InvalidRequestError("id-too-long", f"the id has {len(key)} bytes, more than {MAX_ID_BYTES}")
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        shown = repr(key[:40])[1:]
+        raise InvalidRequestError("id-not-text", f"the id {shown} is not UTF-8: verdicts name it in JSON") from None
+
+
+def decode_due(headers: Sequence[h.Header]) -> int:
+    """Due epoch second of a record; of several headers, the last one counts.
+
+    Raises:
+        InvalidRequestError: there is none, or it is not a due second.
+    """
+    given = [value for name, value in headers if name == h.TIMER_DUE]
+    if not given or given[-1] is None:
+        raise InvalidRequestError(
+            "due-missing", f"the record has no header {h.TIMER_DUE}: it says the due epoch second, in digits"
+        )
+    return future.decode_due(given[-1], f"header {h.TIMER_DUE}")
+
+
+def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
+    """Read records of the topic of timers with an id.
+
+    Args:
+        records: with ``offset``, ``key``, ``value``, ``headers``, ``timestamp``, in ascending offset.
+        max_request_bytes: largest value accepted.
+    """
+    decoded = Decoded()
+    by_due, operations = decoded.rows, decoded.operations
+    legal: set[str] = set()
+    for record in records:
+        key, value, headers = record.key, record.value, record.headers
+        try:
+            id = decode_id(key)
+            if value is None:
+                operations.append((key, record.offset, None, 0))
+                continue
+            due_s = decode_due(headers or ())
+            try:
+                request = Future.FromString(value)
+            except DecodeError:
+                request = future.parse(value, max_request_bytes)
+            topic = request.callBackTopic
+            if topic not in legal or len(value) > max_request_bytes:
+                future.check(value, topic, max_request_bytes)
+                legal.add(topic)
+        except InvalidRequestError as error:
+            decoded.rejected.append(future.rejected(record, error))
+            continue
+        offset = record.offset
+        travelling = (h.without_ours(headers) or None) if len(headers) > 1 else None
+        row = (offset, topic, request.callBackKey, request.callBack, travelling, Origin(id, due_s, 0))
+        operations.append((key, offset, due_s, record.timestamp // 1000))
+        if due_s in by_due:
+            by_due[due_s].append(row)
+        else:
+            by_due[due_s] = [row]
+    return decoded

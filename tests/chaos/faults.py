@@ -57,7 +57,10 @@ def kill_wipe_restart(world: World, fault: Fault, victim: Member, held: dict[str
 
 
 def pause(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    """A zombie: it must be fenced, end with one sentence, and what it was about to fire must never be seen."""
+    """A zombie: what it was about to fire must never be seen. It is fenced, and ends with one sentence.
+
+    Or it hears from the group before it fires again, or had let go before it was stopped: then it joins again, as new.
+    """
     mine = set(held[victim.name])
     strike = _strike(world, fault, {victim.name: held[victim.name]})
     victim.paused = True
@@ -66,8 +69,9 @@ def pause(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]
     while True:
         yield POLL_S
         waited_s += POLL_S
-        others = {name: partitions for name, partitions in world.held().items() if name != victim.name}
-        if mine <= {partition for partitions in others.values() for partition in partitions}:
+        now = world.held()
+        taken = {partition for name, partitions in now.items() if name != victim.name for partition in partitions}
+        if mine <= taken and victim.name not in now:
             break
         if waited_s > TAKEOVER_S:
             world.failures.append(f"nobody took over from {victim.name}, paused for {waited_s:.0f} s")
@@ -76,7 +80,7 @@ def pause(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]
     victim.worker.send(signal.SIGCONT)
     strike = _over(strike)
     waited_s = 0.0
-    while victim.worker.running and waited_s < ENDING_S:
+    while victim.worker.running and victim.name not in world.held() and waited_s < ENDING_S:
         yield POLL_S
         waited_s += POLL_S
     note = _judge_zombie(world, victim)
@@ -88,7 +92,9 @@ def pause(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]
 
 def _judge_zombie(world: World, victim: Member) -> str:
     if victim.worker.running:
-        world.failures.append(f"{victim.name} woke up after others had taken over, and lives on: it was not fenced")
+        if victim.name in world.held():
+            return "joined again"
+        world.failures.append(f"{victim.name} woke up after others had taken over, and neither ends nor joins again")
         return "lived on"
     code, sentences = victim.worker.exit_code(), victim.worker.sentences
     if code == 0 or len(sentences) != 1 or FENCED not in sentences[0]:

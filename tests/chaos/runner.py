@@ -30,6 +30,12 @@ PATIENCE_S = 240.0
 """For faults and publishing beyond the time that the plan gives them; the machine may be busy."""
 
 
+def _put_off(planned: list[Fault]) -> list[Fault]:
+    """The first by a burst, and the others so far that each has a burst of its own: no two have one victim at once."""
+    first_s = planned[0].at_s + GATHER_S
+    return [replace(fault, at_s=max(fault.at_s, first_s + i * GATHER_S)) for i, fault in enumerate(planned)]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of a round."""
@@ -126,7 +132,7 @@ class Round:
                             self._say.line(
                                 f"    {fault.at_s:3} s: {fault.kind} waits: fewer than 2 workers have partitions"
                             )
-                            planned.insert(0, replace(fault, at_s=fault.at_s + GATHER_S))
+                            planned = _put_off([fault, *planned])
                         else:
                             courses.append((self._moment(fault), course, fault))
                     courses = [entry for old in courses for entry in self._advance(*old)]

@@ -51,8 +51,7 @@ def test_a_zombie_is_fenced_and_its_open_transactions_are_never_seen(system: Sys
     assert "Traceback" not in zombie.log, zombie.tail()
     assert "clock went back" not in zombie.log
     assert len(system.fired(requests)) == COUNT
-    records_and_markers = system.end(target)
-    assert records_and_markers > COUNT + 1_000, "what it had in flight stands in the log, aborted"
+    system.reader(target, committed=False).take(COUNT + 1)  # what it had in flight stands in the log, aborted
     assert other.running
 
 

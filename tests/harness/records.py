@@ -140,15 +140,16 @@ class Record:
 
 
 class Reader:
-    """A ``read_committed`` receiver of one topic, from its beginning.
+    """A receiver of one topic, from its beginning.
 
     Args:
         address: of the broker.
         topic: what to read.
         append_time: the topic's records carry the broker's time; anything else is then refused.
+        committed: reads ``read_committed``.
     """
 
-    def __init__(self, address: str, topic: str, *, append_time: bool = True) -> None:
+    def __init__(self, address: str, topic: str, *, append_time: bool = True, committed: bool = True) -> None:
         self.topic = topic
         self._append_time = append_time
         self._admin = AdminClient({**CLIENT, "bootstrap.servers": address})
@@ -157,7 +158,7 @@ class Reader:
                 **CLIENT,
                 "bootstrap.servers": address,
                 "group.id": f"reader-of-{topic}",
-                "isolation.level": "read_committed",
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 20,

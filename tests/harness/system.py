@@ -120,9 +120,9 @@ class System:
             self._publisher = self.publisher()
         return self._publisher.send(requests)
 
-    def reader(self, topic: str, *, append_time: bool = True) -> Reader:
+    def reader(self, topic: str, *, append_time: bool = True, committed: bool = True) -> Reader:
         """A receiver of ``topic``, from its beginning."""
-        reader = Reader(self.address, topic, append_time=append_time)
+        reader = Reader(self.address, topic, append_time=append_time, committed=committed)
         self._readers.append(reader)
         return reader
 

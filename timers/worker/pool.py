@@ -88,6 +88,7 @@ class Pool:
         doors: request topic -> how it is read.
         producers: the event loop of all machines' producers.
         meters: of every partition that this process has ever owned.
+        closed: for good: there is nothing left that a rebalance could take.
     """
 
     def __init__(self, doors: dict[str, Door], memory: RocksMemory) -> None:
@@ -110,6 +111,7 @@ class Pool:
         self._said_recovered: set[Runner] = set()
         self._reporting: asyncio.Task[None] | None = None
         self._ending = False
+        self.closed = False
         self._opening: Collection[threading.Event] = ()
 
     @property
@@ -344,6 +346,7 @@ class Pool:
             await self._in_thread(self._bound.originals.close)
         self.producers.close()
         self._threads.shutdown(wait=False)
+        self.closed = True
 
     # ---- flow ---------------------------------------------------------------------------------------------------
 

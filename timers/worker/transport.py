@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -55,6 +55,8 @@ MAY_BE_DELETED = {UnknownTopicOrPartitionError.errno, NotLeaderForPartitionError
 
 POLL_S = 0.2
 """How long to wait for any partition; one that was paused is looked at again after this."""
+
+CLOSED_POLL_S = 0.2
 
 
 class _NoReadOffsets(dict[Any, Any]):
@@ -336,6 +338,27 @@ class BatchConsumer(driver.Consumer):
         else:
             self._pressed.discard(tp)
             self._relief.set()
+
+    async def threadsafe_partitions_revoked(self, receiver_loop: asyncio.AbstractEventLoop, revoked: set[TP]) -> None:
+        await self._unless_closed(super().threadsafe_partitions_revoked(receiver_loop, revoked))
+
+    async def threadsafe_partitions_assigned(
+        self, receiver_loop: asyncio.AbstractEventLoop, assigned: set[TP], generation_id: int = 0
+    ) -> None:
+        await self._unless_closed(super().threadsafe_partitions_assigned(receiver_loop, assigned, generation_id))
+
+    async def _unless_closed(self, calling: Coroutine[Any, Any, None]) -> None:
+        """Wait for the main thread to deal with a rebalance, but not when it ends: then it stops to answer.
+
+        The end would wait for this thread, and this thread for the end. All machines are closed by then.
+        """
+        call = asyncio.ensure_future(calling)
+        while not call.done() and not self._pool.closed:
+            await asyncio.wait([call], timeout=CLOSED_POLL_S)
+        if call.done():
+            call.result()
+        else:
+            call.cancel()
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Close the machines before the group is told that we let go."""

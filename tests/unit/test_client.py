@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
@@ -126,6 +127,26 @@ async def test_any_number_of_coroutines_may_schedule_at_once(brokers: str) -> No
     keys = [Future.FromString(record.value()).callBackKey for record in read(brokers, ids)]
     assert keys == [str(number) for number in range(500)]
     assert len({*ids, *more}) == 550
+
+
+async def test_what_is_on_its_way_at_the_close_is_settled_by_the_event_loop(
+    brokers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = AsyncTimersClient(brokers)
+    await client.schedule("t", "first", b"", at=DUE_S)
+    settlers: Counter[str] = Counter()
+    settle = client._settle
+
+    def note(*args: Any) -> None:
+        settlers[threading.current_thread().name] += 1
+        settle(*args)
+
+    monkeypatch.setattr(client, "_settle", note)
+    scheduling = [asyncio.create_task(client.schedule("t", str(number), b"", at=DUE_S)) for number in range(100)]
+    await asyncio.sleep(0)  # each has handed over its request
+    await client.close()
+    assert settlers == {threading.main_thread().name: 100}
+    assert len(set(await asyncio.gather(*scheduling))) == 100
 
 
 async def test_a_cancelled_task_leaves_the_client_well(brokers: str) -> None:

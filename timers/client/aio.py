@@ -127,4 +127,7 @@ class AsyncTimersClient:
 
     async def close(self) -> None:
         """Wait for what is on its way and let go of the broker. May be called twice."""
+        give_up = time.monotonic() + self._publisher.timeout_s
+        while self._waiting and time.monotonic() < give_up:
+            await asyncio.sleep(_POLL_EVERY_S)  # polled by the loop; a flush would settle its futures from a thread
         await asyncio.to_thread(self._publisher.close)

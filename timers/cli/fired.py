@@ -40,7 +40,7 @@ class Arrival:
             message.timestamp()[1],
             message.key(),
             message.value(),
-            message.headers() or [],
+            headers_of(message),
         )
 
     def header(self, name: str) -> bytes | None:
@@ -81,6 +81,14 @@ class Arrival:
             "timestamp_ms": self.timestamp_ms,
         }
         return json.dumps(fields)
+
+
+def headers_of(message: Any) -> list[Header]:
+    """Headers of a confluent-kafka message; none if librdkafka cannot read them: a name is not UTF-8."""
+    try:
+        return message.headers() or []
+    except UnicodeDecodeError:
+        return []
 
 
 def one_line(key: bytes | None) -> str:

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tqdm import tqdm
 
 from timers import connection
+from timers.cli.fired import headers_of
 from timers.cli.letters import Letter, Request, Wanted
 from timers.cli.tail import GONE, TIMEOUT_S, consumer, explained
 from timers.errors import TimersError
@@ -135,7 +136,7 @@ class LetterLog:
         for partition in range(self._partitions_of(topic)):
             low, end = self._ends(self._consumer, topic, partition)
             for message in self._messages(topic, [Span(partition, low, end)], "reading what was retried"):
-                mark = dead_letter.decode_mark(message.key(), message.value(), _headers(message))
+                mark = dead_letter.decode_mark(message.key(), message.value(), headers_of(message))
                 marks[mark.letter, mark.source] = mark
         return marks
 
@@ -206,10 +207,3 @@ class LetterLog:
                 return None
             return Request(offset, message.key(), message.value(), headers)
         return None
-
-
-def _headers(message: Any) -> list[tuple[str, bytes | None]]:
-    try:
-        return message.headers() or []
-    except UnicodeDecodeError:
-        return []

@@ -12,6 +12,7 @@ from aiokafka.errors import (
     NodeNotReadyError,
     UnknownTopicOrPartitionError,
 )
+from confluent_kafka import KafkaError, KafkaException
 
 from timers.settings import Settings
 from timers.worker import targets as module
@@ -39,6 +40,8 @@ class SimAdmin:
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Any]:
         (resource,) = resources
+        if resource.name not in self.topics:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
         config = {
             "max.message.bytes": SimpleNamespace(value=str(self.limits[resource.name])),
             "segment.bytes": SimpleNamespace(value="1073741824"),
@@ -121,6 +124,21 @@ def test_a_limit_is_asked_for_again_now_and_then(targets: Targets, monkeypatch: 
     monkeypatch.setattr(targets, "_refresh_at", 0.0)
     targets.refresh()
     assert targets.max_message_bytes == {"t": 1_048_588}
+
+
+def test_a_topic_that_is_gone_keeps_nobody_from_asking_for_the_others_limits(
+    targets: Targets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = cluster(targets)
+    for name in ("gone", "kept"):
+        admin.topics[name] = [1]
+        admin.limits[name] = 2000
+        targets.learn_limit(name)
+    del admin.topics["gone"]
+    admin.limits["kept"] = 1_048_588
+    monkeypatch.setattr(targets, "_refresh_at", 0.0)
+    targets.refresh()
+    assert targets.max_message_bytes == {"kept": 1_048_588}
 
 
 def test_more_partitions_are_noticed_now_and_then(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,8 @@ class Targets:
             with self._lock:
                 self._look()
                 self.usable = {topic: self._known[topic] for topic in self.usable if topic in self._known}
+                for topic in self.max_message_bytes.keys() - self._known.keys():
+                    del self.max_message_bytes[topic]  # gone: asking for it would end the asking for the others
             for topic in list(self.max_message_bytes):
                 self.learn_limit(topic)
 

@@ -231,7 +231,8 @@ METRICS = (
         "timers_retried_total",
         COUNTER,
         (),
-        "Timers moved to the retry topic because their target failed, each try counted.",
+        "Timers moved to the retry topic: their target failed, can never take them, or a backlog is spread out; each "
+        "move counted.",
         lambda app: [((), sum(tally.retried for tally in _tallies(app)))],
     ),
     Entry(
@@ -254,7 +255,7 @@ METRICS = (
         ("way",),
         "From the start of the due second to the end of the transaction that fired, by the brokers' clock, one "
         "observation a callback. way: waited (the engine's punctuality), late (the request came after its second), "
-        "retried (the target had failed before).",
+        "retried (it came by the retry topic).",
         _lag,
     ),
     Entry(

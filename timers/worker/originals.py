@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from timers.core.ports import Lost
 from timers.core.timer import Origin, Row
@@ -109,6 +109,8 @@ class Originals:
                 _check(may_wait)
             try:
                 self._read(topic, partition, sorted(set(offsets)), found, give_up, may_wait)
+            except KafkaException as error:
+                raise Lost(f"{topic}/{partition} cannot be read for a dead letter: {error.args[0]}") from error
             finally:
                 self._lock.release()
         return found

@@ -1,7 +1,7 @@
 """Requests as they were sent, read again from their log when a dead letter needs one long after it was accepted.
 
 What a machine keeps of a request is what firing needs: leading zeros of the key, fields that ``Future`` does not have
-and ``timer-*`` headers are gone by then. Keeping all that for every timer would cost all of them (``docs/adr/0006``);
+and ``timer-*`` headers are gone by then. Keeping all that for every timer would cost all of them (``docs/adr/0007``);
 the log has it.
 """
 

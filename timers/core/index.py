@@ -83,14 +83,9 @@ class Index:
 
     def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
         """Those of one due second that are still the latest of their id."""
-        ids = [id_of(row) for row in rows]
-        known = self._store.entries(set(ids))
-        alive = []
-        for id, row in zip(ids, rows, strict=True):
-            entry = known.get(id)
-            if entry is not None and entry[1] == row[0] and entry[0] == due_s:
-                alive.append(row)
-        return alive
+        ids = [row[5][0].encode() for row in rows if row[5] is not None]
+        known = self._store.entries(ids)
+        return [row for id, row in zip(ids, rows, strict=True) if _key_of(known.get(id)) == (due_s, row[0])]
 
     def sweep(self, fired_through: OrderKey) -> None:
         """Forget some of what is over for good. Called once a second: each time a few, in turns, so that nothing waits.
@@ -105,8 +100,5 @@ class Index:
             self._store.write({}, self._store.applied, over)
 
 
-def id_of(row: Row) -> bytes:
-    """The id of a timer that has one."""
-    origin = row[5]
-    assert origin is not None, "a row without an id in an indexed store"
-    return origin[0].encode()
+def _key_of(entry: Entry | None) -> OrderKey | None:
+    return None if entry is None else entry[:2]

@@ -57,7 +57,9 @@ def decode_due(headers: Sequence[h.Header]) -> int:
 
 
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
-    """Read records of the topic of timers with an id.
+    """Read records of the topic of timers with an id: a hot path, about 2 us a record.
+
+    A due second is parsed once a batch, and most records have no header but that.
 
     Args:
         records: with ``offset``, ``key``, ``value``, ``headers``, ``timestamp``, in ascending offset.
@@ -66,16 +68,26 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     decoded = Decoded()
     by_due, operations = decoded.rows, decoded.operations
     legal: set[str] = set()
+    seconds: dict[bytes | None, int] = {}
+    from_string = Future.FromString
     for record in records:
         key, value, headers = record.key, record.value, record.headers
         try:
             id = decode_id(key)
+            if headers is None:
+                headers = ()
             if value is None:
                 operations.append((key, record.offset, None, 0))
                 continue
-            due_s = decode_due(headers or ())
+            if len(headers) == 1 and headers[0][0] == h.TIMER_DUE and headers[0][1] in seconds:
+                due_s = seconds[headers[0][1]]
+                travelling = None
+            else:
+                due_s = decode_due(headers or ())
+                travelling = h.without_ours(headers) or None
+                seconds[b"%d" % due_s] = due_s
             try:
-                request = Future.FromString(value)
+                request = from_string(value)
             except DecodeError:
                 request = future.parse(value, max_request_bytes)
             topic = request.callBackTopic
@@ -86,7 +98,6 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             decoded.rejected.append(future.rejected(record, error))
             continue
         offset = record.offset
-        travelling = (h.without_ours(headers) or None) if len(headers) > 1 else None
         row = (offset, topic, request.callBackKey, request.callBack, travelling, Origin(id, due_s, 0))
         operations.append((key, offset, due_s, record.timestamp // 1000))
         if due_s in by_due:

@@ -13,8 +13,8 @@ from timers.broker.config import free_port
 from timers.errors import Fenced
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory
-from timers.wire import future
 from timers.worker import pool as pools
+from timers.worker.doors import open_doors
 from timers.worker.pool import Events, Pool
 from timers.worker.progress_log import Machine
 from timers.worker.topics import Cluster
@@ -72,7 +72,7 @@ async def test_an_end_does_not_wait_for_brokers_at_which_machines_are_being_open
     settings = Settings.load(environ)
     topics = (settings.request_topic, settings.progress_topic)
     cluster = Cluster("", dict.fromkeys(topics, bytes(16)), dict.fromkeys(topics, 1))
-    pool = Pool({settings.request_topic: future.decode}, RocksMemory(16 * 1024 * 1024))
+    pool = Pool(open_doors(settings), RocksMemory(16 * 1024 * 1024))
     pool.bind(settings, cluster, Events(lambda *_: None, lambda *_: None, ours, failures.append), lambda: None)
     assigning = asyncio.create_task(pool.assign([REQUESTS]))
     async with asyncio.timeout(60):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +11,16 @@ from aiokafka.errors import (
     LeaderNotAvailableError,
     MessageSizeTooLargeError,
     NodeNotReadyError,
+    TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.settings import Settings
 from timers.worker import targets as module
+from timers.worker.meter import Meter
+from timers.worker.outbox import KafkaOutbox
+from timers.worker.producer import DeliveryFailed
 from timers.worker.quarantine import Trouble
 from timers.worker.targets import Targets
 
@@ -174,3 +179,14 @@ def test_a_refusal_that_cannot_be_explained_spares_the_topic(targets: Targets) -
     route = targets.route("t", retried=False)
     assert isinstance(route, Trouble) and route.code == "message-too-large"
     assert targets.usable == {}
+
+
+@pytest.mark.parametrize("open_door", [False, True])
+def test_a_topic_that_only_an_open_door_would_own_is_a_target_like_any(targets: Targets, open_door: bool) -> None:
+    settings = Settings(brokers="localhost:1", id_topic="timer-id-request" if open_door else "")
+    nobody: Any = None
+    outbox = KafkaOutbox(
+        settings, settings.request_topic, 0, targets, nobody, nobody, threading.Lock(), Meter(), lambda: None
+    )
+    outbox._judge(DeliveryFailed({settings.verdict_topic: TopicAuthorizationFailedError()}))
+    assert (settings.verdict_topic in targets.quarantine) is not open_door

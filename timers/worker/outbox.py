@@ -428,7 +428,9 @@ class KafkaOutbox:
     def _judge(self, failure: DeliveryFailed) -> None:
         """Spare the targets that made a transaction fail, unless the brokers themselves are in trouble."""
         settings = self._settings
-        own = {settings.progress_topic, settings.retry_topic, settings.dead_letter_topic, settings.verdict_topic}
+        own = {settings.progress_topic, settings.retry_topic, settings.dead_letter_topic}
+        if settings.id_topic:  # else it is a topic like any, and may be somebody's target
+            own.add(settings.verdict_topic)
         for topic, error in failure.culprits.items():
             if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
                 try:

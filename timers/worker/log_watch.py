@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from mode import Service
 
-from timers.errors import TopicConfigError
+from timers.errors import AccessError, TopicConfigError
 from timers.settings import Settings
 from timers.worker import topics
 from timers.worker.kafka import librdkafka
@@ -92,7 +92,7 @@ class LogWatch(Service):
             self._wanted.clear()
             try:
                 await self._look_up()
-            except (KafkaException, TopicConfigError) as error:
+            except (KafkaException, TopicConfigError, AccessError) as error:
                 logger.warning("looking up topics failed (%s); trying again", error)
                 self.look()
                 await self.sleep(LOOK_AGAIN_S)

@@ -1,0 +1,51 @@
+"""Topics that are gone. The broker tests delete real ones; here the brokers do not let the worker make them anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from timers.errors import AccessError
+from timers.settings import Settings
+from timers.worker import log_watch as module
+from timers.worker.log_watch import LogWatch
+from timers.worker.progress_log import Machine
+from timers.worker.topics import Cluster, own_topics
+
+
+async def test_a_topic_that_the_worker_may_not_make_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(brokers="127.0.0.1:1")
+    names = [topic.name for topic in own_topics(settings)]
+    whole = Cluster("c", dict.fromkeys(names, b"1"), dict.fromkeys(names, 1))
+    seen = [Cluster("c", {}, {})]
+    refused, renewed = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def ensure(settings: Settings) -> Cluster:
+        loop.call_soon_threadsafe(refused.set)
+        raise AccessError("lacks Create")
+
+    async def renew(cluster: Cluster, doubted: Mapping[Machine, bool]) -> None:
+        if cluster.topic_ids:
+            renewed.set()
+
+    def look(*_: Any) -> Cluster:
+        return seen[-1]
+
+    monkeypatch.setattr(module, "GRACE_S", -1.0)
+    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(module.topics, "look", look)
+    monkeypatch.setattr(module.topics, "ensure", ensure)
+    watch = LogWatch(settings, whole, renew)
+    await watch.start()
+    try:
+        watch.look()
+        async with asyncio.timeout(30):
+            await refused.wait()
+            seen.append(Cluster("c", dict.fromkeys(names, b"2"), dict.fromkeys(names, 1)))
+            await renewed.wait()
+    finally:
+        await watch.stop()

@@ -133,7 +133,7 @@ def letters(running: System, sent: dict[str, Sent], fired_behind: dict[str, Reco
 
 
 def test_every_code_that_a_request_can_have_is_tried() -> None:
-    """The others: a target whose brokers fail (tests/unit), a forged record on the retry topic (here), ids (test_ids)."""
+    """Others: a target whose brokers fail (tests/unit), forged records on the retry topic (here), ids (test_ids)."""
     of_ids = {"id-missing", "id-too-long", "id-not-text", "due-missing"}
     assert {case.code for case in CASES.values()} == set(CODES) - {"target-failing", "retry-headers-missing"} - of_ids
 

@@ -187,7 +187,7 @@ def test_headers_that_librdkafka_does_not_read_are_not_lost_unasked() -> None:
     assert "rejected again" in judged(stub, large).reason, "large enough to be a stub without headers"
 
 
-@pytest.mark.parametrize("source", ["timer-request-by-id/0/7", "other/0/7", "app-timer-retry/0/7", "timer-request/0", ""])
+@pytest.mark.parametrize("source", ["timer-request-by-id/0/7", "other/0/7", "app-timer-retry/0/7", "t/0", ""])
 def test_nothing_is_published_anywhere_else(source: str) -> None:
     stray = letter(source=source)
     assert judged(stray, stray.request, force=True).request is None

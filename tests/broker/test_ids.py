@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import time
@@ -16,6 +17,7 @@ from confluent_kafka.admin import NewPartitions
 from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Headers, Publisher, Record
 from tests.harness.system import PARTITIONS, System
+from timers.cli.main import main
 from timers.wire import future, verdict
 from timers.wire.doors import future_by_id
 
@@ -215,6 +217,27 @@ def test_in_the_second_of_firing_it_is_one_or_the_other(ids: Ids) -> None:
         assert second == (number % 2 == 0)
         assert told[name] == ("already-fired" if first else "cancelled" if number % 2 else "replaced")
     assert {"already-fired", "cancelled", "replaced"} == set(told.values()), "the race had both outcomes"
+
+
+def test_the_commands(ids: Ids, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ids.system.environment.items():
+        monkeypatch.setenv(name, value)
+    asked = ("--topic", ids.target, "--key", "k", "--value", "v")
+    assert main(["schedule", "--id", "cli-1", "--in", "1d", *asked]) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "cli-1"
+    assert main(["cancel", "cli-1"]) == 0
+    assert capfd.readouterr().out.startswith("cli-1: cancelled, due ")
+    assert main(["cancel", "cli-1", "-o", "json"]) == 4
+    assert json.loads(capfd.readouterr().out) == {"id": "cli-1", "verdict": "unknown", "due": None}
+    assert main(["schedule", "--id", "cli-2", "--at", str(due_in(-5)), *asked]) == 0
+    assert main(["cancel", "cli-2"]) == 3
+    assert main(["cancel", "x" * 513]) == 2
+    assert main(["schedule", "--id", "", "--in", "1d", *asked]) == 2
+    monkeypatch.delenv("TIMERS_ID_TOPIC")
+    assert main(["cancel", "cli-1"]) == 2
+    assert "TIMERS_ID_TOPIC is not set" in capfd.readouterr().err
+    ids.fired.take(1)
+    ids.verdicts.rest()
 
 
 def test_more_partitions_close_this_door_and_no_other(ids: Ids) -> None:

@@ -69,7 +69,7 @@ def test_help_names_every_command_and_a_way_to_begin(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    "command", ["schedule", "watch", "dead-letters", "demo", "run", "worker", "broker", "settings"]
+    "command", ["schedule", "cancel", "watch", "dead-letters", "demo", "run", "worker", "broker", "settings"]
 )
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
     code, out, _ = run(capsys, command, "-h")

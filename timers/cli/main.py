@@ -1,7 +1,8 @@
 """``timers``: the group that holds every command, and what they have in common.
 
-Exit codes of all commands: 0 done, 1 failed, 2 usage or settings, 130 Ctrl-C. A failure is one sentence on stderr; to
-see the traceback of one that is no :class:`TimersError`, run ``python -X dev -m timers.cli.main ...``.
+Exit codes of all commands: 0 done, 1 failed, 2 usage or settings, 130 Ctrl-C; ``cancel`` has two more. A failure is one
+sentence on stderr; to see the traceback of one that is no :class:`TimersError`, run
+``python -X dev -m timers.cli.main ...``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ INTERRUPTED = 130
 
 _COMMANDS = {
     "schedule": "Schedule one timer and print its id.",
+    "cancel": "Cancel a timer that has an id, and say what came of it.",
     "watch": "Print the callbacks that arrive on a topic.",
     "dead-letters": "List, show and retry requests that could not be read or sent.",
     "demo": "Schedule timers and show each one fire.",

@@ -24,6 +24,7 @@ _TIMEOUT_S = 10.0
     "--file", "-f", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Value from a file."
 )
 @click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, help="Record header; may be repeated.")
+@click.option("--id", "id", metavar="ID", help="Its id: replaces a timer of the same id, and can be cancelled.")
 @click.option("--create-topic", is_flag=True, help="Create TOPIC first, if it does not exist.")
 @click.argument("source", metavar="[-]", required=False, type=click.Choice(["-"]))
 def schedule(
@@ -34,12 +35,14 @@ def schedule(
     value: str | None,
     path: Path | None,
     headers: tuple[str, ...],
+    id: str | None,
     create_topic: bool,
     source: str | None,
 ) -> None:
     """Schedule one timer: its callback is sent to TOPIC at the due second.
 
-    The value is --value TEXT, --file PATH, or - for standard input. The last line printed is the timer id.
+    The value is --value TEXT, --file PATH, or - for standard input. The last line printed is the timer id. With --id it
+    goes by TIMERS_ID_TOPIC (docs/timers-with-an-id.md), and `timers cancel ID` takes it back.
 
     \b
       timers schedule --in 15m --topic orders --key o-17 --value expired
@@ -57,12 +60,18 @@ def schedule(
     settings = Settings.load()
 
     from timers.cli import targets  # not at the top: `--help` needs no librdkafka
-    from timers.client import TimersClient
+    from timers.cli.by_id import ById
+    from timers.client import TimerRequest, TimersClient
 
-    with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
-        if create_topic:
-            targets.ensure(settings, topic, partitions=settings.partitions)
-        timer_id = client.schedule(topic, key, body, at=due_s, headers=pairs)
+    if create_topic:
+        targets.ensure(settings, topic, partitions=settings.partitions)
+    if id is None:
+        with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
+            timer_id = client.schedule(topic, key, body, at=due_s, headers=pairs)
+    else:
+        with ById(settings, _TIMEOUT_S) as door:
+            door.set(id, TimerRequest(topic, key, body, due_s, headers=pairs))
+        timer_id = id
     if not settings.create_target_topics and not targets.exists(settings, topic):
         click.echo(
             f"topic {topic!r} does not exist: unless it does when the timer is due, the callback becomes a dead letter "

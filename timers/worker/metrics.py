@@ -159,9 +159,7 @@ def _data_disk(app: TimersApp, value: Callable[[Any], int]) -> Samples:
 
 def _topic_partitions(app: TimersApp) -> Samples:
     known = app.pool.partitions
-    return [
-        ((topic,), known[topic]) for topic in (app.settings.request_topic, app.settings.retry_topic) if topic in known
-    ]
+    return [((topic,), known[topic]) for topic in app.pool.doors if topic in known]
 
 
 def _watermarks(app: TimersApp, value: Callable[[int, int], int]) -> Samples:
@@ -361,7 +359,7 @@ METRICS = (
         "timers_partitions",
         GAUGE,
         (),
-        "Request and retry partitions that this worker owns.",
+        "Partitions that this worker owns of the topics that timers come in by, the retry topic among them.",
         lambda app: [((), len(app.pool.runners))],
     ),
     Entry(
@@ -375,7 +373,7 @@ METRICS = (
         "timers_topic_partitions",
         GAUGE,
         ("topic",),
-        "Partitions that the request and the retry topic have: what all workers together should own.",
+        "Partitions that each of those topics has: what all workers together should own.",
         _topic_partitions,
     ),
     Entry(

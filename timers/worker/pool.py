@@ -98,6 +98,7 @@ class Pool:
         self.meters: dict[Machine, Meter] = {}
         self._assigned: set[Machine] = set()
         self._stopped: dict[Machine, LogMismatch] = {}
+        self._failed: list[tuple[Machine, Runner, Lost | Fenced]] = []
         self._lock = asyncio.Lock()
         self._threads = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="timers-open")
         self.producers = ProducerLoop()
@@ -432,24 +433,35 @@ class Pool:
             if not isinstance(error, (Lost, Fenced)):
                 raise error
             logger.warning("%s: %s; opening it again", runner.name, error)
+            self._failed.append((machine, runner, error))
             async with self._lock:
-                if self._given_up(machine, runner):  # a rebalance was faster
-                    if isinstance(error, Fenced):  # and yet it was still firing when another worker had it
-                        raise error
-                    return
-                await self._close([runner])
-                ours = await self._ask_for(machine)
-                if ours is None:
-                    return
-                if ours:
-                    self.meters[machine].reopened += 1
-                    await self._reopen([machine])
-                elif isinstance(error, Fenced):
-                    raise error
-                # Else the group is about to say who owns it.
+                failed, self._failed = self._failed, []
+                await self._open_again(failed)
         except BaseException as fatal:
             self._ending = True
             self._world.events.failed(fatal)
+
+    async def _open_again(self, failed: Iterable[tuple[Machine, Runner, Lost | Fenced]]) -> None:
+        """Open all machines at once that have failed by now: brokers that go away fail every one. Under the lock."""
+        still: dict[Machine, Lost | Fenced] = {}
+        for machine, runner, error in failed:
+            if not self._given_up(machine, runner):
+                still[machine] = error
+            elif isinstance(error, Fenced):  # a rebalance was faster, and yet it fired when another worker had it
+                raise error
+        await self._close([self._runners[machine] for machine in still])
+        ours = []
+        for machine, error in still.items():
+            answer = await self._ask_for(machine)
+            if answer is None:
+                return
+            if answer:
+                self.meters[machine].reopened += 1
+                ours.append(machine)
+            elif isinstance(error, Fenced):
+                raise error
+            # Else the group is about to say who owns it.
+        await self._reopen(sorted(ours))
 
     async def _ask_for(self, machine: Machine) -> bool | None:
         """Whether a machine is still ours; None if the worker ends, which waits for the lock that is held here.

@@ -32,7 +32,7 @@ GATHER_S = 5
 STRIKE_MS = (8, 15)
 """How far into a burst's second a fault strikes at the earliest, before the first chunk is out, and at the latest,
 ..."""
-FIRED_PER_MS = 1000
+FIRED_PER_MS = 2000
 """... which is later for large bursts: they go on for a millisecond for each so many timers."""
 
 

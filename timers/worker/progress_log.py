@@ -111,7 +111,9 @@ class ProgressLog:
                 # The end is reached when nothing committed or open is left before it, markers included.
                 elif (message.offset() or 0) >= end:
                     return newest
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {topic}/{partition} up to offset {end}"))
+            hint = "is a transaction hanging there? docs/operations.md#a-transaction-that-nobody-ended"
+            why = f"reading {topic}/{partition} up to offset {end}: {hint}"
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why))
         finally:
             self._consumer.unassign()
 

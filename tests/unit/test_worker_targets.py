@@ -99,11 +99,12 @@ def test_a_topic_whose_leader_answers_nothing_is_spared_for_a_moment(targets: Ta
 
 
 def test_late_deliveries_are_explained_by_what_the_brokers_say(targets: Targets) -> None:
-    cluster(targets).topics.update(t=[1, -1], other=[1])
-    ailing = targets.ailing(["t", "other", "gone"])
+    cluster(targets).topics.update(t=[1, -1], other=[1], fewer=[1])
+    ailing = targets.ailing([("t", 0), ("other", 0), ("gone", 0), ("fewer", 0), ("fewer", 1)])
     assert {topic: type(error) for topic, error in ailing.items()} == {
         "t": LeaderNotAvailableError,
         "gone": UnknownTopicOrPartitionError,
+        "fewer": UnknownTopicOrPartitionError,
     }
 
 

@@ -141,7 +141,7 @@ class TransactionalProducer:
         settings: of the worker.
         transactional_id: of the machine; fences any other producer that has it.
         stop: set when the machine must end; waiting gives up then.
-        ailing: asks which of some topics are gone or have no leader, and why they fail; blocks.
+        ailing: asks which of some partitions are gone or have no leader, and why their topics fail; blocks.
         pulse: of the thread that calls; beats while it waits for the brokers.
     """
 
@@ -151,7 +151,7 @@ class TransactionalProducer:
         settings: Settings,
         transactional_id: str,
         stop: threading.Event,
-        ailing: Callable[[Iterable[str]], Mapping[str, KafkaError]],
+        ailing: Callable[[Iterable[tuple[str, int]]], Mapping[str, KafkaError]],
         pulse: Pulse,
     ) -> None:
         self._loop = loop
@@ -260,8 +260,9 @@ class TransactionalProducer:
         try:
             late = await _wait_awake(sending, PROBE_S)
             if late and not self._culprits(producer, sending):
+                places = {place for task, place in zip(sending, batches, strict=True) if task in late}
                 ailing, away = await asyncio.gather(
-                    self._which_ail({sending[task] for task in late}), self._with_silent_leaders(producer, batches)
+                    self._which_ail(places), self._with_silent_leaders(producer, batches)
                 )
                 if ailing:
                     raise DeliveryFailed(ailing)
@@ -279,9 +280,9 @@ class TransactionalProducer:
             for task in sending:
                 task.cancel()
 
-    async def _which_ail(self, topics: set[str]) -> Mapping[str, KafkaError]:
+    async def _which_ail(self, places: set[tuple[str, int]]) -> Mapping[str, KafkaError]:
         try:
-            return await asyncio.wait_for(asyncio.to_thread(self._ailing, topics), PROBE_S)
+            return await asyncio.wait_for(asyncio.to_thread(self._ailing, places), PROBE_S)
         except TimeoutError:
             return {}
 

@@ -158,16 +158,20 @@ class Targets:
             reason = f"{topic!r}, or a partition of it, comes and goes"
             self.quarantine.enter(topic, "target-failing", reason, ELECTION_S)
 
-    def ailing(self, topics: Iterable[str]) -> dict[str, KafkaError]:
-        """Which of ``topics`` are not there any more or have no leader; none if the brokers do not answer."""
+    def ailing(self, places: Iterable[tuple[str, int]]) -> dict[str, KafkaError]:
+        """Topics of which a partition is not there any more or has no leader; none if the brokers do not answer.
+
+        Args:
+            places: (topic, partition) that give no answer.
+        """
         try:
             with self._lock:
                 self._look()
         except KafkaException:
             return {}
         ailing: dict[str, KafkaError] = {}
-        for topic in topics:
-            if topic not in self._known:
+        for topic, partition in places:
+            if partition >= self._known.get(topic, 0):
                 ailing[topic] = UnknownTopicOrPartitionError()
             elif topic in self._leaderless:
                 ailing[topic] = LeaderNotAvailableError()

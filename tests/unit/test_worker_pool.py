@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from timers.broker.config import free_port
+from timers.core.ports import Lost
 from timers.errors import Fenced
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory
@@ -58,6 +59,30 @@ async def test_an_end_does_not_wait_for_a_group_that_does_not_answer(
         await pool.close()
         await failed
     assert failures == []
+
+
+@pytest.mark.parametrize("error", [Fenced("taken over"), Lost("timed out")])
+async def test_a_machine_that_is_somebody_elses_ends_the_worker_only_if_it_was_fenced(
+    tmp_path: Path, error: Fenced | Lost
+) -> None:
+    """Fenced, and the group agrees: it fired after it had lost the partition. Else the group will say who owns it."""
+    failures: list[BaseException] = []
+
+    async def theirs(machine: Machine) -> bool | None:
+        return False
+
+    settings = Settings.load({"TIMERS_BROKERS": "127.0.0.1:1", "TIMERS_DATA_DIR": str(tmp_path)})
+    pool = Pool({}, RocksMemory(16 * 1024 * 1024))
+    pool.bind(
+        settings, Cluster("", {}, {}), Events(lambda *_: None, lambda *_: None, theirs, failures.append), lambda: None
+    )
+    runner: Any = SimRunner()
+    pool.runners[REQUESTS] = runner
+    async with asyncio.timeout(30):
+        await pool.on_failed(REQUESTS, runner, error)
+        await pool.close()
+    assert failures == ([error] if isinstance(error, Fenced) else [])
+    assert pool.runners == {}
 
 
 async def test_an_end_does_not_wait_for_brokers_at_which_machines_are_being_opened(

@@ -217,7 +217,10 @@ class RocksStore:
             db.put(_IDENTITY, name)
             return cls(path, db)
         except Exception as error:
-            raise _refusal(path, error) or error from error
+            refusal = _refusal(path, error)
+            if refusal is None:
+                raise
+            raise refusal from error
 
     @staticmethod
     def _reopen(path: Path, options: Options) -> Rdict | None:

@@ -102,10 +102,10 @@ class ProgressLog:
                     break
                 error = message.error()
                 if error is None:
+                    give_up = monotonic() + TIMEOUT_S
                     key, value = message.key(), message.value()
                     if key in keys and value is not None:
                         newest[key] = value
-                        give_up = monotonic() + TIMEOUT_S
                 elif error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
                 # The end is reached when nothing committed or open is left before it, markers included.

@@ -46,6 +46,7 @@ class TickReader(TopicTail):
         self._newest_ms = 0
         self._counted_at = monotonic()
         self._silent = False
+        self._wrong_time = False
 
     @property
     def age_s(self) -> float:
@@ -57,12 +58,14 @@ class TickReader(TopicTail):
         # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
         times = [batch[-1].timestamp for batch in records.values() if batch[-1].timestamp_type == LOG_APPEND_TIME]
         if not times:
-            if records:
+            if records and not self._wrong_time:
+                self._wrong_time = True
                 logger.error(
                     "ticks on %s carry the producer's time, not the broker's: set message.timestamp.type=LogAppendTime",
                     self._settings.oscillator_topic,
                 )
             return
+        self._wrong_time = False
         # The latest read is the present: if the broker's clock went back, machines must hear of it.
         newest = max(times)
         if newest // 1000 != self._newest_ms // 1000:

@@ -272,9 +272,10 @@ class Settings:
     catch_up_per_s: int = _setting(
         "TIMERS_CATCH_UP_PER_S",
         variables.whole(0, 10_000_000, 10_000),
-        "Most timers a second, of all workers together, that fire more than 10 s late: after a downtime receivers are "
-        "not flooded. What is over it goes by the retry topic, spread over the seconds to come, which counts as a try; "
-        "timers that are on time overtake it. 0: as fast as it goes.",
+        "Most timers a second, of all workers together and for each topic of requests, that fire more than 10 s late: "
+        "after a downtime receivers are not flooded. At least one a partition. What is over it goes by the retry "
+        "topic, spread over the seconds to come, which counts as a try; timers that are on time overtake it. 0: as "
+        "fast as it goes.",
         default=0,
         unit="timers/s",
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 
 import pytest
 
-from tests.harness.patience import due_in, wait_until
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
 from tests.harness.worker import READY
 
@@ -33,6 +34,13 @@ def test_a_stopped_worker_leaves_nothing_and_fires_what_was_due_meanwhile_when_i
         fired = system.fired(requests)
         ready_ms = started_ms + 2 * MAX_LAG_MS
         assert all(started_ms < record.append_ms < ready_ms for record in fired.values())
+
+    give_up_s = time.monotonic() + DEADLINE_S
+    while worker.running and time.monotonic() < give_up_s:
+        with contextlib.suppress(AssertionError):  # it has just ended
+            worker.send(signal.SIGTERM)
+        time.sleep(0.002)
+    assert worker.exit_code() == 0, "told to end while it was ending"
 
 
 def test_a_worker_that_joins_takes_partitions_and_nothing_is_lost_or_repeated(system: System) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterable, Mapping
@@ -64,6 +65,12 @@ class TimersWorker(Worker):
         """Faust has set up its handlers."""
         super().on_setup_root_logger(logger, level)
         logs.set_up(self.app.settings.log_format, lambda: self.app.fatal)
+
+    def on_worker_shutdown(self) -> None:
+        """Once it ends, being told so again changes nothing: its exit code says why it ended."""
+        super().on_worker_shutdown()
+        self.loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def execute_from_commandline(self) -> None:
         """Run until stopped."""

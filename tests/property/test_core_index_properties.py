@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.machines import HORIZON_S, MachineRig
 from timers.core.index import Index, is_over
 from timers.core.keys import OrderKey
 from timers.core.machine import Limits, Machine, OutOfPlace, catch_up
@@ -22,13 +23,11 @@ from timers.wire import future
 from timers.wire.doors import future_by_id
 
 TOPIC = "timer-request-by-id"
-HORIZON_S = 12
-"""Due seconds and ticks of these tests are below it."""
 NEVER_FORGET_S = 10**6
 
 
 @dataclass
-class Rig:
+class Rig(MachineRig):
     """A machine over a log of timers with ids, which can be opened again."""
 
     chunk_timers: int = 2
@@ -36,6 +35,8 @@ class Rig:
     log: SimLog = field(default_factory=lambda: SimLog(SimClock(0), partitions=1))
     ledger: SimLedger = field(default_factory=SimLedger)
     store: MemoryStore = field(default_factory=MemoryStore)
+
+    topic = TOPIC
 
     def __post_init__(self) -> None:
         self._tick = Tick(0)
@@ -48,28 +49,9 @@ class Rig:
         self.machine = machine(self.ledger, self.store, self)
         self.tick(self._tick.second)
 
-    def fetch(self, count: int = 10**6) -> None:
-        if self.machine.may_accept:
-            self.machine.accept(self.log.fetch(TOPIC, 0, self.machine.position, count))
-
     def tick(self, second: int) -> None:
         self._tick = Tick(second * 1000)
         self.machine.observe(self._tick, self.log.last_stable(TOPIC, 0))
-
-    def fire(self) -> None:
-        while self.machine.fire_chunk():
-            pass
-
-    def finish(self) -> None:
-        """Everything comes in and comes due; the clock must not be thought to have gone back."""
-        self.ledger.failing = 0
-        fired_s = max(self.machine.progress.fired_through[0], HORIZON_S)
-        self.tick(fired_s)
-        while self.machine.position < self.log.end(TOPIC, 0):
-            self.fetch()
-        self.tick(fired_s + 1)
-        self.fire()
-        self.machine.commit_progress()
 
 
 def machine(ledger: SimLedger, store: MemoryStore, rig: Rig) -> Machine:

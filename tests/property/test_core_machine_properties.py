@@ -8,6 +8,7 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.machines import HORIZON_S, MachineRig
 from timers.core.keys import OrderKey
 from timers.core.machine import Limits, Machine, OutOfPlace
 from timers.core.ports import Lost
@@ -17,12 +18,10 @@ from timers.testing import SimClock, SimLedger, SimLog
 from timers.wire import future
 
 TOPIC = "timer-request"
-HORIZON_S = 12
-"""Due seconds and ticks of these tests are below it."""
 
 
 @dataclass
-class Rig:
+class Rig(MachineRig):
     """A machine over a log, which can be opened again."""
 
     chunk_timers: int = 2
@@ -30,6 +29,8 @@ class Rig:
     log: SimLog = field(default_factory=lambda: SimLog(SimClock(0), partitions=1))
     ledger: SimLedger = field(default_factory=SimLedger)
     store: MemoryStore = field(default_factory=MemoryStore)
+
+    topic = TOPIC
 
     def __post_init__(self) -> None:
         self._tick = Tick(0)
@@ -46,31 +47,12 @@ class Rig:
     def request(self, due_s: int, size: int = 0) -> None:
         self.log.append(TOPIC, b"%d" % due_s, future.encode("t", "k", bytes(size)), partition=0)
 
-    def fetch(self, count: int = 10**6) -> None:
-        if self.machine.may_accept:
-            self.machine.accept(self.log.fetch(TOPIC, 0, self.machine.position, count))
-
     def tick(self, second: int) -> None:
         self._tick = Tick(second * 1000)
         self.machine.observe(self._tick)
 
-    def fire(self) -> None:
-        while self.machine.fire_chunk():
-            pass
-
     def keys(self) -> list[OrderKey]:
         return [(due_s, row[0]) for due_s, rows in self.store.scan((-1, 0), 10**12) for row in rows]
-
-    def finish(self) -> None:
-        """Everything comes in and comes due; the clock must not be thought to have gone back."""
-        self.ledger.failing = 0
-        fired_s = max(self.machine.progress.fired_through[0], HORIZON_S)
-        self.tick(fired_s)
-        while self.machine.position < self.log.end(TOPIC, 0):
-            self.fetch()
-        self.tick(fired_s + 1)
-        self.fire()
-        self.machine.commit_progress()
 
 
 Event: TypeAlias = tuple[str, int]

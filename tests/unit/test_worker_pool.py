@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from timers.worker.progress_log import Machine
 from timers.worker.topics import Cluster
 
 REQUESTS = ("timer-request", 0)
+NO_TOPICS = Cluster("", {}, {})
 
 
 class SimRunner:
@@ -32,6 +34,19 @@ class SimRunner:
 
     def join(self, timeout_s: float) -> bool:
         return True
+
+
+def pool_of(
+    settings: Settings, cluster: Cluster, ours: Callable[[Machine], Awaitable[bool | None]], failures: list[Any]
+) -> Pool:
+    """One whose group answers by ``ours``; what ends the worker is appended to ``failures``."""
+    pool = Pool(open_doors(settings), RocksMemory(16 * 1024 * 1024))
+    pool.bind(settings, cluster, Events(lambda *_: None, lambda *_: None, ours, failures.append), lambda: None)
+    return pool
+
+
+def settings_for(tmp_path: Path, port: int = 1) -> Settings:
+    return Settings.load({"TIMERS_BROKERS": f"127.0.0.1:{port}", "TIMERS_DATA_DIR": str(tmp_path)})
 
 
 async def test_an_end_does_not_wait_for_a_group_that_does_not_answer(
@@ -46,11 +61,7 @@ async def test_an_end_does_not_wait_for_a_group_that_does_not_answer(
         asked.set()
         return await asyncio.get_running_loop().create_future()
 
-    settings = Settings.load({"TIMERS_BROKERS": "127.0.0.1:1", "TIMERS_DATA_DIR": str(tmp_path)})
-    pool = Pool({}, RocksMemory(16 * 1024 * 1024))
-    pool.bind(
-        settings, Cluster("", {}, {}), Events(lambda *_: None, lambda *_: None, never, failures.append), lambda: None
-    )
+    pool = pool_of(settings_for(tmp_path), NO_TOPICS, never, failures)
     runner: Any = SimRunner()
     pool.runners[REQUESTS] = runner
     failed = asyncio.create_task(pool.on_failed(REQUESTS, runner, Fenced("taken over")))
@@ -71,11 +82,7 @@ async def test_a_machine_that_is_somebody_elses_ends_the_worker_only_if_it_was_f
     async def theirs(machine: Machine) -> bool | None:
         return False
 
-    settings = Settings.load({"TIMERS_BROKERS": "127.0.0.1:1", "TIMERS_DATA_DIR": str(tmp_path)})
-    pool = Pool({}, RocksMemory(16 * 1024 * 1024))
-    pool.bind(
-        settings, Cluster("", {}, {}), Events(lambda *_: None, lambda *_: None, theirs, failures.append), lambda: None
-    )
+    pool = pool_of(settings_for(tmp_path), NO_TOPICS, theirs, failures)
     runner: Any = SimRunner()
     pool.runners[REQUESTS] = runner
     async with asyncio.timeout(30):
@@ -93,12 +100,10 @@ async def test_an_end_does_not_wait_for_brokers_at_which_machines_are_being_open
     async def ours(machine: Machine) -> bool | None:
         return True
 
-    environ = {"TIMERS_BROKERS": f"127.0.0.1:{free_port()}", "TIMERS_DATA_DIR": str(tmp_path)}
-    settings = Settings.load(environ)
+    settings = settings_for(tmp_path, free_port())
     topics = (settings.request_topic, settings.progress_topic)
     cluster = Cluster("", dict.fromkeys(topics, bytes(16)), dict.fromkeys(topics, 1))
-    pool = Pool(open_doors(settings), RocksMemory(16 * 1024 * 1024))
-    pool.bind(settings, cluster, Events(lambda *_: None, lambda *_: None, ours, failures.append), lambda: None)
+    pool = pool_of(settings, cluster, ours, failures)
     assigning = asyncio.create_task(pool.assign([REQUESTS]))
     async with asyncio.timeout(60):
         while not pool.meters:  # it has begun to open

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from timers import connection
 from timers.cli.fired import headers_of
 from timers.cli.letters import Letter, Request, Wanted
-from timers.cli.tail import GONE, TIMEOUT_S, consumer, explained
+from timers.cli.tail import GONE, TIMEOUT_S, consumer, explained, partitions_of
 from timers.errors import TimersError
 from timers.settings import Settings
 from timers.wire import dead_letter, topics
@@ -24,8 +24,6 @@ _POLL_S = 0.2
 _AT_ONCE = 1000
 _SAY_AFTER_S = 2.0
 _SAY_EVERY_S = 0.5
-
-
 _NO_END = sys.maxsize
 
 
@@ -70,14 +68,11 @@ class LetterLog:
     def _partitions_of(self, topic: str) -> int:
         """How many a topic has; 0 if it is not there."""
         try:
-            found = connection.metadata(self._consumer, self._reports, TIMEOUT_S, topic).topics[topic]
-            if found.error is not None:
-                raise KafkaException(found.error)
+            return partitions_of(self._consumer, self._reports, topic)
         except KafkaException as error:
             if error.args[0].code() in GONE:
                 return 0
             raise explained(error, self._settings, self._reports, topic) from error
-        return len(found.partitions)
 
     def _ends(self, reader: Consumer, topic: str, partition: int) -> tuple[int, int]:
         """First offset, and where what is committed ends."""

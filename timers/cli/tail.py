@@ -41,14 +41,32 @@ def consumer(settings: Settings, reports: connection.Reports, **more: Any) -> Co
     return Consumer(config, logger=quiet_log)
 
 
+def partitions_of(reader: Consumer, reports: connection.Reports, topic: str) -> int:
+    """How many partitions a topic has.
+
+    Raises:
+        KafkaException: no broker answers, or the topic is not there to be read.
+        TimersError: the brokers do not let us in.
+    """
+    found = connection.metadata(reader, reports, TIMEOUT_S, topic).topics[topic]
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return len(found.partitions)
+
+
+def no_answer(settings: Settings, reports: connection.Reports, way_out: str) -> TimersError:
+    """What it means that no broker answers: what one said of us before, if it did."""
+    return reports.refusal or TimersError(
+        f"no broker answers at {settings.brokers}: is it running, is TIMERS_BROKERS right, and {reports.hint()} "
+        f"({way_out}.)"
+    )
+
+
 def explained(error: KafkaException, settings: Settings, reports: connection.Reports, topic: str) -> TimersError:
     """What it means that ``topic`` cannot be read."""
     reason: KafkaError = error.args[0]
     if reason.code() in connection.UNREACHABLE:
-        return reports.refusal or TimersError(
-            f"no broker answers at {settings.brokers}: is it running, is TIMERS_BROKERS right, and {reports.hint()} "
-            "(timers broker start runs one here.)"
-        )
+        return no_answer(settings, reports, "timers broker start runs one here")
     if reason.code() in GONE:
         return TimersError(f"topic {topic!r} is gone from {settings.brokers}")
     return TimersError(f"topic {topic!r} cannot be read: {reason.str()} ({reason.name()})")
@@ -89,13 +107,11 @@ class Tail:
             TimersError: no broker answers or lets us in, or the topic may not be read.
         """
         try:
-            found = connection.metadata(self._consumer, self._reports, TIMEOUT_S, self._topic).topics[self._topic]
-            if found.error is not None:
-                raise KafkaException(found.error)
+            count = partitions_of(self._consumer, self._reports, self._topic)
             first = self._partitions == 0 and not self._from_beginning
             added = [
                 TopicPartition(self._topic, partition, self._end(partition) if first else OFFSET_BEGINNING)
-                for partition in range(self._partitions, len(found.partitions))
+                for partition in range(self._partitions, count)
             ]
         except KafkaException as error:
             if error.args[0].code() in (*GONE, *COMING_UP):

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from timers import connection
-from timers.cli.tail import TIMEOUT_S, quiet_log
+from timers.cli.tail import TIMEOUT_S, no_answer, quiet_log
 from timers.errors import TimersError
 from timers.settings import Settings
 
@@ -71,8 +71,5 @@ def _admin(settings: Settings) -> tuple[AdminClient, connection.Reports]:
 def _explained(error: KafkaException, settings: Settings, reports: connection.Reports, topic: str) -> TimersError:
     reason: KafkaError = error.args[0]
     if reason.code() in connection.UNREACHABLE:
-        return reports.refusal or TimersError(
-            f"no broker answers at {settings.brokers}: is it running, is TIMERS_BROKERS right, and {reports.hint()} "
-            "(timers broker start runs one here, timers run a worker as well.)"
-        )
+        return no_answer(settings, reports, "timers broker start runs one here, timers run a worker as well")
     return TimersError(f"topic {topic!r}: {reason.str()} ({reason.name()})")

@@ -1,0 +1,42 @@
+"""A machine over a simulated log, driven by hand: what property tests of any door do with one."""
+
+from __future__ import annotations
+
+from timers.core.machine import Machine
+from timers.store.memory import MemoryStore
+from timers.testing import SimLedger, SimLog
+
+HORIZON_S = 12
+"""Due seconds and ticks of these tests are below it."""
+
+
+class MachineRig:
+    """What a test that opens its machine as it likes needs besides; :meth:`tick` and :attr:`topic` are its own."""
+
+    topic: str
+    machine: Machine
+    log: SimLog
+    ledger: SimLedger
+    store: MemoryStore
+
+    def tick(self, second: int) -> None:
+        raise NotImplementedError
+
+    def fetch(self, count: int = 10**6) -> None:
+        if self.machine.may_accept:
+            self.machine.accept(self.log.fetch(self.topic, 0, self.machine.position, count))
+
+    def fire(self) -> None:
+        while self.machine.fire_chunk():
+            pass
+
+    def finish(self) -> None:
+        """Everything comes in and comes due; the clock must not be thought to have gone back."""
+        self.ledger.failing = 0
+        fired_s = max(self.machine.progress.fired_through[0], HORIZON_S)
+        self.tick(fired_s)
+        while self.machine.position < self.log.end(self.topic, 0):
+            self.fetch()
+        self.tick(fired_s + 1)
+        self.fire()
+        self.machine.commit_progress()

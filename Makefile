@@ -30,13 +30,22 @@ JOBS ?= 2
 PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
 test: $(VENV)/.dev check ## All tests; starts what they need; JOBS=1 runs one at a time
-	@$(PYTEST) -m "broker and not long"
+	@$(PYTEST) -m "broker and not long and not spark"
+	@$(MAKE) --no-print-directory test-spark
+
+SPARK_TESTS = spark and not long
+
+# One session for all, so nothing to share out: each start of Spark costs ten seconds of two cores.
+test-spark: $(VENV)/.dev ## The tests of the Spark layer; without the Java that Spark needs, says so (a failure if CI=true)
+	@if $(BIN)/python -m timers.spark.java; then $(BIN)/python -m pytest -m "$(SPARK_TESTS)"; \
+	else echo "NOT TESTED: the Spark layer, since it has no Java to run on; all else passed"; test "$$CI" != true; fi
 
 test-all: test chaos ## make test, the tests that wait for minutes, and a long round of chaos
-	@$(PYTEST) -m long
+	@$(PYTEST) -m "long and not spark"
+	@$(MAKE) --no-print-directory test-spark SPARK_TESTS="spark and long"
 
 check: $(VENV)/.dev lint ## What needs no broker: lint, types, import rules, unit, property and simulation tests
-	@$(PYTEST) -m "not broker"
+	@$(PYTEST) -m "not broker and not spark"
 
 ROUNDS ?= 1
 TIMERS ?= 1000000
@@ -72,11 +81,11 @@ PIP_COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-uns
 
 lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of timers/broker/jgo.toml
 	@$(PIP_COMPILE) -o requirements.txt pyproject.toml
-	@$(PIP_COMPILE) --extra test --extra dev -o requirements-dev.txt pyproject.toml
+	@$(PIP_COMPILE) --extra test --extra dev --extra spark -o requirements-dev.txt pyproject.toml
 	@$(BIN)/python -m timers.broker.relock
 
 clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
-.PHONY: help setup run test test-all check chaos fuzz lint format protos bench lock clean
+.PHONY: help setup run test test-spark test-all check chaos fuzz lint format protos bench lock clean

@@ -1,8 +1,8 @@
 """Settings to the configuration of every Kafka client that we open, and what a refusal by the brokers means.
 
-Three libraries talk to Kafka here: librdkafka (admin, client library, command line), aiokafka (the worker's producers
-and the reader of ticks), and Faust, which opens aiokafka's clients itself and takes :func:`aiokafka`'s values as
-credentials. What is asked of each is written here and nowhere else.
+Four libraries talk to Kafka here: librdkafka (admin, client library, command line), aiokafka (the worker's producers
+and the reader of ticks), Faust, which opens aiokafka's clients itself and takes :func:`aiokafka`'s values as
+credentials, and Kafka's own Java clients inside Spark. What is asked of each is written here and nowhere else.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import ssl
 from functools import lru_cache
+from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol
 
@@ -71,6 +72,57 @@ def aiokafka(settings: Settings) -> dict[str, Any]:
             "sasl_plain_password": settings.sasl_password.reveal(),
         }
     return arguments
+
+
+def java(settings: Settings) -> dict[str, str]:
+    """Properties of a Kafka client in Java: where to connect, whom to trust, and as whom. Holds secrets: not for logs.
+
+    Certificates and keys go as text, not as paths: those who connect may be executors on other machines.
+
+    Raises:
+        SettingsError: certificates or key cannot be used, or the key is not in the one form that Java reads.
+    """
+    config = {"bootstrap.servers": settings.brokers, "security.protocol": settings.security_protocol}
+    if uses_tls(settings.security_protocol):
+        ssl_context(settings)  # reads the same files: what is wrong with them is said in the same words
+        config["ssl.endpoint.identification.algorithm"] = "https" if settings.ssl_check_hostname else ""
+        if settings.ssl_ca_file is not None:
+            config |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": settings.ssl_ca_file.read_text()}
+        if settings.ssl_cert_file is not None and settings.ssl_key_file is not None:
+            config |= {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.certificate.chain": settings.ssl_cert_file.read_text(),
+                "ssl.keystore.key": _pkcs8(settings.ssl_key_file),
+            }
+            if settings.ssl_key_password:
+                config["ssl.key.password"] = settings.ssl_key_password.reveal()
+    if uses_sasl(settings.security_protocol):
+        kind = "plain.Plain" if settings.sasl_mechanism == "PLAIN" else "scram.Scram"
+        name, password = _jaas_text(settings.sasl_username), _jaas_text(settings.sasl_password.reveal())
+        config |= {
+            "sasl.mechanism": settings.sasl_mechanism,
+            "sasl.jaas.config": f"org.apache.kafka.common.security.{kind}LoginModule required "
+            f"username={name} password={password};",
+        }
+    return config
+
+
+def _pkcs8(path: Path) -> str:
+    text = path.read_text()
+    if not _PKCS8.search(text):
+        raise SettingsError(
+            f"TIMERS_SSL_KEY_FILE={str(path)!r} is not a PKCS#8 key, the one form that Java reads (openssl pkcs8 "
+            "-topk8 -in KEY -out NEW, with -nocrypt if it has no password, makes one)"
+        )
+    return text
+
+
+_PKCS8 = re.compile("^-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", re.MULTILINE)
+
+
+def _jaas_text(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 @lru_cache(maxsize=4)

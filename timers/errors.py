@@ -8,6 +8,7 @@
     ├── PublishError           the broker did not take a request                    (exit code 1)
     ├── AccessError            the brokers refuse our login, our certificate or what we do   (exit code 1)
     ├── BrokerError            the embedded broker cannot start, stop or answer     (exit code 1)
+    ├── SparkError             Spark, or the Java it needs, is missing, or a job of it failed (exit code 1)
     ├── TopicConfigError       a topic of ours is set up so that timers would be lost
     ├── StoreError             the worker's disk does not take or give what it should
     └── MachineStopped         one partition's machine must not go on
@@ -46,6 +47,10 @@ class AccessError(TimersError):
 
 class BrokerError(TimersError):
     """The embedded broker cannot do what was asked."""
+
+
+class SparkError(TimersError):
+    """Spark, or the Java it needs, is missing or did not do its job."""
 
 
 class TopicConfigError(TimersError):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import KafkaError, KafkaException, Producer
+from cryptography.hazmat.primitives import serialization
 
 from tests.harness.secure import Certificates
 from timers import connection
@@ -149,6 +150,49 @@ def test_librdkafka_takes_everything(secured: dict[str, str]) -> None:
     Producer(config)  # which knows all of them
     lax = connection.librdkafka(Settings.load(secured | {"TIMERS_SSL_CHECK_HOSTNAME": "0"}))
     assert lax == config | {"ssl.endpoint.identification.algorithm": "none"}
+
+
+def test_java_takes_the_same_as_text(secured: dict[str, str]) -> None:
+    settings = Settings.load(secured | {"TIMERS_SASL_PASSWORD": 'a "quoted" \\ one'})
+    assert settings.ssl_ca_file and settings.ssl_cert_file and settings.ssl_key_file
+    config = connection.java(settings)
+    assert config == {
+        "bootstrap.servers": "a:1,b:2",
+        "security.protocol": "SASL_SSL",
+        "ssl.endpoint.identification.algorithm": "https",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": settings.ssl_ca_file.read_text(),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": settings.ssl_cert_file.read_text(),
+        "ssl.keystore.key": settings.ssl_key_file.read_text(),
+        "ssl.key.password": KEY_PASSWORD,
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        r'username="ada" password="a \"quoted\" \\ one";',
+    }
+    lax = connection.java(Settings.load(secured | {"TIMERS_SSL_CHECK_HOSTNAME": "0"}))
+    assert lax["ssl.endpoint.identification.algorithm"] == ""
+    plain = connection.java(Settings.load(SASL | {"TIMERS_SASL_MECHANISM": "PLAIN"}))
+    assert plain["sasl.jaas.config"].startswith("org.apache.kafka.common.security.plain.PlainLoginModule required ")
+    assert connection.java(Settings.load({"TIMERS_BROKERS": "a:1"})) == {
+        "bootstrap.servers": "a:1",
+        "security.protocol": "PLAINTEXT",
+    }
+
+
+def test_java_reads_keys_of_one_form_only(secured: dict[str, str], tmp_path: Path) -> None:
+    private = serialization.load_pem_private_key(
+        Path(secured["TIMERS_SSL_KEY_FILE"]).read_bytes(), KEY_PASSWORD.encode()
+    )
+    old = tmp_path / "old.key"
+    old.write_bytes(
+        private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+    )
+    settings = Settings.load(without(secured, "TIMERS_SSL_KEY_PASSWORD") | {"TIMERS_SSL_KEY_FILE": str(old)})
+    with pytest.raises(SettingsError, match=r"^TIMERS_SSL_KEY_FILE='.*old.key' is not a PKCS#8 key"):
+        connection.java(settings)
 
 
 def test_aiokafka_and_faust_take_the_same(secured: dict[str, str]) -> None:

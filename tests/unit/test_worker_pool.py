@@ -12,11 +12,11 @@ import pytest
 
 from timers.broker.config import free_port
 from timers.core.ports import Lost
+from timers.doors import open_doors
 from timers.errors import Fenced
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory
 from timers.worker import pool as pools
-from timers.worker.doors import open_doors
 from timers.worker.pool import Events, Pool
 from timers.worker.progress_log import Machine
 from timers.worker.topics import Cluster

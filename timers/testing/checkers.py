@@ -22,6 +22,7 @@ from timers.core.machine import Limits, Machine
 from timers.core.operation import CANCELLED, REPLACED, Verdict
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Origin, Rejected, Row, Tick
+from timers.doors import open_doors
 from timers.settings import Settings
 from timers.store.memory import MemoryStore
 from timers.testing.log import SimLog, SimRecord, TopicPartition
@@ -30,7 +31,6 @@ from timers.testing.worker import SimRunner
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
-from timers.worker.doors import open_doors
 
 
 @dataclass

@@ -10,6 +10,7 @@ from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Rejected, Row, Tick
+from timers.doors import open_doors
 from timers.settings import Settings
 from timers.testing import faults as f
 from timers.testing.faults import Faults
@@ -19,7 +20,6 @@ from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
 from timers.wire.future import InvalidRequestError
-from timers.worker.doors import open_doors
 
 TOPIC_ID = b"simulated topic."
 """Kafka's topic ids are 16 bytes."""

@@ -18,6 +18,7 @@ from random import Random
 
 from timers.core.machine import Limits
 from timers.core.timer import Tick
+from timers.doors import open_doors
 from timers.settings import Settings
 from timers.testing import faults as f
 from timers.testing.checkers import Checkers
@@ -26,7 +27,6 @@ from timers.testing.log import SimLog, TopicPartition
 from timers.testing.worker import SOUND, Parts, SimWorker
 from timers.testing.workload import TARGETS, Workload
 from timers.wire.topics import ID_REQUEST
-from timers.worker.doors import open_doors
 
 SETTLE_ROUNDS = 400
 """Seconds that may pass at the end until everything due is out; retries double their distance."""

@@ -16,6 +16,7 @@ from timers.core.machine import Limits, Machine, OutOfPlace, catch_up
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
+from timers.doors import open_doors
 from timers.errors import Fenced
 from timers.settings import Settings
 from timers.testing.faults import Crashed, Faults
@@ -23,7 +24,6 @@ from timers.testing.log import SimLog, TopicPartition
 from timers.testing.outbox import PROGRESS_PARTITION, SimOutbox
 from timers.testing.store import SimDisk, SimStore
 from timers.wire import progress as progress_record
-from timers.worker.doors import open_doors
 
 MAX_WAITING = 4
 

@@ -18,13 +18,13 @@ from faust.types import TP
 from faust.worker import Worker
 from yarl import URL
 
+from timers.doors import open_doors
 from timers.errors import TimersError
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory
 from timers.worker import agents, logs, topics, web
 from timers.worker.canary import Canary
 from timers.worker.clock import Clock
-from timers.worker.doors import open_doors
 from timers.worker.kafka import faust_credentials, hide_logins
 from timers.worker.log_watch import LogWatch
 from timers.worker.meter import Pulse

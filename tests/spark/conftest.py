@@ -1,0 +1,20 @@
+"""One Spark session for all tests of the layer: a start costs ten seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from timers.spark.session import Launch, start
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session with the Kafka connector and Delta."""
+    directory = tmp_path_factory.mktemp("spark")
+    settings = {"spark.sql.warehouse.dir": str(directory / "warehouse"), "spark.sql.shuffle.partitions": "2"}
+    session = start(Launch("tests", directory / "spark.log", "local[2]", defaults=settings))
+    yield session
+    session.stop()

@@ -1,0 +1,86 @@
+"""Requests as the doors read them, in a DataFrame."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from timers.core.timer import Origin
+from timers.doors import open_doors
+from timers.settings import Settings
+from timers.spark import columns, requests
+from timers.wire import future
+from timers.wire.doors import future_by_id
+
+pytestmark = pytest.mark.spark
+
+SETTINGS = Settings.load({"TIMERS_BROKERS": "127.0.0.1:1", "TIMERS_ID_TOPIC": "by-id"})
+LIMIT = 1000
+NATIVE, BY_ID, RETRY = SETTINGS.request_topic, SETTINGS.id_topic, SETTINGS.retry_topic
+
+VALUE = future.encode("orders", "key", b"payload")
+DUE = future_by_id.encode_headers(1_700_000_000)
+RETRIED = future.encode_retry("orders", "key", b"payload", [("a", b"1")], Origin("order-1", 1700, 2, "by-id/0/5"))
+RETRIED_NATIVE = future.encode_retry("orders", "key", b"payload", None, Origin("timer-request/0/9", 1700, 1))
+
+RECORDS = [
+    (NATIVE, 0, 5, b"1700000000", VALUE, []),
+    (NATIVE, 0, 9, b"007", VALUE, [("timer-id", b"forged"), ("trace", None)]),
+    (NATIVE, 0, 11, None, VALUE, []),
+    (NATIVE, 0, 12, b"1700000000", None, []),
+    (NATIVE, 1, 0, b"1700000000", b"\xff", []),
+    (NATIVE, 1, 1, b"1700000001", VALUE + b"\x1a" + b"\xe8\x07" + bytes(1000), []),
+    (BY_ID, 0, 5, b"order-1", VALUE, DUE),
+    (BY_ID, 0, 6, b"order-1", None, DUE),
+    (BY_ID, 0, 7, "größe".encode(), VALUE, [("trace", b"x"), *DUE]),
+    (BY_ID, 0, 8, b"order-2", VALUE, []),
+    (RETRY, 0, 0, b"1800", *RETRIED),
+    (RETRY, 0, 1, b"1900", *RETRIED_NATIVE),
+    (RETRY, 0, 2, b"1900", VALUE, []),
+]
+
+
+def expected(topic: str, partition: int, offset: int, *said: object) -> Row:
+    return Row(topic, partition, offset, 1_600_000_000_000 + offset, *said)
+
+
+EXPECTED = [
+    expected(NATIVE, 0, 5, "timer", "timer-request/0/5", *[1_700_000_000] * 2, "orders", 0, "timer-request/0/5", None),
+    expected(NATIVE, 0, 9, "timer", "timer-request/0/9", 7, 7, "orders", 0, "timer-request/0/9", None),
+    expected(NATIVE, 0, 11, "rejected", None, None, None, None, 0, "timer-request/0/11", "key-missing"),
+    expected(NATIVE, 0, 12, "rejected", None, None, None, None, 0, "timer-request/0/12", "value-missing"),
+    expected(NATIVE, 1, 0, "rejected", None, None, None, None, 0, "timer-request/1/0", "value-not-a-future"),
+    expected(NATIVE, 1, 1, "rejected", None, None, None, None, 0, "timer-request/1/1", "value-too-large"),
+    expected(BY_ID, 0, 5, "timer", "order-1", *[1_700_000_000] * 2, "orders", 0, "by-id/0/5", None),
+    expected(BY_ID, 0, 6, "cancel", "order-1", None, None, None, 0, "by-id/0/6", None),
+    expected(BY_ID, 0, 7, "timer", "größe", *[1_700_000_000] * 2, "orders", 0, "by-id/0/7", None),
+    expected(BY_ID, 0, 8, "rejected", None, None, None, None, 0, "by-id/0/8", "due-missing"),
+    expected(RETRY, 0, 0, "timer", "order-1", 1700, 1800, "orders", 2, "by-id/0/5", None),
+    expected(RETRY, 0, 1, "timer", "timer-request/0/9", 1700, 1900, "orders", 1, "timer-request/0/9", None),
+    expected(RETRY, 0, 2, "rejected", None, None, None, None, 0, f"{RETRY}/0/2", "retry-headers-missing"),
+]
+
+
+def test_each_record_is_what_its_door_says(spark: SparkSession) -> None:
+    rows = [
+        Row(topic, partition, offset, 1_600_000_000_000 + offset, 1, key, value, headers or None)
+        for topic, partition, offset, key, value, headers in RECORDS
+    ]
+    frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
+    decoded = requests.decode(frame, open_doors(SETTINGS), LIMIT)
+    assert decoded.schema == requests.REQUEST
+    assertDataFrameEqual(decoded, spark.createDataFrame(EXPECTED, requests.REQUEST))
+
+
+def test_no_record_is_left_out_by_a_door() -> None:
+    """What the table rests on: of each record a door makes just one row, cancel or rejection."""
+    doors = open_doors(SETTINGS)
+    for topic, _, offset, key, value, headers in RECORDS:
+        record = SimpleNamespace(offset=offset, key=key, value=value, headers=headers, timestamp=0)
+        decoded = doors[topic].decode([record], LIMIT)
+        rows = sum(map(len, decoded.rows.values()))
+        cancels = sum(operation[2] is None for operation in decoded.operations)
+        assert rows + cancels + len(decoded.rejected) == 1

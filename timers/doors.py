@@ -10,9 +10,9 @@ from timers.wire.doors import Door, future_by_id
 def open_doors(settings: Settings) -> dict[str, Door]:
     """Topic -> its door. The retry topic is one too, though only this app's own transactions write there."""
     doors = {
-        settings.request_topic: Door("future", future.decode),
+        settings.request_topic: Door("future", future.decode, may_go_cold=True),
         settings.retry_topic: Door("retry", future.decode_retry),
     }
     if settings.id_topic:
-        doors[settings.id_topic] = Door("future-by-id", future_by_id.decode, indexed=True)
+        doors[settings.id_topic] = Door("future-by-id", future_by_id.decode, indexed=True, may_go_cold=True)
     return doors

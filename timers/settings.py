@@ -197,9 +197,25 @@ class Settings:
         "TIMERS_VERDICT_RETENTION_S",
         variables.whole(1, 31_536_000, 86_400),
         "How long the id of a timer that has fired is remembered: until then a cancel is told already-fired, later "
-        "unknown. Each id takes about 50 bytes of disk for so long.",
+        "unknown. As long after its due second may a timer that was cold come back once more, which changes nothing. "
+        "Each takes about 50 bytes of disk for so long.",
         default=86_400,
         unit="s",
+    )
+    hot_horizon_s: int = _setting(
+        "TIMERS_HOT_HORIZON_S",
+        variables.whole(0, 3_155_760_000, 604_800),
+        "Timers due further ahead than this when they are asked for go to TIMERS_COLD_TOPIC, for `timers spark hold` "
+        "to keep and `timers spark promote` to bring back in time. Without these two running they do not fire. May be "
+        "changed at any time, and holds for what is read from then on. 0: everything is kept here, however far ahead.",
+        default=0,
+        unit="s",
+    )
+    cold_topic: str = _setting(
+        "TIMERS_COLD_TOPIC",
+        variables.topic,
+        "Where timers go that are due beyond TIMERS_HOT_HORIZON_S.",
+        default=topics.COLD,
     )
     session_timeout_s: int = _setting(
         "TIMERS_SESSION_TIMEOUT_S",
@@ -389,6 +405,7 @@ class Settings:
             ("the topic of retried dead letters of TIMERS_APP_ID", self.retried_topic),
             ("TIMERS_ID_TOPIC", self.id_topic),
             ("TIMERS_VERDICT_TOPIC", self.verdict_topic if self.id_topic else ""),
+            ("TIMERS_COLD_TOPIC", self.cold_topic if self.hot_horizon_s else ""),
         ):
             if not topic:
                 continue

@@ -67,7 +67,7 @@ class StoresBeforeCommit(Machine):
         entries, verdicts = self._judge(decoded.operations)
         self._store.write(waiting, to_offset, entries)
         if late or decoded.rejected or verdicts:
-            self._emit(late, decoded.rejected, verdicts, after)
+            self._emit(late, decoded, verdicts, after)
         self.progress = after
 
 
@@ -170,7 +170,7 @@ class EmitsAgainInReplay(Machine):
         decoded = self._read(records, to_offset)
         late, waiting = self._split_late(decoded.rows)
         if (late or decoded.rejected) and self._tick is not None:
-            self._emit(late, decoded.rejected, (), self.progress)
+            self._emit(late, decoded, (), self.progress)
         self._store.write(waiting, to_offset)
 
 
@@ -213,7 +213,7 @@ class JudgesAgainInReplay(Machine):
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         _, verdicts = self._judge(self._read(records, to_offset).operations)
         if verdicts and self._tick is not None:
-            self._emit({}, (), verdicts, self.progress)
+            self._emit({}, Decoded(), verdicts, self.progress)
         super()._replay(records, to_offset)
 
 

@@ -55,6 +55,8 @@ WRONG = [
     ("TIMERS_ID_TOPIC", "by id", "legal topic name"),
     ("TIMERS_VERDICT_TOPIC", "a/b", "legal topic name"),
     ("TIMERS_VERDICT_RETENTION_S", "1d", "a whole number"),
+    ("TIMERS_HOT_HORIZON_S", "1d", "a whole number"),
+    ("TIMERS_COLD_TOPIC", "a/b", "legal topic name"),
     ("TIMERS_SESSION_TIMEOUT_S", "5", "between 6 and 1800"),
     ("TIMERS_SESSION_TIMEOUT_S", "10s", "a whole number"),
     ("TIMERS_CALLBACK_ALLOW", "orders-?", "'orders-?' being none"),

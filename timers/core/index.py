@@ -15,7 +15,7 @@ Only a verdict depends on what has fired, and a verdict is given once, by whoeve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from timers.core.keys import OrderKey
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, Entries, Entry, Operation, Verdict
@@ -24,6 +24,11 @@ from timers.core.timer import Row
 
 SWEEP = 500
 """Least entries looked at in one sweep."""
+
+
+def nothing_is_cold(entry: Entry) -> bool:
+    """Where nothing goes cold."""
+    return False
 
 
 def latest(operations: Sequence[Operation]) -> Entries:
@@ -46,11 +51,13 @@ class Index:
     Args:
         store: holds the entries, written in the same batch as the rows.
         retention_s: how long an id is remembered after its timer has fired.
+        is_cold: whether a version waits elsewhere (:mod:`timers.core.horizon`): it has not fired, whatever its key.
     """
 
-    def __init__(self, store: Store, retention_s: int) -> None:
+    def __init__(self, store: Store, retention_s: int, is_cold: Callable[[Entry], bool] = nothing_is_cold) -> None:
         self._store = store
         self._retention_s = retention_s
+        self._is_cold = is_cold
         self._cursor = b""
         self._written = 0
 
@@ -67,12 +74,12 @@ class Index:
         verdicts: list[Verdict] = []
         for id, offset, due_s, append_s in operations:
             entry = known.get(id)
-            if entry is not None and is_over(entry, fired_through, self._retention_s):
+            if entry is not None and self._is_over(entry, fired_through):
                 entry = None
             if entry is None:
                 if due_s is None:
                     verdicts.append(Verdict(id, offset, UNKNOWN, None))
-            elif entry[:2] <= fired_through:
+            elif entry[:2] <= fired_through and not self._is_cold(entry):
                 verdicts.append(Verdict(id, offset, ALREADY_FIRED, entry[0]))
             else:
                 verdicts.append(Verdict(id, offset, CANCELLED if due_s is None else REPLACED, entry[0]))
@@ -95,9 +102,12 @@ class Index:
         limit, self._written = max(SWEEP, self._written), 0
         page = self._store.entries_after(self._cursor, limit)
         self._cursor = page[-1][0] if len(page) == limit else b""
-        over: Entries = {id: None for id, entry in page if is_over(entry, fired_through, self._retention_s)}
+        over: Entries = {id: None for id, entry in page if self._is_over(entry, fired_through)}
         if over:
             self._store.write({}, self._store.applied, over)
+
+    def _is_over(self, entry: Entry, fired_through: OrderKey) -> bool:
+        return is_over(entry, fired_through, self._retention_s) and not self._is_cold(entry)
 
 
 def _key_of(entry: Entry | None) -> OrderKey | None:

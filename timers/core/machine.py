@@ -12,11 +12,12 @@ A machine is not thread-safe: one thread owns it. So nothing is accepted between
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from timers.core.gate import Gate
+from timers.core.horizon import Horizon
 from timers.core.index import Index, latest
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.operation import Entries, Operation, Verdict
@@ -24,7 +25,7 @@ from timers.core.pace import OVERDUE_S, Pace
 from timers.core.ports import Decoder, Outbox, Store
 from timers.core.progress import Progress
 from timers.core.tally import Tally
-from timers.core.timer import Decoded, Fetched, Rejected, Row, RowsByDue, Tick, bytes_of
+from timers.core.timer import Decoded, Fetched, Row, RowsByDue, Tick, bytes_of
 
 MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
 """Name, in the progress history, of the one setting that acceptance depends on."""
@@ -82,6 +83,7 @@ class Machine:
 
     Args:
         index: of a door whose timers have ids; None for all others, which then cost nothing more.
+        horizon: where timers may go cold, or once might; None elsewhere, likewise.
 
     Attributes:
         progress: what the last commit said, plus what has moved since without needing a commit.
@@ -98,6 +100,7 @@ class Machine:
         limits: Limits,
         tally: Tally | None = None,
         index: Index | None = None,
+        horizon: Horizon | None = None,
     ) -> None:
         # [1] Everything that the store holds may fire, so next_offset covers it. Right only because whatever a batch
         # emits is committed before the batch is stored [2]: what the store has beyond the progress emitted nothing.
@@ -107,6 +110,8 @@ class Machine:
         )
         if index is not None:
             self.progress = self.progress.with_setting(PARTITIONS, limits.partitions)
+        if horizon is not None:
+            self.progress = horizon.enter(self.progress)
         store.note_history(self.progress.settings)
         self.replayed = 0
         self.tally = tally or Tally()
@@ -120,6 +125,7 @@ class Machine:
         self._tick: Tick | None = None
         self._held = False
         self._index = index
+        self._horizon = horizon
         self._gate = None if index is None else Gate()
 
     @property
@@ -182,39 +188,55 @@ class Machine:
             records = [record for record in records if record.offset >= position]
         end_of_replay = self.progress.next_offset
         if not self.recovering:
-            self._accept_new(records, fetched.to_offset)
+            self._take(self._accept_new, records, fetched.to_offset)
         elif fetched.to_offset <= end_of_replay:
-            self._replay(records, fetched.to_offset)
+            self._take(self._replay, records, fetched.to_offset)
         else:
-            self._replay([record for record in records if record.offset < end_of_replay], end_of_replay)
+            before = [record for record in records if record.offset < end_of_replay]
+            self._take(self._replay, before, end_of_replay)
             if not self.may_accept:
                 raise OutOfPlace(end_of_replay)
-            self._accept_new([record for record in records if record.offset >= end_of_replay], fetched.to_offset)
+            after = [record for record in records if record.offset >= end_of_replay]
+            self._take(self._accept_new, after, fetched.to_offset)
         if self._gate is not None:
             self._gate.read(self.position)
+
+    def _take(self, take: Callable[[Sequence[Any], int], None], records: Sequence[Any], to_offset: int) -> None:
+        pieces: Iterable[tuple[Sequence[Any], int]] = [(records, to_offset)]
+        if self._horizon is not None:
+            pieces = self._horizon.pieces(records, to_offset)
+        for piece, end in pieces:
+            take(piece, end)
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         """Take in again what was accepted before: the same decisions, outputs discarded."""
         decoded = self._read(records, to_offset)
+        returned = self._admit(decoded)
         _, waiting = self._split_late(decoded.rows)
         # Also what is itself past takes the place of the version before: else that one would fire after it.
-        self._store.write(waiting, to_offset, latest(decoded.operations))
+        self._store.write(waiting, to_offset, {**latest(decoded.operations), **returned})
         self.replayed += len(records)
         self.tally.replayed += len(records)
 
     def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
+        returned = self._admit(decoded)
         late, waiting = self._split_late(decoded.rows)
         entries, verdicts = self._judge(decoded.operations)
         after = replace(self.progress, next_offset=to_offset)
         cancels = sum(1 for operation in decoded.operations if operation[2] is None)
-        self.tally.take(to_offset, len(records) - len(decoded.rejected) - cancels, sum(map(len, late.values())))
-        if late or decoded.rejected or verdicts or after.settings != self._committed.settings:
+        accepted = len(records) - len(decoded.rejected) - cancels - len(decoded.returned)
+        self.tally.take(to_offset, accepted, sum(map(len, late.values())), len(decoded.returned), decoded.ignored)
+        if late or decoded.rejected or decoded.forwarded or verdicts or after.settings != self._committed.settings:
             # [2] Output is committed before the batch is stored. So is a changed setting: a replay of this batch must
             # find it in the history [4].
-            self._emit(late, decoded.rejected, verdicts, after)
-        self._store.write(waiting, to_offset, entries)
+            self._emit(late, decoded, verdicts, after)
+        self._store.write(waiting, to_offset, {**entries, **returned} if returned else entries)
         self.progress = after
+
+    def _admit(self, decoded: Decoded) -> Entries:
+        """Drop copies of timers that came back before, or were replaced or cancelled meanwhile."""
+        return self._horizon.admit(decoded) if self._horizon is not None and decoded.returned else {}
 
     def _judge(self, operations: Sequence[Operation]) -> tuple[Entries, list[Verdict]]:
         return ({}, []) if self._index is None else self._index.judge(operations, self.progress.fired_through)
@@ -226,18 +248,24 @@ class Machine:
         start = records[0].offset
         cuts = self.progress.boundaries(start, to_offset)
         if not cuts:
-            return self._decode(records, self._max_bytes_at(start))
+            return self._read_alike(records, start)
         decoded = Decoded()
         for low, high in zip([start, *cuts], [*cuts, to_offset], strict=True):
-            part = self._decode([r for r in records if low <= r.offset < high], self._max_bytes_at(low))
+            part = self._read_alike([r for r in records if low <= r.offset < high], low)
             for due_s, rows in part.rows.items():
                 decoded.rows.setdefault(due_s, []).extend(rows)
             decoded.rejected.extend(part.rejected)
             decoded.operations.extend(part.operations)
+            decoded.forwarded.extend(part.forwarded)
+            decoded.returned.extend(part.returned)
         return decoded
 
-    def _max_bytes_at(self, offset: int) -> int:
-        return self.progress.setting_at(MAX_REQUEST_BYTES, offset, self._limits.max_request_bytes)
+    def _read_alike(self, records: Sequence[Any], offset: int) -> Decoded:
+        """Decode records among which no setting changes."""
+        max_bytes = self.progress.setting_at(MAX_REQUEST_BYTES, offset, self._limits.max_request_bytes)
+        if self._horizon is None or not records:
+            return self._decode(records, max_bytes)
+        return self._horizon.read(records, self._decode, max_bytes)
 
     def _split_late(self, rows: RowsByDue) -> tuple[RowsByDue, RowsByDue]:
         """Rows at or below ``fired_through``, whose turn is over, and the others."""
@@ -260,16 +288,16 @@ class Machine:
                     waiting[due_s] = ahead
         return late, waiting
 
-    def _emit(
-        self, late: RowsByDue, rejected: Sequence[Rejected], verdicts: Sequence[Verdict], after: Progress
-    ) -> None:
+    def _emit(self, late: RowsByDue, decoded: Decoded, verdicts: Sequence[Verdict], after: Progress) -> None:
         assert self._tick is not None, "may_accept was not asked"
         self._outbox.begin(self._tick)
         self.tally.sending.late = bool(late)
         for due_s in sorted(late):
             self._fire(due_s, late[due_s], self._tick)
-        if rejected:
-            self._outbox.reject(rejected)
+        if decoded.rejected:
+            self._outbox.reject(decoded.rejected)
+        if decoded.forwarded:
+            self._outbox.forward(decoded.forwarded)
         if verdicts:
             self._outbox.answer(verdicts)
         self._commit(after)
@@ -380,6 +408,8 @@ class Machine:
         """
         if self._index is not None and not self.recovering:
             self._index.sweep(self._committed.fired_through)  # for good: by no time that a crash takes back
+        if self._horizon is not None and not self.recovering:
+            self._horizon.sweep()
         behind = self._committed.next_offset != self.progress.next_offset or (
             even_if_idle and self._committed != self.progress
         )
@@ -394,4 +424,6 @@ class Machine:
         self._outbox.commit(after)
         # Memory moves only after the commit [2].
         self.progress = self._committed = after
+        if self._horizon is not None:
+            self._horizon.commit()
         self.tally.settle(after)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from timers.core.keys import OrderKey
 from timers.core.operation import Entry, Verdict
 from timers.core.progress import Progress, SettingChange
-from timers.core.timer import Decoded, Rejected, Row, RowsByDue, Tick
+from timers.core.timer import Decoded, Forwarded, Rejected, Row, RowsByDue, Tick
 
 
 class Lost(Exception):
@@ -92,6 +92,9 @@ class Outbox(Protocol):
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """Add verdicts on cancels and updates."""
+
+    def forward(self, forwarded: Sequence[Forwarded]) -> None:
+        """Add requests that go cold."""
 
     def commit(self, progress: Progress) -> None:
         """Add ``progress`` and make everything visible.

@@ -60,6 +60,8 @@ class Sending:
     """Code -> dead letters."""
     verdicts: dict[str, int] = field(default_factory=dict)
     """Verdict -> cancels and updates of timers with an id that came to it."""
+    forwarded: int = 0
+    """Requests that went cold."""
     progress: Progress | None = None
     """Its name; known once it is about to be committed."""
     ended_ms: int | None = None
@@ -88,6 +90,9 @@ class Tally:
         retried: timers moved to the retry topic, each time anew.
         dead_lettered: code -> dead letters.
         verdicts: verdict -> cancels and updates of timers with an id.
+        forwarded: requests that went cold.
+        promoted: copies of them that came back.
+        promoted_duplicates: of these, copies that changed nothing.
         replayed: records read again by recoveries.
         lag: way -> seconds from the due second to the end of the transaction that fired.
         sending: the transaction that is being filled.
@@ -100,21 +105,25 @@ class Tally:
         self.retried = 0
         self.dead_lettered: dict[str, int] = {}
         self.verdicts: dict[str, int] = {}
+        self.forwarded = 0
+        self.promoted = 0
+        self.promoted_duplicates = 0
         self.replayed = 0
         self.lag = {way: Histogram(LAG_BOUNDS_S) for way in (WAITED, LATE, RETRIED)}
         self.sending = Sending()
         self._committed: Progress | None = None
-        self._taken: list[tuple[int, int, int]] = []
-        """(end of a fetch, accepted, late) of what no known commit covers yet, in order."""
+        self._taken: list[tuple[int, int, int, int, int]] = []
+        """(end of a fetch, accepted, late, promoted, of them duplicates) of what no known commit covers yet, in
+        order."""
 
     def begin(self) -> None:
         """A transaction begins; what was begun and not committed is forgotten."""
         self.sending = Sending()
 
-    def take(self, to_offset: int, accepted: int, late: int) -> None:
+    def take(self, to_offset: int, accepted: int, late: int, promoted: int = 0, promoted_duplicates: int = 0) -> None:
         """Requests up to ``to_offset`` are about to be accepted; they count when that is committed."""
-        if accepted:
-            self._taken.append((to_offset, accepted, late))
+        if accepted or promoted:
+            self._taken.append((to_offset, accepted, late, promoted, promoted_duplicates))
 
     def settle(self, committed: Progress) -> None:
         """Count the transaction that has committed this progress."""
@@ -122,6 +131,7 @@ class Tally:
         self._committed = committed
         self._count_taken(committed.next_offset)
         self.retried += sending.retried
+        self.forwarded += sending.forwarded
         for code, count in sending.dead_lettered.items():
             self.dead_lettered[code] = self.dead_lettered.get(code, 0) + count
         for verdict, count in sending.verdicts.items():
@@ -138,9 +148,11 @@ class Tally:
 
     def _count_taken(self, next_offset: int) -> None:
         while self._taken and self._taken[0][0] <= next_offset:
-            _, accepted, late = self._taken.pop(0)
+            _, accepted, late, promoted, promoted_duplicates = self._taken.pop(0)
             self.accepted += accepted
             self.late += late
+            self.promoted += promoted
+            self.promoted_duplicates += promoted_duplicates
 
     def resume(self, committed: Progress, applied: int) -> None:
         """A machine opens: find out what the last commit of the one before came to.

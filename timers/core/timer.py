@@ -24,12 +24,18 @@ class Origin(NamedTuple):
     attempt: int
     """How often sending it has failed."""
     source: str | None = None
-    """Of one that was moved and has an id: ``<topic>/<partition>/<offset>`` of its request. Else the id is that."""
+    """``<topic>/<partition>/<offset>`` of its request, of one that was moved and has an id, or that was cold. Else the
+    id is that."""
 
     @property
     def request(self) -> str:
         """Where its request stands, once it was moved."""
         return self.source or self.timer_id
+
+    @property
+    def has_id(self) -> bool:
+        """Whether who asked for it gave it an id, once it was moved."""
+        return self.request != self.timer_id
 
 
 Row: TypeAlias = tuple[int, str, str, bytes, Headers | None, Origin | None]
@@ -59,6 +65,30 @@ class Rejected(NamedTuple):
     headers: Headers
 
 
+class Forwarded(NamedTuple):
+    """A request that goes cold."""
+
+    record: Any
+    """As it was read: goes whole."""
+    due_s: int
+    seal: int
+    """Key to seal it with."""
+
+
+class Returned(NamedTuple):
+    """A promoted copy of a request that went cold; its row stands among the others."""
+
+    key: bytes
+    """What it is remembered by: the timer's id, or the request's offset as 8 bytes."""
+    offset: int
+    """Of the copy."""
+    original: int
+    """Offset of the request."""
+    due_s: int
+    append_s: int
+    """Of the copy."""
+
+
 @dataclass(slots=True)
 class Decoded:
     """What a door made of some records of one partition."""
@@ -67,6 +97,12 @@ class Decoded:
     rejected: list[Rejected] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     """Of a door whose timers have ids: every good record's, in ascending source offset."""
+    forwarded: list[Forwarded] = field(default_factory=list)
+    """What goes cold, in ascending source offset; it has no row."""
+    returned: list[Returned] = field(default_factory=list)
+    """Promoted copies, in ascending offset."""
+    ignored: int = 0
+    """How many of them do not count."""
 
 
 class Fetched(NamedTuple):

@@ -21,7 +21,7 @@ from timers.core.keys import OrderKey
 from timers.core.machine import Limits, Machine
 from timers.core.operation import CANCELLED, REPLACED, Verdict
 from timers.core.progress import Progress
-from timers.core.timer import Fetched, Origin, Rejected, Row, Tick
+from timers.core.timer import Fetched, Forwarded, Origin, Rejected, Row, Tick
 from timers.doors import open_doors
 from timers.settings import Settings
 from timers.store.memory import MemoryStore
@@ -77,6 +77,10 @@ class SilentOutbox:
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """Refuse."""
         raise Violation("recovery gave a verdict")
+
+    def forward(self, forwarded: Sequence[Forwarded]) -> None:
+        """Refuse."""
+        raise Violation("recovery forwarded something")
 
     def commit(self, progress: Progress) -> None:
         """Refuse."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Rejected, Row, Tick
+from timers.core.timer import Forwarded, Rejected, Row, Tick
 
 
 class SimLedger:
@@ -16,6 +16,7 @@ class SimLedger:
     Attributes:
         commits: what each transaction held: (keys fired in order, rejected, progress).
         verdicts: of all commits, in their order.
+        forwarded: offsets of requests that went cold, in the order of the commits.
         postponed: ((due second, offset), second it is asked for anew), in the order of the commits.
         progress: of the last commit.
         failing: commits that will fail from now on, before anything becomes visible.
@@ -26,6 +27,7 @@ class SimLedger:
         self.commits: list[tuple[list[tuple[int, int]], list[Rejected], Progress]] = []
         self.postponed: list[tuple[tuple[int, int], int]] = []
         self.verdicts: list[Verdict] = []
+        self.forwarded: list[int] = []
         self.progress = Progress()
         self.failing = 0
         self.tick: Tick | None = None
@@ -33,6 +35,7 @@ class SimLedger:
         self._rejected: list[Rejected] = []
         self._postponed: list[tuple[tuple[int, int], int]] = []
         self._verdicts: list[Verdict] = []
+        self._forwarded: list[int] = []
 
     @property
     def fired(self) -> list[tuple[int, int]]:
@@ -47,7 +50,7 @@ class SimLedger:
     def begin(self, tick: Tick) -> None:
         """Start collecting."""
         self.tick = tick
-        self._fired, self._rejected, self._postponed, self._verdicts = [], [], [], []
+        self._fired, self._rejected, self._postponed, self._verdicts, self._forwarded = [], [], [], [], []
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         """Add firings of one due second."""
@@ -65,6 +68,10 @@ class SimLedger:
         """Add verdicts."""
         self._verdicts += verdicts
 
+    def forward(self, forwarded: Sequence[Forwarded]) -> None:
+        """Add requests that go cold."""
+        self._forwarded += [each.record.offset for each in forwarded]
+
     def commit(self, progress: Progress) -> None:
         """Make all of it visible."""
         if self.failing:
@@ -72,5 +79,6 @@ class SimLedger:
             raise Lost("told to fail")
         self.postponed += self._postponed
         self.verdicts += self._verdicts
+        self.forwarded += self._forwarded
         self.commits.append((self._fired, self._rejected, progress))
         self.progress = progress

@@ -9,13 +9,13 @@ from timers.callbacks import CallbackRules
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Origin, Rejected, Row, Tick
+from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick
 from timers.doors import open_doors
 from timers.settings import Settings
 from timers.testing import faults as f
 from timers.testing.faults import Faults
 from timers.testing.log import SimLog, SimProducer, TopicPartition
-from timers.wire import dead_letter, future, topics
+from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
@@ -97,7 +97,10 @@ class SimOutbox:
         if self._retries:
             return Origin(*row[5] or ())
         source = topics.source(self._topic, self._partition, row[0])
-        return Origin(source, due_s, 0) if row[5] is None else Origin(*row[5])._replace(source=source)
+        if row[5] is None:
+            return Origin(source, due_s, 0)
+        origin = Origin(*row[5])
+        return origin if origin.source is not None else origin._replace(source=source)
 
     def _fire_one(self, row: Row, due_s: int) -> None:
         topic = row[1]
@@ -154,6 +157,15 @@ class SimOutbox:
             headers = [(h.TIMER_SOURCE, source.encode())]
             value = verdict_record.encode(verdict)
             self._outgoing.append(Outgoing(self._settings.verdict_topic, verdict.id, value, headers))
+
+    def forward(self, forwarded: Sequence[Forwarded]) -> None:
+        """Add requests that go cold."""
+        for record, due_s, secret in forwarded:
+            source = topics.source(self._topic, self._partition, record.offset)
+            headers = cold.encode_cold(record, source, due_s, secret)
+            self._outgoing.append(
+                Outgoing(self._settings.cold_topic, record.key, record.value, headers, self._partition)
+            )
 
     def _add_dead_letter(self, rejected: Rejected, source: str) -> None:
         letter = dead_letter.encode(rejected, source, self._settings.max_request_bytes + dead_letter.OVERHEAD_BYTES)

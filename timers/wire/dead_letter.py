@@ -15,6 +15,7 @@ CODES = (
     *("topic-missing", "topic-invalid", "topic-unknown", "topic-denied"),
     *("message-too-large", "target-failing", "retry-headers-missing"),
     *("id-missing", "id-too-long", "id-not-text", "due-missing"),
+    "promotion-invalid",
 )
 """Every value of ``timer-error``."""
 

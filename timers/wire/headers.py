@@ -28,8 +28,18 @@ TIMER_ERROR_MESSAGE = "timer-error-message"
 """On a dead letter: one sentence for a person."""
 
 TIMER_SOURCE = "timer-source"
-"""On a dead letter and on a verdict: the record that asked, ``<topic>/<partition>/<offset>``. On the retry topic: the
-request of a timer with an id."""
+"""On a dead letter, a verdict and a cold request: the record that asked, ``<topic>/<partition>/<offset>``. On the retry
+topic: the request of a timer with an id, or that was cold."""
+
+TIMER_PROMOTED = "timer-promoted"
+"""On a request that was cold and comes back: the record that asked, ``<topic>/<partition>/<offset>``. Believed only
+with its seal, and only as the last two headers."""
+
+TIMER_APPENDED = "timer-appended"
+"""On a cold request: epoch milliseconds of its append time, in ASCII digits."""
+
+TIMER_SEAL = "timer-seal"
+"""On a cold request and on a promoted one: proves that its partition's own machine sent it away, as it is."""
 
 DEPTH = "callback-depth"
 """On a request that a timer made and that makes another: how many set each other before it, in ASCII digits. Not

@@ -10,6 +10,7 @@ ID_REQUEST = "timer-request-by-id"
 VERDICT = "timer-verdict"
 OSCILLATOR = "oscillator"
 DEAD_LETTER = "timer-dead-letter"
+COLD = "timer-cold"
 
 
 def is_legal(topic: str) -> bool:

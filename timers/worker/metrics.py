@@ -248,6 +248,27 @@ METRICS = (
         lambda app: _sum_by(VERDICTS, (tally.verdicts for tally in _tallies(app))),
     ),
     Entry(
+        "timers_forwarded_total",
+        COUNTER,
+        ("door",),
+        "Requests that went cold: due beyond the horizon, written to the cold topic, committed.",
+        lambda app: _by_door(app, lambda tally: tally.forwarded),
+    ),
+    Entry(
+        "timers_promoted_total",
+        COUNTER,
+        ("door",),
+        "Copies of cold requests that were promoted back to their partition and accepted, repeated ones included.",
+        lambda app: _by_door(app, lambda tally: tally.promoted),
+    ),
+    Entry(
+        "timers_promoted_duplicates_total",
+        COUNTER,
+        ("door",),
+        "Of these, copies that changed nothing: repeated, or of a timer that was replaced or cancelled while cold.",
+        lambda app: _by_door(app, lambda tally: tally.promoted_duplicates),
+    ),
+    Entry(
         "timers_lag_seconds",
         HISTOGRAM,
         ("way",),

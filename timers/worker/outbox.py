@@ -23,10 +23,10 @@ from confluent_kafka import KafkaException
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Origin, Rejected, Row, Tick
+from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick
 from timers.errors import Fenced
 from timers.settings import Settings
-from timers.wire import dead_letter, future, topics
+from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
@@ -187,7 +187,10 @@ class KafkaOutbox:
         if self._retries:
             return Origin(*row[5] or ())
         source = topics.source(self._topic, self._partition, row[0])
-        return Origin(source, due_s, 0) if row[5] is None else Origin(*row[5])._replace(source=source)
+        if row[5] is None:
+            return Origin(source, due_s, 0)
+        origin = Origin(*row[5])
+        return origin if origin.source is not None else origin._replace(source=source)
 
     def _route(self, topic: str, *, retried: bool) -> int | Trouble:
         try:
@@ -331,11 +334,11 @@ class KafkaOutbox:
                 reason = f"{reason}; its request is no longer in the log, so key and value are written anew"
                 request = future.encode(topic, key, value)
                 due = b"%d" % origin.due_s
-                if origin.source is None:
-                    rejected = Rejected(offset, code, reason, due, request, headers or ())
-                else:
+                if origin.has_id:
                     with_due = [*(headers or ()), (h.TIMER_DUE, due)]
                     rejected = Rejected(offset, code, reason, origin.timer_id.encode(), request, with_due)
+                else:
+                    rejected = Rejected(offset, code, reason, due, request, headers or ())
             self._add_dead_letter(rejected, origin.request)
 
     def _may_wait(self) -> bool:
@@ -357,6 +360,16 @@ class KafkaOutbox:
             headers = [(h.TIMER_SOURCE, b"%b%d" % (self._id_prefix, verdict.offset))]
             self._batches.add(topic, partition, verdict.id, verdict_record.encode(verdict), headers, now_ms)
             told[verdict.verdict] = told.get(verdict.verdict, 0) + 1
+
+    def forward(self, forwarded: Sequence[Forwarded]) -> None:
+        """Add requests that go cold."""
+        topic = self._settings.cold_topic
+        partition, now_ms = self._partition % self._targets.partitions(topic), self._now_ms()
+        for record, due_s, secret in forwarded:
+            source = topics.source(self._topic, self._partition, record.offset)
+            headers = cold.encode_cold(record, source, due_s, secret)
+            self._batches.add(topic, partition, record.key, record.value, headers, now_ms)
+        self._meter.tally.sending.forwarded += len(forwarded)
 
     def _add_dead_letter(self, rejected: Rejected, source: str) -> None:
         topic = self._settings.dead_letter_topic
@@ -431,6 +444,8 @@ class KafkaOutbox:
         own = {settings.progress_topic, settings.retry_topic, settings.dead_letter_topic}
         if settings.id_topic:  # else it is a topic like any, and may be somebody's target
             own.add(settings.verdict_topic)
+        if settings.hot_horizon_s:
+            own.add(settings.cold_topic)
         for topic, error in failure.culprits.items():
             if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
                 try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,8 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaException
 
 from timers.core import machine as core
-from timers.core.index import Index
+from timers.core.horizon import Horizon, concerns
+from timers.core.index import Index, nothing_is_cold
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
@@ -23,6 +25,7 @@ from timers.errors import Fenced, LogMismatch, StoreError
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory, RocksStore
 from timers.wire import topics
+from timers.wire.cold import PartitionFormat
 from timers.wire.doors import Door
 from timers.worker import recovery
 from timers.worker.ends import StableEnds
@@ -248,8 +251,10 @@ class Pool:
         )
         meter = self.meters[machine]
         door = self.doors[machine[0]]
-        index = Index(store, settings.verdict_retention_s) if door.indexed else None
-        opened = core.Machine(progress, door.decode, store, outbox, limits, meter.tally, index)
+        horizon = self._horizon(machine, progress, store)
+        is_cold = nothing_is_cold if horizon is None else horizon.is_cold
+        index = Index(store, settings.verdict_retention_s, is_cold) if door.indexed else None
+        opened = core.Machine(progress, door.decode, store, outbox, limits, meter.tally, index, horizon)
         outbox.bind(cluster.topic_ids[machine[0]], progress_partition(machine, cluster, settings))
         name = "/".join(map(str, machine))
         runner = Runner(name, opened, _closer(store, outbox), stop, _Listener(self, machine), meter)
@@ -258,6 +263,20 @@ class Pool:
         if self._last_tick is not None and monotonic() - self._last_tick_at < STALE_TICK_S:
             runner.tick(self._last_tick)
         runner.start()
+
+    def _horizon(self, machine: Machine, progress: Progress, store: RocksStore) -> Horizon | None:
+        """Where timers may go cold, or went cold once and come back."""
+        settings, door = self._world.settings, self.doors[machine[0]]
+        if not door.may_go_cold or not concerns(progress, settings.hot_horizon_s):
+            return None
+        return Horizon(
+            PartitionFormat(*machine),
+            store,
+            settings.hot_horizon_s,
+            secrets.randbits(63) | 1,
+            settings.verdict_retention_s,
+            indexed=door.indexed,
+        )
 
     def _outbox(self, machine: Machine, stop: threading.Event) -> KafkaOutbox:
         world = self._world

@@ -109,8 +109,24 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
             },
             (_WRITE,),
         ),
+        *_cold_topic(settings),
         *canary,
     ]
+
+
+def _cold_topic(settings: Settings) -> list[OwnTopic]:
+    """Where timers go that are due beyond the horizon: kept until `timers spark hold` has them, however long that is
+    away. A request as large as its own topic allows must fit, with what is added to it."""
+    if not settings.hot_horizon_s:
+        return []
+    config = {
+        "cleanup.policy": "delete",
+        TIMESTAMP_TYPE: LOG_APPEND_TIME,
+        "retention.ms": UNLIMITED,
+        "retention.bytes": UNLIMITED,
+        "max.message.bytes": str(max_message_bytes(settings)),
+    }
+    return [OwnTopic(settings.cold_topic, config, (_WRITE,), needs_all_records=True)]
 
 
 def _id_topics(settings: Settings, requests: dict[str, str]) -> list[OwnTopic]:

@@ -15,6 +15,8 @@ class Door(NamedTuple):
     decode: Decoder
     indexed: bool = False
     """Its timers have ids, by which they are replaced and cancelled; each id keeps to one partition."""
+    may_go_cold: bool = False
+    """Records may be written back to its topic, by their own keys (:mod:`timers.core.horizon`)."""
 
     def asks_for(
         self, key: bytes | None, value: bytes | None, headers: Headers | None, row: Row, origin: Origin

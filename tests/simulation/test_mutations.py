@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation import cold_mutations as c
 from tests.simulation import mutations as m
+from timers.core.horizon import Horizon
 from timers.core.machine import Machine
 from timers.testing import Parts, SimOutbox, SimulationFailed, Simulator, SimWorker, Violation
 from timers.testing.worker import SOUND
@@ -23,6 +25,10 @@ def outbox(broken: type[SimOutbox]) -> tuple[Parts, type[SimWorker]]:
 
 def worker(broken: type[SimWorker]) -> tuple[Parts, type[SimWorker]]:
     return SOUND, broken
+
+
+def horizon(broken: type[Horizon]) -> tuple[Parts, type[SimWorker]]:
+    return Parts(horizon=broken), SimWorker
 
 
 MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
@@ -49,6 +55,19 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
     "ids: swept by what is not committed": machine(m.SweepsByWhatIsNotCommitted),
     "ids: a second fires unread": machine(m.FiresBeforeItHasRead),
     "ids: only the first second waits": machine(m.WaitsForTheFirstEndOnly),
+    "cold: every copy counts": horizon(c.CountsEveryCopy),
+    "cold: a restart forgets which copy counted": horizon(c.RemembersInMemoryOnly),
+    "cold: the last copy counts": horizon(c.TheLastCopyCounts),
+    "cold: a replay judges by the horizon of now": horizon(c.JudgesByTheHorizonOfNow),
+    "cold: a copy needs no seal": horizon(c.BelievesAnybody),
+    "cold: a copy and a change in one fetch": horizon(c.TakesFetchesWhole),
+    "cold: what is away counts as fired": horizon(c.NothingIsCold),
+    "cold: which copy counted is forgotten too soon": horizon(c.ForgetsAtOnce),
+    "cold: what goes cold is kept as well": horizon(c.ForwardsAndKeeps),
+    "cold: sent away outside of a transaction": machine(c.ForwardsWithoutACommit),
+    "cold: sent away again in a replay": machine(c.ForwardsAgainInReplay),
+    "cold: sent away without its headers": outbox(c.ForwardsWithoutHeaders),
+    "cold: comes back under a new name": machine(c.FiresCopiesUnderANewName),
     "rule 5: a new transaction on a guess": outbox(m.TriesAgainOnAGuess),
     "rule 5: a machine goes on after a failed transaction": worker(m.SurvivesLost),
     "rule 7: gaps are ignored": machine(m.IgnoresGaps),

@@ -30,6 +30,8 @@ def test_no_life_breaks_a_promise(block: int) -> None:
     assert counts["retried"] > 5
     assert min(counts[verdict] for verdict in VERDICTS) > 5
     assert counts["chained"] > 5
+    assert counts["forwarded"] > 100
+    assert counts["promoted"] > 100
     happened = {"crash", "rebalance", "take_over", "flap", "step_clock", "glitch", "lose_fetch", "read_again", "arm"}
     assert all(faults[fault] > 20 for fault in happened), faults
 

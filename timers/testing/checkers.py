@@ -12,79 +12,28 @@ every request.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from random import Random
 
-from timers.core.index import Index, is_over
-from timers.core.keys import OrderKey
+from timers.core.horizon import HOT_HORIZON, Horizon
+from timers.core.index import Index, is_over, nothing_is_cold
+from timers.core.keys import NEVER
 from timers.core.machine import Limits, Machine
-from timers.core.operation import CANCELLED, REPLACED, Verdict
-from timers.core.progress import Progress
-from timers.core.timer import Fetched, Forwarded, Origin, Rejected, Row, Tick
+from timers.core.operation import CANCELLED, REPLACED
+from timers.core.timer import Fetched, Origin, Row
 from timers.doors import open_doors
 from timers.settings import Settings
 from timers.store.memory import MemoryStore
+from timers.testing.cold import ColdLog, open_horizon
 from timers.testing.log import SimLog, SimRecord, TopicPartition
+from timers.testing.machine_log import MachineLog
+from timers.testing.silent import SilentOutbox
 from timers.testing.stories import Request, Step, Stories, Violation, is_ended, is_told_fired
 from timers.testing.worker import SimRunner
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
-
-
-@dataclass
-class MachineLog:
-    """All requests of one machine by offset, and its committed progress."""
-
-    requests: dict[int, Request] = field(default_factory=dict)
-    progress: Progress = Progress()  # noqa: RUF009  # frozen
-    changed: bool = False
-    stories: Stories | None = None
-    """Where timers have ids."""
-
-    def pending(self, next_offset: int, fired_through: OrderKey) -> list[OrderKey]:
-        """The sentence, minus what was replaced or cancelled."""
-        return sorted(
-            request.key
-            for offset, request in self.requests.items()
-            if offset < next_offset
-            and request.key is not None
-            and request.key > fired_through
-            and (request.end is None or request.end.offset >= next_offset)
-        )
-
-
-class SilentOutbox:
-    """For recovering a machine from the log alone: it must emit nothing."""
-
-    def begin(self, tick: Tick) -> None:
-        """Refuse."""
-        raise Violation("recovery emitted something")
-
-    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        """Refuse."""
-        raise Violation("recovery fired something")
-
-    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """Refuse."""
-        raise Violation("recovery postponed something")
-
-    def reject(self, rejected: Sequence[Rejected]) -> None:
-        """Refuse."""
-        raise Violation("recovery dead-lettered something")
-
-    def answer(self, verdicts: Sequence[Verdict]) -> None:
-        """Refuse."""
-        raise Violation("recovery gave a verdict")
-
-    def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        """Refuse."""
-        raise Violation("recovery forwarded something")
-
-    def commit(self, progress: Progress) -> None:
-        """Refuse."""
-        raise Violation("recovery committed something")
+from timers.wire.cold import PartitionFormat, decode_cold
 
 
 class Checkers:
@@ -110,7 +59,8 @@ class Checkers:
         self._ticks: list[tuple[int, dict[TopicPartition, int]]] = []
         self.steps_back: list[int] = []
         """``seq`` of the log at each backward step of the brokers' clock."""
-        self.logs = {machine: MachineLog() for machine in machines}
+        self.logs = {machine: MachineLog(ColdLog(self._doors[machine[0]])) for machine in machines}
+        self._seals: dict[str, bytes] = {}
         for machine, requests in self.logs.items():
             if self._doors[machine[0]].indexed:
                 requests.stories = Stories()
@@ -145,6 +95,8 @@ class Checkers:
                 self._progress(record)
             elif record.topic == settings.verdict_topic:
                 self._verdict(record)
+            elif record.topic == settings.cold_topic:
+                self._forwarded(record)
             elif record.topic != settings.oscillator_topic:
                 self._firing(record, runner)
         for machine, log in self.logs.items():
@@ -170,6 +122,9 @@ class Checkers:
         request = Request(record, key, row, name, attempt, timer_id)
         log = self.logs[record.topic, record.partition]
         log.changed = True
+        if row is not None and PartitionFormat(record.topic, record.partition).has_returned(record):
+            self._returned(log, request)
+            return
         if log.stories is not None and decoded.operations:
             (operation,) = decoded.operations
             log.stories.add(Step(operation, record.source, None if row is None else request))
@@ -179,6 +134,32 @@ class Checkers:
             self._by_content[timer_id, row[3]] = request
         log.requests[record.offset] = self._by_source[record.source] = request
         self.counts["rejected" if row is None else "accepted"] += 1
+
+    def _returned(self, log: MachineLog, copy: Request) -> None:
+        """A record that says it brings a cold request back."""
+        (_, named), (_, proof) = copy.record.headers[-2:]
+        source = (named or b"").decode()
+        log.requests[copy.record.offset] = copy
+        if source in self._seals and self._seals[source] == proof:
+            copy.copy_of = self._by_source[source]
+            copy.name = source
+            log.cold.copies.setdefault(copy.copy_of.record.offset, []).append(copy)
+            self.counts["promoted"] += 1
+        else:
+            copy.forged = True
+            self._by_source[copy.record.source] = copy
+
+    def _forwarded(self, record: SimRecord) -> None:
+        told = decode_cold(record.headers)
+        assert told is not None
+        sent = self._by_source[told.source].record
+        if (record.key, record.value, tuple(told.headers)) != (sent.key, sent.value, sent.headers):
+            raise Violation(f"what went cold of {told.source} is not what was sent")
+        log = self.logs[sent.topic, sent.partition]
+        log.cold.forwarded[sent.offset] = log.cold.forwarded.get(sent.offset, 0) + 1
+        log.changed = True
+        self._seals[told.source] = told.seal
+        self.counts["forwarded"] += 1
 
     def _verdict(self, record: SimRecord) -> None:
         told = verdict_record.decode(record.value or b"")
@@ -296,7 +277,10 @@ class Checkers:
         if log.stories is not None:
             log.stories.check(next_offset, fired_through, self._settings.verdict_retention_s)
         for offset, request in log.requests.items():
-            over = offset < next_offset and (request.key is None or request.key <= fired_through)
+            if not self._is_where_it_belongs(log, request):
+                continue
+            refused = request.key is None or log.cold.is_refused(request, log.progress)
+            over = offset < next_offset and (refused or (request.key or NEVER) <= fired_through)
             over = is_told_fired(request, next_offset) or (over and not is_ended(request, next_offset))
             outcomes = self._outcomes(request)
             if outcomes != over:
@@ -305,6 +289,20 @@ class Checkers:
                     f"{what}: {machine[0]}/{machine[1]}/{offset} with key {request.key} has {outcomes} outcomes, "
                     f"though next_offset={next_offset} and fired_through={fired_through}"
                 )
+
+    def _is_where_it_belongs(self, log: MachineLog, request: Request) -> bool:
+        """Whether a request has outcomes of its own; else it is cold, or a copy that changes nothing."""
+        cold, offset, next_offset = log.cold, request.record.offset, log.progress.next_offset
+        is_cold = offset < next_offset and cold.is_cold(request, log.progress)
+        if cold.forwarded.get(offset, 0) != is_cold:
+            raise Violation(f"{request.record.source} was sent away {cold.forwarded.get(offset, 0)} times")
+        if not is_cold:
+            return request.copy_of is None or cold.counting(request.copy_of, next_offset) is request
+        if is_told_fired(request, next_offset) and cold.counting(request, next_offset) is None:
+            raise Violation(f"{request.record.source} is said to have fired, and is cold")
+        if self._outcomes(request) and cold.counting(request, next_offset) is None:
+            raise Violation(f"{request.record.source} came out, and is cold")
+        return False
 
     def _outcomes(self, request: Request) -> int:
         """How many there are: each retry stands for what becomes of it."""
@@ -319,17 +317,19 @@ class Checkers:
         """The live state is the function of the log that it should be: also a zombie's, of its own progress."""
         store = runner.store
         log = self.logs[runner.name]
-        fired_through = runner.machine.progress.fired_through
-        want, keys = log.pending(store.applied, fired_through), [(due_s, row[0]) for due_s, row in _alive(runner)]
+        progress = runner.machine.progress
+        want, keys = log.pending(progress, store.applied), [(due_s, row[0]) for due_s, row in _alive(runner)]
         if keys != want:
             missing, surplus = sorted(set(want) - set(keys)), sorted(set(keys) - set(want))
             raise Violation(f"the store of {runner.name} is not its log: missing {missing}, surplus {surplus}")
         if log.stories is not None:
             retention_s = self._settings.verdict_retention_s
-            known, told = dict(store.entries_after(b"", 10**6)), log.stories.entries(store.applied)
+            known, told = dict(store.entries_after(b"", 10**6)), log.entries(progress, store.applied)
             for id in known.keys() | told.keys():
                 entry = told.get(id)
-                if known.get(id) != entry and (entry is None or not is_over(entry, fired_through, retention_s)):
+                if known.get(id) != entry and (
+                    entry is None or not is_over(entry, progress.fired_through, retention_s)
+                ):
                     raise Violation(f"the index of {runner.name} holds {known.get(id)} for {id!r}, not {entry}")
 
     # ---- now and then -------------------------------------------------------------------------------------------
@@ -345,8 +345,12 @@ class Checkers:
         progress = runner.machine.progress
         store = MemoryStore()
         door = self._doors[runner.name[0]]
-        index = Index(store, self._settings.verdict_retention_s) if door.indexed else None
-        machine = Machine(progress, door.decode, store, SilentOutbox(), limits, index=index)
+        retention_s = self._settings.verdict_retention_s
+        horizon_s = progress.setting_at(HOT_HORIZON, progress.next_offset, 0)
+        horizon = open_horizon(Horizon, runner.name, door, progress, store, horizon_s, retention_s)
+        is_cold = nothing_is_cold if horizon is None else horizon.is_cold
+        index = Index(store, retention_s, is_cold) if door.indexed else None
+        machine = Machine(progress, door.decode, store, SilentOutbox(), limits, index=index, horizon=horizon)
         while machine.recovering:
             piece = self._log.fetch(*runner.name, machine.position, random.randint(1, 40))
             end = min(piece.to_offset, progress.next_offset)
@@ -368,12 +372,20 @@ class Checkers:
         self.check()
         for machine, log in self.logs.items():
             for offset, request in log.requests.items():
+                if request.copy_of is not None:
+                    continue
                 due = request.key is None or request.key[0] <= until_s
                 if due and not self._outcomes(request) and not is_ended(request, log.progress.next_offset):
                     raise Violation(f"lost: {machine[0]}/{machine[1]}/{offset} with key {request.key} never came out")
         pending = sum(
-            len(log.pending(log.progress.next_offset, log.progress.fired_through)) for log in self.logs.values()
+            len(log.pending(log.progress, log.progress.next_offset)) + log.away(log.progress)
+            for log in self.logs.values()
         )
+        for log in self.logs.values():
+            for request in log.requests.values():
+                if request.forged:
+                    refused = log.cold.is_refused(request, log.progress)
+                    self.counts["rejected" if refused else "accepted"] += 1
         accepted = self.counts["accepted"] - self.counts["retried"]
         out = sum(self._fired.values()) + sum(self._given_up.values()) - self.counts["rejected"]
         ended = self.counts[CANCELLED] + self.counts[REPLACED]

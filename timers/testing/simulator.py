@@ -23,6 +23,7 @@ from timers.settings import Settings
 from timers.testing import faults as f
 from timers.testing.checkers import Checkers
 from timers.testing.clock import SimClock
+from timers.testing.cold import SimCold
 from timers.testing.log import SimLog, TopicPartition
 from timers.testing.worker import SOUND, Parts, SimWorker
 from timers.testing.workload import TARGETS, Workload
@@ -65,6 +66,8 @@ class Simulator:
         self.history: list[str] = []
         self._random = random = Random(seed)
         self._steps = steps
+        # A chance of its own: lives without a horizon are what they would be if nobody had thought of one.
+        self._cold_random = Random(f"{seed} cold")
         self._settings = Settings(
             max_request_bytes=2000,
             retry_attempts=3,
@@ -73,6 +76,7 @@ class Simulator:
             max_depth=2,
             id_topic=random.choice(["", ID_REQUEST, ID_REQUEST]),
             verdict_retention_s=random.choice([4, 86_400]),
+            hot_horizon_s=self._cold_random.choice([0, 0, 3, 6]),
         )
         self.limits = Limits(
             chunk_timers=random.choice([1, 1, 3, 1000]),
@@ -115,6 +119,9 @@ class Simulator:
             (self._flap, 1),
             (self._target, 2),
         ]
+        self._cold = SimCold(self.log, self._settings, self._cold_random)
+        if self._settings.hot_horizon_s:
+            actions += [(self._cold.hold, 4), (self._promote, 8), (self._forge, 2), (self._change_horizon, 2)]
         # Each life has a character: some things happen often in it, some seldom. An even mixture of everything would
         # rarely bring about what takes three of the same thing in a row.
         self._actions = [action for action, _ in actions]
@@ -239,6 +246,19 @@ class Simulator:
             self.checkers.steps_back.append(self.log.seq)
         self._workload.near()
         self._tick()
+
+    def _promote(self) -> str:
+        """Timers come back: early, late, and more than once."""
+        return self._cold.promote(self._cold_random.choice([-1, 1, 4, 20]))
+
+    def _forge(self) -> str:
+        return self._workload.forge(self._cold_random)
+
+    def _change_horizon(self) -> str:
+        """Whoever opens a machine from now on has another horizon."""
+        worker = self._cold_random.choice(self.workers)
+        worker.hot_horizon_s = self._cold_random.choice([0, 2, 3, 5, 8, 100])
+        return f"{worker.name} {worker.hot_horizon_s}"
 
     # ---- what goes wrong ----------------------------------------------------------------------------------------
 
@@ -388,6 +408,7 @@ class Simulator:
                 worker.start()
         self._assign_unowned()
         self._tick()
+        self._cold.promote_all(self.clock.now_s)
         for worker in self.workers:
             worker.poll_ticks()
             for name in list(worker.runners):
@@ -407,6 +428,8 @@ class Simulator:
             oldest_s = runner.machine.oldest_due_s
             if oldest_s is not None and oldest_s <= self.clock.now_s + 20:
                 return False
-            if self.checkers.logs[name].progress.next_offset < self.log.last_stable(*name):
+            if self._cold.is_due(name, self.clock.now_s) or self.checkers.logs[
+                name
+            ].progress.next_offset < self.log.last_stable(*name):
                 return False
         return True

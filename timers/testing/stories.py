@@ -38,6 +38,15 @@ class Request:
     """What its firing is called."""
     end: Step | None = None
     """Of a timer with an id: what came next in its story."""
+    copy_of: Request | None = None
+    """The cold request that this one brings back."""
+    forged: bool = False
+    """It says that it brings one back, and nobody sent that away."""
+
+    @property
+    def original(self) -> Request:
+        """The request that was first asked."""
+        return self.copy_of or self
 
 
 @dataclass(eq=False)
@@ -116,7 +125,7 @@ class Stories:
 
 def is_ended(request: Request, next_offset: int) -> bool:
     """Whether something that was accepted took the place of a version, or cancelled it, before it fired."""
-    end = request.end
+    end = request.original.end
     if end is None or end.offset >= next_offset:
         return False
     return end.verdict is not None and end.verdict.verdict in (CANCELLED, REPLACED)
@@ -124,5 +133,5 @@ def is_ended(request: Request, next_offset: int) -> bool:
 
 def is_told_fired(request: Request, next_offset: int) -> bool:
     """Whether what came after it was told that it had fired, or so long ago that nobody remembers."""
-    end = request.end
+    end = request.original.end
     return end is not None and end.offset < next_offset and not is_ended(request, next_offset)

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from timers.core.index import Index
+from timers.core.horizon import Horizon
+from timers.core.index import Index, nothing_is_cold
 from timers.core.machine import Limits, Machine, OutOfPlace, catch_up
 from timers.core.ports import Lost
 from timers.core.progress import Progress
@@ -19,6 +20,7 @@ from timers.core.timer import Fetched, Tick
 from timers.doors import open_doors
 from timers.errors import Fenced
 from timers.settings import Settings
+from timers.testing.cold import open_horizon
 from timers.testing.faults import Crashed, Faults
 from timers.testing.log import SimLog, TopicPartition
 from timers.testing.outbox import PROGRESS_PARTITION, SimOutbox
@@ -36,6 +38,7 @@ class Parts:
     index: type[Index] = Index
     outbox: type[SimOutbox] = SimOutbox
     store: type[SimStore] = SimStore
+    horizon: type[Horizon] = Horizon
 
 
 SOUND = Parts()
@@ -109,6 +112,7 @@ class SimWorker:
         faults: what will go wrong in it.
         runners: open machines.
         alive: False between a crash, or being fenced, and :meth:`start`.
+        hot_horizon_s: how far ahead is hot, for machines that it opens from now on.
         ours: asks the group whether a machine is still this worker's, after its transaction failed.
     """
 
@@ -130,6 +134,7 @@ class SimWorker:
         self.limits = limits
         self.parts = parts
         self.doors = open_doors(settings)
+        self.hot_horizon_s = settings.hot_horizon_s
         self.ours: Callable[[TopicPartition], bool] = lambda machine: True
         self._quarantined: dict[str, int] = {}
         self._last_tick: tuple[int, Tick] | None = None
@@ -162,8 +167,11 @@ class SimWorker:
         door = self.doors[machine[0]]
         store = self.disk.open(machine, self.faults)
         self.open_store(store, progress, indexed=door.indexed)
-        index = self.parts.index(store, self.settings.verdict_retention_s) if door.indexed else None
-        core = self.parts.machine(progress, door.decode, store, outbox, self.limits, None, index)
+        retention_s = self.settings.verdict_retention_s
+        horizon = open_horizon(self.parts.horizon, machine, door, progress, store, self.hot_horizon_s, retention_s)
+        is_cold = nothing_is_cold if horizon is None else horizon.is_cold
+        index = self.parts.index(store, retention_s, is_cold) if door.indexed else None
+        core = self.parts.machine(progress, door.decode, store, outbox, self.limits, None, index, horizon)
         runner = SimRunner(machine, core, store, core.position, door.indexed, firing=not core.recovering)
         self.runners[machine] = runner
         if self._last_tick is not None:

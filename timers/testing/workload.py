@@ -8,7 +8,7 @@ from random import Random
 from timers.testing.log import SimLog, SimTransaction
 from timers.wire import future
 from timers.wire.doors import future_by_id
-from timers.wire.headers import DEPTH, Header
+from timers.wire.headers import DEPTH, TIMER_PROMOTED, TIMER_SEAL, Header
 
 FAR_S = 10 * 365 * 86_400
 
@@ -112,6 +112,16 @@ class Workload:
         )
         headers: list[Header] = self._random.choice([[], [("a", None), ("timer-id", b"forged")]])
         self._append(key, value, self._random.randrange(self._log.partitions), headers)
+
+    def forge(self, random: Random) -> str:
+        """A request that poses as one which comes back from the cold."""
+        partition = random.randrange(self._log.partitions)
+        named = f"{self._topic}/{partition}/{random.randrange(self._log.end(self._topic, partition) + 1)}"
+        headers: list[Header] = [(TIMER_PROMOTED, named.encode()), (TIMER_SEAL, b"0" * 32)]
+        due_s = self._log.clock.now_s + random.randint(-1, 2)
+        self._append(b"%d" % due_s, future.encode("orders", "forged", b""), partition, headers)
+        self.latest_due_s = max(self.latest_due_s, due_s)
+        return named
 
     def set_by_id(self, transaction: SimTransaction | None = None) -> None:
         """A timer with an id, or a new version of one."""

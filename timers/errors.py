@@ -7,6 +7,7 @@
     ├── InvalidTimerError      a timer that cannot be asked for as given            (exit code 2 on the command line)
     ├── PublishError           the broker did not take a request                    (exit code 1)
     ├── AccessError            the brokers refuse our login, our certificate or what we do   (exit code 1)
+    ├── QueryError             no worker answers a question about timers, or not for all   (exit code 1)
     ├── BrokerError            the embedded broker cannot start, stop or answer     (exit code 1)
     ├── SparkError             Spark, or the Java it needs, is missing, or a job of it failed (exit code 1)
     ├── TopicConfigError       a topic of ours is set up so that timers would be lost
@@ -43,6 +44,10 @@ class PublishError(TimersError):
 
 class AccessError(TimersError):
     """The brokers do not let us in, do not allow what we need, or are not those we trust: trying again is no help."""
+
+
+class QueryError(TimersError):
+    """No worker answers a question about timers, or the answer is not whole: what it lacks is named."""
 
 
 class BrokerError(TimersError):

@@ -101,6 +101,30 @@ class Settings:
         "Address that the web port binds to; localhost unless you open it.",
         default="127.0.0.1",
     )
+    advertised_url: str = _setting(
+        "TIMERS_ADVERTISED_URL",
+        variables.url,
+        "Where the other workers of the app reach this one, to ask for timers of its partitions (`timers get`, `timers "
+        "list`). It goes with the worker's membership of its group. Unset: the address and port it binds to, or the "
+        "machine's host name where that is every address.",
+        default="",
+        unit="URL",
+    )
+    queries: str = _setting(
+        "TIMERS_QUERIES",
+        variables.one_of("off", "timers", "values"),
+        "What the web port tells of waiting timers: timers: their ids, due seconds, topics and keys; values: also the "
+        "callbacks' values, to whoever asks for them; off: nothing. All workers of an app should agree.",
+        default="timers",
+    )
+    worker_url: str = _setting(
+        "TIMERS_WORKER_URL",
+        variables.url,
+        "The worker that `timers get` and `timers list` ask; any one of the app will do, it asks the others. Unset: "
+        "TIMERS_WEB_PORT of this machine.",
+        default="",
+        unit="URL",
+    )
     security_protocol: str = _setting(
         security.PROTOCOL,
         variables.one_of(*security.PROTOCOLS),
@@ -334,6 +358,16 @@ class Settings:
     )
 
     @property
+    def canonical_url(self) -> str:
+        """Where the other workers reach this one."""
+        return self.advertised_url or f"http://{_host(self.web_bind, socket.gethostname())}:{self.web_port}"
+
+    @property
+    def asked_url(self) -> str:
+        """The worker that commands ask."""
+        return self.worker_url or f"http://{_host(self.web_bind, '127.0.0.1')}:{self.web_port}"
+
+    @property
     def progress_topic(self) -> str:
         """Compacted topic of this app's progress."""
         return topics.progress(self.app_id)
@@ -421,6 +455,13 @@ class Settings:
                     f"TIMERS_CALLBACK_ALLOW={self.callback_allow!r} names {topic!r}, which is the engine's own: of its "
                     f"topics only {self.request_topic!r} may be a target"
                 )
+
+
+def _host(bind: str, if_any: str) -> str:
+    """The host of a URL by which an address that is bound to is reached."""
+    if bind in ("0.0.0.0", "::"):
+        return if_any
+    return f"[{bind}]" if ":" in bind else bind
 
 
 def _names(cls: type[Settings]) -> list[str]:

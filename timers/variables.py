@@ -133,6 +133,13 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
     return parse
 
 
+def url(env: str, value: str) -> str:
+    """Where a web server answers."""
+    if not re.fullmatch(r"https?://([^\s/?#@:\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?", value):
+        raise wrong(env, value, "http://host:port (try http://127.0.0.1:6066)")
+    return value.rstrip("/")
+
+
 def bind(env: str, value: str) -> str:
     """Where to listen."""
     if not value or re.search(r"[\s/]", value):

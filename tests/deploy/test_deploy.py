@@ -110,7 +110,13 @@ def worker_environments() -> Iterator[tuple[str, dict[str, str]]]:
     for name, service in COMPOSE["services"].items():
         if name.startswith("worker"):
             yield name, {**image, **service["environment"]}
-    fixed = {each["name"]: "timers-0" for each in CONTAINER["env"]}
+    pod = {"metadata.name": "timers-0", "status.podIP": "10.1.2.3"}
+    fixed: dict[str, str] = {}
+    for each in CONTAINER["env"]:
+        said = each["value"] if "value" in each else pod[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        # As the kubelet does: by what stands before it in the list.
+        fixed[each["name"]] = re.sub(r"\$\((\w+)\)", lambda name: fixed[name[1]], said)
+    assert fixed.pop("POD_IP")
     yield "kubernetes", {**image, **MANIFESTS["configmap"]["data"], **fixed}
 
 
@@ -124,6 +130,22 @@ def test_the_worker_takes_these_settings(name: str, environment: dict[str, str],
     assert settings.web_bind == "0.0.0.0", "probes and scrapes come from outside the container"
     assert all(isinstance(value, str) for value in environment.values()), "YAML would make a number of it"
     assert settings.worker_id != "" and "TIMERS_WORKER_ID" in environment, "a container's host name may change"
+
+
+def test_each_worker_tells_the_others_an_address_of_its_own() -> None:
+    """All bind to every address, which is none to call."""
+    told = {
+        name: Settings.load(
+            {key: value for key, value in given.items() if not re.search("SASL|SECURITY", key)}
+        ).canonical_url
+        for name, given in worker_environments()
+    }
+    assert told == {
+        "worker-1": f"http://worker-1:{PORT}",
+        "worker-2": f"http://worker-2:{PORT}",
+        "kubernetes": f"http://10.1.2.3:{PORT}",
+    }
+    assert told.keys() - {"kubernetes"} <= COMPOSE["services"].keys(), "the name that others know it by"
 
 
 def test_workers_of_the_compose_file_differ_in_name_and_disk() -> None:

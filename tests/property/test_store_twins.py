@@ -131,6 +131,10 @@ class Twins:
         second = self.now_s + ahead_s
         assert rows_of(self.rocks) == rows_of(self.memory)
         assert rows_of(self.rocks, self.fired_through, second) == rows_of(self.memory, self.fired_through, second)
+        everything = rows_of(self.memory)
+        for after in (NEVER, self.fired_through, (second, MAX_OFFSET), *((due_s, row[0]) for due_s, row in everything)):
+            seen = [(due_s, _plain(row)) for due_s, rows in self.rocks.waiting(after) for row in rows]
+            assert seen == [(due_s, row) for due_s, row in everything if (due_s, row[0]) > after]
         assert self.rocks.pending == self.memory.pending == len(rows_of(self.memory))
         assert self.rocks.applied == self.memory.applied
         assert self.rocks.oldest_due_s() == self.memory.oldest_due_s()

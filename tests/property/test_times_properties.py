@@ -7,8 +7,9 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timers.cli.times import format_due, parse_due, parse_duration
+from timers.cli.times import parse_due, parse_duration
 from timers.errors import InvalidTimerError
+from timers.wire.query import format_due
 
 UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from dataclasses import fields
 from pathlib import Path
 
@@ -31,6 +32,12 @@ WRONG = [
     ("TIMERS_WEB_PORT", "http", "try 6066"),
     ("TIMERS_WEB_BIND", "a b", "host name or address"),
     ("TIMERS_WEB_BIND", "http://x", "host name or address"),
+    ("TIMERS_ADVERTISED_URL", "worker-1:6066", "try http://127.0.0.1:6066"),
+    ("TIMERS_ADVERTISED_URL", "http://worker-1:6066/timers", "http://host:port"),
+    ("TIMERS_ADVERTISED_URL", "http://me:secret@worker-1", "http://host:port"),
+    ("TIMERS_WORKER_URL", "ftp://worker-1", "http://host:port"),
+    ("TIMERS_WORKER_URL", "http://", "http://host:port"),
+    ("TIMERS_QUERIES", "on", "one of off, timers, values"),
     ("TIMERS_SECURITY_PROTOCOL", "sasl_ssl", "one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
     ("TIMERS_SASL_MECHANISM", "GSSAPI", "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
     ("TIMERS_SASL_USERNAME", "a\nb", "text in one line"),
@@ -176,3 +183,23 @@ def test_describe_says_where_each_value_comes_from() -> None:
     assert shown["TIMERS_REPLICATION"] == ("0", False)
     assert shown["TIMERS_CREATE_TARGET_TOPICS"] == ("0", False)
     assert len(shown) == len(ALL)
+
+
+@pytest.mark.parametrize(
+    ("given", "told", "asked"),
+    [
+        ({}, "http://127.0.0.1:6066", "http://127.0.0.1:6066"),
+        ({"TIMERS_WEB_BIND": "::1", "TIMERS_WEB_PORT": "7"}, "http://[::1]:7", "http://[::1]:7"),
+        ({"TIMERS_WEB_BIND": "0.0.0.0"}, f"http://{socket.gethostname()}:6066", "http://127.0.0.1:6066"),
+        ({"TIMERS_WEB_BIND": "::"}, f"http://{socket.gethostname()}:6066", "http://127.0.0.1:6066"),
+        ({"TIMERS_ADVERTISED_URL": "http://[fd00::1]:8/"}, "http://[fd00::1]:8", "http://127.0.0.1:6066"),
+        ({"TIMERS_WORKER_URL": "https://timers.example"}, "http://127.0.0.1:6066", "https://timers.example"),
+    ],
+)
+def test_where_a_worker_answers(given: dict[str, str], told: str, asked: str) -> None:
+    settings = Settings.load({**BROKERS, **given})
+    assert (settings.canonical_url, settings.asked_url) == (told, asked)
+
+
+def test_a_worker_that_is_told_another_port_answers_there() -> None:
+    assert Settings.load(BROKERS).on_port(7007).canonical_url == "http://127.0.0.1:7007"

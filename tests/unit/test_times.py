@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from timers.cli.times import format_due, parse_due, parse_duration, parse_moment
+from timers.cli.times import parse_ahead, parse_due, parse_duration, parse_moment
 from timers.errors import InvalidTimerError
+from timers.wire.query import format_due
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,15 @@ def test_a_moment_is_so_long_ago_or_a_time() -> None:
     for text in ("", "2x", "h2", "2 h"):
         with pytest.raises(InvalidTimerError):
             parse_moment(text, 0.0)
+
+
+def test_a_moment_to_come_is_so_far_away_or_a_time() -> None:
+    assert parse_ahead("2h", 1_800_000_000.1) == 1_800_000_001 + 7200
+    assert parse_ahead("0s", 1_800_000_000.0) == 1_800_000_000
+    assert parse_ahead("2027-01-15T08:00:00Z", 0.0) == 1_800_000_000
+    for text in ("", "2x", "h2", "-2h"):
+        with pytest.raises(InvalidTimerError):
+            parse_ahead(text, 0.0)
 
 
 @pytest.mark.parametrize(("due_s", "text"), [(0, "1970-01-01T00:00:00Z"), (99_999_999_999, "5138-11-16T09:46:39Z")])

@@ -1,8 +1,10 @@
-"""What a runner says of its waiting fetches, when two threads say it at the same moment."""
+"""What a runner says of its waiting fetches when two threads say it at the same moment, and to whoever asks."""
 
 from __future__ import annotations
 
 import threading
+
+import pytest
 
 from timers.core.machine import Limits, Machine
 from timers.core.progress import Progress
@@ -11,7 +13,7 @@ from timers.store.memory import MemoryStore
 from timers.testing import SimLedger
 from timers.wire import future
 from timers.worker.meter import Meter
-from timers.worker.runner import MAX_WAITING, Runner
+from timers.worker.runner import MAX_WAITING, Ended, Runner
 
 PATIENCE_S = 30
 
@@ -43,16 +45,50 @@ class SlowToSpeak:
         self.failure = error
 
 
-def test_relief_that_overtakes_pressure_leaves_no_partition_paused() -> None:
-    listener = SlowToSpeak()
+def started(listener: SlowToSpeak) -> Runner:
     limits = Limits(chunk_timers=10, chunk_bytes=1000, max_request_bytes=100)
     machine = Machine(Progress(), future.decode, MemoryStore(), SimLedger(), limits)
     runner = Runner("timer-request/0", machine, lambda: None, threading.Event(), listener, Meter())
     runner.start()
+    return runner
+
+
+def test_relief_that_overtakes_pressure_leaves_no_partition_paused() -> None:
+    listener = SlowToSpeak()
+    runner = started(listener)
     for offset in range(MAX_WAITING):
         runner.deliver(Fetched(offset, offset + 1, ()))
     assert listener.heard == ["runner", "deliverer"]
     assert not runner.pressed, "whoever heard the last word would pause the partition for ever"
     runner.stop()
     assert runner.join(PATIENCE_S)
+    assert listener.failure is None
+
+
+def test_a_question_is_answered_on_the_machines_thread_and_its_failure_is_the_askers() -> None:
+    listener = SlowToSpeak()
+    runner = started(listener)
+    assert runner.ask(lambda machine: (machine is runner.machine, threading.current_thread().name)).result(
+        PATIENCE_S
+    ) == (True, "timers-timer-request/0")
+    with pytest.raises(ZeroDivisionError):
+        runner.ask(lambda machine: machine.pending // 0).result(PATIENCE_S)
+    assert runner.ask(lambda machine: machine.pending).result(PATIENCE_S) == 0, "it goes on"
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(machine: Machine) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+
+    held = runner.ask(hold)
+    assert begun.wait(PATIENCE_S)
+    too_late = [runner.ask(lambda machine: machine.pending) for _ in range(3)]
+    too_late[0].cancel()
+    runner.stop()
+    go_on.set()
+    assert runner.join(PATIENCE_S)
+    assert held.result(PATIENCE_S) is None
+    for question in too_late[1:]:
+        with pytest.raises(Ended):
+            question.result(PATIENCE_S)
     assert listener.failure is None

@@ -6,11 +6,11 @@ import time
 
 import click
 
-from timers.cli.times import format_due
 from timers.errors import TimersError
 from timers.settings import Settings
 from timers.wire import headers as h
 from timers.wire import verdict
+from timers.wire.query import format_due
 from timers.wire.verdict import Told
 
 _PUBLISH_TIMEOUT_S = 10.0

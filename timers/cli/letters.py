@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from timers.cli.fired import json_value, one_line
-from timers.cli.times import format_due
 from timers.wire import dead_letter, future, topics
 from timers.wire.dead_letter import Mark, Opened
 from timers.wire.headers import Header
+from timers.wire.query import format_due
 
 HEX_WIDTH = 16
 

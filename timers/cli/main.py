@@ -1,7 +1,7 @@
 """``timers``: the group that holds every command, and what they have in common.
 
-Exit codes of all commands: 0 done, 1 failed, 2 usage or settings, 130 Ctrl-C; ``cancel`` has two more. A failure is one
-sentence on stderr; to see the traceback of one that is no :class:`TimersError`, run
+Exit codes of all commands: 0 done, 1 failed, 2 usage or settings, 130 Ctrl-C; ``cancel`` and ``get`` have more. A
+failure is one sentence on stderr; to see the traceback of one that is no :class:`TimersError`, run
 ``python -X dev -m timers.cli.main ...``.
 """
 
@@ -23,6 +23,8 @@ INTERRUPTED = 130
 _COMMANDS = {
     "schedule": "Schedule one timer and print its id.",
     "cancel": "Cancel a timer that has an id, and say what came of it.",
+    "get": "Show one timer: whether it waits or has fired.",
+    "list": "List the timers that wait.",
     "watch": "Print the callbacks that arrive on a topic.",
     "dead-letters": "List, show and retry requests that could not be read or sent.",
     "demo": "Schedule timers and show each one fire.",

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from timers.cli.times import format_due, parse_due, parse_duration
+from timers.cli.times import parse_due, parse_duration
 from timers.settings import Settings
+from timers.wire.query import format_due
 
 _TIMEOUT_S = 10.0
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 
 from timers.client.request import MAX_DUE_S, due_second
 from timers.errors import InvalidTimerError
@@ -61,6 +62,17 @@ def parse_due(text: str) -> int:
     return due_s + 1 if begun else due_s
 
 
+def parse_ahead(text: str, now_s: float) -> int:
+    """Epoch second of a moment to come: a duration after ``now_s``, rounded up, or an absolute time.
+
+    Raises:
+        InvalidTimerError: it is written otherwise.
+    """
+    if re.fullmatch(r"([0-9]+[wdhms])+", text):
+        return math.ceil(now_s) + parse_duration(text)
+    return parse_due(text)
+
+
 def parse_moment(text: str, now_s: float) -> int:
     """Epoch second of a moment in the past: a duration before ``now_s``, or an absolute time.
 
@@ -70,8 +82,3 @@ def parse_moment(text: str, now_s: float) -> int:
     if re.fullmatch(r"([0-9]+[wdhms])+", text):
         return max(0, int(now_s) - parse_duration(text))
     return parse_due(text)
-
-
-def format_due(due_s: int) -> str:
-    """RFC 3339 in UTC, as far as Python's calendar goes (the year 9999; due seconds end in 5138)."""
-    return datetime.fromtimestamp(due_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -88,6 +88,11 @@ class Index:
         self._written += len(operations)
         return entries, verdicts
 
+    def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
+        """The latest version of an id: waiting, cold, or remembered."""
+        entry = self._store.entries([id]).get(id)
+        return None if entry is None or self._is_over(entry, fired_through) else entry
+
     def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
         """Those of one due second that are still the latest of their id."""
         ids = [row[5][0].encode() for row in rows if row[5] is not None]

@@ -12,7 +12,7 @@ A machine is not thread-safe: one thread owns it. So nothing is accepted between
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from timers.core.gate import Gate
 from timers.core.horizon import Horizon
 from timers.core.index import Index, latest
 from timers.core.keys import MAX_OFFSET, OrderKey
-from timers.core.operation import Entries, Operation, Verdict
+from timers.core.operation import Entries, Entry, Operation, Verdict
 from timers.core.pace import OVERDUE_S, Pace
 from timers.core.ports import Decoder, Outbox, Store
 from timers.core.progress import Progress
@@ -168,6 +168,27 @@ class Machine:
     def oldest_due_s(self) -> int | None:
         """Due second of the next timer to fire."""
         return self._store.oldest_due_s()
+
+    # ---- questions ----------------------------------------------------------------------------------------------
+
+    def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
+        """Timers above ``after`` that will fire as things stand, in the order in which they will: (due second, rows).
+
+        A group may be empty. To be read between two steps of the machine, not beyond.
+        """
+        for due_s, rows in self._store.waiting(max(after, self.progress.fired_through)):
+            yield due_s, rows if self._index is None else self._index.alive(due_s, rows)
+
+    def find(self, id: bytes) -> Entry | None:
+        """The latest version of an id: waiting, cold, or fired and remembered. Where timers have no ids: the copy of a
+        cold request that came back, by the request's offset in 8 bytes."""
+        if self._index is not None:
+            return self._index.find(id, self.progress.fired_through)
+        return None if self._horizon is None else self._store.entries([id]).get(id)
+
+    def is_cold(self, entry: Entry) -> bool:
+        """Whether a version went cold when it was accepted."""
+        return self._horizon is not None and self._horizon.is_cold(entry)
 
     # ---- requests -----------------------------------------------------------------------------------------------
 

@@ -56,6 +56,10 @@ class Store(Protocol):
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
         """Groups of rows above ``after`` and due at or before ``until_s``, in key order: (due second, rows)."""
 
+    def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
+        """As :meth:`scan` without an end, for somebody who only looks: it may begin inside a group, and :meth:`delete`
+        knows nothing of it."""
+
     def delete(self, through: OrderKey, count: int) -> None:
         """Forget every row at or below ``through``; ``count`` says how many these are."""
 

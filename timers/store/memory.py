@@ -60,6 +60,10 @@ class MemoryStore:
             entries = entries[len(group) :]
             yield due_s, group
 
+    def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
+        """Groups of rows above ``after``."""
+        return self.scan(after, MAX_OFFSET)
+
     def delete(self, through: OrderKey, count: int) -> None:
         """Forget every row at or below ``through``."""
         end = bisect_right(self._rows, through, key=lambda entry: entry[0])

@@ -313,6 +313,21 @@ class RocksStore:
             scanned.append(key)
             yield _U64.unpack_from(key)[0], unpack(value, use_list=False)
 
+    def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
+        """Groups of rows above ``after``, for somebody who only looks: (due second, rows)."""
+        first = _next_key(after)
+        for key in self._db.keys(from_key=first, backwards=True, read_opt=self._once):
+            if key[:8] == first[:8]:  # an entry that begins before and may end after
+                first = key
+            break
+        for key, value in self._db.items(from_key=first, read_opt=self._once):
+            if key >= _ROWS_END:
+                return
+            due_s = _U64.unpack_from(key)[0]
+            rows = [row for row in msgpack.unpackb(value, use_list=False) if (due_s, row[0]) > after]
+            if rows:
+                yield due_s, rows
+
     def delete(self, through: OrderKey, count: int) -> None:
         """Forget every row at or below ``through``; ``count`` says how many these are."""
         batch = WriteBatch(raw_mode=True)

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,7 +24,7 @@ from timers import __version__
 from timers.core.operation import CANCELLED, VERDICTS
 from timers.core.tally import Histogram, Tally
 from timers.wire.dead_letter import CODES
-from timers.worker import health
+from timers.worker import health, query_pages
 from timers.worker.opening import store_path
 
 if TYPE_CHECKING:
@@ -194,6 +194,10 @@ def _skew(app: TimersApp) -> Samples:
 
 def _tick_age(app: TimersApp) -> Samples:
     return [] if app.tick_reader is None else [((), app.tick_reader.age_s)]
+
+
+def _queries(app: TimersApp) -> Samples:
+    return [(labels, app.query_pages.counts[labels]) for labels in product(query_pages.KINDS, query_pages.OUTCOMES)]
 
 
 METRICS = (
@@ -459,6 +463,21 @@ METRICS = (
         (),
         "TIMERS_CANARY_INTERVAL_S, where it is on.",
         lambda app: [] if app.canary is None else [((), app.canary.interval_s)],
+    ),
+    Entry(
+        "timers_queries_total",
+        COUNTER,
+        ("query", "outcome"),
+        "Questions about timers that the web port answered. query: list, find, forwarded (by another worker); outcome: "
+        "complete, partial (a partition did not answer), refused.",
+        _queries,
+    ),
+    Entry(
+        "timers_query_seconds",
+        HISTOGRAM,
+        ("query",),
+        "How long those answers took.",
+        lambda app: [((kind,), seconds) for kind, seconds in app.query_pages.seconds.items()],
     ),
     Entry("timers_build_info", GAUGE, ("version",), "Always 1.", lambda app: [((__version__,), 1)]),
 )

@@ -46,6 +46,7 @@ class Original(NamedTuple):
     value: bytes | None
     headers: list[Header]
     """Empty also if librdkafka cannot read them: a name is not UTF-8, or there are more than 100,000."""
+    timestamp_ms: int = 0
 
 
 class Originals:
@@ -54,11 +55,14 @@ class Originals:
     Args:
         settings: of the worker.
         doors: request topics; nothing else is ever read, whatever a source says.
+        isolation: by default any record that is asked for is read, which is right where only offsets are asked for that
+            were read as committed before.
     """
 
-    def __init__(self, settings: Settings, doors: Mapping[str, Door]) -> None:
+    def __init__(self, settings: Settings, doors: Mapping[str, Door], isolation: str = "read_uncommitted") -> None:
         self._settings = settings
         self._doors = doors
+        self._isolation = isolation
         self._lock = threading.Lock()
         self._consumer: Consumer | None = None
         self._closed = False
@@ -155,7 +159,9 @@ class Originals:
                 while index < len(offsets) and offsets[index] < offset:
                     index += 1
                 if index < len(offsets) and offsets[index] == offset:
-                    found[f"{topic}/{partition}/{offset}"] = Original(message.key(), message.value(), _headers(message))
+                    found[f"{topic}/{partition}/{offset}"] = Original(
+                        message.key(), message.value(), _headers(message), message.timestamp()[1]
+                    )
                     index += 1
                 if index < len(offsets) and offsets[index] > offset + READ_THROUGH:
                     consumer.seek(TopicPartition(topic, partition, offsets[index]))
@@ -171,8 +177,7 @@ class Originals:
                     **librdkafka(self._settings),
                     "group.id": self._settings.app_id,  # nothing is committed under it
                     "enable.auto.commit": False,
-                    # Only offsets that were read as committed before are asked for.
-                    "isolation.level": "read_uncommitted",
+                    "isolation.level": self._isolation,
                     "auto.offset.reset": "error",
                     "enable.partition.eof": True,
                     "fetch.wait.max.ms": 20,

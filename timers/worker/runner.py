@@ -10,9 +10,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from timers.core.machine import Machine, OutOfPlace
 from timers.core.timer import Fetched, Tick
@@ -56,8 +57,20 @@ class Time(NamedTuple):
     """Where the log ended for committed readers once the tick was there; None if nobody asked."""
 
 
+class Question(NamedTuple):
+    """What somebody wants to know of a machine."""
+
+    ask: Callable[[Machine], Any]
+    answer: Future[Any]
+
+
+class Ended(Exception):
+    """The machine has ended; somebody else may know."""
+
+
 _Stop = None
-_Item: TypeAlias = Fetched | Time | None
+_Item: TypeAlias = Fetched | Time | Question | None
+_T = TypeVar("_T")
 
 
 class Runner:
@@ -89,6 +102,7 @@ class Runner:
         self._meter = meter
         self._inbox: SimpleQueue[_Item] = SimpleQueue()
         self._waiting: deque[Fetched] = deque()
+        self._questions: deque[Question] = deque()
         self._delivered = 0  # counted by the event loop's thread alone
         self._done = 0  # counted by this runner's alone
         self._pressed = False
@@ -120,6 +134,15 @@ class Runner:
         """Hand over the time, and where the log ended then. Any thread."""
         self._inbox.put(Time(tick, end))
 
+    def ask(self, question: Callable[[Machine], _T]) -> Future[_T]:
+        """Have something read on the machine's thread, between two of its steps: its time is the timers'. Any thread.
+
+        The answer may be :class:`Ended`; and it never comes if the thread ended just now.
+        """
+        answer: Future[_T] = Future()
+        self._inbox.put(Question(question, answer))
+        return answer
+
     def stop(self) -> None:
         """Ask the thread to end after its present step; :meth:`join` waits for that. Any thread."""
         self._stop.set()
@@ -141,11 +164,14 @@ class Runner:
             self._listener.on_failed(self, error)
         finally:
             self._close()
+            for question in self._questions:
+                if question.answer.set_running_or_notify_cancel():
+                    question.answer.set_exception(Ended())
             self._meter.pulse.rest()
 
     def _take(self) -> bool:
         """Empty the inbox; wait for something if there is nothing else to do. False: the end."""
-        idle = not self._firing and not self._commit_due and not self._can_accept()
+        idle = not self._firing and not self._commit_due and not self._questions and not self._can_accept()
         if idle:
             self._meter.pulse.rest()
         while True:
@@ -158,6 +184,8 @@ class Runner:
                 self._observe(*item)
                 self._firing = self._commit_due = True
                 self._meter.oldest_due_s = self.machine.oldest_due_s
+            elif isinstance(item, Question):
+                self._questions.append(item)
             elif item is not None:
                 self._waiting.append(item)
         self._meter.pulse.beat()
@@ -175,7 +203,7 @@ class Runner:
         return bool(self._waiting) and self.machine.may_accept
 
     def _step(self) -> None:
-        """At most one chunk and one fetch, so that neither waits for the end of the other."""
+        """At most one chunk, one fetch and one question, so that none waits for the end of the others."""
         if self._firing:
             self._firing = self.machine.fire_chunk()
         if self._can_accept():
@@ -191,6 +219,15 @@ class Runner:
             self._commit_due = False
             self._meter.oldest_due_s = self.machine.oldest_due_s
         self._tell_relief()
+        if self._questions:
+            self._answer(self._questions.popleft())
+
+    def _answer(self, question: Question) -> None:
+        if question.answer.set_running_or_notify_cancel():
+            try:
+                question.answer.set_result(question.ask(self.machine))
+            except Exception as error:  # whoever asked may deal with it: the machine is none the worse
+                question.answer.set_exception(error)
 
     def _accept(self, fetched: Fetched) -> None:
         try:

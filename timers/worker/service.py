@@ -25,12 +25,15 @@ from timers.store.rocks import RocksMemory
 from timers.worker import agents, logs, topics, web
 from timers.worker.canary import Canary
 from timers.worker.clock import Clock
+from timers.worker.group import Member, Unsettled
 from timers.worker.kafka import faust_credentials, hide_logins
 from timers.worker.log_watch import LogWatch
 from timers.worker.meter import Pulse
 from timers.worker.pool import Events, Pool
 from timers.worker.port import check_port
 from timers.worker.progress_log import Machine
+from timers.worker.queries import Queries
+from timers.worker.query_pages import QueryPages
 from timers.worker.ticks import TickReader
 from timers.worker.topics import Cluster
 from timers.worker.transport import BatchConsumer, BatchTransport
@@ -94,6 +97,7 @@ class TimersApp(faust.App):
 
     pool: Pool
     metronome: agents.Metronome
+    query_pages: QueryPages
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -113,6 +117,7 @@ class TimersApp(faust.App):
             store="memory://",
             web_port=settings.web_port,
             web_bind=settings.web_bind,
+            canonical_url=settings.canonical_url,
             web_router_enabled=False,
             web_tables_enabled=False,
             broker_client_id=settings.worker_id,
@@ -131,6 +136,8 @@ class TimersApp(faust.App):
             Worker=TimersWorker,
         )
         self.clock = Clock(settings.clock_offset_s)
+        self.queries: Queries | None = None
+        self.query_pages = QueryPages(self)
         self.metronome = agents.register(self, settings, self.pool, self.clock, doors)
         web.register(self)
         self.on_partitions_revoked.connect(self._close_machines)
@@ -141,6 +148,7 @@ class TimersApp(faust.App):
     def adopt_port(self) -> None:
         """The command line may have chosen another port, and with it another worker: before anybody looks."""
         self.settings = self.settings.on_port(self.conf.web_port)
+        self.conf.canonical_url = URL(self.settings.canonical_url)
         self.conf.consumer_group_instance_id = self.conf.broker_client_id = self.settings.worker_id
         self.conf.datadir = self.settings.data_dir / f"worker-{self.settings.worker_id}" / "faust"
 
@@ -165,6 +173,7 @@ class TimersApp(faust.App):
         self.pool.bind(
             self.settings, cluster, Events(self._press, self._rewind, self._owns, self.end), self.broker_now_s
         )
+        self.queries = Queries(self.settings, self.pool, self._members, lambda: self.http_client)
         self.log_watch = LogWatch(self.settings, cluster, self._renew, loop=self.loop, beacon=self.beacon)
         self.tick_reader = TickReader(
             self.settings,
@@ -198,6 +207,8 @@ class TimersApp(faust.App):
     async def on_stop(self) -> None:
         """Faust sends no revoked signal when it stops."""
         await self.pool.close()
+        if self.queries is not None:
+            await self.queries.close()
         self._stop_even_without_brokers()
         await super().on_stop()
 
@@ -249,6 +260,11 @@ class TimersApp(faust.App):
         consumer = self.consumer
         assert isinstance(consumer, BatchConsumer)
         return consumer
+
+    async def _members(self) -> dict[Machine, Member]:
+        if self._consumer is None:
+            raise Unsettled("this worker has not joined its group yet")
+        return await self._batch_consumer.members()
 
     async def _publish(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
         await self.producer.send_and_wait(topic, key, value, partition, None, None)

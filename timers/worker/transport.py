@@ -35,7 +35,7 @@ from mode import Service
 
 from timers.core.timer import Fetched
 from timers.errors import TimersError
-from timers.worker import records
+from timers.worker import group, records
 from timers.worker.meter import Pulse, keep_beating
 from timers.worker.pool import Pool
 from timers.worker.progress_log import Machine
@@ -105,7 +105,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             group_id=conf.id,
             group_instance_id=conf.consumer_group_instance_id,
             bootstrap_servers=driver.server_list(transport.url, transport.default_port),
-            partition_assignment_strategy=[driver.RoundRobinPartitionAssignor],
+            partition_assignment_strategy=[group.assignor(str(conf.canonical_url))],
             enable_auto_commit=False,
             # A position out of range means that timers are gone: to be said, not skipped.
             auto_offset_reset="none",
@@ -227,6 +227,10 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             return False  # the group forgot us, or is about to deal anew
         return tp in consumer.assignment() if alive else None
 
+    async def members(self) -> dict[Machine, group.Member]:
+        """Who has which partition, as the coordinator says it now; see :func:`timers.worker.group.members`."""
+        return await group.members(self._ensure_consumer())
+
     def _stopped_set(self) -> None:
         """Mode's own; but in a crash the thread may have ended first, and there is no loop left to tell."""
         with contextlib.suppress(RuntimeError):
@@ -329,6 +333,11 @@ class BatchConsumer(driver.Consumer):
         """Whether the group says, asked now, that a partition is ours; None if nobody answers."""
         owned: bool | None = await self._thread.call_thread(self._thread.owns, TP(*machine))
         return owned
+
+    async def members(self) -> dict[Machine, group.Member]:
+        """Who has which partition, as the group's coordinator says it now."""
+        found: dict[Machine, group.Member] = await self._thread.call_thread(self._thread.members)
+        return found
 
     def press(self, machine: Machine, high: bool) -> None:
         """Pause a partition whose machine has enough to do, or go on."""

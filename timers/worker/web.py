@@ -16,8 +16,10 @@ UNAVAILABLE = 503
 
 
 def register(app: TimersApp) -> None:
-    """Add the pages: ``/health/live`` and ``/health/ready`` (200, or 503 with reasons), and ``/metrics``."""
+    """Add the pages: ``/health/live`` and ``/health/ready`` (200, or 503 with reasons), ``/metrics``, and
+    those of :mod:`timers.worker.query_pages`."""
     registry = metrics.registry(app)
+    app.query_pages.register()
 
     @app.page("/health/live")
     async def live(web: Any, request: Any) -> Any:

@@ -1,0 +1,111 @@
+"""Pages of many sources are one list: whatever their sizes, nothing is left out, listed twice or out of order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timers.core.keys import NEVER
+from timers.core.listing import START, Listed, Page, Position, Silent, key_after, merge
+from timers.wire import query as wire
+
+POSITIONS = st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.integers(0, 2), st.integers(0, 5))
+
+
+class Sim:
+    """A partition that is read ``step`` timers at a time, of which a filter may leave none; it may fall silent."""
+
+    def __init__(
+        self, positions: Sequence[Position], step: int, keep: Callable[[Position], bool], answers: int
+    ) -> None:
+        self._positions = positions
+        self._step = step
+        self._keep = keep
+        self._answers = answers
+        self.silent = False
+
+    async def read(self, after: Position, limit: int) -> Page:
+        self._answers -= 1
+        if self._answers < 0:
+            self.silent = True
+            raise Silent
+        rest = [each for each in self._positions if each > after]
+        part = rest[: min(self._step, limit)]
+        return Page(
+            [Listed(each, each) for each in part if self._keep(each)], part[-1] if len(part) < len(rest) else None
+        )
+
+
+def by_partition(positions: set[Position]) -> list[list[Position]]:
+    found: dict[tuple[str, int], list[Position]] = {}
+    for each in sorted(positions):
+        found.setdefault(each[1:3], []).append(each)
+    return list(found.values())
+
+
+@given(
+    st.sets(POSITIONS),
+    st.lists(st.integers(1, 4), min_size=6, max_size=6),
+    st.integers(1, 5),
+    st.sets(st.integers(0, 5)),
+    st.lists(st.booleans(), max_size=60),
+)
+def test_pages_put_together_are_the_list(
+    positions: set[Position], steps: list[int], limit: int, offsets: set[int], enough: list[bool]
+) -> None:
+    """Also where a page ends early because its time is up."""
+    keep = lambda position: position[3] in offsets  # noqa: E731
+    parts = by_partition(positions)
+    listed: list[Position] = []
+    after: Position | None = START
+    while after is not None:
+        sources = [Sim(part, step, keep, 10**6) for part, step in zip(parts, steps, strict=False)]
+        page = asyncio.run(merge(sources, after, limit, lambda: bool(enough) and enough.pop()))
+        assert len(page.listed) <= limit
+        assert page.through is None or page.through > after
+        listed += [each.timer for each in page.listed]
+        after = page.through
+    assert listed == sorted(filter(keep, positions))
+
+
+@given(st.sets(POSITIONS), st.lists(st.integers(0, 4), min_size=6, max_size=6))
+def test_a_source_that_falls_silent_takes_nothing_else_with_it(positions: set[Position], answers: list[int]) -> None:
+    parts = by_partition(positions)
+    sources = [Sim(part, 2, lambda _: True, count) for part, count in zip(parts, answers, strict=False)]
+    page = asyncio.run(merge(sources, START, 1000, lambda: False))
+    whole = [each for part, source in zip(parts, sources, strict=False) if not source.silent for each in part]
+    listed = [each.timer for each in page.listed]
+    assert page.through is None
+    assert set(whole) <= set(listed) <= positions
+    assert listed == sorted(set(listed))
+
+
+@given(POSITIONS | st.just(START), POSITIONS)
+def test_where_a_partition_goes_on_is_where_all_went_on(after: Position, timer: Position) -> None:
+    due_s, topic, partition, offset = timer
+    key = max(key_after(after, topic, partition), NEVER)
+    assert ((due_s, offset) > key) == (timer > after)
+
+
+@given(POSITIONS)
+def test_a_cursor_is_its_position(position: Position) -> None:
+    assert wire.parse_cursor(wire.cursor(position)) == position
+
+
+QUERIES = st.builds(
+    wire.Query,
+    st.none() | st.sampled_from(["orders", "a.b_c-D"]),
+    st.integers(0, 10**11 - 1),
+    st.none() | st.integers(0, 10**11 - 1),
+    st.integers(1, wire.MAX_LIMIT),
+    POSITIONS | st.just(START),
+    st.booleans(),
+)
+
+
+@given(QUERIES)
+def test_a_question_is_understood_as_it_was_meant(query: wire.Query) -> None:
+    assert wire.parse_query(wire.parameters_of(query)) == query

@@ -1,0 +1,68 @@
+"""What commands ask a worker, over its web port."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from timers.errors import QueryError
+from timers.settings import Settings
+
+TIMEOUT_S = 60.0
+"""A worker gives up on others before."""
+
+
+def ask(settings: Settings, path: str, parameters: Mapping[str, str]) -> dict[str, Any]:
+    """The answer of a page, which may be that there is nothing.
+
+    Raises:
+        QueryError: nobody answers, or not what was asked; the sentence says what to do.
+    """
+    url = f"{settings.asked_url}{path}?{urlencode(parameters, errors='surrogateescape')}"
+    # No proxy: a worker is near, and an environment's proxy is for what is not.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        try:
+            with opener.open(url, timeout=TIMEOUT_S) as response:
+                return _answer(settings, response.read())
+        except urllib.error.HTTPError as error:
+            answer = _answer(settings, error.read())
+            if error.code == 404 and "timers" in answer:
+                return answer
+            raise QueryError(f"the worker at {settings.asked_url} says: {_sentence(answer)}") from None
+    except (OSError, urllib.error.URLError) as error:
+        why = getattr(error, "reason", None) or error
+        raise QueryError(
+            f"no worker answers at {settings.asked_url} ({why}): start one there, or set TIMERS_WORKER_URL to where "
+            "one of this app does (its TIMERS_WEB_BIND and TIMERS_WEB_PORT)"
+        ) from None
+
+
+def _sentence(answer: dict[str, Any]) -> str:
+    if "error" in answer:
+        return str(answer["error"])
+    return f"nobody answers for {missing(answer)}"
+
+
+def missing(answer: Mapping[str, Any]) -> str:
+    """The partitions that an answer lacks, and why, in words."""
+    by_reason: dict[str, list[str]] = {}
+    for each in answer["missing"]:
+        by_reason.setdefault(each["reason"], []).append(each["partition"])
+    return "; ".join(f"{', '.join(names)} ({why})" for why, names in by_reason.items())
+
+
+def _answer(settings: Settings, body: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or not answer.keys() & {"error", "timers"}:
+        raise QueryError(
+            f"what answers at {settings.asked_url} is no worker of timers, or an older one: set TIMERS_WORKER_URL"
+        )
+    return answer

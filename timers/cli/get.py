@@ -1,0 +1,65 @@
+"""``timers get``: what became of one timer."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+from timers.cli.asking import ask
+from timers.cli.fired import one_line
+from timers.settings import Settings
+from timers.wire import query as wire
+from timers.wire.query import Timer
+
+UNKNOWN = 4
+"""Exit code, as of ``timers cancel``."""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("id")
+@click.option("--value", "with_value", is_flag=True, help="With -o json: also the callback's value, in base64.")
+@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
+def get(id: str, with_value: bool, output: str) -> int:
+    """Show the timer that has this ID: whether it waits or has fired, when it is due, and where it goes.
+
+    ID is one that its sender gave it (TIMERS_ID_TOPIC), or <topic>/<partition>/<offset> as `timers schedule` prints it.
+    Asks the worker at TIMERS_WORKER_URL, which asks the others.
+
+    Exit codes: 0 found, 4 there is no timer of this id, 1 nobody can say.
+
+    \b
+      timers get order-17
+      timers get timer-request/2/4711 -o json
+    """
+    if with_value and output != "json":
+        raise click.UsageError("--value goes with -o json")
+    if not id:
+        raise click.UsageError("ID is empty")
+    answer = ask(Settings.load(), wire.FIND_PATH, {"id": id, "value": str(int(with_value))})
+    for timer in answer["timers"]:
+        click.echo(json.dumps(timer) if output == "json" else _sentence(timer))
+    if not answer["timers"]:
+        shown = one_line(id.encode(errors="surrogateescape"))
+        click.echo(f"{shown}: there is no timer of this id (never set, cancelled, or fired long ago)", err=True)
+        return UNKNOWN
+    return 0
+
+
+def _sentence(timer: Timer) -> str:
+    parts = [timer["state"]]
+    if "due" in timer:
+        parts.append(f"due {timer['due_at']} ({timer['due']}, {_from_now(timer['due'] - time.time())})")
+    if "topic" in timer:
+        parts.append(f"topic {timer['topic']}")
+        parts.append(f"key {one_line(timer['key'].encode(errors='backslashreplace'))}")
+        parts.append(f"{timer['value_bytes']:,} bytes")
+    if "error" in timer:
+        parts.append(timer["error"])
+    parts.append(f"request {timer['source']}")
+    return f"{one_line(timer['id'].encode(errors='backslashreplace'))}: {', '.join(parts)}"
+
+
+def _from_now(seconds: float) -> str:
+    return f"in {seconds:,.0f} s" if seconds > 0 else f"{-seconds:,.0f} s ago"

@@ -1,0 +1,114 @@
+"""``timers list``: what waits, in the order in which it is due."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from timers.cli.asking import ask, missing
+from timers.cli.fired import one_line
+from timers.cli.times import parse_ahead
+from timers.errors import QueryError
+from timers.settings import Settings
+from timers.wire import query as wire
+from timers.wire.query import Query, Timer
+
+_COLUMNS = ("DUE", "TOPIC", "KEY", "ID", "BYTES")
+_WIDTHS = (20, 24, 24, 28, 0)
+
+
+@click.command("list", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--topic", "-t", metavar="TOPIC", help="Whose callbacks go to this topic.")
+@click.option("--from", "first", metavar="WHEN", help="Due then or later: 2h from now, or 2030-01-31T12:00:00Z.")
+@click.option("--to", "last", metavar="WHEN", help="Due before.")
+@click.option("--limit", "-n", type=click.IntRange(0), default=100, show_default=True, help="Only the first; 0: all.")
+@click.option("--values", "with_values", is_flag=True, help="With -o json: also the callbacks' values, in base64.")
+@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", help="json: one object a line.")
+def list(  # the command's name
+    topic: str | None, first: str | None, last: str | None, limit: int, with_values: bool, output: str
+) -> None:
+    """List the timers that wait, of all workers, the next to fire first.
+
+    Asks the worker at TIMERS_WORKER_URL, which asks the others. If one of them does not answer, the rest is listed, a
+    sentence says which partitions are missing, and the exit code is 1.
+
+    \b
+      timers list --topic order-timeouts --to 1h
+      timers list -n 0 -o json | jq -r .topic | sort | uniq -c
+    """
+    if with_values and output != "json":
+        raise click.UsageError("--values goes with -o json")
+    now_s = time.time()
+    query = Query(
+        topic=topic,
+        from_s=0 if first is None else parse_ahead(first, now_s),
+        to_s=None if last is None else parse_ahead(last, now_s),
+        with_values=with_values,
+    )
+    answers = _Answers(Settings.load(), query, limit)
+    begun = False
+    for timer in answers:
+        if output == "json":
+            click.echo(json.dumps(timer))
+            continue
+        if not begun:
+            click.echo(_row(_COLUMNS))
+            begun = True
+        click.echo(_row(_cells(timer)))
+    more = ", and there are more (--limit 0 lists all)" if answers.more else ""
+    click.echo(f"{answers.count:,} timers{more}", err=True)
+    if answers.missing:
+        raise QueryError(f"this is not all: nobody answers for {missing({'missing': answers.missing})}")
+
+
+class _Answers:
+    """Timers, page after page."""
+
+    def __init__(self, settings: Settings, query: Query, limit: int) -> None:
+        self._settings = settings
+        self._query = query
+        self._limit = limit
+        self.count = 0
+        self.more = False
+        self._missing: dict[str, str] = {}
+
+    @property
+    def missing(self) -> Any:
+        """What no page had, or not each."""
+        return [{"partition": name, "reason": why} for name, why in self._missing.items()]
+
+    def __iter__(self) -> Iterator[Timer]:
+        query = self._query
+        while True:
+            left = self._limit - self.count if self._limit else wire.MAX_LIMIT
+            query = query._replace(limit=min(left, wire.MAX_LIMIT))
+            answer = ask(self._settings, wire.LIST_PATH, wire.parameters_of(query))
+            self._missing.update({each["partition"]: each["reason"] for each in answer["missing"]})
+            for timer in answer["timers"]:
+                self.count += 1
+                yield timer
+            if answer["next"] is None:
+                return
+            if self.count == self._limit:
+                self.more = True
+                return
+            query = query._replace(after=wire.parse_cursor(answer["next"]))
+
+
+def _cells(timer: Timer) -> tuple[str, ...]:
+    again = f" (try {timer['retry']['attempt'] + 1})" if "retry" in timer else ""
+    return (
+        timer["due_at"],
+        timer["topic"],
+        one_line(timer["key"].encode(errors="backslashreplace")),
+        one_line(timer["id"].encode(errors="backslashreplace")) + again,
+        f"{timer['value_bytes']:,}",
+    )
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()

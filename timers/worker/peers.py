@@ -1,0 +1,88 @@
+"""Other workers, asked by HTTP for the partitions that they have."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from timers.core.listing import Listed, Page, Position, Silent
+from timers.wire import query as wire
+from timers.wire import topics
+from timers.wire.query import Query, Timer
+from timers.worker.group import Member
+from timers.worker.progress_log import Machine
+from timers.worker.shares import Sought
+
+ANSWER_S = 8.0
+"""Longer than a worker takes that has something to say; see :mod:`timers.worker.queries`."""
+
+
+class Peer:
+    """Another worker.
+
+    Args:
+        session: of this worker.
+        member: which it is.
+        partitions: that it should answer for; what it says of others is not wanted.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, member: Member, partitions: set[Machine]) -> None:
+        self._session = session
+        self._member = member
+        self.partitions = partitions
+        self.missing: dict[Machine, str] = {}
+
+    async def page(self, query: Query, after: Position, limit: int) -> Page:
+        """The next timers."""
+        asked = query._replace(limit=limit, after=after if after[1] else query.after)
+        answer = await self._get(wire.LIST_PATH, wire.parameters_of(asked))
+        try:
+            listed = [Listed(wire.position_of(timer), timer) for timer in answer["timers"]]
+            through = None if answer["next"] is None else wire.parse_cursor(answer["next"])
+        except (ValueError, KeyError, TypeError):
+            raise self._not_ours() from None
+        return Page([each for each in listed if each.position[1:3] in self.partitions], through)
+
+    async def find(self, sought: Sought) -> list[Timer]:
+        """The timer, if it is there."""
+        answer = await self._get(wire.FIND_PATH, {"id": sought.id, "value": str(int(sought.with_value))})
+        timers: list[Timer] = [timer for timer in answer["timers"] if _machine_of(timer) in self.partitions]
+        return timers
+
+    async def _get(self, path: str, parameters: Mapping[str, str]) -> Any:
+        url = URL(self._member.url).with_path(path).with_query(parameters)
+        try:
+            async with (
+                asyncio.timeout(ANSWER_S),
+                self._session.get(url, headers={wire.FORWARDED: "1"}, allow_redirects=False) as response,
+            ):
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
+            why = str(error) or f"nothing within {ANSWER_S:.0f} s"
+            raise Silent(f"worker {self._member.worker_id} does not answer at {self._member.url}: {why}") from None
+        try:
+            answer = json.loads(body)
+            if response.status not in (200, 404):
+                raise Silent(f"worker {self._member.worker_id} says: {answer['error']}")
+            answered = set(answer["partitions"])
+            said = {each["partition"]: each["reason"] for each in answer["missing"]}
+        except (ValueError, KeyError, TypeError):
+            raise self._not_ours() from None
+        for machine in self.partitions:
+            name = wire.partition_name(*machine)
+            if name not in answered:
+                self.missing[machine] = said.get(name, f"worker {self._member.worker_id} has it no longer")
+        return answer
+
+    def _not_ours(self) -> Silent:
+        return Silent(f"what answers at {self._member.url} is no worker of timers")
+
+
+def _machine_of(timer: Timer) -> Machine | None:
+    where = topics.parse_source(timer["source"])
+    return None if where is None else where[:2]

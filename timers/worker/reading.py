@@ -1,0 +1,143 @@
+"""What is read of one machine for a question. All of it runs on the machine's thread, a slice at a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.listing import Listed, Page, Position, key_after
+from timers.core.machine import Machine
+from timers.core.timer import Origin, Row
+from timers.wire import query as wire
+from timers.wire import topics
+from timers.wire.query import Timer
+
+SLICE_ROWS = 1024
+"""About so many rows are looked at in one go, which takes about a millisecond: a tick waits no longer for that."""
+
+SLICE_BYTES = 1024 * 1024
+"""Or rows of so many bytes."""
+
+
+class Recovering(Exception):
+    """The machine reads its log again: nobody knows yet what waits."""
+
+
+class Place(NamedTuple):
+    """Where a machine's timers stand."""
+
+    topic: str
+    partition: int
+    moved: bool
+    """It is the retry topic."""
+
+
+class Wanted(NamedTuple):
+    """Which timers."""
+
+    topic: str | None
+    """Callback topic; None: any but ``hidden``."""
+    hidden: str
+    """Callback topic that nobody means who does not name it."""
+    to_s: int | None
+    with_values: bool
+
+
+def page(machine: Machine, place: Place, wanted: Wanted, after: Position, limit: int) -> Page:
+    """The next timers of a machine: at most ``limit``, and no more than one slice's worth of looking.
+
+    Raises:
+        Recovering: ask later.
+    """
+    _check(machine)
+    listed: list[Listed] = []
+    seen = size = 0
+    for due_s, rows in machine.waiting(key_after(after, place.topic, place.partition)):
+        if wanted.to_s is not None and due_s >= wanted.to_s:
+            break
+        for row in rows:
+            position = (due_s, place.topic, place.partition, row[0])
+            if row[1] == wanted.topic or (wanted.topic is None and row[1] != wanted.hidden):
+                timer = wire.describe(
+                    row, due_s, place.topic, place.partition, moved=place.moved, with_value=wanted.with_values
+                )
+                listed.append(Listed(position, timer))
+                if len(listed) == limit:
+                    return Page(listed, position)
+            size += len(row[3])
+        seen += len(rows) or 1
+        if rows and (seen >= SLICE_ROWS or size >= SLICE_BYTES):
+            return Page(listed, position)
+    return Page(listed, None)
+
+
+def by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Timer | None:
+    """The latest version of a timer with an id, waiting or remembered.
+
+    Raises:
+        Recovering: ask later.
+    """
+    _check(machine)
+    entry = machine.find(id.encode())
+    if entry is None:
+        return None
+    due_s, offset, _ = entry
+    cold = machine.is_cold(entry)
+    if cold or (due_s, offset) <= machine.progress.fired_through:
+        state = wire.COLD if cold else wire.FIRED
+        source = topics.source(place.topic, place.partition, offset)
+        return {"id": id, "state": state, "due": due_s, "due_at": wire.format_due(due_s), "source": source}
+    row = _row(machine, (due_s, offset))
+    return None if row is None else _said(row, due_s, place, wire.PENDING, with_value)
+
+
+def by_record(machine: Machine, place: Place, row: Row, due_s: int, append_s: int, with_value: bool) -> Timer | None:
+    """What became of a record that was accepted, given the row that it was read as.
+
+    Raises:
+        Recovering: ask later.
+    """
+    _check(machine)
+    key = due_s, row[0]
+    id = None if row[5] is None else row[5].timer_id
+    latest = machine.find(row[0].to_bytes(8, "big") if id is None else id.encode())
+    # It stands where it stood, or where it came back to from the cold.
+    for each in (key,) if latest is None else (key, latest[:2]):
+        stored = _row(machine, each)
+        if stored is not None and (each == key or _source(stored) == topics.source(*place[:2], row[0])):
+            return _said(stored, due_s, place, wire.PENDING, with_value)
+    cold = machine.is_cold((*key, append_s))
+    past = key <= machine.progress.fired_through
+    state: str | None
+    if id is None:
+        state = wire.FIRED if past else wire.COLD if cold and latest is None else None
+    elif latest is None:
+        state = None if past else wire.REPLACED  # one that nobody remembers may have fired as well
+    elif latest[:2] == key:
+        state = wire.COLD if cold else wire.FIRED
+    else:
+        state = wire.REPLACED
+    return None if state is None else _said(row, due_s, place, state, with_value)
+
+
+def _source(row: Row) -> str | None:
+    return None if row[5] is None else Origin(*row[5]).source
+
+
+def _said(row: Row, due_s: int, place: Place, state: str, with_value: bool) -> Timer:
+    said = wire.describe(row, due_s, place.topic, place.partition, moved=place.moved, with_value=with_value)
+    return {**said, "state": state}
+
+
+def _row(machine: Machine, key: OrderKey) -> Row | None:
+    """The row of a key, if it waits."""
+    due_s, offset = key
+    before = (due_s, offset - 1) if offset else (due_s - 1, MAX_OFFSET)
+    for found_s, rows in machine.waiting(before):
+        return next((row for row in rows if (found_s, row[0]) == key), None)
+    return None
+
+
+def _check(machine: Machine) -> None:
+    if machine.recovering:
+        raise Recovering

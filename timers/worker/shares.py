@@ -1,0 +1,136 @@
+"""Who answers a question for which partitions: a machine of this worker for its own; another worker for its."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from time import monotonic
+from typing import NamedTuple, Protocol, TypeVar
+
+from timers.core import machine as core
+from timers.core.listing import Page, Position, Silent
+from timers.core.ports import Lost
+from timers.wire import query as wire
+from timers.wire import topics
+from timers.wire.doors import Door
+from timers.wire.query import Query, Timer
+from timers.worker import reading
+from timers.worker.originals import Originals
+from timers.worker.progress_log import Machine
+from timers.worker.reading import Place, Recovering, Wanted
+from timers.worker.runner import Ended, Runner
+
+_T = TypeVar("_T")
+
+ANSWER_S = 3.0
+"""A machine that does not get to a question within this is busy, and its partition missing in the answer."""
+
+PAUSE_SHARE = 1.0
+"""After each slice a listing rests for so many times its length: timers that are due need the interpreter too."""
+
+
+class Sought(NamedTuple):
+    """One timer."""
+
+    id: str
+    """As its sender gave it, or as a receiver got it."""
+    record: tuple[str, int, int] | None
+    """What the id names, if it is ``<topic>/<partition>/<offset>`` of a topic of ours."""
+    with_value: bool
+
+
+class Share(Protocol):
+    """Answers for some partitions; raises :class:`Silent`, with the reason, if for none of them."""
+
+    @property
+    def partitions(self) -> Collection[Machine]:
+        """Those that it should answer for."""
+
+    @property
+    def missing(self) -> dict[Machine, str]:
+        """Those of them that it did not answer for, and why."""
+
+    async def page(self, query: Query, after: Position, limit: int) -> Page:
+        """The next timers."""
+
+    async def find(self, sought: Sought) -> list[Timer]:
+        """The timer, if it is there."""
+
+
+class Here:
+    """A machine of this worker.
+
+    Args:
+        runner: its thread.
+        machine: which it is.
+        door: that its timers come in by.
+        moved: it is of the retry topic.
+        hidden: callback topic that nobody means who does not name it.
+        originals: reads records again, committed ones alone.
+    """
+
+    def __init__(
+        self, runner: Runner, machine: Machine, door: Door, *, moved: bool, hidden: str, originals: Originals
+    ) -> None:
+        self._runner = runner
+        self._place = Place(*machine, moved)
+        self._door = door
+        self._hidden = hidden
+        self._originals = originals
+        self.partitions = (machine,)
+        self.missing: dict[Machine, str] = {}
+
+    async def page(self, query: Query, after: Position, limit: int) -> Page:
+        """The next timers, as far as one slice's worth of looking goes."""
+        wanted = Wanted(query.topic, self._hidden, query.to_s, query.with_values)
+        begun = monotonic()
+        page = await self._ask(lambda machine: reading.page(machine, self._place, wanted, after, limit))
+        await asyncio.sleep((monotonic() - begun) * PAUSE_SHARE)
+        return page
+
+    async def find(self, sought: Sought) -> list[Timer]:
+        """By its id in the index, and by its record."""
+        found = []
+        if self._door.indexed:
+            found.append(
+                await self._ask(lambda machine: reading.by_id(machine, self._place, sought.id, sought.with_value))
+            )
+        if sought.record is not None and sought.record[:2] == self._place[:2]:
+            found.append(await self._find_record(sought, sought.record[2]))
+        return [timer for timer in found if timer is not None]
+
+    async def _find_record(self, sought: Sought, offset: int) -> Timer | None:
+        """Only the record says when its timer is due."""
+        if self._place.moved or offset >= await self._ask(lambda machine: machine.progress.next_offset):
+            return None
+        source = topics.source(self._place.topic, self._place.partition, offset)
+        give_up = monotonic() + ANSWER_S
+        try:
+            records = await asyncio.to_thread(self._originals.read, [source], lambda: monotonic() < give_up)
+        except Lost:
+            raise Silent("the brokers did not hand out its records in time") from None
+        if source not in records:
+            return None
+        sent = records[source]
+        decoded = self._door.read(offset, *sent)
+        if decoded.rejected:
+            (rejected,) = decoded.rejected
+            return {"id": source, "state": wire.REJECTED, "source": source, "error": rejected.message}
+        if not decoded.rows:  # a cancel
+            return None
+        ((due_s, (row,)),) = decoded.rows.items()
+        append_s = sent.timestamp_ms // 1000
+        return await self._ask(
+            lambda machine: reading.by_record(machine, self._place, row, due_s, append_s, sought.with_value)
+        )
+
+    async def _ask(self, question: Callable[[core.Machine], _T]) -> _T:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await asyncio.wrap_future(self._runner.ask(question))
+        except TimeoutError:
+            raise Silent(f"it has been busy for {ANSWER_S:.0f} s") from None
+        except Ended:
+            raise Silent("its worker has just let go of it") from None
+        except Recovering:
+            raise Silent("its log is being read again") from None

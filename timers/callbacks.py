@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 
-from timers.core.timer import Row
+from timers.core.timer import Row, key_bytes
 from timers.settings import Settings
 from timers.wire import headers as h
 from timers.wire.future import InvalidRequestError, decode_due, topic_asked_for
@@ -65,7 +65,7 @@ class CallbackRules:
         """
         _, _, key, value, headers, _ = row
         try:
-            next_s = decode_due(key.encode())
+            next_s = decode_due(key_bytes(key) or b"")
         except InvalidRequestError as error:
             raise _denied(f"the callback is itself a request, but its {error}") from None
         if next_s <= due_s:

@@ -1,18 +1,62 @@
-"""Which doors are open: the topics that timers come in by, and how each is read."""
+"""Which doors there are, and which of them are open: the topics that timers come in by, and how each is read."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 from timers.settings import Settings
 from timers.wire import future
-from timers.wire.doors import Door, future_by_id
+from timers.wire.doors import Door, countdown, future_by_id
+
+
+class Kind(NamedTuple):
+    """A kind of door."""
+
+    door: Door
+    env: str
+    """The setting that names its topics, and so opens it."""
+    topics: Callable[[Settings], Sequence[str]]
+    """Empty while it is closed."""
+    takes: str
+    """What its records are, for people."""
+    settings: Sequence[str] = ()
+    """Others that concern it alone."""
+
+
+def _one(topic: str) -> Sequence[str]:
+    return [topic] if topic else []
+
+
+NATIVE = Door("future", future.decode, future.anew, may_go_cold=True)
+
+KINDS = (
+    Kind(
+        NATIVE,
+        "TIMERS_REQUEST_TOPIC",
+        lambda settings: _one(settings.request_topic),
+        "key = due epoch second, value = Future",
+    ),
+    Kind(
+        Door("future-by-id", future_by_id.decode, future_by_id.anew, indexed=True, may_go_cold=True, repeats=False),
+        "TIMERS_ID_TOPIC",
+        lambda settings: _one(settings.id_topic),
+        "key = id, header timer-due = due epoch second, value = Future or null",
+        ("TIMERS_VERDICT_TOPIC", "TIMERS_VERDICT_RETENTION_S"),
+    ),
+    Kind(
+        Door("countdown", countdown.decode, countdown.anew, indexed=True, grows=True, repeats=False),
+        "TIMERS_COUNTDOWN_TOPIC",
+        lambda settings: _one(settings.countdown_topic),
+        "value = JSON with topic, message and countdown in seconds",
+        ("TIMERS_VERDICT_TOPIC", "TIMERS_VERDICT_RETENTION_S"),
+    ),
+)
+"""Every door that others may write to. The first one is always open."""
 
 
 def open_doors(settings: Settings) -> dict[str, Door]:
     """Topic -> its door. The retry topic is one too, though only this app's own transactions write there."""
-    doors = {
-        settings.request_topic: Door("future", future.decode, may_go_cold=True),
-        settings.retry_topic: Door("retry", future.decode_retry),
-    }
-    if settings.id_topic:
-        doors[settings.id_topic] = Door("future-by-id", future_by_id.decode, indexed=True, may_go_cold=True)
-    return doors
+    retry = Door("retry", future.decode_retry, future.anew)
+    others = {topic: kind.door for kind in KINDS for topic in kind.topics(settings)}
+    return {settings.request_topic: NATIVE, settings.retry_topic: retry, **others}

@@ -211,6 +211,13 @@ class Settings:
         "workers of an app must agree.",
         default="",
     )
+    countdown_topic: str = _setting(
+        "TIMERS_COUNTDOWN_TOPIC",
+        variables.topic,
+        "Where a delay service's messages are published: JSON with topic, message and countdown in seconds. A topic "
+        "that is there is taken as it is. Unset: this door is closed. All workers of an app must agree.",
+        default="",
+    )
     verdict_topic: str = _setting(
         "TIMERS_VERDICT_TOPIC",
         variables.topic,
@@ -378,6 +385,11 @@ class Settings:
         return topics.retry(self.app_id)
 
     @property
+    def has_ids(self) -> bool:
+        """Whether a door is open whose timers may have ids, and so be replaced and cancelled."""
+        return bool(self.id_topic or self.countdown_topic)
+
+    @property
     def canary_topic(self) -> str:
         """Where this app's canary timers call back."""
         return topics.canary(self.app_id)
@@ -438,7 +450,8 @@ class Settings:
             ("the canary topic of TIMERS_APP_ID", self.canary_topic),
             ("the topic of retried dead letters of TIMERS_APP_ID", self.retried_topic),
             ("TIMERS_ID_TOPIC", self.id_topic),
-            ("TIMERS_VERDICT_TOPIC", self.verdict_topic if self.id_topic else ""),
+            ("TIMERS_COUNTDOWN_TOPIC", self.countdown_topic),
+            ("TIMERS_VERDICT_TOPIC", self.verdict_topic if self.has_ids else ""),
             ("TIMERS_COLD_TOPIC", self.cold_topic if self.hot_horizon_s else ""),
         ):
             if not topic:

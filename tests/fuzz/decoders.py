@@ -19,14 +19,16 @@ from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from tests.fuzz.draw import Draw
 from timers.cli.letters import Letter, Request, judge
 from timers.core.timer import Decoded, Origin
+from timers.doors import KINDS
 from timers.errors import LogMismatch
 from timers.wire import dead_letter, future, headers, progress, topics
 from timers.wire.dead_letter import CODES
-from timers.wire.doors import Door, future_by_id
+from timers.wire.doors import Sent, countdown, future_by_id
 from timers.worker.batches import Batches
 from timers.worker.records import KeptRecords, LeanRecords
 
 MAX_REQUEST_BYTES = 200
+MAX_COUNTDOWN_BYTES = 2000
 
 
 class Record(NamedTuple):
@@ -91,7 +93,9 @@ _NAMES = (
     headers.TIMER_DUE,
     headers.TIMER_ATTEMPT,
     headers.TIMER_ERROR,
+    headers.TIMER_AGAIN,
     headers.TOKEN,
+    countdown.CALLER,
     "trace",
 )
 
@@ -152,11 +156,63 @@ def requests_by_id(draw: Draw) -> set[str]:
     decoded = future_by_id.decode(sent, MAX_REQUEST_BYTES)
     cancels = [operation for operation in decoded.operations if operation[2] is None]
     sets = {(offset, due_s): id for id, offset, due_s, _ in decoded.operations if due_s is not None}
-    rows = {(row[0], due_s): row[5].timer_id.encode() for due_s, group in decoded.rows.items() for row in group}
-    assert sets == rows
+    rows = [(due_s, row) for due_s, group in decoded.rows.items() for row in group]
+    assert sets == {(row[0], due_s): row[5].timer_id.encode() for due_s, row in rows if row[5] is not None}
     at = {offset for _, offset, _, _ in cancels}
     assert all(record.value is None for record in sent if record.offset in at)
     answered = [record for record in sent if record.offset not in at]
+    return _checked(answered, decoded) | ({"cancel"} if cancels else set())
+
+
+def _json(draw: Draw, depth: int = 3) -> str:
+    """A JSON text, or something like one."""
+    kind = draw.number(6 if depth else 3)
+    if kind == 0:
+        return draw.pick(["null", "true", "1.10", "-0", "1e400", "NaN", '"\\ud800"', "[" * 101 + "]" * 101, "01"])
+    if kind == 1:
+        return f"{draw.number(10**12)}.{draw.number(10**6)}e{draw.pick(['', '+', '-'])}{draw.number(20)}"
+    if kind in (2, 3):
+        return json.dumps(draw.text(30), ensure_ascii=bool(draw.number(1)))
+    if kind == 4:
+        return "[" + ",".join(draw.many(3, lambda draw: _json(draw, depth - 1))) + "]"
+    return "{" + ", ".join(draw.many(3, lambda draw: f"{json.dumps(draw.text(3))}:{_json(draw, depth - 1)}")) + "}"
+
+
+def _countdown(draw: Draw) -> bytes:
+    fields = {
+        "topic": draw.pick(['"T"', '"orders"', '""', '"no spaces"', _json(draw)]),
+        "message": _json(draw),
+        "countdown": draw.pick(["120", "0.5", "1e-3", "-1", "99999999999", _json(draw, 0)]),
+        "id": draw.pick(["null", '"k"', '"k"', '""', json.dumps("x" * 600), _json(draw)]),
+        "cancel": draw.pick(["null", "false", "false", "true", "1"]),
+    }
+    names = [name for name in fields if draw.number(15)] + draw.many(1, lambda draw: draw.pick(list(fields)))
+    return ("{" + ", ".join(f'"{name}": {fields[name]}' for name in names) + "}").encode()
+
+
+def countdowns(draw: Draw) -> set[str]:
+    """Of the topic of countdowns."""
+
+    def one(draw: Draw) -> tuple[Any, ...]:
+        value = _countdown(draw)
+        kind = draw.number(15)
+        value = None if kind == 0 else b" " * (MAX_COUNTDOWN_BYTES + 1) if kind == 1 else value
+        key = draw.pick([b"k", b"k", None, draw.blob(20)])
+        at_ms = 1_800_000_000_123 if draw.number(15) else -1
+        return key, value if kind > 5 or not value else draw.damaged(value), _headers(draw), at_ms
+
+    sent = [TimedRecord(3 * index, *fields) for index, fields in enumerate(draw.many(8, one))]
+    decoded = countdown.decode(sent, MAX_COUNTDOWN_BYTES)
+    assert sum(decoded.callers.values()) == len(sent)
+    cancels = {operation[1] for operation in decoded.operations if operation[2] is None}
+    for due_s, group in decoded.rows.items():
+        for row in group:
+            row[3].decode()
+            key, value, headers_ = countdown.anew(row, Origin("t/0/1", due_s, 1))
+            again = TimedRecord(row[0], key, value, [*headers_, (headers.TIMER_AGAIN, b"%d" % due_s)], due_s * 1000)
+            if not row[5]:
+                assert countdown.decode([again], 10**6).rows == {due_s: [row]}
+    answered = [record for record in sent if record.offset not in cancels]
     return _checked(answered, decoded) | ({"cancel"} if cancels else set())
 
 
@@ -230,8 +286,8 @@ def dead_letters(draw: Draw) -> set[str]:
     sent = _letter_headers(draw) if draw.number(7) else _headers(draw) or []
     opened = dead_letter.decode(sent)
     row, origin = (7, "t", "k", b"v", None, None), Origin("t/0/7", 1, 0)
-    for door in (Door("", future.decode), Door("", future_by_id.decode, indexed=True)):
-        door.asks_for(key, value, sent, row, origin)
+    for door in (kind.door for kind in KINDS):
+        door.asks_for(Sent(7, key, value, sent, 1), row, origin)
     if opened is None:
         return {"no dead letter"}
     assert len(opened.headers) == len(sent) - 3
@@ -288,14 +344,23 @@ def record_batches(draw: Draw) -> set[str]:
     return {"broken names" if broken else "sound names"}
 
 
-_CODES = {code for code in CODES if code.startswith(("key-", "value-"))} | {"topic-missing", "topic-invalid"}
+_CODES = {code for code in CODES if code.startswith(("key-", "value-"))} - {"value-not-json"}
+_CODES |= {"topic-missing", "topic-invalid"}
 
 _ID_CODES = (_CODES - {"key-missing", "value-missing"}) | {"id-missing", "id-too-long", "id-not-text", "due-missing"}
+
+_COUNTDOWN_CODES = (
+    {"value-missing", "value-too-large", "value-not-json", "topic-missing", "topic-invalid"}
+    | {"field-missing", "field-repeated", "field-invalid", "countdown-invalid", "time-missing"}
+    | {"id-missing", "id-too-long", "id-not-text", "id-not-key"}
+    | {"key-not-a-number", "key-negative", "key-in-milliseconds"}  # of timer-again
+)
 
 FUZZES = {
     "requests": Fuzz(requests, frozenset(_CODES | {"accepted"})),
     "retries": Fuzz(retries, frozenset(_CODES | {"accepted", "retry-headers-missing"})),
     "requests-by-id": Fuzz(requests_by_id, frozenset(_ID_CODES | {"accepted", "cancel"})),
+    "countdowns": Fuzz(countdowns, frozenset(_COUNTDOWN_CODES | {"accepted", "cancel"})),
     "progress": Fuzz(progress_records, _SENTENCES | {"read"}),
     "dead-letters": Fuzz(dead_letters, frozenset({"no dead letter", "stub", "whole"})),
     "record-batches": Fuzz(record_batches, frozenset({"broken names", "sound names"})),

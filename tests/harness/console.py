@@ -15,16 +15,22 @@ _SEPARATOR = "|"
 
 def produce_by_console(address: str, topic: str, requests: Iterable[Request]) -> None:
     """Publish with Kafka's console producer, which partitions by Java's murmur2. The sources stay unknown."""
-    lines = b"".join(request.wire_key + _SEPARATOR.encode() + _future(request) + b"\n" for request in requests)
+    lines = (request.wire_key + _SEPARATOR.encode() + _future(request) for request in requests)
+    produce_lines(address, topic, lines, "parse.key=true", f"key.separator={_SEPARATOR}")
+
+
+def produce_lines(address: str, topic: str, lines: Iterable[bytes], *properties: str) -> None:
+    """Publish lines with it; ``properties`` are those of its reader, which say what stands in a line."""
+    options = [part for each in properties for part in ("--reader-property", each)]
     done = subprocess.run(
         [
             str(java.find()),
             "-XX:TieredStopAtLevel=1",
             "org.apache.kafka.tools.ConsoleProducer",
             *("--bootstrap-server", address, "--topic", topic),
-            *("--reader-property", "parse.key=true", "--reader-property", f"key.separator={_SEPARATOR}"),
+            *options,
         ],
-        input=lines,
+        input=b"".join(line + b"\n" for line in lines),
         env={**os.environ, "CLASSPATH": os.pathsep.join(map(str, jars.ensure(None)))},
         capture_output=True,
         timeout=2 * DEADLINE_S,

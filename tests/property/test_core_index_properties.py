@@ -21,6 +21,7 @@ from timers.testing import SimClock, SimLedger, SimLog
 from timers.testing.log import SimRecord
 from timers.wire import future
 from timers.wire.doors import future_by_id
+from timers.wire.headers import TIMER_AGAIN
 
 TOPIC = "timer-request-by-id"
 NEVER_FORGET_S = 10**6
@@ -101,6 +102,7 @@ SECONDS = st.integers(0, HORIZON_S - 1)
 SET = st.tuples(st.just("set"), st.tuples(IDS, SECONDS))
 FLOW = (
     *(SET, SET, SET),
+    st.tuples(st.just("set alone"), SECONDS),
     st.tuples(st.just("cancel"), IDS),
     st.tuples(st.just("fetch"), st.integers(1, 6)),
     st.tuples(st.just("fetch"), st.integers(1, 6)),
@@ -120,6 +122,11 @@ def happen(rig: Rig, event: Event) -> None:
             id, due_s = argument
             value = future.encode("t", "k", b"%d" % rig.log.end(TOPIC, 0))
             rig.log.append(TOPIC, id, value, future_by_id.encode_headers(due_s), partition=0)
+        elif what == "set alone":  # a timer without an id
+            end = rig.log.end(TOPIC, 0)
+            over_s = min(argument, rig.log.clock.now_ms // 1000)
+            sent = [*future_by_id.encode_headers(over_s), (TIMER_AGAIN, b"")]
+            rig.log.append(TOPIC, b"alone-%d" % end, future.encode("t", "k", b"%d" % end), sent, partition=0)
         elif what == "cancel":
             rig.log.append(TOPIC, argument, None, partition=0)
         elif what == "bad":
@@ -173,6 +180,9 @@ def test_each_version_fires_once_or_was_replaced_or_cancelled(events: list[Event
     pending, expected = {}, {}
     for record in rig.log.fetch(TOPIC, 0, 0).records:
         if record.value == b"no due":
+            continue
+        if TIMER_AGAIN in dict(record.headers):
+            pending[record.offset] = int(dict(record.headers)["timer-due"] or b"")
             continue
         id, cancel, before = record.key, record.value is None, now.get(record.key)
         if before is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.operation import VERDICTS, Verdict
 from timers.core.progress import Progress, SettingChange
-from timers.core.timer import Decoded, Headers, Origin, Rejected
+from timers.core.timer import Decoded, Headers, Key, Origin, Rejected
 from timers.wire import dead_letter, future, headers, progress, topics, verdict
+from timers.wire.doors import Sent, countdown
 
 
 @dataclass
@@ -112,17 +115,43 @@ def test_a_due_second_is_1_to_11_digits_and_nothing_else(key: bytes) -> None:
 @given(
     DUE,
     TOPICS,
-    TEXT,
+    st.none() | TEXT | st.binary(),
     st.binary(),
     FOREIGN_HEADERS,
     st.builds(Origin, st.builds("{}/{}/{}".format, TOPICS, DUE, DUE), DUE, st.integers(0, 999)),
 )
 def test_a_retry_comes_back(
-    again_s: int, topic: str, key: str, value: bytes, sent: list[headers.Header], origin: Origin
+    again_s: int, topic: str, key: Key, value: bytes, sent: list[headers.Header], origin: Origin
 ) -> None:
     payload, all_headers = future.encode_retry(topic, key, value, sent, origin)
     record = Record(b"%d" % again_s, payload, all_headers, offset=5)
     assert future.decode_retry([record], 10**6) == Decoded({again_s: [(5, topic, key, value, sent or None, origin)]})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+NUMBERS = st.one_of(
+    st.floats(0, 10**9).map(repr),
+    st.decimals(0, 10**9, allow_nan=False).map(str).filter(lambda text: "E" not in text or text[0] != "."),
+    st.integers(0, 10**10).map(str),
+)
+
+
+@given(TOPICS, JSON, NUMBERS, st.integers(0, 4 * 10**12), st.booleans(), st.none() | st.binary(), FOREIGN_HEADERS)
+def test_a_countdown_is_exact_and_its_message_as_given(
+    topic: str, message: object, seconds: str, at_ms: int, spaced: bool, key: bytes | None, sent: list[headers.Header]
+) -> None:
+    text = json.dumps(message, ensure_ascii=not spaced, indent=1 if spaced else None)
+    value = f'{{"countdown":{seconds} ,"message": {text},"topic":"{topic}"}}'.encode()
+    decoded = countdown.decode([Sent(5, key, value, sent, at_ms)], 10**9)
+    assert decoded.rejected == []
+    ((due_s, (row,)),) = decoded.rows.items()
+    assert due_s == math.ceil(Fraction(at_ms, 1000) + Fraction(seconds))
+    as_given = message.encode() if isinstance(message, str) else text.encode()
+    assert row == (5, topic, key, as_given, sent or None, None)
 
 
 @given(

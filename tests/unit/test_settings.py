@@ -60,6 +60,7 @@ WRONG = [
     ("TIMERS_OSCILLATOR_TOPIC", "..", "legal topic name"),
     ("TIMERS_DEAD_LETTER_TOPIC", "x" * 250, "legal topic name"),
     ("TIMERS_ID_TOPIC", "by id", "legal topic name"),
+    ("TIMERS_COUNTDOWN_TOPIC", "count down", "legal topic name"),
     ("TIMERS_VERDICT_TOPIC", "a/b", "legal topic name"),
     ("TIMERS_VERDICT_RETENTION_S", "1d", "a whole number"),
     ("TIMERS_HOT_HORIZON_S", "1d", "a whole number"),

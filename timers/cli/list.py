@@ -15,7 +15,7 @@ from timers.cli.times import parse_ahead
 from timers.errors import QueryError
 from timers.settings import Settings
 from timers.wire import query as wire
-from timers.wire.query import Query, Timer
+from timers.wire.query import Query, Timer, key_shown
 
 _COLUMNS = ("DUE", "TOPIC", "KEY", "ID", "BYTES")
 _WIDTHS = (20, 24, 24, 28, 0)
@@ -104,7 +104,7 @@ def _cells(timer: Timer) -> tuple[str, ...]:
     return (
         timer["due_at"],
         timer["topic"],
-        one_line(timer["key"].encode(errors="backslashreplace")),
+        one_line(key_shown(timer)),
         one_line(timer["id"].encode(errors="backslashreplace")) + again,
         f"{timer['value_bytes']:,}",
     )

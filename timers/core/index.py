@@ -94,10 +94,12 @@ class Index:
         return None if entry is None or self._is_over(entry, fired_through) else entry
 
     def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
-        """Those of one due second that are still the latest of their id."""
+        """Those of one due second that are still the latest of their id, or have none."""
         ids = [row[5][0].encode() for row in rows if row[5] is not None]
-        known = self._store.entries(ids)
-        return [row for id, row in zip(ids, rows, strict=True) if _key_of(known.get(id)) == (due_s, row[0])]
+        if not ids:
+            return rows
+        known, each = self._store.entries(ids), iter(ids)
+        return [row for row in rows if row[5] is None or _key_of(known.get(next(each))) == (due_s, row[0])]
 
     def sweep(self, fired_through: OrderKey) -> None:
         """Forget some of what is over for good. Called once a second: each time a few, in turns, so that nothing waits.

@@ -247,7 +247,8 @@ class Machine:
         after = replace(self.progress, next_offset=to_offset)
         cancels = sum(1 for operation in decoded.operations if operation[2] is None)
         accepted = len(records) - len(decoded.rejected) - cancels - len(decoded.returned)
-        self.tally.take(to_offset, accepted, sum(map(len, late.values())), len(decoded.returned), decoded.ignored)
+        late_count, returned_count = sum(map(len, late.values())), len(decoded.returned)
+        self.tally.take(to_offset, accepted, late_count, returned_count, decoded.ignored, decoded.callers)
         if late or decoded.rejected or decoded.forwarded or verdicts or after.settings != self._committed.settings:
             # [2] Output is committed before the batch is stored. So is a changed setting: a replay of this batch must
             # find it in the history [4].
@@ -279,6 +280,8 @@ class Machine:
             decoded.operations.extend(part.operations)
             decoded.forwarded.extend(part.forwarded)
             decoded.returned.extend(part.returned)
+            for caller, count in part.callers.items():
+                decoded.callers[caller] = decoded.callers.get(caller, 0) + count
         return decoded
 
     def _read_alike(self, records: Sequence[Any], offset: int) -> Decoded:

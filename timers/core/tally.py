@@ -12,6 +12,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias
 
 from timers.core.progress import Progress
 
@@ -20,6 +22,17 @@ LAG_BOUNDS_S = (
     *(1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0),
 )
 """Fine around the promise (p99 under 40 ms) and on to a day's downtime."""
+
+Callers: TypeAlias = Mapping[tuple[str, str], int]
+"""(caller, outcome) -> records."""
+
+NO_CALLERS: Callers = MappingProxyType({})
+
+MAX_CALLERS = 100
+"""Whoever may write requests may call himself anything, and each name costs memory here and in whatever scrapes it."""
+
+OTHER_CALLERS = "other"
+"""All callers beyond that."""
 
 WAITED, LATE, RETRIED = "waited", "late", "retried"
 """Ways to a firing: the timer waited for its second; it was accepted when its second had fired already; it came
@@ -93,6 +106,7 @@ class Tally:
         forwarded: requests that went cold.
         promoted: copies of them that came back.
         promoted_duplicates: of these, copies that changed nothing.
+        callers: (caller, outcome) -> records, where they say who asks.
         replayed: records read again by recoveries.
         lag: way -> seconds from the due second to the end of the transaction that fired.
         sending: the transaction that is being filled.
@@ -112,18 +126,27 @@ class Tally:
         self.lag = {way: Histogram(LAG_BOUNDS_S) for way in (WAITED, LATE, RETRIED)}
         self.sending = Sending()
         self._committed: Progress | None = None
-        self._taken: list[tuple[int, int, int, int, int]] = []
-        """(end of a fetch, accepted, late, promoted, of them duplicates) of what no known commit covers yet, in
+        self.callers: dict[tuple[str, str], int] = {}
+        self._taken: list[tuple[int, int, int, int, int, Callers]] = []
+        """(end of a fetch, accepted, late, promoted, of them duplicates, callers) of what no known commit covers, in
         order."""
 
     def begin(self) -> None:
         """A transaction begins; what was begun and not committed is forgotten."""
         self.sending = Sending()
 
-    def take(self, to_offset: int, accepted: int, late: int, promoted: int = 0, promoted_duplicates: int = 0) -> None:
+    def take(
+        self,
+        to_offset: int,
+        accepted: int,
+        late: int,
+        promoted: int = 0,
+        promoted_duplicates: int = 0,
+        callers: Callers = NO_CALLERS,
+    ) -> None:
         """Requests up to ``to_offset`` are about to be accepted; they count when that is committed."""
-        if accepted or promoted:
-            self._taken.append((to_offset, accepted, late, promoted, promoted_duplicates))
+        if accepted or promoted or callers:
+            self._taken.append((to_offset, accepted, late, promoted, promoted_duplicates, callers))
 
     def settle(self, committed: Progress) -> None:
         """Count the transaction that has committed this progress."""
@@ -148,11 +171,15 @@ class Tally:
 
     def _count_taken(self, next_offset: int) -> None:
         while self._taken and self._taken[0][0] <= next_offset:
-            _, accepted, late, promoted, promoted_duplicates = self._taken.pop(0)
+            _, accepted, late, promoted, promoted_duplicates, callers = self._taken.pop(0)
             self.accepted += accepted
             self.late += late
             self.promoted += promoted
             self.promoted_duplicates += promoted_duplicates
+            for (caller, outcome), count in callers.items():
+                known = (caller, outcome) in self.callers or len(self.callers) < MAX_CALLERS
+                label = (caller if known else OTHER_CALLERS, outcome)
+                self.callers[label] = self.callers.get(label, 0) + count
 
     def resume(self, committed: Progress, applied: int) -> None:
         """A machine opens: find out what the last commit of the one before came to.

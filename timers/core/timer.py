@@ -38,16 +38,24 @@ class Origin(NamedTuple):
         return self.request != self.timer_id
 
 
-Row: TypeAlias = tuple[int, str, str, bytes, Headers | None, Origin | None]
+Key: TypeAlias = str | bytes | None
+"""Of a callback: a ``Future`` holds text, which is sent as UTF-8; doors of other formats have any bytes, or none."""
+
+Row: TypeAlias = tuple[int, str, Key, bytes, Headers | None, Origin | None]
 """(source offset, callback topic, callback key, callback value, headers or None, origin or None)"""
 
 RowsByDue: TypeAlias = dict[int, list[Row]]
 """Due second -> its rows in ascending source offset."""
 
 
+def key_bytes(key: Key) -> bytes | None:
+    """A callback's record key."""
+    return key.encode() if isinstance(key, str) else key
+
+
 def bytes_of(rows: Sequence[Row]) -> int:
     """Bytes that rows hold: keys, values and headers; what bounds memory."""
-    size = sum([len(row[2]) + len(row[3]) for row in rows])
+    size = sum([len(row[2] or "") + len(row[3]) for row in rows])
     for row in rows:
         if row[4] is not None:
             size += sum([len(name) + len(value or b"") for name, value in row[4]])
@@ -96,13 +104,15 @@ class Decoded:
     rows: RowsByDue = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
-    """Of a door whose timers have ids: every good record's, in ascending source offset."""
+    """Of a door whose timers have ids: every good record's that names one, in ascending source offset."""
     forwarded: list[Forwarded] = field(default_factory=list)
     """What goes cold, in ascending source offset; it has no row."""
     returned: list[Returned] = field(default_factory=list)
     """Promoted copies, in ascending offset."""
     ignored: int = 0
     """How many of them do not count."""
+    callers: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Of a door that is told who asks: (caller, outcome) -> records."""
 
 
 class Fetched(NamedTuple):

@@ -20,7 +20,7 @@ from timers.core.index import Index, is_over, nothing_is_cold
 from timers.core.keys import NEVER
 from timers.core.machine import Limits, Machine
 from timers.core.operation import CANCELLED, REPLACED
-from timers.core.timer import Fetched, Origin, Row
+from timers.core.timer import Fetched, Origin, Row, key_bytes
 from timers.doors import open_doors
 from timers.settings import Settings
 from timers.store.memory import MemoryStore
@@ -207,7 +207,7 @@ class Checkers:
             if h.DEPTH in dict(record.headers):
                 asked_headers.append((h.DEPTH, b"%d" % (h.depth(request.record.headers) + 1)))
         ours = [(h.TIMER_ID, timer_id.encode()), (h.TIMER_DUE, str(due_s).encode())]
-        want = (topic, key.encode(), value, [*(asked_headers or ()), *ours])
+        want = (topic, key_bytes(key), value, [*(asked_headers or ()), *ours])
         if want != (record.topic, record.key, record.value, list(record.headers[:-1])):
             raise Violation(f"bytes in, bytes out: {timer_id} fired as {record!r}, asked for {want!r}")
         self._fired[request.name] += 1

@@ -9,7 +9,7 @@ from timers.callbacks import CallbackRules
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick
+from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, key_bytes
 from timers.doors import open_doors
 from timers.settings import Settings
 from timers.testing import faults as f
@@ -19,6 +19,7 @@ from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
+from timers.wire.doors import Sent
 from timers.wire.future import InvalidRequestError
 
 TOPIC_ID = b"simulated topic."
@@ -122,7 +123,7 @@ class SimOutbox:
         except InvalidRequestError as error:
             return self._give_up(row, origin, error.code, str(error))
         _, _, key, value, headers, _ = sent
-        return self._outgoing.append(Outgoing(topic, key.encode(), value, [*(headers or ()), *ours]))
+        return self._outgoing.append(Outgoing(topic, key_bytes(key), value, [*(headers or ()), *ours]))
 
     def _try_later(self, row: Row, origin: Origin) -> None:
         attempt = origin.attempt + 1
@@ -141,8 +142,12 @@ class SimOutbox:
             return self._move(row, origin, self._tick.second)
         source, partition, sent_at = origin.request.rsplit("/", 2)
         (sent,) = self._log.fetch(source, int(partition), int(sent_at), 1).records
-        assert self._doors[source].asks_for(sent.key, sent.value, sent.headers, row, origin)
-        rejected = Rejected(row[0], code, reason, sent.key, sent.value, sent.headers)
+        door = self._doors[source]
+        assert door.asks_for(Sent(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp), row, origin)
+        headers = list(sent.headers)
+        if not door.repeats and h.again(headers) is None:
+            headers.append((h.TIMER_AGAIN, b"%d" % origin.due_s))
+        rejected = Rejected(row[0], code, reason, sent.key, sent.value, headers)
         return self._add_dead_letter(rejected, origin.request)
 
     def reject(self, rejected: Sequence[Rejected]) -> None:

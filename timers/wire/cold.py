@@ -27,6 +27,7 @@ from timers.core.horizon import Unsealed
 from timers.core.timer import Rejected
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
+from timers.wire.doors import Sent
 from timers.wire.future import InvalidRequestError
 
 SEAL_DIGITS = 32
@@ -35,17 +36,6 @@ SEAL_DIGITS = 32
 MAX_BESIDES_BYTES = 32 * 1024
 """A request whose key and headers are larger stays hot. Our topics allow 64 KiB beside the value, so that a producer
 may use all of it, and what we add must still fit on both ways."""
-
-
-class Sent(NamedTuple):
-    """A request as it was sent, read from its copy."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[h.Header]
-    timestamp: int
-    """Of the copy."""
 
 
 class Cold(NamedTuple):

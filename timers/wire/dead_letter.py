@@ -16,6 +16,8 @@ CODES = (
     *("message-too-large", "target-failing", "retry-headers-missing"),
     *("id-missing", "id-too-long", "id-not-text", "due-missing"),
     "promotion-invalid",
+    *("value-not-json", "field-missing", "field-repeated", "field-invalid", "countdown-invalid", "time-missing"),
+    "id-not-key",
 )
 """Every value of ``timer-error``."""
 

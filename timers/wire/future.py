@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from timers.core.timer import Decoded, Origin, Rejected, Row, RowsByDue
+from timers.core.timer import Decoded, Key, Origin, Rejected, Row, RowsByDue, key_bytes
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
 from timers.wire.topics import is_legal
@@ -193,11 +193,21 @@ def rejected(record: Any, error: InvalidRequestError) -> Rejected:
     return Rejected(record.offset, error.code, str(error), record.key, record.value, tuple(record.headers or ()))
 
 
+def anew(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
+    """The record of a request, written again as far as a timer knows it."""
+    _, topic, key, value, headers, _ = row
+    return (
+        b"%d" % origin.due_s,
+        encode(topic, (key_bytes(key) or b"").decode(errors="replace"), value),
+        [*(headers or ())],
+    )
+
+
 # ---- the retry topic ------------------------------------------------------------------------------------------------
 
 
 def encode_retry(
-    topic: str, key: str, value: bytes, headers: Sequence[h.Header] | None, origin: Origin
+    topic: str, key: Key, value: bytes, headers: Sequence[h.Header] | None, origin: Origin
 ) -> tuple[bytes, list[h.Header]]:
     """Value and headers of a record on the retry topic. Inverse: :func:`decode_retry`."""
     ours: list[h.Header] = [
@@ -207,6 +217,9 @@ def encode_retry(
     ]
     if origin.source is not None:
         ours.append((h.TIMER_SOURCE, origin.source.encode()))
+    if not isinstance(key, str):
+        ours.append((h.TIMER_KEY, key))
+        key = ""
     return encode(topic, key, value), [*(headers or ()), *ours]
 
 
@@ -214,7 +227,8 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     """Read records of the retry topic. Only our own transactions write there, so ``timer-*`` headers are believed."""
     decoded = Decoded()
     for record in records:
-        ours = {name: value for name, value in record.headers or () if name.startswith(h.PREFIX) and value is not None}
+        given = {name: value for name, value in record.headers or () if name.startswith(h.PREFIX)}
+        ours = {name: value for name, value in given.items() if value is not None}
         try:
             future = parse(record.value, max_request_bytes)
             due_s = decode_due(record.key)
@@ -233,7 +247,7 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
         row: Row = (
             record.offset,
             future.callBackTopic,
-            future.callBackKey,
+            given.get(h.TIMER_KEY, future.callBackKey),
             future.callBack,
             h.without_ours(record.headers) or None,
             origin,

@@ -21,6 +21,14 @@ TIMER_FIRED = "timer-fired"
 TIMER_ATTEMPT = "timer-attempt"
 """On the retry topic only: how often sending has failed so far, in ASCII digits."""
 
+TIMER_KEY = "timer-key"
+"""On the retry topic only: the callback's key where a ``Future`` cannot hold it, since it is no text, or null."""
+
+TIMER_AGAIN = "timer-again"
+"""On a request that is published again after its timer had failed: the due epoch second that it had, in ASCII digits.
+It is then a timer without an id, whatever its record says: what that id means by now stays as it is. Says nothing where
+that second is not over when the record is appended."""
+
 TIMER_ERROR = "timer-error"
 """On a dead letter: the code of what was wrong."""
 
@@ -55,6 +63,11 @@ def depth(headers: Sequence[Header]) -> int:
     """How many timers set each other before this request; 0 if it says nothing that can be read."""
     text = next((value for name, value in reversed(headers) if name == DEPTH), None)
     return int(text) if text is not None and text.isdigit() and len(text) <= MAX_DEPTH_DIGITS else 0
+
+
+def again(headers: Sequence[Header]) -> bytes | None:
+    """The due second of a request that is published again; None if it is not."""
+    return next((value for name, value in reversed(headers) if name == TIMER_AGAIN), None)
 
 
 def without_ours(headers: Sequence[Header]) -> list[Header]:

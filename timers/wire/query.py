@@ -91,7 +91,7 @@ def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, w
         "due": due_s,
         "due_at": format_due(due_s),
         "topic": callback_topic,
-        "key": key,
+        "key": _text(key) if isinstance(key, bytes) else key,
         "value_bytes": len(value),
         "source": source,
     }
@@ -102,6 +102,22 @@ def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, w
     if with_value:
         timer["value"] = base64.b64encode(value).decode()
     return timer
+
+
+def _text(key: bytes) -> str | dict[str, str]:
+    """A key of any bytes in JSON."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(key).decode()}
+
+
+def key_shown(timer: Timer) -> bytes:
+    """The key of a timer for a person to see: nothing if it has none."""
+    key = timer["key"]
+    if isinstance(key, dict):
+        return base64.b64decode(key["base64"])
+    return (key or "").encode(errors="backslashreplace")
 
 
 def position_of(timer: Timer) -> Position:

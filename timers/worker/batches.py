@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from timers.core.timer import Row
+from timers.core.timer import Row, key_bytes
 from timers.wire.headers import TIMER_ID, Header
-from timers.worker.partitioner import partitions_of
+from timers.worker.partitioner import partitions_for, partitions_of
 
 MAX_BATCH_BYTES = 256_000
 """Below Kafka's default ``max.message.bytes`` of 1,048,588, which bounds a whole batch, not a message."""
@@ -62,6 +62,16 @@ class RecordBatch(BatchBuilder):
         self.close()
 
 
+def _keys_and_partitions(rows: Sequence[Row], count: int) -> Iterator[tuple[bytes | None, int]]:
+    """Record key of each row, and its partition of ``count``."""
+    try:
+        texts = [row[2].encode() for row in rows]  # type: ignore[union-attr]  # nearly all keys are text
+    except AttributeError:
+        keys = [key_bytes(row[2]) for row in rows]
+        return zip(keys, partitions_for(keys, [row[0] for row in rows], count), strict=True)
+    return zip(texts, partitions_of(texts, count), strict=True)
+
+
 class Batches:
     """Batches by topic and partition.
 
@@ -87,10 +97,9 @@ class Batches:
             tail: headers that come after the id.
             now_ms: timestamp of the records.
         """
-        keys = [row[2].encode() for row in rows]
         batches = self._open.setdefault(topic, {})
-        for (offset, _, _, value, headers, origin), key, partition in zip(
-            rows, keys, partitions_of(keys, partitions), strict=True
+        for (offset, _, _, value, headers, origin), (key, partition) in zip(
+            rows, _keys_and_partitions(rows, partitions), strict=True
         ):
             ours = (TIMER_ID, b"%b%d" % (id_prefix, offset) if origin is None else origin[0].encode())
             all_headers = [ours, *tail] if headers is None else [*headers, ours, *tail]

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from timers import __version__
 from timers.core.operation import CANCELLED, VERDICTS
-from timers.core.tally import Histogram, Tally
+from timers.core.tally import MAX_CALLERS, OTHER_CALLERS, Histogram, Tally
 from timers.wire.dead_letter import CODES
 from timers.worker import health, query_pages
 from timers.worker.opening import store_path
@@ -66,6 +66,18 @@ def _by_door(app: TimersApp, total: Callable[[Tally], float]) -> Samples:
         if topic in doors:
             totals[doors[topic]] += total(meter.tally)
     return [((name,), value) for name, value in totals.items()]
+
+
+def _callers(app: TimersApp) -> Samples:
+    """Records by who asks. The first callers to be counted keep their names, so that no total ever goes back."""
+    totals: dict[Labels, float] = {}
+    for tally in _tallies(app):
+        for (caller, outcome), count in list(tally.callers.items()):
+            known = caller in app.callers or len(app.callers) < MAX_CALLERS
+            label = caller if known else OTHER_CALLERS
+            app.callers.add(label)
+            totals[label, outcome] = totals.get((label, outcome), 0) + count
+    return totals.items()
 
 
 def _meters(app: TimersApp) -> list[Meter]:
@@ -271,6 +283,14 @@ METRICS = (
         ("door",),
         "Of these, copies that changed nothing: repeated, or of a timer that was replaced or cancelled while cold.",
         lambda app: _by_door(app, lambda tally: tally.promoted_duplicates),
+    ),
+    Entry(
+        "timers_caller_requests_total",
+        COUNTER,
+        ("caller", "outcome"),
+        "Records of TIMERS_COUNTDOWN_TOPIC by their header CALLER_SERVICE (none: without it), committed. outcome: "
+        "accepted, cancel, rejected. The first hundred callers by name, all others as caller other.",
+        _callers,
     ),
     Entry(
         "timers_lag_seconds",

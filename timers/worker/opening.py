@@ -42,7 +42,7 @@ def open_stores(
             try:
                 progress = log.check(machine, records.get(machine))
                 indexed = doors[machine[0]].indexed
-                if indexed:
+                if indexed and not doors[machine[0]].grows:
                     log.check_partitions(machine, records)
                 store = _open_store(log, settings, cluster, memory, machine, progress, indexed=indexed)
                 opened[machine] = progress, store

@@ -11,14 +11,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from timers.core.ports import Lost
 from timers.core.timer import Origin, Row
+from timers.doors import NATIVE
 from timers.settings import Settings
-from timers.wire.doors import Door
+from timers.wire.doors import Door, Sent
 from timers.wire.headers import Header
 from timers.wire.topics import parse_source
 from timers.worker.kafka import librdkafka
@@ -39,16 +40,6 @@ POLL_S = 0.2
 _GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
-class Original(NamedTuple):
-    """A request as it was sent."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: list[Header]
-    """Empty also if librdkafka cannot read them: a name is not UTF-8, or there are more than 100,000."""
-    timestamp_ms: int = 0
-
-
 class Originals:
     """Reads requests by their source. Shared by all machines of a worker, and opened when it is first needed.
 
@@ -67,7 +58,7 @@ class Originals:
         self._consumer: Consumer | None = None
         self._closed = False
 
-    def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]) -> dict[str, Original]:
+    def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]) -> dict[str, Sent]:
         """Find the requests of timers, by where they stand. Blocks; not while a transaction is open.
 
         Args:
@@ -83,12 +74,15 @@ class Originals:
         wanted = {origin.request: (row, origin) for row, origin in timers}
         found = {}
         for source, sent in self.read(wanted, may_wait).items():
-            door = self._doors[source.rsplit("/", 2)[0]]
-            if door.asks_for(sent.key, sent.value, sent.headers, *wanted[source]):
+            if self.door(source).asks_for(sent, *wanted[source]):
                 found[source] = sent
         return found
 
-    def read(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, Original]:
+    def door(self, source: str) -> Door:
+        """The door by which a request came; if that is closed by now, the one that is always open."""
+        return self._doors.get(source.rsplit("/", 2)[0], NATIVE)
+
+    def read(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, Sent]:
         """Find requests. Blocks; not while a transaction is open.
 
         Args:
@@ -106,7 +100,7 @@ class Originals:
             where = parse_source(source)
             if where is not None and where[0] in self._doors:
                 wanted.setdefault(where[:2], []).append(where[2])
-        found: dict[str, Original] = {}
+        found: dict[str, Sent] = {}
         give_up = monotonic() + LONGEST_S
         for (topic, partition), offsets in wanted.items():
             while not self._lock.acquire(timeout=POLL_S):
@@ -124,7 +118,7 @@ class Originals:
         topic: str,
         partition: int,
         offsets: list[int],
-        found: dict[str, Original],
+        found: dict[str, Sent],
         give_up: float,
         may_wait: Callable[[], bool],
     ) -> None:
@@ -159,9 +153,8 @@ class Originals:
                 while index < len(offsets) and offsets[index] < offset:
                     index += 1
                 if index < len(offsets) and offsets[index] == offset:
-                    found[f"{topic}/{partition}/{offset}"] = Original(
-                        message.key(), message.value(), _headers(message), message.timestamp()[1]
-                    )
+                    sent = Sent(offset, message.key(), message.value(), _headers(message), message.timestamp()[1])
+                    found[f"{topic}/{partition}/{offset}"] = sent
                     index += 1
                 if index < len(offsets) and offsets[index] > offset + READ_THROUGH:
                     consumer.seek(TopicPartition(topic, partition, offsets[index]))
@@ -202,6 +195,7 @@ def _check(may_wait: Callable[[], bool]) -> None:
 
 
 def _headers(message: Any) -> list[Header]:
+    """Empty also if librdkafka cannot read them: a name is not UTF-8, or there are more than 100,000."""
     try:
         return message.headers() or []
     except UnicodeDecodeError:

@@ -23,7 +23,7 @@ from confluent_kafka import KafkaException
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick
+from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, key_bytes
 from timers.errors import Fenced
 from timers.settings import Settings
 from timers.wire import cold, dead_letter, future, topics
@@ -35,7 +35,7 @@ from timers.worker.batches import Batches, size_alone
 from timers.worker.kafka import max_message_bytes
 from timers.worker.meter import Meter
 from timers.worker.originals import Originals
-from timers.worker.partitioner import partitions_of
+from timers.worker.partitioner import partitions_for, partitions_of
 from timers.worker.producer import Batch, DeliveryFailed, TransactionalProducer
 from timers.worker.quarantine import Trouble
 from timers.worker.targets import Targets
@@ -231,7 +231,7 @@ class KafkaOutbox:
         limit = self._targets.max_message_bytes.get(topic)
         if limit is None:
             return None
-        size = size_alone(row[2].encode(), row[3], [*(row[4] or ()), *ours])
+        size = size_alone(key_bytes(row[2]), row[3], [*(row[4] or ()), *ours])
         if size <= limit:
             return None
         reason = f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {topic!r}"
@@ -291,9 +291,10 @@ class KafkaOutbox:
         ]
         outgoing = self._outgoing(row, origin, ours)
         if not isinstance(outgoing, Trouble):
-            (_, _, key, value, headers, _), partitions = outgoing
-            partition = partitions_of([key.encode()], partitions)[0]
-            self._batches.add(topic, partition, key.encode(), value, [*(headers or ()), *ours], self._now_ms())
+            (offset, _, key, value, headers, _), partitions = outgoing
+            sent_key = key_bytes(key)
+            (partition,) = partitions_for([sent_key], [offset], partitions)
+            self._batches.add(topic, partition, sent_key, value, [*(headers or ()), *ours], self._now_ms())
             self._meter.tally.sending.fire_again(origin.due_s)
             return
         trouble = outgoing
@@ -325,21 +326,17 @@ class KafkaOutbox:
         """
         given_up, self._given_up = self._given_up, []
         originals = self._originals.find([(each.row, each.origin) for each in given_up], self._may_wait)
-        for (offset, topic, key, value, headers, _), origin, code, reason in given_up:
+        for row, origin, code, reason in given_up:
             sent = originals.get(origin.request)
+            door = self._originals.door(origin.request)
             if sent is not None:
-                kept = sent.headers or headers or ()
-                rejected = Rejected(offset, code, reason, sent.key, sent.value, kept)
+                key, value, headers = sent.key, sent.value, list(sent.headers or row[4] or ())
             else:
                 reason = f"{reason}; its request is no longer in the log, so key and value are written anew"
-                request = future.encode(topic, key, value)
-                due = b"%d" % origin.due_s
-                if origin.has_id:
-                    with_due = [*(headers or ()), (h.TIMER_DUE, due)]
-                    rejected = Rejected(offset, code, reason, origin.timer_id.encode(), request, with_due)
-                else:
-                    rejected = Rejected(offset, code, reason, due, request, headers or ())
-            self._add_dead_letter(rejected, origin.request)
+                key, value, headers = door.anew(row, origin)
+            if not door.repeats and h.again(headers) is None:
+                headers.append((h.TIMER_AGAIN, b"%d" % origin.due_s))
+            self._add_dead_letter(Rejected(row[0], code, reason, key, value, headers), origin.request)
 
     def _may_wait(self) -> bool:
         """Whether waiting for the brokers may go on."""
@@ -442,7 +439,7 @@ class KafkaOutbox:
         """Spare the targets that made a transaction fail, unless the brokers themselves are in trouble."""
         settings = self._settings
         own = {settings.progress_topic, settings.retry_topic, settings.dead_letter_topic}
-        if settings.id_topic:  # else it is a topic like any, and may be somebody's target
+        if settings.has_ids:  # else it is a topic like any, and may be somebody's target
             own.add(settings.verdict_topic)
         if settings.hot_horizon_s:
             own.add(settings.cold_topic)

@@ -17,7 +17,7 @@ _M = np.uint32(0x5BD1E995)
 
 def partitions_of(keys: Sequence[bytes], count: int) -> list[int]:
     """Partition of each key on a topic of ``count`` partitions: ``toPositive(murmur2(key)) % count``."""
-    if count == 1:
+    if count == 1 or not keys:
         return [0] * len(keys)
     lengths = np.fromiter(map(len, keys), dtype=np.int64, count=len(keys))
     first = int(lengths[0])
@@ -30,6 +30,12 @@ def partitions_of(keys: Sequence[bytes], count: int) -> list[int]:
             hashes[where] = _murmur2(b"".join([keys[i] for i in where.tolist()]), len(where), int(length))
     partitions: list[int] = ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)).tolist()
     return partitions
+
+
+def partitions_for(keys: Sequence[bytes | None], offsets: Sequence[int], count: int) -> list[int]:
+    """The same where some have no key: those are spread, each by the offset of its request."""
+    hashed = iter(partitions_of([key for key in keys if key is not None], count))
+    return [offset % count if key is None else next(hashed) for key, offset in zip(keys, offsets, strict=True)]
 
 
 def _murmur2(joined: bytes, count: int, length: int) -> NDArray[np.uint32]:

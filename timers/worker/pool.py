@@ -312,7 +312,7 @@ class Pool:
             await self._close(stale)
             # Opening them says what that means where timers have ids; the others need not know.
             grown = {topic for topic, count in old.partitions.items() if cluster.partitions.get(topic, count) != count}
-            grown = {topic for topic in grown if topic in self.doors and self.doors[topic].indexed}
+            grown = {topic for topic in grown if topic in self.doors and self._fixed(topic)}
             await self._close([runner for machine, runner in self._runners.items() if machine[0] in grown])
             await self._close([runner for machine, runner in self._runners.items() if doubted.get(machine)])
             for machine in doubted.keys() & self._runners.keys():
@@ -495,6 +495,10 @@ class Pool:
                     return ours
             await asyncio.sleep(REOPEN_PAUSES_S[0])
         return None
+
+    def _fixed(self, topic: str) -> bool:
+        """Whether a topic must keep its number of partitions."""
+        return self.doors[topic].indexed and not self.doors[topic].grows
 
     def _given_up(self, machine: Machine, runner: Runner) -> bool:
         return self._runners.get(machine) is not runner

@@ -93,6 +93,7 @@ class TimersApp(faust.App):
     Attributes:
         pool: the machines of the partitions assigned to this worker.
         fatal: why the worker must end, if it must.
+        callers: names that metrics show.
     """
 
     pool: Pool
@@ -102,6 +103,7 @@ class TimersApp(faust.App):
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.fatal: TimersError | None = None
+        self.callers: set[str] = set()
         hide_logins()
         doors = open_doors(settings)
         self.pool = Pool(doors, RocksMemory(settings.store_memory_mb * 1024 * 1024))

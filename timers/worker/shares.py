@@ -112,14 +112,14 @@ class Here:
         if source not in records:
             return None
         sent = records[source]
-        decoded = self._door.read(offset, *sent)
+        decoded = self._door.read(sent)
         if decoded.rejected:
             (rejected,) = decoded.rejected
             return {"id": source, "state": wire.REJECTED, "source": source, "error": rejected.message}
         if not decoded.rows:  # a cancel
             return None
         ((due_s, (row,)),) = decoded.rows.items()
-        append_s = sent.timestamp_ms // 1000
+        append_s = sent.timestamp // 1000
         return await self._ask(
             lambda machine: reading.by_record(machine, self._place, row, due_s, append_s, sought.with_value)
         )

@@ -55,6 +55,8 @@ class OwnTopic:
     """Its record times decide when timers fire: they must be the broker's."""
     needs_all_records: bool = False
     """Losing a record to retention loses a timer."""
+    theirs: bool = False
+    """Once it is there it is its producers': what it lacks is said, and nothing of it changed."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
     canary = [OwnTopic(settings.canary_topic, passing, (_READ, _WRITE))] if settings.canary_interval_s else []
     return [
         OwnTopic(settings.request_topic, requests, asks, needs_append_time=True, needs_all_records=True),
-        *_id_topics(settings, requests),
+        *_more_doors(settings, requests),
         OwnTopic(settings.retry_topic, requests, (_READ, _WRITE), needs_append_time=True, needs_all_records=True),
         OwnTopic(
             settings.oscillator_topic,
@@ -129,14 +131,26 @@ def _cold_topic(settings: Settings) -> list[OwnTopic]:
     return [OwnTopic(settings.cold_topic, config, (_WRITE,), needs_all_records=True)]
 
 
-def _id_topics(settings: Settings, requests: dict[str, str]) -> list[OwnTopic]:
-    """What the door for timers with an id needs, if it is open."""
-    if not settings.id_topic:
-        return []
-    return [
-        OwnTopic(settings.id_topic, requests, (_READ,), needs_append_time=True, needs_all_records=True),
-        OwnTopic(settings.verdict_topic, {"cleanup.policy": "delete"}, (_WRITE,)),
-    ]
+def _more_doors(settings: Settings, requests: dict[str, str]) -> list[OwnTopic]:
+    """What doors need that are open only if their topic is set."""
+    topics = []
+    if settings.id_topic:
+        topics.append(OwnTopic(settings.id_topic, requests, (_READ,), needs_append_time=True, needs_all_records=True))
+    if settings.countdown_topic:
+        # Its countdowns begin at the time of their record, whoever that is from.
+        topics.append(
+            OwnTopic(
+                settings.countdown_topic,
+                requests,
+                (_READ,),
+                needs_append_time=True,
+                needs_all_records=True,
+                theirs=True,
+            )
+        )
+    if settings.has_ids:
+        topics.append(OwnTopic(settings.verdict_topic, {"cleanup.policy": "delete"}, (_WRITE,)))
+    return topics
 
 
 def ensure(settings: Settings) -> Cluster:
@@ -290,7 +304,10 @@ def _check(admin: AdminClient, settings: Settings, existing: list[OwnTopic]) -> 
                 f"be exactly {policy}: {_alter(settings, topic.name, f'cleanup.policy={policy}')}"
             )
         if topic.needs_append_time and config[TIMESTAMP_TYPE] != LOG_APPEND_TIME:
-            _set_append_time(admin, settings, topic.name)
+            if topic.theirs:
+                _warn_of_their_time(settings, topic.name)
+            else:
+                _set_append_time(admin, settings, topic.name)
         if topic.needs_all_records:
             _warn_of_limits(settings, topic.name, config)
 
@@ -306,6 +323,16 @@ def _set_append_time(admin: AdminClient, settings: Settings, topic: str) -> None
             f"({error.args[0].str()}): {_alter(settings, topic, f'{TIMESTAMP_TYPE}={LOG_APPEND_TIME}')}"
         ) from None
     logger.info("set %s=%s on topic %s", TIMESTAMP_TYPE, LOG_APPEND_TIME, topic)
+
+
+def _warn_of_their_time(settings: Settings, topic: str) -> None:
+    logger.warning(
+        "topic %s has %s=CreateTime: its countdowns begin when the producer's clock says that they were sent; to have "
+        "the brokers' clock instead: %s",
+        topic,
+        TIMESTAMP_TYPE,
+        _alter(settings, topic, f"{TIMESTAMP_TYPE}={LOG_APPEND_TIME}"),
+    )
 
 
 def _warn_of_limits(settings: Settings, topic: str, config: dict[str, str | None]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from timers.core.timer import Decoded, Origin
+from timers.core.timer import Decoded, Origin, Row
 from timers.v1.future_pb2 import Future
 from timers.wire import future
 from timers.wire import headers as h
@@ -56,6 +56,12 @@ def decode_due(headers: Sequence[h.Header]) -> int:
     return future.decode_due(given[-1], f"header {h.TIMER_DUE}")
 
 
+def anew(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
+    """The record of a request, written again as far as a timer knows it."""
+    _, value, headers = future.anew(row, origin)
+    return origin.timer_id.encode(), value, [*headers, *encode_headers(origin.due_s)]
+
+
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     """Read records of the topic of timers with an id: a hot path, about 2 us a record.
 
@@ -81,11 +87,12 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
                 continue
             if len(headers) == 1 and headers[0][0] == h.TIMER_DUE and headers[0][1] in seconds:
                 due_s = seconds[headers[0][1]]
-                travelling = None
+                travelling, again = None, False
             else:
                 due_s = decode_due(headers or ())
                 travelling = h.without_ours(headers) or None
                 seconds[b"%d" % due_s] = due_s
+                again = h.again(headers) is not None and due_s * 1000 <= record.timestamp
             try:
                 request = from_string(value)
             except DecodeError:
@@ -98,8 +105,11 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             decoded.rejected.append(future.rejected(record, error))
             continue
         offset = record.offset
-        row = (offset, topic, request.callBackKey, request.callBack, travelling, Origin(id, due_s, 0))
-        operations.append((key, offset, due_s, record.timestamp // 1000))
+        origin = None
+        if not again:
+            origin = Origin(id, due_s, 0)
+            operations.append((key, offset, due_s, record.timestamp // 1000))
+        row = (offset, topic, request.callBackKey, request.callBack, travelling, origin)
         if due_s in by_due:
             by_due[due_s].append(row)
         else:

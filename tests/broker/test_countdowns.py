@@ -1,0 +1,204 @@
+"""A delay service's users move here: its messages, sentence by sentence, as its producers write them.
+
+The service was a consumer of one topic, a Redis sorted set of message ids scored by time, and a cron that asked the set
+every second for what was due.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from tests.harness.console import produce_lines
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
+from tests.harness.records import Headers, Publisher, Record
+from tests.harness.scrape import scrape
+from tests.harness.system import MAX_LAG_MS, PARTITIONS, System
+from timers.wire import verdict
+
+pytestmark = pytest.mark.broker
+
+
+class Service:
+    """A system whose door for countdowns is open; ``topic`` stands for the service's own."""
+
+    def __init__(self, address: str, directory: Path, **theirs: str) -> None:
+        run = uuid.uuid4().hex[:8]
+        self.topic, verdicts = f"delay-{run}", f"verdict-{run}"
+        self.system = System(address, directory, TIMERS_COUNTDOWN_TOPIC=self.topic, TIMERS_VERDICT_TOPIC=verdicts)
+        if theirs:
+            self.system.create_topic(self.topic, 3, **theirs)
+        self.system.create_own_topics()
+        self.target = self.system.target(partitions=4)
+        self.fired = self.system.reader(self.target)
+        self.verdicts = self.system.reader(verdicts, append_time=False)
+        self.publisher = Publisher(address, self.topic)
+
+    def send(self, value: str | bytes | None, key: bytes | None = None, headers: Headers | None = None) -> None:
+        raw = value.encode() if isinstance(value, str) else value
+        given = [("CALLER_SERVICE", b"S")] if headers is None else headers
+        self.publisher.producer.produce(self.topic, raw, key, headers=given)
+        self.publisher.producer.poll(0)
+
+    def ask(self, message: str, countdown: str, key: bytes | None = None, **more: object) -> None:
+        """Send a message; ``message`` and ``countdown`` are JSON."""
+        rest = "".join(f', "{name}": {json.dumps(value)}' for name, value in more.items())
+        self.send(f'{{"topic": "{self.target}", "message": {message}, "countdown": {countdown}{rest}}}', key)
+
+    def sent(self) -> dict[str, Record]:
+        """The records of its topic by source."""
+        reader = self.system.reader(self.topic, append_time=False)
+        return {f"{each.topic}/{each.partition}/{each.offset}": each for each in reader.rest()}
+
+
+@pytest.fixture(scope="module")
+def service(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    service = Service(broker_address, tmp_path_factory.mktemp("countdowns"))
+    service.system.worker().start().ready()
+    yield service
+    service.system.close()
+
+
+def test_the_message_of_the_service_comes_back_after_its_countdown(service: Service) -> None:
+    """«The message body includes the topic T where the message with ultimately go. The message contains the body that
+    needs to be sent on the topic T after countdown seconds.» By librdkafka's producer, and by Java's."""
+    body = f'{{\n    "topic": "{service.target}",\n    "message": "<message body>",\n    "countdown": 2\n}}'
+    service.send(body)
+    service.ask('{"b": 1.10,  "a": [12345678901234567890123]}', "0.25", b"key-1")
+    service.ask('"é"', "1e0", b"\xff\x00")
+    service.send(f'{{"topic": "{service.target}", "message": "", "countdown": 0}}', headers=[])
+    service.publisher.flush()
+    line = json.dumps({"topic": service.target, "message": "from Java", "countdown": 1}).encode()
+    produce_lines(service.system.address, service.topic, [b"CALLER_SERVICE:S\t" + line], "parse.headers=true")
+    fired = service.fired.take(5)
+    by_value = {record.value: record for record in fired}
+    assert set(by_value) == {
+        b"<message body>",
+        b'{"b": 1.10,  "a": [12345678901234567890123]}',
+        "é".encode(),
+        b"",
+        b"from Java",
+    }
+    sent = service.sent()
+    for record in fired:
+        asked = sent[record.timer_id]
+        assert record.key == asked.key, "as it was, and none where there was none"
+        assert record.headers[:-3] == asked.headers
+        assert [name for name, _ in record.headers[-3:]] == ["timer-id", "timer-due", "timer-fired"]
+        countdown_ms = round(1000 * json.loads(asked.value or b"")["countdown"])
+        assert record.due_s == -(-(asked.append_ms + countdown_ms) // 1000), "append time and countdown, rounded up"
+        assert 0 <= record.lag_ms <= MAX_LAG_MS
+
+
+def test_messages_without_a_key_are_spread(service: Service) -> None:
+    """As the service's producer spread them: else one partition of T would get them all."""
+    for number in range(200):
+        service.ask(str(number), "1")
+    service.publisher.flush()
+    fired = service.fired.take(200)
+    assert {record.key for record in fired} == {None}
+    assert min(Counter(record.partition for record in fired).values()) > 10
+    assert len({record.partition for record in fired}) == 4
+
+
+def test_an_id_makes_it_cancellable(service: Service) -> None:
+    """What the service could not do."""
+    service.ask('"first"', "100", b"order-1", id="order-1")
+    service.ask('"second"', "2", b"order-1", id="order-1")
+    service.ask('"never"', "2", b"order-2", id="order-2")
+    service.send('{"id": "order-2", "cancel": true}', b"order-2")
+    service.send('{"id": "order-3", "cancel": true}', b"order-3")
+    service.publisher.flush()
+    told = {each.id: each.verdict for each in (verdict.decode(each.value or b"") for each in service.verdicts.take(3))}
+    assert told == {"order-1": "replaced", "order-2": "cancelled", "order-3": "unknown"}
+    (record,) = service.fired.take(1)
+    assert (record.timer_id, record.key, record.value) == ("order-1", b"order-1", b"second")
+
+
+def test_what_cannot_be_read_is_answered_and_counted_by_caller(service: Service) -> None:
+    good = f'{{"topic": "{service.target}", "message": "m", "countdown": 1, "id": "x"}}'
+    wrong = {
+        "value-not-json": b"\xff",
+        "field-missing": b'{"topic": "T", "message": "m"}',
+        "countdown-invalid": b'{"topic": "T", "message": "m", "countdown": -1}',
+        "topic-invalid": b'{"topic": "a b", "message": "m", "countdown": 1}',
+        "id-not-key": good.encode(),
+        "value-missing": None,
+    }
+    for value in wrong.values():
+        service.send(value, b"k", [("a", b"1"), ("CALLER_SERVICE", b"careless")])
+    service.send('{"topic": "nobody-made-this", "message": "m", "countdown": 0}', b"\xff", [("a", None)])
+    service.publisher.flush()
+    letters = {letter.text("timer-error"): letter for letter in service.system.dead_letters().take(len(wrong) + 1)}
+    assert letters.keys() == wrong.keys() | {"topic-unknown"}
+    for code, value in wrong.items():
+        letter = letters[code]
+        assert (letter.key, letter.value, letter.headers[:1]) == (b"k", value, [("a", b"1")])
+    unknown = letters["topic-unknown"]
+    assert (unknown.key, json.loads(unknown.value or b"")["topic"]) == (b"\xff", "nobody-made-this")
+    due_s = int(unknown.text("timer-again"))
+    assert -(-service.sent()[unknown.text("timer-source")].append_ms // 1000) == due_s
+
+    (worker,) = service.system.workers
+
+    def counted() -> bool:
+        callers = scrape(worker.port).samples
+        name = "timers_caller_requests_total"
+        rejected = callers.get((name, frozenset({("caller", "careless"), ("outcome", "rejected")})))
+        accepted = callers.get((name, frozenset({("caller", "S"), ("outcome", "accepted")})), 0)
+        return rejected == len(wrong) and accepted >= 200
+
+    wait_until(counted, "callers are counted")
+
+
+def test_nothing_is_dropped_after_an_outage(service: Service) -> None:
+    """«all keys set will be deleted if not triggered after 15 minutes of the expected trigger point»: here none is,
+    however long it takes; and what came meanwhile is on time by its own append time."""
+    (worker,) = service.system.workers
+    worker.kill()
+    for number in range(50):
+        service.ask(str(number), "0.5")
+    service.publisher.flush()
+    over_s = due_in(2)
+    wait_until(lambda: time.time() > over_s, "their second is over")
+    worker.start().ready()
+    fired = service.fired.take(50)
+    assert sorted(int(record.value or b"") for record in fired) == list(range(50))
+    sent = service.sent()
+    assert all(record.due_s == -(-(sent[record.timer_id].append_ms + 500) // 1000) for record in fired)
+
+
+def test_a_topic_of_theirs_stays_as_it_is(broker_address: str, tmp_path: Path) -> None:
+    """With any number of partitions, and its producers' time: countdowns then begin when the producer says."""
+    service = Service(broker_address, tmp_path, message_timestamp_type="CreateTime", retention_ms="86400000")
+    try:
+        resource = ConfigResource(ResourceType.TOPIC, service.topic)
+
+        def config() -> dict[str, str | None]:
+            found = service.system.admin.describe_configs([resource])[resource].result(DEADLINE_S)
+            return {name: entry.value for name, entry in found.items()}
+
+        before = config()
+        assert before["message.timestamp.type"] == "CreateTime"
+        worker = service.system.worker().start().ready()
+        assert "countdowns begin when the producer's clock says" in worker.log
+        month_ago_ms = int(time.time() * 1000) - 30 * 86_400_000
+        value = f'{{"topic": "{service.target}", "message": "a month", "countdown": 120.5}}'
+        service.publisher.producer.produce(service.topic, value.encode(), timestamp=month_ago_ms)
+        service.ask('"now"', "1")
+        service.publisher.flush()
+        fired = {record.value: record for record in service.fired.take(2)}
+        assert fired[b"a month"].due_s == -(-(month_ago_ms + 120_500) // 1000)
+        assert fired[b"now"].lag_ms >= 0
+        assert config() == before
+        found = service.system.admin.list_topics(service.topic, timeout=DEADLINE_S).topics[service.topic]
+        assert len(found.partitions) == 3 != PARTITIONS
+    finally:
+        service.system.close()

@@ -8,7 +8,9 @@ import click
 
 from timers.errors import SparkError
 
-_JOBS: dict[str, str] = {}
+_JOBS: dict[str, str] = {
+    "engine": "Fire timers on Spark, instead of with workers.",
+}
 """Each job, in the order of ``--help``: the command of that name in the module of that name here."""
 
 _EXTRA = ("pyspark", "py4j", "delta", "pandas", "pyarrow")

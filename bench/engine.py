@@ -22,9 +22,10 @@ class Engine(Subject):
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self._settings = settings or {}
+        self.port = ""
 
     def launch(self, bench: Bench, names: Names, workload: Workload) -> tuple[list[Process], float]:
-        port = str(free_port())
+        self.port = port = str(free_port())
         env = environment(
             TIMERS_BROKERS=bench.cluster.brokers,
             TIMERS_APP_ID=names.app_id,

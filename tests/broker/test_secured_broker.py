@@ -6,11 +6,12 @@ any one of them it says so at its start.
 
 from __future__ import annotations
 
+import json
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -30,8 +31,9 @@ from tests.harness.acls import (
     operator_acls,
     worker_acls,
 )
-from tests.harness.patience import DEADLINE_S, due_in
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Publisher, Request
+from tests.harness.scrape import get
 from tests.harness.secure import PLAIN_USER, SecureBroker
 from tests.harness.system import System, soon
 from tests.harness.worker import COMMAND
@@ -148,6 +150,18 @@ def test_a_worker_with_the_least_acls_runs_fires_gives_up_and_recovers(
     worker.start().ready()
     records = guarded.reader(target).take(150, 2 * DEADLINE_S)
     assert {record.timer_id for record in records} == {request.source for request in (*before, *pending, *after_crash)}
+    # Another worker is found by what its membership of the group says, which the ACL of a member is enough for.
+    other = guarded.worker().start().ready()
+
+    def whole() -> list[dict[str, Any]]:
+        answer = json.loads(get(other.port, f"/timers?topic={silent}")[1])
+        return [] if answer["missing"] else list(answer["timers"])
+
+    (waiting,) = wait_until(whole, "both answer")
+    assert waiting["id"] == waiting["source"] == put_off.source
+    assert waiting["retry"]["attempt"] >= 1 and waiting["retry"]["first_due"] == put_off.due_s < waiting["due"]
+    assert waiting["position"].startswith(f"{guarded.settings.retry_topic}/")
+    other.stop()
     # An operator, with the least ACLs of one, tries again what has become possible.
     acls.add(guarded.admin, operator_acls(guarded.settings, PLAIN_USER))
     guarded.create_topic(missing)

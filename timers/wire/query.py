@@ -63,7 +63,7 @@ class Query(NamedTuple):
 
 def format_due(due_s: int) -> str:
     """RFC 3339 in UTC, as far as Python's calendar goes (the year 9999; due seconds end in 5138)."""
-    return datetime.fromtimestamp(due_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(due_s, UTC).isoformat()[:-6] + "Z"  # 0.5 us; strftime takes 2
 
 
 def partition_name(topic: str, partition: int) -> str:

@@ -1,0 +1,161 @@
+"""``python -m bench.listing``: does a long list hold up what is due?
+
+One worker with a million timers that are due tomorrow fires a steady stream. In turns nobody asks, and somebody lists
+all that waits, page after page, again and again. Lags are compared within the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import threading
+import time
+import urllib.request
+from dataclasses import replace
+
+import numpy as np
+
+from bench import storm
+from bench.engine import Engine
+from bench.harness.cluster import Cluster
+from bench.harness.process import stop_everything
+from bench.harness.publisher import Publication
+from bench.harness.say import Say
+from bench.harness.subject import ROOT, Bench, Names
+from bench.workload import Workload
+from timers.broker import EmbeddedBroker
+
+PENDING = 1_000_000
+PER_S = 5_000
+TURN_S = 10
+"""So long nobody asks, then so long somebody lists. The first second of each turn is not compared."""
+TURNS = 6
+DAY_S = 86_400
+PAGE = 1000
+
+
+class Lister:
+    """Lists everything, again and again, while it is told to."""
+
+    def __init__(self, port: str) -> None:
+        self._url = f"http://127.0.0.1:{port}/timers?limit={PAGE}"
+        self.on = threading.Event()
+        self.pages = self.timers = self.rounds = 0
+        self.longest_s = self.spent_s = 0.0
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        cursor = ""
+        while True:
+            self.on.wait()
+            begun = time.monotonic()
+            with urllib.request.urlopen(f"{self._url}{cursor}", timeout=60) as answer:
+                page = answer.read()
+            took_s = time.monotonic() - begun
+            self.spent_s += took_s
+            self.longest_s = max(self.longest_s, took_s)
+            self.pages += 1
+            self.timers += page.count(b'"due_at"')
+            # Not parsed: this machine's cores are the worker's too.
+            found = re.search(rb'"next": ?"([^"]+)"', page)
+            cursor = f"&cursor={found[1].decode()}" if found else ""
+            self.rounds += not found
+
+
+def measure(bench: Bench, pending: int, turns: int, per_s: int) -> dict[str, object]:
+    engine = Engine()
+    names = bench.names(engine.name)
+    spread_s = turns * TURN_S
+    workload = Workload("listing", spread_s * per_s, spread_s)
+    bench.cluster.create(names.target, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
+    running = engine.start(bench, names, workload)
+    lister = Lister(engine.port)
+    tomorrow = Publication(
+        brokers=bench.cluster.brokers,
+        topic=names.request,
+        target=names.target,
+        timers=pending,
+        first_due_s=int(time.time()) + DAY_S,
+        spread_s=DAY_S,
+        payload_bytes=workload.payload_bytes,
+        partitions=workload.partitions,
+        partitioner=engine.partitioner,
+    )
+    _publish(bench, engine, names, tomorrow)
+    lead_s = 20 + 4 * workload.timers / engine.accepts_per_s
+    soon = replace(tomorrow, timers=workload.timers, first_due_s=int(time.time() + lead_s) + 1, spread_s=spread_s)
+    _publish(bench, engine, names, soon)
+    if time.time() > soon.first_due_s:
+        raise RuntimeError("not all was accepted before the first was due")
+    turn_ends = []
+    for turn in range(turns):
+        time.sleep(max(0.0, soon.first_due_s + turn * TURN_S - time.time()))
+        lister.on.set() if turn % 2 else lister.on.clear()
+        turn_ends.append(time.time())
+    time.sleep(max(0.0, soon.first_due_s + spread_s - time.time()))
+    lister.on.clear()
+    fired = storm.wait_for_end(bench, running, soon)
+    running.stop()
+    second_of_turn = fired.due_index % TURN_S
+    asked = (fired.due_index // TURN_S) % 2 == 1
+    result: dict[str, object] = {
+        "pending": pending,
+        "fired_per_s": per_s,
+        "lost": fired.lost,
+        "duplicates": fired.duplicates,
+        "early": fired.early,
+        "pages_per_s": round(lister.pages / (turns // 2 * TURN_S), 1),
+        "timers_listed_per_s": round(lister.timers / (turns // 2 * TURN_S)),
+        "page_mean_ms": round(1000 * lister.spent_s / max(1, lister.pages), 1),
+        "page_longest_ms": round(1000 * lister.longest_s, 1),
+        "rounds": lister.rounds,
+    }
+    for name, chosen in (("alone", ~asked), ("listing", asked)):
+        lag = fired.lag_ms[chosen & (second_of_turn > 0)]
+        result[f"{name}_lag_ms"] = {
+            "p50": float(np.percentile(lag, 50)),
+            "p99": float(np.percentile(lag, 99)),
+            "max": float(lag.max()),
+        }
+        result[f"{name}_worker_cpu"] = round(
+            sum(running.meter.cpu_s("subject", since, since + TURN_S) for since in turn_ends[name == "listing" :: 2])
+            / (turns // 2 * TURN_S),
+            3,
+        )
+    return result
+
+
+def _publish(bench: Bench, engine: Engine, names: Names, publication: Publication) -> None:
+    before = engine.accepted(bench, names)
+    storm.publish_only(names, publication)
+    while engine.accepted(bench, names) < before + publication.timers:
+        time.sleep(0.1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.listing", description=__doc__.splitlines()[0].split("`` ")[-1]
+    )
+    parser.add_argument("--pending", type=int, default=PENDING, help=f"timers that wait for tomorrow ({PENDING})")
+    parser.add_argument("--per-s", type=int, default=PER_S, help=f"timers that fire each second ({PER_S})")
+    parser.add_argument("--turns", type=int, default=TURNS, help=f"of {TURN_S} s each, an even number ({TURNS})")
+    options = parser.parse_args()
+    workdir = ROOT / ".timers" / "bench" / time.strftime("listing-%Y%m%d-%H%M%S")
+    workdir.mkdir(parents=True)
+    broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
+    try:
+        brokers = broker.start()
+        assert broker.pid is not None
+        bench = Bench(Say(), Cluster(brokers), broker.pid, workdir / "broker", workdir)
+        print(json.dumps(measure(bench, options.pending, options.turns, options.per_s), indent=1))
+    finally:
+        stop_everything()
+        broker.stop()
+        shutil.rmtree(workdir, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

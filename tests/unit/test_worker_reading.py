@@ -1,0 +1,184 @@
+"""What is said of a timer, whatever became of it: waiting, replaced, fired, forgotten, cold, or back from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.harness.machines import MachineRig
+from timers.core.horizon import Horizon
+from timers.core.index import Index
+from timers.core.listing import START
+from timers.core.machine import Limits, Machine
+from timers.core.progress import Progress
+from timers.core.timer import Forwarded, Row, Tick
+from timers.store.memory import MemoryStore
+from timers.testing import SimClock, SimLedger, SimLog
+from timers.testing.log import SimRecord
+from timers.wire import cold, future
+from timers.wire.cold import PartitionFormat
+from timers.wire.doors import Door, future_by_id
+from timers.worker import reading
+from timers.worker.reading import Place, Recovering, Wanted
+
+RETENTION_S = 20
+ANY = Wanted(None, "canary", None, with_values=False)
+
+
+class Ledger(SimLedger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cold: list[cold.Cold] = []
+
+    def forward(self, forwarded: Sequence[Forwarded]) -> None:
+        super().forward(forwarded)
+        for record, due_s, secret in forwarded:
+            told = cold.decode_cold(cold.encode_cold(record, record.source, due_s, secret))
+            assert told is not None
+            self.cold.append(told)
+
+
+class Rig(MachineRig):
+    """A partition whose timers go cold if they are due in more than 100 s."""
+
+    def __init__(self, *, indexed: bool) -> None:
+        self.topic = "requests"
+        decode = future_by_id.decode if indexed else future.decode
+        self.door = Door("future", decode, indexed=indexed, may_go_cold=True)
+        self.log = SimLog(SimClock(0), partitions=1)
+        self.ledger, self.store = Ledger(), MemoryStore()
+        horizon = Horizon(PartitionFormat(self.topic, 0), self.store, 100, 7, RETENTION_S, indexed=indexed)
+        index = Index(self.store, RETENTION_S, horizon.is_cold) if indexed else None
+        limits = Limits(chunk_timers=1000, chunk_bytes=10**6, max_request_bytes=40_000)
+        self.machine = Machine(Progress(), decode, self.store, self.ledger, limits, None, index, horizon)
+        self.place = Place(self.topic, 0, moved=False)
+        self.tick(0)
+
+    def tick(self, second: int) -> None:
+        self.log.clock.now_ms = second * 1000
+        self.machine.observe(Tick(second * 1000), self.log.end(self.topic, 0))
+        self.fetch()
+        self.fire()
+        self.machine.commit_progress(even_if_idle=True)
+
+    def ask(self, due_s: int, id: str = "", value: bytes | None = b"v") -> SimRecord:
+        request = None if value is None else future.encode("t", "k", value)
+        headers = future_by_id.encode_headers(due_s) if id else []
+        sent = self.log.append(self.topic, id.encode() or b"%d" % due_s, request, headers, partition=0)
+        self.fetch()
+        return sent
+
+    def promote(self, sent: SimRecord) -> SimRecord:
+        told = next(each for each in self.ledger.cold if each.source == sent.source)
+        copy = self.log.append(self.topic, sent.key, sent.value, cold.encode_promoted(told), partition=0)
+        self.fetch()
+        return copy
+
+    def of_record(self, sent: SimRecord) -> str | None:
+        """The state that is told of a request, read from the log as a worker reads it."""
+        decoded = self.door.read(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp_ms)
+        ((due_s, (row,)),) = decoded.rows.items()
+        said = reading.by_record(self.machine, self.place, row, due_s, sent.timestamp_ms // 1000, with_value=False)
+        assert said is None or (said["due"], said["source"]) == (due_s, sent.source)
+        return said and said["state"]
+
+    def of_id(self, id: str) -> str | None:
+        said = reading.by_id(self.machine, self.place, id, with_value=False)
+        return said and said["state"]
+
+    @property
+    def listed(self) -> list[str]:
+        page = reading.page(self.machine, self.place, ANY, START, 100)
+        assert page.through is None
+        return [each.timer["source"] for each in page.listed]
+
+
+def test_a_request_without_an_id() -> None:
+    rig = Rig(indexed=False)
+    soon, later, far = rig.ask(5), rig.ask(50), rig.ask(150)
+    assert [rig.of_record(each) for each in (soon, later, far)] == ["pending", "pending", "cold"]
+    assert rig.listed == [soon.source, later.source]
+    rig.tick(20)
+    assert [rig.of_record(each) for each in (soon, later, far)] == ["fired", "pending", "cold"]
+    copy = rig.promote(far)
+    assert rig.of_record(far) == "pending"
+    page = reading.page(rig.machine, rig.place, ANY, START, 100)
+    assert [(each.timer["source"], each.timer.get("position")) for each in page.listed] == [
+        (later.source, None),
+        (far.source, copy.source),
+    ]
+    rig.tick(160)
+    assert [rig.of_record(each) for each in (later, far)] == ["fired", "fired"]
+    assert rig.listed == []
+
+
+def test_a_timer_with_an_id() -> None:
+    rig = Rig(indexed=True)
+    first, second, cancelled, far = rig.ask(5, "a"), rig.ask(6, "a"), rig.ask(5, "b"), rig.ask(150, "c")
+    rig.ask(0, "b", None)
+    assert [rig.of_id(id) for id in "abcd"] == ["pending", None, "cold", None]
+    assert [rig.of_record(each) for each in (first, second, cancelled, far)] == [
+        "replaced",
+        "pending",
+        "replaced",
+        "cold",
+    ]
+    assert rig.listed == [second.source]
+    rig.promote(far)
+    assert (rig.of_id("c"), rig.of_record(far)) == ("pending", "pending")
+    rig.tick(6)
+    assert (rig.of_id("a"), rig.of_record(second)) == ("fired", "fired")
+    rig.tick(6 + RETENTION_S)
+    assert (rig.of_id("a"), rig.of_record(second), rig.of_record(first)) == (None, None, None)
+    rig.tick(150)
+    assert rig.of_id("c") == "fired"
+
+
+def test_a_page_ends_within_a_second_of_many_and_goes_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(indexed=False)
+    sent = [rig.ask(5 + n % 2) for n in range(40)]
+    monkeypatch.setattr(reading, "SLICE_ROWS", 6)
+    for limit in (1, 4, 100):
+        seen, after = [], START
+        for _ in range(100):
+            page = reading.page(rig.machine, rig.place, ANY, after, limit)
+            assert len(page.listed) <= limit
+            seen += [each.timer["source"] for each in page.listed]
+            if page.through is None:
+                break
+            assert page.through > after
+            after = page.through
+        assert seen == [each.source for each in (*sent[::2], *sent[1::2])]
+
+
+def test_only_what_is_wanted_is_told_and_no_more_is_looked_at_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(indexed=False)
+    rig.ask(5)
+    rig.ask(7, value=b"x" * 3000)
+    canary = Wanted("t", "t", None, with_values=True)
+    assert len(reading.page(rig.machine, rig.place, canary, START, 9).listed) == 2, "it is named"
+    assert reading.page(rig.machine, rig.place, Wanted(None, "t", None, False), START, 9).listed == []
+    assert reading.page(rig.machine, rig.place, Wanted("u", "c", None, False), START, 9).listed == []
+    (only,) = reading.page(rig.machine, rig.place, Wanted("t", "c", 7, False), START, 9).listed
+    assert only.position == (5, "requests", 0, 0)
+    monkeypatch.setattr(reading, "SLICE_BYTES", 1)
+    page = reading.page(rig.machine, rig.place, canary, START, 9)
+    assert (len(page.listed), page.through) == (1, (5, "requests", 0, 0))
+
+
+def test_nobody_knows_while_the_log_is_read_again() -> None:
+    rig = Rig(indexed=True)
+    rig.ask(50, "a")
+    rig.tick(1)
+    progress = rig.ledger.progress
+    assert progress.next_offset == 1
+    machine = Machine(progress, rig.door.decode, MemoryStore(), rig.ledger, Limits(1, 1, 1), None, None)
+    row: Row = (0, "t", "k", b"", None, None)
+    for ask in (
+        lambda: reading.page(machine, rig.place, ANY, START, 1),
+        lambda: reading.by_id(machine, rig.place, "a", with_value=False),
+        lambda: reading.by_record(machine, rig.place, row, 50, 0, with_value=False),
+    ):
+        with pytest.raises(Recovering):
+            ask()

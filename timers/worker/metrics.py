@@ -488,7 +488,7 @@ METRICS = (
         "timers_queries_total",
         COUNTER,
         ("query", "outcome"),
-        "Questions about timers that the web port answered. query: list, find, forwarded (by another worker); outcome: "
+        "Questions about timers that the web port answered. query: list, get, forwarded (by another worker); outcome: "
         "complete, partial (a partition did not answer), refused.",
         _queries,
     ),

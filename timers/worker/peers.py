@@ -51,8 +51,13 @@ class Peer:
     async def find(self, sought: Sought) -> list[Timer]:
         """The timer, if it is there."""
         answer = await self._get(wire.FIND_PATH, {"id": sought.id, "value": str(int(sought.with_value))})
-        timers: list[Timer] = [timer for timer in answer["timers"] if _machine_of(timer) in self.partitions]
-        return timers
+        try:
+            named: list[tuple[Timer, Any]] = [
+                (timer, topics.parse_source(timer["source"])) for timer in answer["timers"]
+            ]
+        except (KeyError, TypeError):
+            raise self._not_ours() from None
+        return [timer for timer, where in named if where is not None and where[:2] in self.partitions]
 
     async def _get(self, path: str, parameters: Mapping[str, str]) -> Any:
         url = URL(self._member.url).with_path(path).with_query(parameters)
@@ -81,8 +86,3 @@ class Peer:
 
     def _not_ours(self) -> Silent:
         return Silent(f"what answers at {self._member.url} is no worker of timers")
-
-
-def _machine_of(timer: Timer) -> Machine | None:
-    where = topics.parse_source(timer["source"])
-    return None if where is None else where[:2]

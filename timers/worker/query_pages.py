@@ -23,8 +23,8 @@ for each other."""
 WAIT_S = 2.0
 """A question that is not begun within this is told to come back."""
 
-LIST, FIND, FORWARDED = "list", "find", "forwarded"
-KINDS = (LIST, FIND, FORWARDED)
+LIST, GET, FORWARDED = "list", "get", "forwarded"
+KINDS = (LIST, GET, FORWARDED)
 COMPLETE, PARTIAL, REFUSED = "complete", "partial", "refused"
 OUTCOMES = (COMPLETE, PARTIAL, REFUSED)
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
@@ -72,7 +72,7 @@ class QueryPages:
                 self._may_have_values(with_value)
                 return {"id": id}, await queries.find(id, with_value, forwarded=forwarded)
 
-            return await self._answer(web, request, FIND, ask)
+            return await self._answer(web, request, GET, ask)
 
     async def _answer(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 from time import monotonic
 from typing import NamedTuple, Protocol, TypeVar
@@ -19,6 +20,8 @@ from timers.worker.originals import Originals
 from timers.worker.progress_log import Machine
 from timers.worker.reading import Place, Recovering, Wanted
 from timers.worker.runner import Ended, Runner
+
+logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -134,3 +137,6 @@ class Here:
             raise Silent("its worker has just let go of it") from None
         except Recovering:
             raise Silent("its log is being read again") from None
+        except Exception:  # its machine goes on, and says so itself if its store is broken
+            logger.exception("%s/%d: a question was not answered", *self._place[:2])
+            raise Silent("its worker cannot read it, and says why in its log") from None

@@ -16,7 +16,7 @@ from timers.core.keys import NEVER
 from timers.core.progress import SettingChange
 from timers.core.timer import Row
 from timers.errors import StoreError
-from timers.store import rocks
+from timers.store import failures, rocks
 from timers.store.rocks import RocksMemory, RocksStore
 
 MEMORY = RocksMemory(16 * 1024 * 1024)
@@ -200,9 +200,9 @@ def test_a_store_that_the_disk_keeps_from_opening_is_not_wiped(tmp_path: Path) -
     new.close()
 
 
-@pytest.mark.parametrize("code", sorted(rocks.WAYS_OUT))
+@pytest.mark.parametrize("code", sorted(failures.WAYS_OUT))
 def test_each_refusal_of_the_machine_names_a_way_out(code: int) -> None:
-    error = rocks._refusal(
+    error = failures.refusal(
         Path("/data/s"), Exception(f"IO error: While open a file: /data/s/4.log: {os.strerror(code)}")
     )
-    assert rocks.WAYS_OUT[code] in str(error)
+    assert failures.WAYS_OUT[code] in str(error)

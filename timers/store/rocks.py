@@ -23,8 +23,6 @@ and the rest is read from the request log again.
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -49,7 +47,7 @@ from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.operation import NO_ENTRIES, Entry
 from timers.core.progress import SettingChange
 from timers.core.timer import Row, RowsByDue, bytes_of
-from timers.errors import StoreError
+from timers.store.failures import failure, refusal
 
 FORMAT = 1
 """Version of the layout; part of the identity, so another version's store is rebuilt from the log."""
@@ -135,45 +133,6 @@ class RocksMemory:
         return options
 
 
-_SPACE = "make space there"
-_RIGHTS = "let the worker's user write there"
-_FILES = "raise the limit of open files (ulimit -n)"
-WAYS_OUT = {
-    errno.ENOSPC: _SPACE,
-    errno.EDQUOT: _SPACE,
-    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
-    errno.EMFILE: _FILES,
-    errno.ENFILE: _FILES,
-    errno.EACCES: _RIGHTS,
-    errno.EPERM: _RIGHTS,
-    errno.EROFS: _RIGHTS,
-    errno.EIO: "replace the disk",
-    errno.ENOMEM: "give the worker more memory",
-}
-"""What the machine may refuse, and what to do. RocksDB's errors are known by their text alone, which ends in the
-system's own words. Whatever is not in here is the store's own fault: such a store is rebuilt when it is opened."""
-
-
-def _refusal(path: Path, error: Exception) -> StoreError | None:
-    """The sentence for an error that is the machine's fault; None for any other."""
-    for code, way_out in WAYS_OUT.items():
-        if os.strerror(code) in str(error):
-            return StoreError(_sentence(path, os.strerror(code), f"{way_out}, or set TIMERS_DATA_DIR to another disk"))
-    return None
-
-
-def _failure(path: Path, error: Exception) -> StoreError:
-    """The sentence for any error of an open store. RocksDB takes no more writes after one; a fresh start does."""
-    return _refusal(path, error) or StoreError(_sentence(path, str(error), f"if it stays, delete {path}"))
-
-
-def _sentence(path: Path, what: str, way_out: str) -> str:
-    return (
-        f"the store in {path} does not work: {what}. Nothing is lost: {way_out}, and start the worker again; what the "
-        "store lacks is read from the request log"
-    )
-
-
 class RocksStore:
     """Implements :class:`timers.core.ports.Store`. Open with :meth:`open`."""
 
@@ -217,10 +176,10 @@ class RocksStore:
             db.put(_IDENTITY, name)
             return cls(path, db)
         except Exception as error:
-            refusal = _refusal(path, error)
-            if refusal is None:
+            refused = refusal(path, error)
+            if refused is None:
                 raise
-            raise refusal from error
+            raise refused from error
 
     @staticmethod
     def _reopen(path: Path, options: Options) -> Rdict | None:
@@ -228,7 +187,7 @@ class RocksStore:
         try:
             return Rdict(str(path), options)
         except Exception as error:
-            if "lock hold by" in str(error) or "While lock file" in str(error) or _refusal(path, error):
+            if "lock hold by" in str(error) or "While lock file" in str(error) or refusal(path, error):
                 raise
             return None
 
@@ -299,7 +258,7 @@ class RocksStore:
             self._db.write(batch)
         except Exception as error:
             self._broken = True
-            raise _failure(self._path, error) from error
+            raise failure(self._path, error) from error
         self._applied, self._pending = applied, pending
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
@@ -390,7 +349,7 @@ class RocksStore:
             self._db.close()
         except Exception as error:
             if not self._broken:
-                raise _failure(self._path, error) from error
+                raise failure(self._path, error) from error
 
     def _read_number(self, key: bytes) -> int:
         value: Any = self._db.get(key)

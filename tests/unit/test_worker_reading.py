@@ -18,7 +18,7 @@ from timers.testing import SimClock, SimLedger, SimLog
 from timers.testing.log import SimRecord
 from timers.wire import cold, future
 from timers.wire.cold import PartitionFormat
-from timers.wire.doors import Door, future_by_id
+from timers.wire.doors import Door, Sent, future_by_id
 from timers.worker import reading
 from timers.worker.reading import Place, Recovering, Wanted
 
@@ -45,7 +45,7 @@ class Rig(MachineRig):
     def __init__(self, *, indexed: bool) -> None:
         self.topic = "requests"
         decode = future_by_id.decode if indexed else future.decode
-        self.door = Door("future", decode, indexed=indexed, may_go_cold=True)
+        self.door = Door("future", decode, future.anew, indexed=indexed, may_go_cold=True)
         self.log = SimLog(SimClock(0), partitions=1)
         self.ledger, self.store = Ledger(), MemoryStore()
         horizon = Horizon(PartitionFormat(self.topic, 0), self.store, 100, 7, RETENTION_S, indexed=indexed)
@@ -77,7 +77,7 @@ class Rig(MachineRig):
 
     def of_record(self, sent: SimRecord) -> str | None:
         """The state that is told of a request, read from the log as a worker reads it."""
-        decoded = self.door.read(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp_ms)
+        decoded = self.door.read(Sent(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp_ms))
         ((due_s, (row,)),) = decoded.rows.items()
         said = reading.by_record(self.machine, self.place, row, due_s, sent.timestamp_ms // 1000, with_value=False)
         assert said is None or (said["due"], said["source"]) == (due_s, sent.source)

@@ -180,7 +180,7 @@ class Horizon:
             timer_id = opened.source if row[5] is None else row[5][0]
             own = (*row[:5], Origin(timer_id, due_s, 0, opened.source))
             decoded.rows.setdefault(due_s, []).append(own)
-            key = timer_id.encode() if self._indexed else opened.original.to_bytes(8, "big")
+            key = timer_id.encode() if self._indexed else _key_of(opened.original)
             decoded.returned.append(Returned(key, row[0], opened.original, due_s, record.timestamp // 1000))
 
     # ---- which copy counts --------------------------------------------------------------------------------------
@@ -205,6 +205,11 @@ class Horizon:
                 decoded.ignored += 1
         self._written += len(entries)
         return entries
+
+    def find_returned(self, original: int) -> Entry | None:
+        """The copy of a request without an id that counted, as long as it is remembered."""
+        key = _key_of(original)
+        return self._store.entries([key]).get(key)
 
     @staticmethod
     def _holds(entry: Entry | None, copy: Returned) -> bool:
@@ -255,6 +260,11 @@ class Horizon:
 def concerns(progress: Progress, horizon_s: int) -> bool:
     """Whether a machine needs a horizon: timers may go cold from now on, or did so once and may come back."""
     return horizon_s > 0 or progress.setting_at(SEAL, progress.next_offset, 0) > 0
+
+
+def _key_of(original: int) -> bytes:
+    """What the copy of a request without an id is remembered by."""
+    return original.to_bytes(8, "big")
 
 
 def _drop(rows: RowsByDue, copy: Returned) -> None:

@@ -178,11 +178,12 @@ class Machine:
             yield due_s, rows if self._index is None else self._index.alive(due_s, rows)
 
     def find(self, id: bytes) -> Entry | None:
-        """The latest version of an id: waiting, cold, or fired and remembered. Where timers have no ids: the copy of a
-        cold request that came back, by the request's offset in 8 bytes."""
-        if self._index is not None:
-            return self._index.find(id, self.progress.fired_through)
-        return None if self._horizon is None else self._store.entries([id]).get(id)
+        """The latest version of an id: waiting, cold, or fired and remembered."""
+        return None if self._index is None else self._index.find(id, self.progress.fired_through)
+
+    def find_returned(self, offset: int) -> Entry | None:
+        """The copy of a cold request that came back, where timers have no ids."""
+        return None if self._horizon is None or self._index is not None else self._horizon.find_returned(offset)
 
     def is_cold(self, entry: Entry) -> bool:
         """Whether a version went cold when it was accepted."""

@@ -100,7 +100,7 @@ def by_record(machine: Machine, place: Place, row: Row, due_s: int, append_s: in
     _check(machine)
     key = due_s, row[0]
     id = None if row[5] is None else row[5].timer_id
-    latest = machine.find(row[0].to_bytes(8, "big") if id is None else id.encode())
+    latest = machine.find_returned(row[0]) if id is None else machine.find(id.encode())
     # It stands where it stood, or where it came back to from the cold.
     for each in (key,) if latest is None else (key, latest[:2]):
         stored = _row(machine, each)

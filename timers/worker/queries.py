@@ -17,6 +17,7 @@ from timers.settings import Settings
 from timers.wire import topics
 from timers.wire.query import Query, Timer
 from timers.worker.group import Member, Unsettled
+from timers.worker.lull import Lull
 from timers.worker.originals import Originals
 from timers.worker.peers import Peer
 from timers.worker.pool import Pool
@@ -52,6 +53,7 @@ class Queries:
         pool: its machines.
         members: asks the group who has which partition.
         session: for asking other workers.
+        lull: when pages are read and written.
     """
 
     def __init__(
@@ -60,11 +62,13 @@ class Queries:
         pool: Pool,
         members: Callable[[], Awaitable[dict[Machine, Member]]],
         session: Callable[[], aiohttp.ClientSession],
+        lull: Lull,
     ) -> None:
         self._settings = settings
         self._pool = pool
         self._members = members
         self._session = session
+        self._lull = lull
         requests = {topic: door for topic, door in pool.doors.items() if topic != settings.retry_topic}
         # Not the one that the machines share: whoever writes dead letters must not wait for somebody who looks.
         self._originals = Originals(settings, requests, isolation="read_committed")
@@ -85,6 +89,7 @@ class Queries:
         budget = _Budget()
         sources = [_Begun(share, query, limit, budget) for share in shares]
         page = await merge(sources, query.start, query.limit, budget.used_up)
+        await self._lull.wait()  # a page of JSON takes the event loop for some milliseconds
         return _answer([each.timer for each in page.listed], page.through, shares, missing)
 
     async def find(self, id: str, with_value: bool, *, forwarded: bool) -> Answer:
@@ -132,6 +137,7 @@ class Queries:
                 moved=machine[0] == self._settings.retry_topic,
                 hidden=self._settings.canary_topic,
                 originals=self._originals,
+                lull=self._lull,
             )
             for machine, runner in self._pool.runners.items()
             if machine in wanted

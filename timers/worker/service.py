@@ -28,6 +28,7 @@ from timers.worker.clock import Clock
 from timers.worker.group import Member, Unsettled
 from timers.worker.kafka import faust_credentials, hide_logins
 from timers.worker.log_watch import LogWatch
+from timers.worker.lull import Lull
 from timers.worker.meter import Pulse
 from timers.worker.pool import Events, Pool
 from timers.worker.port import check_port
@@ -175,7 +176,9 @@ class TimersApp(faust.App):
         self.pool.bind(
             self.settings, cluster, Events(self._press, self._rewind, self._owns, self.end), self.broker_now_s
         )
-        self.queries = Queries(self.settings, self.pool, self._members, lambda: self.http_client)
+        self.queries = Queries(
+            self.settings, self.pool, self._members, lambda: self.http_client, Lull(self.broker_now_s)
+        )
         self.log_watch = LogWatch(self.settings, cluster, self._renew, loop=self.loop, beacon=self.beacon)
         self.tick_reader = TickReader(
             self.settings,

@@ -16,6 +16,7 @@ from timers.wire import topics
 from timers.wire.doors import Door
 from timers.wire.query import Query, Timer
 from timers.worker import reading
+from timers.worker.lull import Lull
 from timers.worker.originals import Originals
 from timers.worker.progress_log import Machine
 from timers.worker.reading import Place, Recovering, Wanted
@@ -70,12 +71,22 @@ class Here:
         moved: it is of the retry topic.
         hidden: callback topic that nobody means who does not name it.
         originals: reads records again, committed ones alone.
+        lull: when pages are read.
     """
 
     def __init__(
-        self, runner: Runner, machine: Machine, door: Door, *, moved: bool, hidden: str, originals: Originals
+        self,
+        runner: Runner,
+        machine: Machine,
+        door: Door,
+        *,
+        moved: bool,
+        hidden: str,
+        originals: Originals,
+        lull: Lull,
     ) -> None:
         self._runner = runner
+        self._lull = lull
         self._place = Place(*machine, moved)
         self._door = door
         self._hidden = hidden
@@ -86,6 +97,7 @@ class Here:
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers, as far as one slice's worth of looking goes."""
         wanted = Wanted(query.topic, self._hidden, query.to_s, query.with_values)
+        await self._lull.wait()
         begun = monotonic()
         page = await self._ask(lambda machine: reading.page(machine, self._place, wanted, after, limit))
         await asyncio.sleep((monotonic() - begun) * PAUSE_SHARE)

@@ -1,0 +1,32 @@
+"""When long lists are read: in the part of each second in which nothing much fires."""
+
+from __future__ import annotations
+
+import pytest
+
+from timers.worker.lull import FROM, TO, Lull
+
+NOW_S = 1_800_000_000
+
+
+@pytest.mark.parametrize(
+    ("now_s", "away_s"),
+    [
+        (NOW_S, FROM),
+        (NOW_S + FROM / 2, FROM / 2),
+        (NOW_S + FROM, 0),
+        (NOW_S + TO - 0.01, 0),
+        (NOW_S + TO + 0.01, 0.99 - TO + FROM),
+        (NOW_S + 0.99, 0.01 + FROM),
+        (None, 0),
+    ],
+)
+def test_it_comes_once_a_second(now_s: float | None, away_s: float) -> None:
+    assert Lull(lambda: now_s).away_s == pytest.approx(away_s, abs=1e-6)
+
+
+async def test_it_is_waited_for() -> None:
+    now = iter([NOW_S + FROM - 0.02, NOW_S + FROM])
+    lull = Lull(lambda: next(now))
+    await lull.wait()
+    assert lull.away_s == 0

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from timers.core.timer import Origin
+from timers.core.timer import Headers, Origin
 from timers.doors import open_doors
 from timers.settings import Settings
 from timers.spark import columns, requests
 from timers.wire import future
-from timers.wire.doors import future_by_id
+from timers.wire import headers as h
+from timers.wire.doors import Sent, future_by_id
 
 pytestmark = pytest.mark.spark
 
-SETTINGS = Settings.load({"TIMERS_BROKERS": "127.0.0.1:1", "TIMERS_ID_TOPIC": "by-id"})
+SETTINGS = Settings.load(
+    {"TIMERS_BROKERS": "127.0.0.1:1", "TIMERS_ID_TOPIC": "by-id", "TIMERS_COUNTDOWN_TOPIC": "waits"}
+)
 LIMIT = 1000
 NATIVE, BY_ID, RETRY = SETTINGS.request_topic, SETTINGS.id_topic, SETTINGS.retry_topic
 
@@ -25,6 +26,9 @@ VALUE = future.encode("orders", "key", b"payload")
 DUE = future_by_id.encode_headers(1_700_000_000)
 RETRIED = future.encode_retry("orders", "key", b"payload", [("a", b"1")], Origin("order-1", 1700, 2, "by-id/0/5"))
 RETRIED_NATIVE = future.encode_retry("orders", "key", b"payload", None, Origin("timer-request/0/9", 1700, 1))
+PUT_OFF = future.encode_retry("orders", "key", b"payload", None, Origin("timer-request/0/10", 1700, 0))
+
+COPY_OF = [(h.TIMER_PROMOTED, b"timer-request/2/0"), (h.TIMER_SEAL, b"0" * 32)]
 
 RECORDS = [
     (NATIVE, 0, 5, b"1700000000", VALUE, []),
@@ -37,9 +41,13 @@ RECORDS = [
     (BY_ID, 0, 6, b"order-1", None, DUE),
     (BY_ID, 0, 7, "größe".encode(), VALUE, [("trace", b"x"), *DUE]),
     (BY_ID, 0, 8, b"order-2", VALUE, []),
+    (NATIVE, 2, 5, b"1700000000", VALUE, [("trace", b"x"), *COPY_OF]),
+    ("waits", 0, 0, b"key", b'{"topic": "orders", "message": "body", "countdown": 120.5}', []),
+    ("waits", 0, 1, b"order-3", b'{"id": "order-3", "cancel": true}', []),
     (RETRY, 0, 0, b"1800", *RETRIED),
     (RETRY, 0, 1, b"1900", *RETRIED_NATIVE),
     (RETRY, 0, 2, b"1900", VALUE, []),
+    (RETRY, 0, 3, b"1901", *PUT_OFF),
 ]
 
 
@@ -58,10 +66,18 @@ EXPECTED = [
     expected(BY_ID, 0, 6, "cancel", "order-1", None, None, None, 0, "by-id/0/6", None),
     expected(BY_ID, 0, 7, "timer", "größe", *[1_700_000_000] * 2, "orders", 0, "by-id/0/7", None),
     expected(BY_ID, 0, 8, "rejected", None, None, None, None, 0, "by-id/0/8", "due-missing"),
+    expected(NATIVE, 2, 5, "copy", None, None, None, None, 0, "timer-request/2/5", None),
+    expected("waits", 0, 0, "timer", "waits/0/0", *[1_600_000_121] * 2, "orders", 0, "waits/0/0", None),
+    expected("waits", 0, 1, "cancel", "order-3", None, None, None, 0, "waits/0/1", None),
     expected(RETRY, 0, 0, "timer", "order-1", 1700, 1800, "orders", 2, "by-id/0/5", None),
     expected(RETRY, 0, 1, "timer", "timer-request/0/9", 1700, 1900, "orders", 1, "timer-request/0/9", None),
     expected(RETRY, 0, 2, "rejected", None, None, None, None, 0, f"{RETRY}/0/2", "retry-headers-missing"),
+    expected(RETRY, 0, 3, "timer", "timer-request/0/10", 1700, 1901, "orders", 0, "timer-request/0/10", None),
 ]
+
+
+def size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    return len(key or b"") + len(value or b"") + sum(len(name) + len(data or b"") for name, data in headers)
 
 
 def test_each_record_is_what_its_door_says(spark: SparkSession) -> None:
@@ -72,15 +88,16 @@ def test_each_record_is_what_its_door_says(spark: SparkSession) -> None:
     frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
     decoded = requests.decode(frame, open_doors(SETTINGS), LIMIT)
     assert decoded.schema == requests.REQUEST
-    assertDataFrameEqual(decoded, spark.createDataFrame(EXPECTED, requests.REQUEST))
+    sizes = {tuple(row)[:3]: size(*record[3:]) for row, record in zip(rows, RECORDS, strict=True)}
+    whole = [Row(*row, sizes[tuple(row)[:3]]) for row in EXPECTED]
+    assertDataFrameEqual(decoded, spark.createDataFrame(whole, requests.REQUEST))
 
 
 def test_no_record_is_left_out_by_a_door() -> None:
     """What the table rests on: of each record a door makes just one row, cancel or rejection."""
     doors = open_doors(SETTINGS)
     for topic, _, offset, key, value, headers in RECORDS:
-        record = SimpleNamespace(offset=offset, key=key, value=value, headers=headers, timestamp=0)
-        decoded = doors[topic].decode([record], LIMIT)
+        decoded = doors[topic].decode([Sent(offset, key, value, headers, 0)], LIMIT)
         rows = sum(map(len, decoded.rows.values()))
         cancels = sum(operation[2] is None for operation in decoded.operations)
         assert rows + cancels + len(decoded.rejected) == 1

@@ -296,3 +296,30 @@ def test_a_taken_port_is_said_before_anything_starts(
 )
 def test_the_last_word_of_a_workers_log(log: str, said: str) -> None:
     assert last_error(log) == said
+
+
+def test_spark_jobs_say_what_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] == "pyspark" or name.startswith("timers.spark")
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert main(["spark", "audit"]) == 1
+    assert "pip install 'kafka-timers[spark]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--range", "timer-request:5"], "is not TOPIC/PARTITION:FROM-TO"),
+        (["--conf", "executor.memory=4g"], "is no setting of Spark's: spark.NAME=VALUE"),
+        (["--grace", "soon"], "is not a duration"),
+    ],
+)
+def test_what_an_audit_is_told_is_checked_before_spark_starts(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["spark", "audit", *arguments]) == 2
+    assert expected in capsys.readouterr().err

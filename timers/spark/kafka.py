@@ -24,13 +24,12 @@ def client_options(settings: Settings) -> dict[str, str]:
 
 
 def source_options(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
-    """Of the Kafka source, for batches and streams alike."""
-    return {
-        **client_options(settings),
-        "subscribe": ",".join(topics),
-        "kafka.isolation.level": "read_committed",
-        "includeHeaders": "true",
-    }
+    """Of a stream of whole topics from the Kafka source."""
+    return {**_reader_options(settings), "subscribe": ",".join(topics)}
+
+
+def _reader_options(settings: Settings) -> dict[str, str]:
+    return {**client_options(settings), "kafka.isolation.level": "read_committed", "includeHeaders": "true"}
 
 
 def read(
@@ -41,12 +40,13 @@ def read(
     Args:
         spark: the session.
         settings: where the brokers are and who we are.
-        starting: first offset, inclusive, of every partition of the topics.
+        starting: first offset, inclusive, of each partition to read.
         ending: end, exclusive, of the same partitions.
         min_partitions: at least so many tasks, where there are more cores than partitions.
     """
     options = {
-        **source_options(settings, starting),
+        **_reader_options(settings),
+        "assign": json.dumps({topic: sorted(partitions) for topic, partitions in starting.items()}),
         "startingOffsets": as_json(starting),
         "endingOffsets": as_json(ending),
     }

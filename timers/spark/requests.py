@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from timers.core.timer import Decoded
-from timers.wire.doors import Door
+from timers.spark.columns import size_bytes
+from timers.wire.cold import PartitionFormat
+from timers.wire.doors import Door, Sent
+from timers.wire.future import decode_retry
 from timers.wire.topics import source
 
-TIMER, CANCEL, REJECTED = "timer", "cancel", "rejected"
+TIMER, CANCEL, REJECTED, COPY = "timer", "cancel", "rejected", "copy"
 
 REQUEST = StructType(
     [
@@ -35,26 +37,19 @@ REQUEST = StructType(
         StructField("attempt", IntegerType()),
         StructField("request", StringType()),
         StructField("code", StringType()),
+        StructField("bytes", LongType()),
     ]
 )
 """One row for each record of a request topic.
 
-``kind`` is ``timer``, ``cancel`` or ``rejected`` (then ``code`` says why). ``timer_id`` is what the fired message will
+``kind`` is ``timer``, ``cancel``, ``rejected`` (then ``code`` says why) or ``copy`` (of a request that was cold, which
+asks for nothing new). ``timer_id`` is what the fired message will
 carry. ``due_s`` is the second first asked for; ``wait_s`` the one that the record waits for, which differs on the retry
-topic. ``request`` is the record that asked first: on the retry topic another one. ``attempt`` counts failed sendings.
+topic. ``request`` is the record that asked first: on the retry topic another one. ``attempt`` counts failed sendings,
+``bytes`` those of key, value and headers.
 """
 
 _ARROW = to_arrow_schema(REQUEST)
-
-
-class _Record(NamedTuple):
-    """What a door's decoder asks of a record."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
 
 
 def decode(records: DataFrame, doors: Mapping[str, Door], max_request_bytes: int) -> DataFrame:
@@ -74,7 +69,8 @@ def decode(records: DataFrame, doors: Mapping[str, Door], max_request_bytes: int
         for batch in batches:
             yield from decode_batch(batch, opened, max_request_bytes)
 
-    needed = records.select("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
+    of_door = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
+    needed = records.select(*of_door, size_bytes().cast("long").alias("bytes"))
     return needed.mapInArrow(decode_batches, REQUEST)
 
 
@@ -89,12 +85,18 @@ def decode_batch(batch: pa.RecordBatch, doors: Mapping[str, Door], max_request_b
         if first < end:
             topic, partition = places[first]
             chunk = read[first:end]
-            yield _as_batch(topic, partition, chunk, doors[topic].decode(chunk, max_request_bytes))
+            said = _said(topic, partition, doors[topic], chunk, max_request_bytes)
+            rows = [(topic, partition, each.offset, each.timestamp, *said[each.offset]) for each in chunk]
+            columns = list(zip(*rows, strict=True))
+            arrays = [pa.array(column, _ARROW.field(index).type) for index, column in enumerate(columns)]
+            sizes = batch.column("bytes").slice(first, end - first)
+            yield pa.RecordBatch.from_arrays([*arrays, sizes], schema=_ARROW)
 
 
-def _records(batch: pa.RecordBatch) -> list[_Record]:
-    columns = [batch.column(name).to_pylist() for name in ("offset", "timestamp_ms", "key", "value")]
-    return list(map(_Record._make, zip(*columns, headers_of(batch.column("headers")), strict=True)))
+def _records(batch: pa.RecordBatch) -> list[Sent]:
+    columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value")]
+    headers, times = headers_of(batch.column("headers")), batch.column("timestamp_ms").to_pylist()
+    return list(map(Sent._make, zip(*columns, headers, times, strict=True)))
 
 
 def headers_of(column: Any) -> list[Sequence[tuple[str, bytes | None]]]:
@@ -108,8 +110,19 @@ def headers_of(column: Any) -> list[Sequence[tuple[str, bytes | None]]]:
     return [pairs[first:end] for first, end in pairwise(bounds)]
 
 
-def _as_batch(topic: str, partition: int, chunk: Sequence[_Record], decoded: Decoded) -> pa.RecordBatch:
+def _said(
+    topic: str, partition: int, door: Door, chunk: Sequence[Sent], max_request_bytes: int
+) -> dict[int, tuple[Any, ...]]:
+    """Offset -> columns ``kind`` to ``code`` of its row."""
     said: dict[int, tuple[Any, ...]] = {}
+    if door.may_go_cold:
+        has_returned = PartitionFormat(topic, partition).has_returned
+        for copy in filter(has_returned, chunk):
+            said[copy.offset] = (COPY, None, None, None, None, 0, source(topic, partition, copy.offset), None)
+        if said:
+            chunk = [each for each in chunk if each.offset not in said]
+    decoded = door.decode(chunk, max_request_bytes)
+    moved = door.decode is decode_retry
     for wait_s, rows in decoded.rows.items():
         for row in rows:
             origin = row[5]
@@ -117,16 +130,12 @@ def _as_batch(topic: str, partition: int, chunk: Sequence[_Record], decoded: Dec
             if origin is None:
                 said[row[0]] = (TIMER, name, wait_s, wait_s, row[1], 0, name, None)
             else:
-                request = origin.request if origin.attempt or origin.source else name
+                request = origin.request if moved else name
                 said[row[0]] = (TIMER, origin.timer_id, origin.due_s, wait_s, row[1], origin.attempt, request, None)
-    for operation in decoded.operations:
-        if operation[2] is None:
-            name = source(topic, partition, operation[1])
-            said[operation[1]] = (CANCEL, operation[0].decode(), None, None, None, 0, name, None)
+    for id, offset, due_s, _ in decoded.operations:
+        if due_s is None:
+            said[offset] = (CANCEL, id.decode(), None, None, None, 0, source(topic, partition, offset), None)
     for rejected in decoded.rejected:
         name = source(topic, partition, rejected.offset)
         said[rejected.offset] = (REJECTED, None, None, None, None, 0, name, rejected.code)
-    rows_out = [(topic, partition, each.offset, each.timestamp, *said[each.offset]) for each in chunk]
-    columns = zip(*rows_out, strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
+    return said

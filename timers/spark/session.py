@@ -47,6 +47,8 @@ _LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
     # Tables of a laptop are small: Spark's 200 tasks for each shuffle cost more than the work.
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 2)),
+    # As for the 50 that Delta takes to look at the log of each table.
+    "spark.databricks.delta.snapshotPartitions": "2",
 }
 
 _MAX_SENTENCE = 400

@@ -8,12 +8,12 @@ import click
 
 from timers.errors import SparkError
 
-_JOBS: dict[str, str] = {
-    "engine": "Fire timers on Spark, instead of with workers.",
+_JOBS = {
+    "audit": "Find out what became of every request, from the topics alone.",
 }
 """Each job, in the order of ``--help``: the command of that name in the module of that name here."""
 
-_EXTRA = ("pyspark", "py4j", "delta", "pandas", "pyarrow")
+_EXTRA = ("pyspark", "py4j", "delta", "pandas", "pyarrow", "matplotlib", "jinja2")
 
 
 class _Jobs(click.Group):
@@ -28,9 +28,8 @@ class _Jobs(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if _JOBS:
-            with formatter.section("Jobs"):
-                formatter.write_dl(list(_JOBS.items()))
+        with formatter.section("Jobs"):
+            formatter.write_dl(list(_JOBS.items()))
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -1,2 +1,0 @@
-"""One contract, every engine: what is asked for and what must come of it, as data (``cases``), run by each engine there
-is (``drivers``)."""

@@ -1,0 +1,157 @@
+"""``timers spark audit`` against a real broker: clean after a real worker, and each planted fault found."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from tests.harness.patience import DEADLINE_S, due_in
+from tests.harness.records import Publisher, Request
+from tests.harness.system import System, timers
+from timers.spark.audit import report
+from timers.spark.audit.findings import Findings
+from timers.spark.audit.outcomes import Moment
+from timers.spark.audit.scope import Scope
+from timers.spark.jobs import audit
+from timers.wire import headers as h
+from timers.wire.doors import future_by_id
+
+pytestmark = pytest.mark.spark
+
+SPARK_S = 500
+
+
+def found(spark: SparkSession, system: System, scope: Scope | None = None, *, grace_s: int = 0) -> Findings:
+    moment = Moment(int(time.time() * 1000), grace_s)
+    return audit.run(spark, audit.Audit(system.settings, scope or Scope(), moment), print)
+
+
+class Engine:
+    """Writes what an engine would, also what it must not."""
+
+    def __init__(self, system: System) -> None:
+        self._producer = Producer({"bootstrap.servers": system.address, "acks": "all"})
+
+    def fire(self, request: Request, tick_ms: int | None = None) -> None:
+        headers = [
+            (h.TIMER_ID, request.source),
+            (h.TIMER_DUE, str(request.due_s)),
+            (h.TIMER_FIRED, str(request.due_s * 1000 + 5 if tick_ms is None else tick_ms)),
+        ]
+        self._producer.produce(request.target, request.value, request.key, headers=headers)
+
+    def flush(self) -> None:
+        assert self._producer.flush(DEADLINE_S) == 0
+
+
+@pytest.mark.timeout(900)
+def test_each_planted_fault_is_found(spark: SparkSession, broker_address: str, tmp_path: Path) -> None:
+    """One timer never fired, one fired twice, one fired early by its tick, one early by the broker's time."""
+    system = System(broker_address, tmp_path)
+    system.create_own_topics()
+    target = system.target(partitions=2)
+    past, soon = int(time.time()) - 300, int(time.time()) + 30
+    good = timers(target, 40, past, 4, b"payload")
+    never, twice, by_tick = timers(target, 3, past, 1)
+    by_broker = Request(target, soon, "by-broker")
+    system.send(*good, never, twice, by_tick, by_broker)
+    engine = Engine(system)
+    for request in good:
+        engine.fire(request)
+    engine.fire(twice)
+    engine.fire(twice, past * 1000 + 400)
+    engine.fire(by_tick, past * 1000 - 1)
+    engine.fire(by_broker, soon * 1000)  # its word is good, and the record's time is not
+    engine.flush()
+
+    command = [sys.executable, "-m", "timers.cli.main", "spark", "audit", "--json", "--master", "local[2]"]
+    command += ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"]
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path / "out"), "--log-file", str(tmp_path / "spark.log")],
+        env={**os.environ, **system.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=SPARK_S,
+    )
+    assert done.returncode == 3, done.stderr
+    said = json.loads(done.stdout)
+    assert said["offenders"] == {
+        "lost": [never.source],
+        "duplicate": [twice.source],
+        "early": [by_tick.source, by_broker.source],
+    }
+    assert said["statuses"]["fired"] == 43 and said["statuses"]["lost"] == 1 and said["requests"] == 44
+    assert not re.search("WARN|INFO|Ivy|:: ", done.stderr), "Spark's words belong into its log"
+    html = (tmp_path / "out" / "report.html").read_text()
+    assert all(request.source in html for request in (never, twice, by_tick, by_broker))
+    assert "<svg" in html and not re.search(r"""(src|href)=["']?(https?:)?//""", html), "the page must need no other"
+    tables = tmp_path / "out" / "tables"
+    faults = spark.read.format("delta").load(str(tables / "offenders"))
+    twice_at = faults.where("fault = 'duplicate'").collect()[0].positions
+    assert len(twice_at) == 2 and all(each.startswith(f"{target}/") for each in twice_at)
+    assert faults.count() == 4 and spark.read.format("delta").load(str(tables / "lags")).count() > 0
+
+    # Only of what is asked: a range without the faulty ones is clean.
+    partition, offset = (int(part) for part in never.source.split("/")[1:])
+    ranges = {system.request_topic: {partition: (0, offset)}}
+    assert found(spark, system, Scope(ranges=ranges)).clean
+    system.close()
+
+
+@pytest.mark.timeout(600)
+def test_after_a_worker_there_is_nothing_to_find(spark: SparkSession, broker_address: str, tmp_path: Path) -> None:
+    """Fired, late, dead-lettered, put off, replaced, cancelled in time and too late, pending: all add up."""
+    ids, verdicts = f"by-id-{tmp_path.name}", f"verdicts-{tmp_path.name}"
+    system = System(broker_address, tmp_path, TIMERS_ID_TOPIC=ids, TIMERS_VERDICT_TOPIC=verdicts)
+    system.worker().start().ready()
+    target = system.target(partitions=2)
+    due_s = due_in(6)
+    requests = timers(target, 300, due_s, 3, b"payload") + timers(target, 20, due_s - 1000, 1)
+    far = timers(target, 5, due_s + 86_400, 2)
+    system.send(*requests, *far, Request("no-such-topic", due_s))
+    raw = Publisher(system.address, system.request_topic)
+    raw.send_raw(b"not-a-second", b"", [], 0)
+    by_id = Publisher(system.address, ids)
+
+    def put(id: str, due: int, partition: int = 0) -> None:
+        by_id.queue_raw(id.encode(), Request(target, due).wire_value, future_by_id.encode_headers(due), partition)
+
+    for number in range(40):
+        put(f"order-{number}", due_s)
+    for number in range(10):
+        put(f"order-{number}", due_s + 1)  # moved
+        by_id.queue_raw(f"order-{number + 10}".encode(), None, [], 0)  # cancelled
+    by_id.flush()
+    reader = system.reader(target)
+    reader.take(300 + 20 + 30)
+    by_id.send_raw(b"order-39", None, [], 0)  # too late
+    put("order-38", due_s)  # again, for a second that is past
+    by_id.flush()
+    reader.take(1)
+    letters = system.dead_letters()
+    letters.take(2)
+    findings = found(spark, system)
+    assert findings.clean, list(report.lines(findings))
+    assert {status: count for status, count in findings.statuses.items() if count} == {
+        "fired": 300 + 20 + 30 + 1,
+        "dead-lettered": 2,
+        "replaced": 10,
+        "cancelled": 10,
+        "pending": 5,
+    }
+    assert sum(due.timers for due in findings.busiest) == 5
+    # Of the same topics, the engine's side taken away: what fired is missing, and it is said of each timer.
+    system.delete_topic(target)
+    system.create_topic(target)
+    lost = found(spark, system)
+    assert lost.faults["lost"] == 300 + 20 + 30 + 1 and not lost.clean
+    system.close()

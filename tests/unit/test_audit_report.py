@@ -1,0 +1,134 @@
+"""The audit's page and its lines, from findings: no Spark is started."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+
+from timers.settings import Settings
+from timers.spark.audit import report
+from timers.spark.audit.findings import Counted, Due, Findings, Lag, PartitionRead, span_for
+from timers.spark.audit.outcomes import Moment
+
+DUE = 1_700_000_000
+SETTINGS = Settings.load({"TIMERS_BROKERS": "a:1"})
+
+
+def offender(timer_id: str | None, **changes: object) -> dict[str, object]:
+    return {
+        "fault": "lost",
+        "request": "timer-request/0/5",
+        "topic": "timer-request",
+        "partition": 0,
+        "timer_id": timer_id,
+        "due_s": DUE,
+        "accepted_ms": DUE * 1000 - 5000,
+        "callback_topic": "orders",
+        "code": None,
+        "firings": 0,
+        "letters": 0,
+        "letter_code": None,
+        "fired_ms": None,
+        "positions": None,
+        **changes,
+    }
+
+
+def findings(**faults: list[dict[str, object]]) -> Findings:
+    found = Findings(Moment(DUE * 1000 + 123, 5))
+    found.statuses = Counter({"fired": 90, "pending": 7, "lost": len(faults.get("lost", []))})
+    found.faults = Counter({fault: len(rows) for fault, rows in faults.items()})
+    found.listed = faults
+    found.lags = [Lag(DUE + at, 45, 10, 20, 30, 4000) for at in (0, 60)]
+    found.lags_by_topic = [Lag("orders", 90, 10, 20, 30, 4000)]
+    found.ahead = [Due(DUE + 600, 7, 700)]
+    found.busiest = [Due(DUE + 600, 7, 700)]
+    found.counted = [
+        Counted("timer-request", "orders", "timer", 98, 9800, (DUE - 86_400) * 1000, DUE * 1000),
+        Counted("timer-request", None, "rejected", 2, 200, DUE * 1000, DUE * 1000),
+    ]
+    found.read = [PartitionRead("timer-request", 0, 0, 101, DUE - 1)]
+    found.callback_topics = ["orders"]
+    found.stages = [("requests read", 100, 2.0)]
+    return found
+
+
+class Page(HTMLParser):
+    """Which tags a page has, whether all that were opened are closed, and what can be read on it."""
+
+    VOID = ("meta", "br", "link", "img")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: Counter[str] = Counter()
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen[tag] += 1
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self.seen[tag] += 1
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_clean_page_says_so_first() -> None:
+    html = report.page(findings(), SETTINGS)
+    page = Page(html)
+    assert page.open == [] and page.seen["svg"] == 3 and page.seen["script"] == 0
+    assert "<title>Timer audit: Clean: of 97 requests none is lost, doubled or early</title>" in html
+    assert not re.search(r"""(src|href)=["']?\w+:""", html.replace("http://www.w3.org", "")), "it needs no other file"
+    assert "width=" not in html[html.index("<svg") :][:200] and "#010203" not in html
+    # 98 + 2 records hold 10,000 bytes, in a day; the formula adds 10 to each.
+    assert "10.0 kB" in page.text and "11.0 kB" in page.text
+
+
+def test_names_from_anybody_are_text() -> None:
+    evil = "<script>alert(1)</script>"
+    html = report.page(findings(lost=[offender(evil, callback_topic=evil)]), SETTINGS)
+    assert Page(html).seen["script"] == 0 and "&lt;script&gt;" in html
+    assert "<title>Timer audit: 1 lost, of 98 requests</title>" in html
+
+
+def test_what_the_engine_has_not_come_to_is_told_apart() -> None:
+    behind = findings(lost=[offender("a"), offender("b", due_s=DUE - 5)])
+    assert report.hint(behind).startswith("1 of the 2 lost timers listed are beyond what the engine says")
+    assert report.hint(findings(lost=[offender("b", due_s=DUE - 5)])) == ""
+    lines = list(report.lines(behind))
+    assert lines[0] == "2 lost, of 99 requests" and "lost: a due 2023-11-14 22:13:20Z for orders" in lines
+
+
+def test_every_fault_has_its_table() -> None:
+    rows = {
+        "lost": [offender(None, due_s=None, callback_topic=None, code="key-missing")],
+        "duplicate": [offender("b", firings=2, fired_ms=DUE * 1000, positions=["orders/0/1", "orders/0/2"])],
+        "early": [offender("c", firings=1, fired_ms=DUE * 1000 - 1, due_s=99_999_999_999)],
+        "revoked": [offender("d", firings=1, fired_ms=DUE * 1000, letters=1, letter_code="topic-unknown")],
+        "unasked": [offender("timer-request/0/7", request=None, accepted_ms=None, letters=None, firings=1)],
+    }
+    text = Page(report.page(findings(**rows), SETTINGS)).text
+    for fault in rows:
+        assert f"1 {fault}" in text
+    said = report.as_json(findings(**rows))
+    assert not said["clean"] and said["offenders"]["lost"] == ["timer-request/0/5"]
+
+
+def test_nothing_at_all() -> None:
+    empty = Findings(Moment(DUE * 1000, 5))
+    assert "No request in scope" in report.page(empty, SETTINGS) and empty.clean
+
+
+@pytest.mark.parametrize(("first", "last", "span"), [(0, 0, 1), (0, 240, 1), (0, 241, 5), (0, 10**11, 365 * 86_400)])
+def test_a_chart_has_a_bounded_number_of_points(first: int, last: int, span: int) -> None:
+    assert span_for(first, last) == span

@@ -1,0 +1,125 @@
+"""``timers spark audit``: what became of every request, as a page, as tables and as an exit code."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import click
+
+from timers.cli.spark.options import launch_of, launch_options
+from timers.cli.times import parse_duration, parse_moment
+from timers.settings import Settings
+from timers.variables import topic_patterns
+
+FAULTY = 3
+"""Exit code where a timer is lost, doubled, early, or fired although it should not have been."""
+
+_RANGE = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9}):(?P<low>[0-9]{1,18})-(?P<high>[0-9]{0,18})")
+_NO_END = 10**18
+
+
+def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, tuple[int, int]]]:
+    ranges: dict[str, dict[int, tuple[int, int]]] = {}
+    for text in texts:
+        found = _RANGE.fullmatch(text)
+        if found is None:
+            raise click.UsageError(f"--range {text!r} is not TOPIC/PARTITION:FROM-TO, such as timer-request/0:100-5000")
+        high = int(found["high"]) if found["high"] else _NO_END
+        ranges.setdefault(found["topic"], {})[int(found["partition"])] = (int(found["low"]), high)
+    return ranges
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--from", "from_", metavar="WHEN", help="Requests accepted since: 2h ago, or 2030-01-31T12:00:00Z.")
+@click.option("--to", metavar="WHEN", help="Requests accepted before.")
+@click.option(
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="TOPIC/PARTITION:FROM-TO",
+    help="Requests at these offsets, TO exclusive or empty; may be repeated. Of that topic, nothing else.",
+)
+@click.option(
+    "--callback-topic",
+    "callback_topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="Timers of this callback topic only, with * for anything; may be repeated.",
+)
+@click.option("--grace", default="5s", show_default=True, help="Timers overdue by no more than this count as pending.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("timers-audit"),
+    show_default=True,
+    help="Directory for report.html and the tables.",
+)
+@click.option("--tables", metavar="URI", help="Where the tables go, if elsewhere: a path that all executors can write.")
+@click.option("--format", "table_format", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the totals as one JSON object.")
+@launch_options
+@click.pass_context
+def audit(
+    ctx: click.Context,
+    /,
+    from_: str | None,
+    to: str | None,
+    ranges: tuple[str, ...],
+    callback_topics: tuple[str, ...],
+    grace: str,
+    output: Path,
+    tables: str | None,
+    table_format: str,
+    as_json: bool,
+    master: str | None,
+    conf: tuple[str, ...],
+    log_file: Path | None,
+) -> None:
+    """Find out what became of every request, from the topics alone.
+
+    Requests = fired + dead-lettered + cancelled + replaced + pending + lost. Nothing that an engine keeps for itself is
+    believed. Lists the lost, doubled and early ones by timer-id; says how late timers fired, by minute and callback
+    topic, and how many are due when.
+
+    Exit codes: 0 clean, 3 a timer is lost, doubled, early, or fired although it should not have been, 1 failed,
+    2 usage or settings.
+
+    \b
+      timers spark audit
+      timers spark audit --from 1d --callback-topic 'order-*' --json
+      timers spark audit --master spark://host:7077 --tables s3a://bucket/audits
+    """
+    now_s = time.time()
+    settings = Settings.load()
+    launch = launch_of("audit", master, conf, log_file)
+    grace_s = parse_duration(grace)
+
+    from timers.spark.audit import report
+    from timers.spark.audit.outcomes import Moment
+    from timers.spark.audit.scope import Scope
+    from timers.spark.jobs import audit as job
+    from timers.spark.session import session
+
+    from_s = None if from_ is None else parse_moment(from_, now_s)
+    to_s = None if to is None else parse_moment(to, now_s)
+    scope = Scope(None if from_s is None else from_s * 1000, None if to_s is None else to_s * 1000, _ranges(ranges))
+    output.mkdir(parents=True, exist_ok=True)
+    patterns = tuple(topic_patterns("--callback-topic", each) for each in callback_topics)
+    where = tables or (output / "tables").resolve().as_uri()
+    with session(launch) as spark:
+        # Now, and not before Spark was there: what was due until then is asked for.
+        moment = Moment(int(time.time() * 1000), grace_s)
+        what = job.Audit(settings, scope, moment, patterns, where, table_format)
+        findings = job.run(spark, what, lambda line: click.echo(line, err=True))
+    path = output / "report.html"
+    path.write_text(report.page(findings, settings), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(report.as_json(findings)))
+    else:
+        for line in report.lines(findings):
+            click.echo(line)
+    click.echo(f"report: {path}", err=True)
+    ctx.exit(0 if findings.clean else FAULTY)

@@ -1,0 +1,130 @@
+"""Charts as SVG for inside a page: no file beside it, and colours that follow the page's, dark or light."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import matplotlib
+from matplotlib import dates, ticker
+from matplotlib.figure import Figure
+
+from timers.spark.audit.findings import Due, Lag
+
+_INK = "#010203"
+"""Stands for the page's colour of text."""
+_BLUE, _ORANGE, _GREY = "#3b82f6", "#ea8a1f", "#8a94a3"
+"""Read well on white and on near black."""
+
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": _GREY,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+_MAX_YEAR_S = 253_402_300_799
+"""The end of the year 9999, where Python's calendar ends."""
+
+
+def lag_chart(lags: Sequence[Lag], span_s: int) -> str:
+    """Percentiles of lag over the due time, in milliseconds."""
+    figure, axes = _axes()
+    times = [_at(lag.of) for lag in lags]
+    style = {"marker": "o", "markersize": 3} if len(lags) < 60 else {}
+    for label, colour, values in (
+        ("max", _GREY, [lag.max_ms for lag in lags]),
+        ("p99", _ORANGE, [lag.p99_ms for lag in lags]),
+        ("p50", _BLUE, [lag.p50_ms for lag in lags]),
+    ):
+        axes.plot(times, values, color=colour, label=label, linewidth=1.6, **style)
+    axes.set_ylabel("lag, ms")
+    largest, smallest = max(lag.max_ms for lag in lags), min(lag.p50_ms for lag in lags)
+    if largest > 50 * max(smallest, 1):
+        axes.set_yscale("symlog", linthresh=10)
+        axes.set_ylim(bottom=min(0, smallest))
+    else:
+        axes.set_ylim(bottom=min(0, smallest), top=max(1, largest * 1.1))
+    axes.yaxis.set_major_formatter(_thousands())
+    axes.legend(ncols=3, loc="upper left", bbox_to_anchor=(0, 1.16), frameon=False)
+    return _svg(figure, axes, f"due time, UTC (one point: {_span(span_s)})", "lags")
+
+
+def rate_chart(points: Sequence[tuple[int, int]], span_s: int, what: str, name: str) -> str:
+    """Bars: how many in each span.
+
+    Args:
+        points: first second of a span, and how many.
+        span_s: length of a span.
+        what: what is counted.
+        name: of the chart, one of its kind on a page.
+    """
+    figure, axes = _axes()
+    axes.bar(
+        [_at(at) for at, _ in points],
+        [count for _, count in points],
+        width=span_s * 0.9 / 86_400,
+        align="edge",
+        color=_BLUE,
+    )
+    axes.set_ylabel(what)
+    axes.yaxis.set_major_formatter(_thousands())
+    return _svg(figure, axes, f"due time, UTC (one bar: {_span(span_s)})", name)
+
+
+def ahead_chart(ahead: Sequence[Due], span_s: int) -> str:
+    """Pending timers over the time that they are due."""
+    return rate_chart([(due.due_s, due.timers) for due in ahead], span_s, "timers due", "ahead")
+
+
+def _axes() -> tuple[Any, Any]:
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(9, 2.9), layout="constrained")
+        axes = figure.add_subplot()
+    axes.grid(axis="y", color=_GREY, alpha=0.25, linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _svg(figure: Any, axes: Any, x_label: str, name: str) -> str:
+    axes.set_xlabel(x_label)
+    locator = dates.AutoDateLocator(tz=UTC, maxticks=9)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz=UTC))
+    text = io.StringIO()
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    drawn = text.getvalue()
+    drawn = drawn[drawn.index("<svg") :].replace(_INK, "currentColor")
+    label = f'<svg class="chart" role="img" aria-label="{name}"'
+    return _SIZE.sub("", drawn, count=2).replace("<svg", label, 1)
+
+
+_SIZE = re.compile(r' (width|height)="[0-9.]+pt"')
+"""Of the whole drawing: the page says how wide it is."""
+
+
+def _thousands() -> ticker.Formatter:
+    return ticker.FuncFormatter(lambda value, _: f"{value:,.0f}" if float(value).is_integer() else f"{value:g}")
+
+
+def _at(second: int) -> datetime:
+    return datetime.fromtimestamp(min(second, _MAX_YEAR_S), UTC)
+
+
+def _span(seconds: int) -> str:
+    """A span in words: 5 minutes."""
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds % size == 0:
+            count = seconds // size
+            return f"{count} {unit}s" if count > 1 else f"a{'n' if unit == 'hour' else ''} {unit}"
+    return f"{seconds} seconds" if seconds > 1 else "a second"

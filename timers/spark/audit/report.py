@@ -1,0 +1,189 @@
+"""The findings as one page that needs nothing beside it, and as lines for a terminal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from timers import __version__
+from timers.settings import Settings
+from timers.spark.audit import charts
+from timers.spark.audit.figures import UNASKED
+from timers.spark.audit.findings import FAULTS, MAX_LISTED, STATUSES, Findings, is_reached
+from timers.spark.audit.outcomes import DUPLICATE, EARLY, GONE, LOST, PENDING, REVOKED
+from timers.spark.requests import CANCEL
+
+_MEANING = {
+    LOST: "due, and neither fired nor dead-lettered, cancelled or replaced",
+    DUPLICATE: "fired more than once, or fired and dead-lettered",
+    EARLY: "fired before the start of the due second",
+    REVOKED: "fired after its owner was told that it is cancelled or replaced",
+    UNASKED: "fired without a request that a committed reader sees",
+}
+
+_RECORD_BYTES = 10
+"""What the capacity formula of docs/operations.md, P + 26, adds to key, value and headers of a request: P is a Future
+without its 6 bytes of tags and lengths, and a key has 10 digits."""
+
+_SECONDS_A_DAY = 86_400
+
+
+def verdict(findings: Findings) -> str:
+    """One sentence."""
+    requests = f"{findings.requests:,} request{'' if findings.requests == 1 else 's'}"
+    if not findings.clean:
+        found = ", ".join(f"{findings.faults[fault]:,} {fault}" for fault in FAULTS if findings.faults[fault])
+        return f"{found}, of {requests}"
+    if not findings.requests:
+        return "No request in scope: nothing to find fault with"
+    gone = findings.statuses[GONE]
+    but = f"; of {gone:,} nobody can tell, since their callback topics no longer hold what they held" if gone else ""
+    return f"Clean: of {requests} none is lost, doubled or early{but}"
+
+
+def hint(findings: Findings) -> str:
+    """What may explain a bad verdict."""
+    behind = findings.behind()
+    listed = len(findings.listed.get(LOST, []))
+    if not behind:
+        return ""
+    which = "All" if behind == listed else f"{behind:,} of the {listed:,}"
+    return (
+        f"{which} lost timers listed are beyond what the engine says it has fired through: it is down, behind, or was "
+        "never there. See what is read below, and audit again when it has caught up."
+    )
+
+
+def lines(findings: Findings) -> Iterator[str]:
+    """The findings for a terminal."""
+    yield verdict(findings)
+    if hint(findings):
+        yield hint(findings)
+    yield ""
+    yield f"{'requests':<16}{findings.requests:>14,}"
+    for status in STATUSES:
+        if findings.statuses[status] or status in (*STATUSES[:2], PENDING, LOST):
+            yield f"  {status:<14}{findings.statuses[status]:>14,}"
+    for fault in FAULTS[1:]:
+        yield f"{fault:<16}{findings.faults[fault]:>14,}"
+    for lag in findings.lags_by_topic[:10]:
+        figures = f"p50 {lag.p50_ms:,} ms, p99 {lag.p99_ms:,} ms, max {lag.max_ms:,} ms"
+        yield f"lag of {lag.fired:,} fired to {lag.of}: {figures}"
+    for fault in FAULTS:
+        for row in findings.listed.get(fault, [])[:10]:
+            yield f"{fault}: {_name(row)} due {when(row['due_s'])} for {row['callback_topic'] or '-'}"
+
+
+def as_json(findings: Findings) -> dict[str, Any]:
+    """The findings for a program: totals, not rows."""
+    return {
+        "clean": findings.clean,
+        "verdict": verdict(findings),
+        "as_of_ms": findings.moment.as_of_ms,
+        "grace_s": findings.moment.grace_s,
+        "requests": findings.requests,
+        "statuses": {status: findings.statuses[status] for status in STATUSES},
+        "faults": {fault: findings.faults[fault] for fault in FAULTS},
+        "offenders": {fault: [_name(row) for row in rows] for fault, rows in findings.listed.items()},
+        "lags": [lag._asdict() for lag in findings.lags_by_topic],
+        "busiest": [due._asdict() for due in findings.busiest],
+    }
+
+
+def page(findings: Findings, settings: Settings) -> str:
+    """The findings as HTML."""
+    environment = Environment(
+        loader=PackageLoader("timers.spark.audit", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"n": lambda number: f"{number:,}", "when": when, "when_ms": when_ms, "size": size}
+    return environment.get_template("report.html").render(
+        findings=findings,
+        settings=settings,
+        version=__version__,
+        verdict=verdict(findings),
+        hint=hint(findings),
+        statuses=STATUSES,
+        faults=FAULTS,
+        meaning=_MEANING,
+        max_listed=MAX_LISTED,
+        name_of=_name,
+        reached=_reached(findings),
+        storage=_storage(findings),
+        cancels=sum(each.records for each in findings.counted if each.kind == CANCEL),
+        lag_chart=charts.lag_chart(findings.lags, findings.lag_span_s) if findings.lags else "",
+        fired_chart=charts.rate_chart(
+            [(lag.of, lag.fired) for lag in findings.lags], findings.lag_span_s, "timers fired", "fired"
+        )
+        if findings.lags
+        else "",
+        ahead_chart=charts.ahead_chart(findings.ahead, findings.ahead_span_s) if findings.ahead else "",
+    )
+
+
+def _name(row: dict[str, Any]) -> str:
+    """How people look for an offender: its timer-id; of what cannot be read, its record."""
+    return str(row["timer_id"] or row["request"])
+
+
+def _reached(findings: Findings) -> Any:
+    reached = {(each.topic, each.partition): each.fired_through_s for each in findings.read}
+    return lambda row: is_reached(row, reached)
+
+
+def _storage(findings: Findings) -> list[dict[str, Any]]:
+    """Each request topic: what its records hold, and what the capacity formula makes of it."""
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    for each in findings.counted:
+        by_topic[each.topic].append(each)
+    rows = []
+    for topic, parts in sorted(by_topic.items()):
+        records, held = sum(each.records for each in parts), sum(each.bytes for each in parts)
+        seconds = (max(each.last_ms for each in parts) - min(each.first_ms for each in parts)) / 1000
+        formula = held + _RECORD_BYTES * records
+        rows.append(
+            {
+                "topic": topic,
+                "records": records,
+                "held": held,
+                "each": held / records,
+                "formula": formula,
+                "a_day": formula / seconds * _SECONDS_A_DAY if seconds >= 1 else None,
+            }
+        )
+    return rows
+
+
+def when(second: int | None) -> str:
+    """An epoch second as people read it; what Python's calendar does not know, as it is."""
+    if second is None:
+        return "-"
+    try:
+        return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"second {second}"
+
+
+def when_ms(moment_ms: int | None) -> str:
+    """Epoch milliseconds as people read them."""
+    if moment_ms is None:
+        return "-"
+    return f"{when(moment_ms // 1000)[:-1]}.{moment_ms % 1000:03}Z"
+
+
+def size(count: float | None) -> str:
+    """Bytes as people read them."""
+    if count is None:
+        return "-"
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"

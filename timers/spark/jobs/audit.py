@@ -1,0 +1,261 @@
+"""``timers spark audit``: what became of every request, from the topics alone.
+
+Nothing that an engine keeps for itself is believed: neither its store nor its progress. The latter is shown beside what
+was found, to tell an engine that is behind from one that lost something.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from timers.doors import open_doors
+from timers.settings import Settings
+from timers.spark import kafka, requests
+from timers.spark.audit import evidence, figures, outcomes, versions
+from timers.spark.audit.findings import Counted, Findings, PartitionRead, collect
+from timers.spark.audit.outcomes import Moment
+from timers.spark.audit.scope import Scope, Span
+from timers.spark.columns import RECORD
+from timers.spark.offsets import Places, Topics
+from timers.wire import progress
+from timers.wire.doors import Door
+
+Say = Callable[[str], None]
+
+TABLES = ("totals", "offenders", "lags", "forecast")
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One audit to be made.
+
+    Attributes:
+        settings: where the brokers are, who we are, and which topics are whose.
+        scope: which requests.
+        moment: as of when, and with how much patience. Not later than the start of reading.
+        callback_topics: only timers of these, with ``*`` for anything; all if empty.
+        tables: where the tables go; None for nowhere.
+        table_format: ``delta`` or ``parquet``.
+    """
+
+    settings: Settings
+    scope: Scope
+    moment: Moment
+    callback_topics: tuple[str, ...] = ()
+    tables: str | None = None
+    table_format: str = "delta"
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Which topics are read, and from where to where."""
+
+    doors: dict[str, Door]
+    retry: str
+    span: Span
+    output_starts: Places
+    output_ends: Places
+
+    def topics(self, *, ids: bool) -> list[str]:
+        """Topics of requests that are there, without the retry topic."""
+        return [topic for topic in self.span.starts if topic != self.retry and self.doors[topic].indexed == ids]
+
+
+def run(spark: SparkSession, audit: Audit, say: Say) -> Findings:
+    """Make an audit: read, transform, write tables, and return what is for people.
+
+    Args:
+        spark: the session.
+        audit: what to do.
+        say: takes a line on each stage.
+    """
+    topics = Topics(audit.settings)
+    plan = _plan(audit, topics)
+    stages = _Stages(say)
+    asked = _requests(spark, audit, plan).persist(StorageLevel.DISK_ONLY)
+    with stages("requests read") as stage:
+        counted = [Counted(*row) for row in _counted(asked).collect()]
+        stage.rows = sum(each.records for each in counted)
+    named = {each.callback_topic for each in counted if each.callback_topic}
+    callback_topics = [topic for topic in topics.existing(named) if re.fullmatch(_pattern(audit), topic)]
+    whole_since = topics.whole_since_ms(callback_topics, audit.moment.as_of_ms)
+    fired = evidence.firings(_outputs(spark, audit, plan, callback_topics))
+    became = _outcomes(spark, audit, plan, asked, fired, whole_since).persist(StorageLevel.DISK_ONLY)
+    with stages("outcomes found") as stage:
+        stage.rows = became.count()
+    with stages("tables written") as stage:
+        tables = {
+            "totals": figures.totals(became),
+            "offenders": _offenders(audit, plan, asked, became, fired).persist(StorageLevel.DISK_ONLY),
+            "lags": figures.lags(became, figures.minute_s(), "callback_topic"),
+            "forecast": figures.forecast(became),
+        }
+        findings = collect(tables, became, audit.moment)
+        if audit.tables is not None:
+            _write(tables, audit)
+    findings.counted = counted
+    findings.read = _partitions_read(plan, _progress(spark, audit, plan))
+    findings.callback_topics = callback_topics
+    findings.stages = stages.done
+    return findings
+
+
+# ---- read ------------------------------------------------------------------------------------------------------------
+
+
+def _plan(audit: Audit, topics: Topics) -> _Plan:
+    """Fix what is read before anything is. Outputs end before requests do: so each output's request is among those."""
+    settings = audit.settings
+    doors = open_doors(settings)
+    asking = topics.existing(doors)
+    everything = topics.all()
+    output_ends = topics.ends(everything)
+    ends = topics.ends(asking)
+    since_ms = audit.scope.evidence_from_ms
+    output_starts = topics.starts(everything) if since_ms is None else topics.at(everything, since_ms)
+    whole = {topic for topic in asking if doors[topic].indexed or topic == settings.retry_topic}
+    span = audit.scope.span(topics, asking, ends, whole)
+    return _Plan(doors, settings.retry_topic, span, output_starts, output_ends)
+
+
+def _requests(spark: SparkSession, audit: Audit, plan: _Plan) -> DataFrame:
+    """All records of request topics, decoded."""
+    span = plan.span
+    records = _read(spark, audit.settings, span.starts, span.ends)
+    return requests.decode(records, plan.doors, audit.settings.max_request_bytes)
+
+
+def _outputs(spark: SparkSession, audit: Audit, plan: _Plan, topics: list[str]) -> DataFrame:
+    """All records of some topics that an engine writes to."""
+    known = [topic for topic in topics if topic in plan.output_ends]
+    starts = {topic: plan.output_starts[topic] for topic in known}
+    ends = {topic: plan.output_ends[topic] for topic in known}
+    return _read(spark, audit.settings, starts, ends)
+
+
+def _read(spark: SparkSession, settings: Settings, starts: Places, ends: Places) -> DataFrame:
+    """Records of a range; the source refuses to read nothing at all."""
+    if not starts:
+        return spark.createDataFrame([], RECORD)
+    return kafka.read(spark, settings, starts, ends, min_partitions=spark.sparkContext.defaultParallelism)
+
+
+def _progress(spark: SparkSession, audit: Audit, plan: _Plan) -> dict[tuple[str, int], int]:
+    """How far the engine says that it has come: (topic, partition) -> due second. For people; nothing rests on it."""
+    records = _outputs(spark, audit, plan, [audit.settings.progress_topic])
+    latest = records.where("value is not null").groupBy("key").agg(F.max_by("value", "offset").alias("value"))
+    reached = {}
+    for key, value in latest.collect():
+        topic, _, partition = bytes(key).decode().rpartition("/")
+        reached[topic, int(partition)] = progress.decode(bytes(value))[0].fired_through[0]
+    return reached
+
+
+# ---- transform -------------------------------------------------------------------------------------------------------
+
+
+def _counted(asked: DataFrame) -> DataFrame:
+    return asked.groupBy("topic", "callback_topic", "kind").agg(
+        F.count(F.lit(1)), F.sum("bytes"), F.min("timestamp_ms"), F.max("timestamp_ms")
+    )
+
+
+def _outcomes(
+    spark: SparkSession, audit: Audit, plan: _Plan, asked: DataFrame, fired: DataFrame, whole_since: dict[str, int]
+) -> DataFrame:
+    settings = audit.settings
+    letters = evidence.letters(_outputs(spark, audit, plan, [settings.dead_letter_topic]))
+    moved = evidence.moved(asked.where(F.col("topic") == plan.retry))
+    plain = _versions(audit, plan, asked, spark, ids=False)
+    slots = outcomes.slots(plain, letters, moved, ids=False)
+    if plan.topics(ids=True):
+        named = _versions(audit, plan, asked, spark, ids=True)
+        slots = slots.unionByName(outcomes.slots(named, letters, moved, ids=True))
+    since = spark.createDataFrame(list(whole_since.items()), "callback_topic string, whole_since_ms long")
+    return outcomes.outcomes(slots, fired, since, audit.moment)
+
+
+def _versions(audit: Audit, plan: _Plan, asked: DataFrame, spark: SparkSession, *, ids: bool) -> DataFrame:
+    """What was asked for on topics with or without ids, in scope."""
+    of_kind = asked.where(F.col("topic").isin(plan.topics(ids=ids)))
+    if not ids:
+        return versions.without_ids(of_kind).where(_of_interest(audit))
+    verdicts = evidence.verdicts(_outputs(spark, audit, plan, [audit.settings.verdict_topic]))
+    return versions.with_ids(of_kind, verdicts).where(_of_interest(audit) & _in_scope(plan.span))
+
+
+def _pattern(audit: Audit) -> str:
+    """Of the callback topics that are of interest, for Java and Python alike."""
+    return "|".join(each.replace(".", "[.]").replace("*", ".*") for each in audit.callback_topics) or ".*"
+
+
+def _of_interest(audit: Audit) -> Column:
+    """What cannot be read has no callback topic, and is of interest to whoever wants all."""
+    return F.col("callback_topic").rlike(f"^({_pattern(audit)})$") if audit.callback_topics else F.lit(True)
+
+
+def _in_scope(span: Span) -> Column:
+    """Whether a request is one that is asked about, rather than one that only says what became of others."""
+    inside = F.lit(False)
+    for topic, partitions in span.scope_ends.items():
+        for partition, end in partitions.items():
+            inside = inside | ((F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") < end))
+    return inside
+
+
+def _offenders(audit: Audit, plan: _Plan, asked: DataFrame, became: DataFrame, fired: DataFrame) -> DataFrame:
+    """Every fault of every timer, with the records that show it."""
+    found = figures.offenders(became)
+    read = figures.ranges({topic: plan.span.starts[topic] for topic in plan.topics(ids=False)}, plan.span.ends)
+    known = asked.select("request")
+    unasked = figures.unasked(figures.strangers(became), known, read)
+    return figures.with_positions(found.unionByName(unasked), fired)
+
+
+# ---- write -----------------------------------------------------------------------------------------------------------
+
+
+def _write(tables: dict[str, DataFrame], audit: Audit) -> None:
+    as_of = F.timestamp_millis(F.lit(audit.moment.as_of_ms)).alias("as_of")
+    for name, table in tables.items():
+        target = f"{(audit.tables or '').rstrip('/')}/{name}"
+        writer = table.select(as_of, *table.columns).coalesce(1).write.format(audit.table_format).mode("append")
+        writer.option("mergeSchema", "true").save(target)  # a later version may have more columns
+
+
+def _partitions_read(plan: _Plan, reached: dict[tuple[str, int], int]) -> list[PartitionRead]:
+    return [
+        PartitionRead(topic, partition, start, plan.span.ends[topic][partition], reached.get((topic, partition)))
+        for topic, partitions in sorted(plan.span.starts.items())
+        for partition, start in sorted(partitions.items())
+    ]
+
+
+class _Stage:
+    rows = 0
+
+
+class _Stages:
+    """Says how long each stage took."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self.done: list[tuple[str, int, float]] = []
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[_Stage]:
+        begun = monotonic()
+        stage = _Stage()
+        yield stage
+        took_s = monotonic() - begun
+        self.done.append((name, stage.rows, took_s))
+        rows = f"{stage.rows:>14,} rows {stage.rows / took_s:>11,.0f}/s" if stage.rows else ""
+        self._say(f"{name:<16}{took_s:>8.1f} s{rows}")

@@ -35,7 +35,7 @@ class Fleet:
             TIMERS_ID_TOPIC=ID_TOPIC,
             TIMERS_VERDICT_TOPIC="queried-verdict",
             TIMERS_QUERIES="values",
-            TIMERS_SESSION_TIMEOUT_S="30",  # a worker that is killed stays the owner while the test looks
+            TIMERS_SESSION_TIMEOUT_S="120",  # a worker that is killed stays the owner while the test looks
         )
         self.system.create_own_topics()
         self.workers = [self.system.worker().start() for _ in range(2)]

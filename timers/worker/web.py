@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.exposition import choose_encoder
 
-from timers.worker import health, metrics
+from timers.worker import exposition, health
 
 if TYPE_CHECKING:
     from timers.worker.service import TimersApp
@@ -18,7 +18,7 @@ UNAVAILABLE = 503
 def register(app: TimersApp) -> None:
     """Add the pages: ``/health/live`` and ``/health/ready`` (200, or 503 with reasons), ``/metrics``, and
     those of :mod:`timers.worker.query_pages`."""
-    registry = metrics.registry(app)
+    registry = exposition.registry(app)
     app.query_pages.register()
 
     @app.page("/health/live")

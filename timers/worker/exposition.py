@@ -1,0 +1,56 @@
+"""The worker's metrics as the Prometheus client library hands them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from timers.core.tally import Histogram
+from timers.worker.metrics import COUNTER, HISTOGRAM, METRICS, Entry
+from timers.worker.samples import Samples
+
+if TYPE_CHECKING:
+    from timers.worker.service import TimersApp
+
+
+class WorkerCollector(Collector):
+    """Reads :data:`METRICS` at each scrape."""
+
+    def __init__(self, app: TimersApp) -> None:
+        self._app = app
+
+    def collect(self) -> Iterator[Metric]:
+        """One family for each entry."""
+        for entry in METRICS:
+            yield _family(entry, list(entry.read(self._app)))
+
+
+def _family(entry: Entry, samples: Samples) -> Metric:
+    if entry.kind == HISTOGRAM:
+        histograms = HistogramMetricFamily(entry.name, entry.help, labels=entry.labels)
+        for labels, value in samples:
+            assert isinstance(value, Histogram)
+            bounds = [*map(str, map(float, value.bounds)), "+Inf"]
+            buckets = list(zip(bounds, accumulate(list(value.counts)), strict=True))
+            histograms.add_metric(labels, buckets, value.sum)
+        return histograms
+    kind = CounterMetricFamily if entry.kind == COUNTER else GaugeMetricFamily
+    family = kind(entry.name, entry.help, labels=entry.labels)
+    for labels, value in samples:
+        assert not isinstance(value, Histogram)
+        family.add_metric(labels, float(value))
+    return family
+
+
+def registry(app: TimersApp) -> CollectorRegistry:
+    """The worker's metrics and those of its process."""
+    made = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=made)
+    made.register(WorkerCollector(app))
+    return made

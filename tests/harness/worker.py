@@ -50,7 +50,7 @@ class Worker:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TIMERS_")}
         with self.log_path.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *COMMAND, "-l", self.log_level, "--web-port", str(self.port)],
+                self._command(),
                 cwd=self._directory,
                 env={**clean, "PYTHONPATH": str(_ROOT), **self._environment, **changes},
                 stdin=subprocess.DEVNULL,
@@ -59,6 +59,9 @@ class Worker:
                 start_new_session=True,
             )
         return self
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", *COMMAND, "-l", self.log_level, "--web-port", str(self.port)]
 
     def ready(self) -> Worker:
         """Wait until it says that it is."""

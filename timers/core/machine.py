@@ -25,6 +25,7 @@ from timers.core.pace import OVERDUE_S, Pace
 from timers.core.ports import Decoder, Outbox, Store
 from timers.core.progress import Progress
 from timers.core.tally import Tally
+from timers.core.ticking import CLOCK_STEP_BACK_S, present
 from timers.core.timer import Decoded, Fetched, Row, RowsByDue, Tick, bytes_of
 
 MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
@@ -33,9 +34,6 @@ MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
 PARTITIONS = "partitions"
 """Name, in the progress history, of how many partitions a topic of timers with an id has. Acceptance does not depend on
 it, but an id's way to its partition does: so it may not change unnoticed."""
-
-CLOCK_STEP_BACK_S = 2
-"""A broker clock this far behind what has fired is wrong, not merely skewed: acceptance waits (rule 10)."""
 
 
 class OutOfPlace(Exception):
@@ -346,9 +344,6 @@ class Machine:
     def observe(self, tick: Tick, end: int | None = None) -> None:
         """Learn the time. Old and duplicate ticks change nothing; a missed second needs no tick of its own.
 
-        A tick further back than :data:`CLOCK_STEP_BACK_S` is not old: the broker's clock went back, and what it shows
-        now is the time, also for what the former time has not fired yet [10].
-
         Args:
             tick: the time.
             end: where the log ended for committed readers after the tick was appended. Timers with ids fire by ticks of
@@ -357,8 +352,7 @@ class Machine:
         fired_s = self.progress.fired_through[0]
         self._held = tick.second < (fired_s if self._held else fired_s - CLOCK_STEP_BACK_S)
         set_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
-        if self._tick is None or tick.append_ms > self._tick.append_ms or set_back:
-            self._tick = tick
+        self._tick = present(self._tick, tick)
         if self._gate is not None and tick == self._tick:
             if set_back:
                 self._gate.close()

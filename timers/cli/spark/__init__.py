@@ -8,7 +8,8 @@ import click
 
 from timers.errors import SparkError
 
-_JOBS = {
+_JOBS: dict[str, str] = {
+    "engine": "Fire timers on Spark, instead of with workers.",
     "audit": "Find out what became of every request, from the topics alone.",
 }
 """Each job, in the order of ``--help``: the command of that name in the module of that name here."""

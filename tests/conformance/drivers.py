@@ -1,0 +1,241 @@
+"""The engines, each behind the same few handles."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from confluent_kafka import Producer
+
+from tests.conformance.cases import NARROW, NARROW_BYTES, TARGET
+from tests.harness.patience import wait_until
+from tests.harness.records import CLIENT, Publisher
+from tests.harness.system import System
+from tests.harness.worker import Worker
+from timers.testing import SimTimers
+from timers.wire.headers import Header
+
+PATIENCE_S = 120.0
+
+
+@dataclass
+class Sent:
+    """A request on its way."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    partition: int = 0
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A record that came of a request: on its callback topic, or among the dead letters."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+    append_ms: int
+
+    @property
+    def source(self) -> str:
+        """The request that it came of."""
+        return self.text("timer-source" if self.text("timer-error") else "timer-id")
+
+    def text(self, name: str) -> str:
+        """The last header of a name."""
+        return next((value or b"" for header, value in reversed(self.headers) if header == name), b"").decode()
+
+
+class Engine(Protocol):
+    """One engine with topics of its own."""
+
+    names: dict[str, str]
+    """What names in cases stand for."""
+
+    def now_s(self) -> int:
+        """The second it is."""
+
+    def send(self, requests: Sequence[Sent]) -> None:
+        """Publish; each then knows its source."""
+
+    def tick(self, key: bytes) -> None:
+        """Write a tick of somebody else's."""
+
+    def leave(self) -> None:
+        """Stop the engine. Time goes on, and somebody ticks."""
+
+    def pass_s(self, seconds: int) -> None:
+        """Let time pass."""
+
+    def come_back(self) -> None:
+        """Start it again."""
+
+    def outcomes(self, sources: set[str]) -> list[Outcome]:
+        """All that came of anything, once something came of each of ``sources``."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class SimulatedEngine(SimTimers):
+    """The worker's own machine over a simulated broker."""
+
+    def __init__(self) -> None:
+        super().__init__(missing_topics=["no-such-topic"])
+        self.names = {
+            "request": self._settings.request_topic,
+            "dead-letter": self._settings.dead_letter_topic,
+        }
+        self._away = False
+
+    def now_s(self) -> int:
+        return self.clock.now_s
+
+    def send(self, requests: Sequence[Sent]) -> None:
+        for each in requests:
+            if self._away:
+                record = self._log.append(self._settings.request_topic, each.key, each.value, each.headers, partition=0)
+                each.source = record.source
+            else:
+                each.source = self.produce(each.key, each.value, each.headers)
+
+    def tick(self, key: bytes) -> None:
+        self._log.append(self._settings.oscillator_topic, key, b"1", partition=0)
+        if not self._away:
+            self._run()
+
+    def leave(self) -> None:
+        self._worker.crash()
+        self._away = True
+
+    def pass_s(self, seconds: int) -> None:
+        for _ in range(seconds):
+            if self._away:
+                self.clock.now_ms += 1000
+                self.tick(b"%d" % self.clock.now_s)
+            else:
+                self.advance(1)
+
+    def come_back(self) -> None:
+        self._away = False
+        self.restart(lose_disk=True)
+
+    def outcomes(self, sources: set[str]) -> list[Outcome]:
+        self.pass_s(60)
+        internal = set(self._settings.own_topics) - {self._settings.dead_letter_topic}
+        return [
+            Outcome(record.topic, record.key, record.value, list(record.headers), record.timestamp_ms)
+            for record in self._log.committed
+            if record.topic not in internal
+        ]
+
+    def close(self) -> None:
+        self._worker.crash()
+
+
+@dataclass
+class RealEngine:
+    """A process and a broker.
+
+    Args:
+        system: its topics.
+        process: the engine.
+    """
+
+    system: System
+    process: Worker
+    names: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = self.system.settings
+        self.names = {
+            TARGET: self.system.target(partitions=3),
+            NARROW: self.system.target(max_message_bytes=str(NARROW_BYTES)),
+            "request": settings.request_topic,
+            "dead-letter": settings.dead_letter_topic,
+        }
+        self.system.create_own_topics()
+        self._publisher = Publisher(self.system.address, settings.request_topic, message_max_bytes=1_060_000)
+        self._ticks = Producer({**CLIENT, "bootstrap.servers": self.system.address})
+        self._present = threading.Event()
+        self._readers = [
+            self.system.reader(self.names[TARGET]),
+            self.system.reader(self.names[NARROW]),
+            self.system.dead_letters(),
+        ]
+        self._seen: list[Outcome] = []
+        self.process.start().ready()
+
+    def now_s(self) -> int:
+        return int(time.time())
+
+    def send(self, requests: Sequence[Sent]) -> None:
+        queued = [
+            self._publisher.queue_raw(each.key, each.value, list(each.headers), each.partition) for each in requests
+        ]
+        self._publisher.flush()
+        for each, request in zip(requests, queued, strict=True):
+            each.source = request.source
+
+    def tick(self, key: bytes) -> None:
+        self._ticks.produce(self.system.settings.oscillator_topic, b"1", key)
+        assert self._ticks.flush(PATIENCE_S) == 0
+
+    def leave(self) -> None:
+        self.process.stop()
+
+    def pass_s(self, seconds: int) -> None:
+        end_s = self.now_s() + seconds
+        while self.now_s() < end_s:
+            if not self.process.running:
+                self.tick(b"%d" % self.now_s())
+            time.sleep(1 - time.time() % 1)
+
+    def come_back(self) -> None:
+        self.process.start().ready()
+
+    def outcomes(self, sources: set[str]) -> list[Outcome]:
+        def all_there() -> bool:
+            self._look()
+            return sources <= {outcome.source for outcome in self._seen}
+
+        wait_until(all_there, "something has come of each request", PATIENCE_S)
+        # Whatever was sent with these is out when something is that was asked for after them, twice over: a micro-batch
+        # sends in any order.
+        for _ in range(2):
+            self.system.wait_past(self.now_s())
+        self._look()
+        return list(self._seen)
+
+    def _look(self) -> None:
+        for reader in self._readers:
+            self._seen += [
+                Outcome(record.topic, record.key, record.value, record.headers, record.append_ms)
+                for record in reader.rest()
+            ]
+
+    def close(self) -> None:
+        self.system.close()
+
+
+def faust_engine(address: str, directory: Path) -> Engine:
+    """A Faust worker."""
+    system = System(address, directory)
+    return RealEngine(system, system.worker())
+
+
+def spark_engine(address: str, directory: Path) -> Engine:
+    """The engine on Spark."""
+    from tests.harness.spark_engine import SparkEngine
+
+    system = System(address, directory)
+    process = SparkEngine(directory / "spark", system.environment)
+    system.workers.append(process)
+    return RealEngine(system, process)

@@ -1,0 +1,142 @@
+"""Every engine keeps the contract: the same requests and ticks, the same callbacks and dead letters."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import cases
+from tests.conformance.cases import CASES, ON_A_BROKER, Callback, Case, Phase
+from tests.conformance.drivers import Engine, Outcome, Sent, SimulatedEngine, faust_engine, spark_engine
+
+ENGINES = {
+    "simulator": (),
+    "faust": (pytest.mark.broker,),
+    "spark": (pytest.mark.spark, pytest.mark.timeout(600)),
+}
+
+
+@dataclass
+class Life:
+    """One life of an engine, and all that came of it."""
+
+    engine: Engine
+    start_s: dict[Phase, int]
+    sent: dict[str, Sent]
+    outcomes: dict[str, list[Outcome]]
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=marks) for name, marks in ENGINES.items()])
+def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
+    """The engine runs, is away, comes back; ticks are missed, repeated, forged and old."""
+    name: str = request.param
+    engine = _engine(name, request, tmp_path_factory.mktemp(name))
+    mine = CASES if name == "simulator" else {**CASES, **ON_A_BROKER}
+    start_s: dict[Phase, int] = {}
+    sent: dict[str, Sent] = {}
+
+    def send(phase: Phase) -> None:
+        start_s[phase] = engine.now_s()
+        batch = {
+            name: Sent(
+                case.key(start_s[phase]),
+                case.value(lambda topic: engine.names.get(topic, topic)),
+                case.headers,
+                partition=number % (1 if name == "simulator" else 4),
+            )
+            for number, (name, case) in enumerate(mine.items())
+            if case.phase is phase
+        }
+        engine.send(list(batch.values()))
+        sent.update(batch)
+
+    send(Phase.UP)
+    for key in (b"%d" % (engine.now_s() + 100_000), b"0", b"not a number"):  # what a tick says of itself counts nothing
+        engine.tick(key)
+        engine.tick(key)
+    engine.pass_s(8)
+    engine.leave()
+    send(Phase.AWAY)
+    engine.pass_s(cases.AWAY_S)
+    engine.come_back()
+    send(Phase.BACK)
+    by_source: dict[str, list[Outcome]] = {}
+    for outcome in engine.outcomes({each.source for each in sent.values()}):
+        by_source.setdefault(outcome.source, []).append(outcome)
+    yield Life(engine, start_s, sent, by_source)
+    engine.close()
+
+
+def _engine(name: str, request: pytest.FixtureRequest, directory: Path) -> Engine:
+    if name == "simulator":
+        return SimulatedEngine()
+    address = request.getfixturevalue("broker_address")
+    return faust_engine(address, directory) if name == "faust" else spark_engine(address, directory)
+
+
+@pytest.mark.parametrize("name", [*CASES, *ON_A_BROKER])
+def test_what_comes_of_a_request(life: Life, name: str) -> None:
+    if name in ON_A_BROKER and isinstance(life.engine, SimulatedEngine):
+        assert name not in life.sent  # nothing to ask there
+        return
+    case = {**CASES, **ON_A_BROKER}[name]
+    sent = life.sent[name]
+    outcomes = life.outcomes.get(sent.source, [])
+    assert len(outcomes) == 1, f"{sent.source} came to {outcomes}"
+    (outcome,) = outcomes
+    if isinstance(case.becomes, Callback):
+        _check_callback(life, case, case.becomes, sent, outcome)
+    else:
+        assert outcome.topic == life.engine.names["dead-letter"]
+        assert (outcome.key, outcome.value) == (sent.key, sent.value)
+        assert outcome.headers[: len(sent.headers)] == list(sent.headers)
+        assert [header for header, _ in outcome.headers[len(sent.headers) :]] == [
+            "timer-error",
+            "timer-error-message",
+            "timer-source",
+        ]
+        assert outcome.text("timer-error") == case.becomes.code
+        assert case.becomes.said in outcome.text("timer-error-message")
+
+
+def _check_callback(life: Life, case: Case, wanted: Callback, sent: Sent, outcome: Outcome) -> None:
+    assert case.due_s is not None
+    due_s = case.due_s + (0 if case.epoch else life.start_s[case.phase])
+    assert outcome.topic == life.engine.names.get(cases.TARGET, cases.TARGET)
+    assert (outcome.key, outcome.value) == (wanted.key, wanted.value)
+    *kept, timer_id, due, fired = outcome.headers
+    assert kept == list(wanted.headers)
+    assert timer_id == ("timer-id", sent.source.encode())
+    assert due == ("timer-due", b"%d" % due_s)
+    assert fired[0] == "timer-fired"
+    assert due_s * 1000 <= int(fired[1] or b"") <= outcome.append_ms
+
+
+def test_nothing_comes_of_what_nobody_asked_for(life: Life) -> None:
+    assert life.outcomes.keys() == {each.source for each in life.sent.values()}
+
+
+def test_sentences_are_the_same_in_every_engine(life: Life) -> None:
+    """The simulator's are the worker's own functions: what it says of the same records, all must say."""
+    twin = SimulatedEngine()
+    letters = {name: case for name, case in CASES.items() if not isinstance(case.becomes, Callback)}
+    again = {name: Sent(life.sent[name].key, life.sent[name].value, life.sent[name].headers) for name in letters}
+    if not isinstance(life.engine, SimulatedEngine):
+        internal = {life.engine.names["dead-letter"], life.engine.names["request"]}
+        again = {
+            name: each
+            for name, each in again.items()
+            if not any(topic.encode() in (each.value or b"") for topic in internal)
+        }
+    twin.clock.now_ms = life.start_s[Phase.UP] * 1000
+    order = list(again)
+    random.Random(7).shuffle(order)
+    twin.send([again[name] for name in order])
+    said = {outcome.text("timer-source"): outcome.text("timer-error-message") for outcome in twin.outcomes(set())}
+    for name in order:
+        (outcome,) = life.outcomes[life.sent[name].source]
+        assert outcome.text("timer-error-message") == said[again[name].source], name

@@ -1,0 +1,126 @@
+"""A bucket of the engine on Spark against the simplest model: a list of timers, and what is due leaves it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark", reason="needs the extra 'spark'")
+
+from timers.core.ticking import CLOCK_STEP_BACK_S
+from timers.core.timer import Tick
+from timers.spark.engine import parcels
+from timers.spark.engine.bucket import Bucket, ChunkKey, Memory
+from timers.spark.engine.parcels import AT_ONCE
+from timers.spark.engine.wheel import Slot, slot_of
+from timers.wire.dead_letter import DeadLetter
+from timers.wire.future import MAX_DUE_S
+
+NOW_S = 1_800_000_000
+
+dues = st.one_of(
+    st.integers(0, MAX_DUE_S),
+    st.integers(NOW_S - 100, NOW_S + 300),
+    st.integers(NOW_S, NOW_S + 400 * 86_400),
+)
+
+
+class MemoryChunks:
+    """Parcels in a dict; nothing is read that is not there, nor written over."""
+
+    def __init__(self) -> None:
+        self.parcels: dict[ChunkKey, bytes] = {}
+
+    def take(self, key: ChunkKey) -> bytes:
+        return self.parcels.pop(key)
+
+    def put(self, key: ChunkKey, parcel: bytes) -> None:
+        assert key not in self.parcels
+        self.parcels[key] = parcel
+
+
+@given(dues, dues)
+def test_a_slot_holds_the_second_and_is_below_the_limit(due_s: int, now_s: int) -> None:
+    slot = slot_of(due_s, now_s)
+    assert slot.first_s <= due_s <= slot.last_s
+    assert 0 <= slot.level <= 6
+    if due_s > now_s:
+        assert slot.first_s > now_s  # so it is looked at only when one of its seconds has come
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(NOW_S, NOW_S + 10**6))
+def test_timers_of_three_years_fill_few_slots(now_s: int) -> None:
+    slots = {slot_of(now_s + ahead, now_s) for ahead in range(1, 3 * 365 * 86_400, 9_771)}
+    assert len(slots) <= 5 * 64
+
+
+turns = st.lists(
+    st.tuples(
+        st.lists(st.lists(dues, max_size=6), max_size=3),
+        st.none() | st.integers(-5, 40) | st.sampled_from([3600, 86_400, 90 * 86_400, -10, -100]),
+    ),
+    max_size=12,
+)
+
+
+@given(turns)
+def test_what_is_due_leaves_once_and_the_rest_stays(steps: list[tuple[list[list[int]], int | None]]) -> None:
+    chunks, memory = MemoryChunks(), Memory()
+    waiting: list[tuple[int, bytes]] = []
+    known: int | None = None
+    clock_s, number = NOW_S, 0
+    for arriving, step in steps:
+        sent = []
+        for group in arriving:
+            items = []
+            for due_s in group:
+                number += 1
+                items.append((due_s, 1, b"%d" % number))
+                waiting.append((due_s, b"%d" % number))
+            sent.append(parcels.pack(items))
+        tick = None
+        if step is not None:
+            clock_s += step
+            tick = Tick(clock_s * 1000)
+            if known is None or clock_s > known or clock_s < known - CLOCK_STEP_BACK_S:
+                known = clock_s
+        memory = Memory.decode(memory.encode())  # as it is between two micro-batches
+        bucket = Bucket(memory, chunks)
+        out = [(due_s, unit) for parcel in bucket.turn(sent, tick) for due_s, _, unit in parcels.unpack(parcel)]
+        due = [timer for timer in waiting if known is not None and timer[0] <= known]
+        waiting = [timer for timer in waiting if timer not in due]
+        assert sorted(out) == sorted(due)
+        assert bucket.memory.pending == len(waiting)
+        assert (bucket.memory.tick and bucket.memory.tick.second) == known
+        # The state holds exactly what waits, under the keys that the memory knows.
+        stored = [(due_s, unit) for parcel in chunks.parcels.values() for due_s, _, unit in parcels.unpack(parcel)]
+        assert sorted(stored) == sorted(waiting)
+        filled = bucket.memory.slots.items()
+        assert {ChunkKey(slot, n) for slot, each in filled for n in range(each.chunks)} == chunks.parcels.keys()
+
+
+def test_dead_letters_go_out_before_any_tick() -> None:
+    letter = parcels.letters([DeadLetter(None, b"x", [("a", None)])])
+    bucket = Bucket(Memory(), MemoryChunks())
+    ((due_s, timers, unit),) = (
+        item for parcel in bucket.turn([parcels.pack([letter])], None) for item in parcels.unpack(parcel)
+    )
+    assert (due_s, timers) == (AT_ONCE, 0)
+    assert parcels.letters_of(unit) == [(None, b"x", (("a", None),))]
+    assert bucket.memory.pending == 0
+
+
+def test_a_large_slot_is_several_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timers.spark.engine.bucket.CHUNK_BYTES", 100)
+    chunks, memory = MemoryChunks(), Memory(Tick(NOW_S * 1000))
+    for _ in range(2):
+        items = [(NOW_S + 5, 1, bytes(40)) for _ in range(7)]
+        assert list(Bucket(memory, chunks).turn([parcels.pack(items)], None)) == []
+    slot = Slot(0, NOW_S + 5)
+    assert memory.slots[slot] == (6, 14)
+    assert {key.number for key in chunks.parcels} == set(range(6))
+    fired = list(Bucket(memory, chunks).turn([], Tick((NOW_S + 5) * 1000)))
+    assert sum(len(parcels.unpack(parcel)) for parcel in fired) == 14
+    assert not chunks.parcels and not memory.slots

@@ -1,0 +1,130 @@
+"""What tasks of the engine do with Arrow batches, without Kafka and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from timers.settings import Settings
+from timers.spark.columns import RECORD
+from timers.spark.engine import accepting, parcels
+from timers.spark.engine.accepting import Accepting
+from timers.spark.engine.directory import Limits
+from timers.spark.engine.firing import Firing, Shot
+from timers.wire import future
+
+pytestmark = pytest.mark.spark
+
+BUCKETS = (3, 8)
+MAX_BYTES = 1000
+ACCEPT = Accepting(BUCKETS, MAX_BYTES, 5000)
+
+
+def record(
+    offset: int, key: bytes | None, value: bytes | None, headers: Any = None, partition: int = 1
+) -> dict[str, Any]:
+    pairs = None if headers is None else [{"key": name, "value": data} for name, data in headers]
+    return {"topic": "r", "partition": partition, "offset": offset, "key": key, "value": value, "headers": pairs}
+
+
+def accept(records: Sequence[dict[str, Any]]) -> dict[int, list[parcels.Item]]:
+    schema = to_arrow_schema(RECORD)
+    batch = pa.RecordBatch.from_pylist(list(records), schema=schema).select(accepting.COLUMNS)
+    (out,) = ACCEPT([batch])
+    found: dict[int, list[parcels.Item]] = {}
+    for row in out.to_pylist():
+        found.setdefault(row["bucket"], []).extend(parcels.unpack(row["parcel"]))
+    return found
+
+
+def test_a_hot_second_is_spread_over_all_buckets_and_always_alike() -> None:
+    hot = [record(offset, b"100", future.encode("t", "k", b"v")) for offset in range(1000)]
+    found = accept(hot)
+    assert found.keys() == set(BUCKETS)
+    counts = [sum(count for _, count, _ in items) for items in found.values()]
+    assert sum(counts) == 1000
+    assert max(counts) - min(counts) <= 1 << accepting.RUN_BITS
+    # Another attempt, or other batches of the same records: each goes the same way.
+    where = {r[0]: bucket for bucket, items in found.items() for item in items for r in parcels.requests_of(item[2])[1]}
+    for few in (hot[:300], hot[300:]):
+        for bucket, items in accept(few).items():
+            assert all(where[r[0]] == bucket for item in items for r in parcels.requests_of(item[2])[1])
+
+
+def test_a_request_waits_as_it_came() -> None:
+    headers = [("a", None), ("timer-id", b"x"), ("a", b"\xff")]
+    value = future.encode("t", "k", b"v") + b"\x7a\x01x"
+    (items,) = accept([record(7, b"0100", value, headers), record(9, b"100", value, partition=2)]).values()
+    first, second = ((item[0], item[1], *parcels.requests_of(item[2])) for item in items)
+    assert first == (100, 1, "r/1", [(7, b"0100", value, (("a", None), ("timer-id", b"x"), ("a", b"\xff")))])
+    assert second == (100, 1, "r/2", [(9, b"100", value, None)])
+
+
+def test_what_cannot_be_read_goes_on_as_a_dead_letter() -> None:
+    (items,) = accept(
+        [record(7, None, b"x", [("a", None)]), record(8, b"5", future.encode("t", "", bytes(MAX_BYTES)))]
+    ).values()
+    ((due_s, timers, unit),) = items
+    assert (due_s, timers) == (parcels.AT_ONCE, 0)
+    first, second = parcels.letters_of(unit)
+    assert first[:2] == (None, b"x") and first[2][0] == ("a", None)
+    assert dict(first[2][1:])["timer-source"] == b"r/1/7"
+    assert dict(second[2])["timer-error"] == b"value-too-large"
+
+
+class Brokers:
+    """A directory that says what it is told; counts what it is asked."""
+
+    def __init__(self, **limits: int) -> None:
+        self.known = {name: Limits(most, name == "r") for name, most in limits.items()}
+        self.asked: list[str] = []
+
+    def begin(self) -> None:
+        """A task begins."""
+
+    def limits(self, topic: str) -> Limits | None:
+        self.asked.append(topic)
+        return self.known.get(topic)
+
+
+def fire(brokers: Brokers, items: Sequence[parcels.Item], **settings: str) -> list[dict[str, Any]]:
+    configured = Settings.load({"TIMERS_REQUEST_TOPIC": "r", **settings})
+    batch = pa.RecordBatch.from_pydict({"tick_ms": [100_500], "parcel": [parcels.pack(items)]})
+    shot = Shot(Firing(configured, 5000), brokers)  # type: ignore[arg-type]
+    return [row for out in shot.fire([batch]) for row in out.to_pylist()]
+
+
+def timer(topic: str, value: bytes = b"v", key: str = "k", offset: int = 7) -> parcels.Item:
+    return parcels.timers(100, "r/1", [parcels.Request(offset, b"100", future.encode(topic, key, value), None)])
+
+
+def test_each_topic_is_asked_for_once_a_task() -> None:
+    brokers = Brokers(t=10_000)
+    rows = fire(brokers, [timer("t", offset=n) for n in range(5)] + [timer("gone", offset=n) for n in range(5)])
+    assert sorted(brokers.asked) == ["gone", "t"]
+    assert [row["offset"] for row in rows if row["topic"] == "t"] == list(range(5))
+    letters = [row for row in rows if row["place"] is None]
+    assert len(letters) == 5
+    assert all(row["topic"] == "timer-dead-letter" and row["key"] == b"100" for row in letters)
+
+
+@pytest.mark.parametrize("most", [2000, 2001, 3000])
+def test_a_message_that_just_fits_is_sent(most: int) -> None:
+    fitting = next(n for n in range(3000, 0, -1) if fire(Brokers(t=most), [timer("t", bytes(n))])[0]["place"])
+    (too_large,) = fire(Brokers(t=most), [timer("t", bytes(fitting + 1))])
+    said = {header["key"]: header["value"] for header in too_large["headers"]}
+    assert said["timer-error"] == b"message-too-large"
+    assert f"a batch of {most + 1} bytes, more than the {most} that fit".encode() in said["timer-error-message"]
+
+
+def test_a_chain_of_timers_counts_its_links() -> None:
+    value = future.encode("r", "x", b"")
+    allowed = {"TIMERS_CALLBACK_ALLOW": "r"}
+    (sent,) = fire(Brokers(r=10_000), [timer("r", value, key="200")], **allowed)
+    assert sent["topic"] == "r" and sent["headers"] == [{"key": "callback-depth", "value": b"1"}]
+    (refused,) = fire(Brokers(r=10_000), [timer("r", value, key="100")], **allowed)
+    assert refused["place"] is None and refused["topic"] == "timer-dead-letter"

@@ -1,0 +1,104 @@
+"""``timers spark engine``: fire timers on Spark instead of with workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from timers.cli.spark.options import launch_of, launch_options
+from timers.doors import open_doors
+from timers.errors import SettingsError
+from timers.settings import Settings, project_dir
+
+DEFAULT_BUCKETS = os.cpu_count() or 2
+
+
+@click.command()
+@click.option(
+    "--checkpoint",
+    metavar="URL",
+    help="Where state and progress are kept: a directory that every executor reaches (hdfs://, s3a://, a shared disk). "
+    "It is the engine's only memory; never delete it while timers wait.  [default: .timers/spark/engine-APP_ID]",
+)
+@click.option(
+    "--buckets",
+    type=click.IntRange(1, 4096),
+    help="Parts that the state is kept in, for good: as many tasks work on it at once.  [default: the cores of this "
+    "machine; later, those of the checkpoint]",
+)
+@click.option(
+    "--max-requests",
+    type=click.IntRange(1, 10**8),
+    default=400_000,
+    show_default=True,
+    help="Most requests read in one micro-batch: bounds its memory and how long what is due waits for it.",
+)
+@launch_options
+def engine(
+    checkpoint: str | None,
+    buckets: int | None,
+    max_requests: int,
+    master: str | None,
+    conf: tuple[str, ...],
+    log_file: Path | None,
+) -> None:
+    """Fire timers on Spark, instead of with workers.
+
+    Reads the topic of requests and the ticks, keeps what waits in Spark's state, and sends what is due. Callbacks are
+    those of a worker, byte for byte; after a failure some may come twice, with the same timer-id. Runs until Ctrl-C or
+    SIGTERM, which end it between two micro-batches; started again, it goes on where it was.
+
+    Never run it beside workers of the same TIMERS_APP_ID: both would fire every timer.
+    """
+    from timers.spark.engine.oscillator import Oscillator
+    from timers.spark.engine.query import session_settings
+    from timers.spark.jobs import engine as job
+    from timers.spark.session import session
+    from timers.worker import topics
+
+    settings = Settings.load()
+    _refuse(settings)
+    topics.ensure(settings)
+    place = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
+    launch = launch_of("engine", master, conf, log_file, session_settings(buckets or DEFAULT_BUCKETS))
+    with _told_to_stop() as stop, Oscillator(settings, time.time), session(launch) as spark:
+        plan = job.plan_for(spark, place, buckets, DEFAULT_BUCKETS, max_requests)
+        click.echo(
+            f"firing timers of {settings.request_topic} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}"
+        )
+        job.run(spark, settings, plan, click.echo, stop)
+        click.echo("stopped between two micro-batches")
+
+
+def _refuse(settings: Settings) -> None:
+    """What only workers do."""
+    if settings.hot_horizon_s:
+        raise SettingsError(
+            f"TIMERS_HOT_HORIZON_S={settings.hot_horizon_s}: the engine on Spark keeps all timers in its state, "
+            "however far ahead they are due; unset it"
+        )
+    others = open_doors(settings).keys() - {settings.request_topic, settings.retry_topic}
+    if others:
+        raise SettingsError(
+            f"timers on {', '.join(sorted(others))} need a worker: the engine on Spark reads TIMERS_REQUEST_TOPIC="
+            f"{settings.request_topic!r} only; unset the settings that name the others"
+        )
+
+
+@contextlib.contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """Set by SIGTERM and Ctrl-C."""
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

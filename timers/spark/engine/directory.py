@@ -1,0 +1,113 @@
+"""What the brokers say of callback topics: whether they exist, and how much they take. One for each Python process."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import lru_cache
+from time import monotonic
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from timers import connection
+from timers.errors import TimersError
+from timers.settings import Settings
+
+REFRESH_S = 300.0
+"""As often as Java's producer asks for metadata again."""
+
+ADMIN_TIMEOUT_S = 10.0
+
+ROOM_BYTES = 512
+"""More than a message needs beside key and value, when it has no headers of its own."""
+
+
+class Limits(NamedTuple):
+    """What a topic takes."""
+
+    max_message_bytes: int
+    is_request_topic: bool
+
+    @property
+    def surely_fits(self) -> int:
+        """Key and value of up to so many bytes together fit, without headers of their own."""
+        return self.max_message_bytes - ROOM_BYTES
+
+
+class Directory:
+    """Remembers topics; those that do not exist are looked for again by each task.
+
+    Args:
+        settings: of the engine.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        config: dict[str, Any] = {**connection.librdkafka(settings), "log_level": 0}
+        self._admin = AdminClient(config)
+        self._known: frozenset[str] = frozenset()
+        self._limits: dict[str, Limits] = {}
+        self._looked = False
+        self._refresh_at = monotonic() + REFRESH_S
+
+    @classmethod
+    def of(cls, settings: Settings) -> Directory:
+        """This process's own."""
+        return _directory(settings)
+
+    def begin(self) -> None:
+        """A task begins: what is not known may be there by now."""
+        self._looked = False
+        if monotonic() >= self._refresh_at:
+            self._refresh_at = monotonic() + REFRESH_S
+            self._known, self._limits = frozenset(), {}
+
+    def limits(self, topic: str) -> Limits | None:
+        """What ``topic`` takes, made first if the settings say so; None if it does not exist.
+
+        Raises:
+            TimersError: the brokers do not answer.
+        """
+        known = self._limits.get(topic)
+        if known is not None:
+            return known
+        try:
+            if topic not in self._known and not self._looked:
+                self._look()
+            if topic not in self._known and self._settings.create_target_topics:
+                self._create(topic)
+                self._look()
+            if topic not in self._known:
+                return None
+            self._limits[topic] = limits = self._describe(topic)
+        except KafkaException as error:
+            raise TimersError(f"the brokers do not say whether topic {topic!r} exists: {error.args[0]}") from None
+        return limits
+
+    def _look(self) -> None:
+        # All topics: asking for one by name would create it on brokers that allow it.
+        found = self._admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics
+        self._known = frozenset(name for name, topic in found.items() if topic.error is None)
+        self._looked = True
+
+    def _create(self, topic: str) -> None:
+        made = self._admin.create_topics([NewTopic(topic, -1, -1)], operation_timeout=ADMIN_TIMEOUT_S)[topic]
+        with contextlib.suppress(KafkaException, TimeoutError):  # whether it is there is asked next
+            made.result(timeout=ADMIN_TIMEOUT_S)
+
+    def _describe(self, topic: str) -> Limits:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        config = self._admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_S)[resource].result()
+        most = min(int(config[name].value) for name in ("max.message.bytes", "segment.bytes"))
+        return Limits(most, topic == self._settings.request_topic)
+
+
+@lru_cache(maxsize=2)
+def _directory(settings: Settings) -> Directory:
+    return Directory(settings)

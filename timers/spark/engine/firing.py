@@ -1,0 +1,184 @@
+"""Parcels to messages: what a task does with what is due.
+
+Whatever can change in the world is judged here and now, as the worker does: where callbacks may go, whether their topic
+exists, and what it takes. What cannot be sent becomes a dead letter, with the same codes and sentences, and holds up
+nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from timers.callbacks import CallbackRules
+from timers.core.timer import Rejected, Row, key_bytes
+from timers.settings import Settings
+from timers.spark.engine import parcels
+from timers.spark.engine.directory import Directory, Limits
+from timers.spark.engine.parcels import Request
+from timers.spark.engine.sizes import size_alone
+from timers.wire import dead_letter, future
+from timers.wire import headers as h
+from timers.wire.future import InvalidRequestError
+
+MESSAGES = 10_000
+"""In one Arrow batch."""
+
+ANY_SIZE = 2**62
+"""What was accepted was small enough then."""
+
+MESSAGE = (
+    "topic string, key binary, value binary, headers array<struct<key:string,value:binary>>, "
+    "place string, offset bigint, due_s bigint, tick_ms bigint"
+)
+"""What becomes of a parcel: messages; of a dead letter, ``place`` and what follows are null."""
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", _HEADERS),
+        ("place", pa.string()),
+        ("offset", pa.int64()),
+        ("due_s", pa.int64()),
+        ("tick_ms", pa.int64()),
+    ]
+)
+
+
+@dataclass
+class _Messages:
+    """Columns of one Arrow batch."""
+
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def take(self) -> pa.RecordBatch:
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(_SCHEMA)
+        self.rows = []
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(_structs(column) if name == "headers" else column, kind)
+                for column, name, kind in zip(columns, _SCHEMA.names, _SCHEMA.types, strict=True)
+            ],
+            schema=_SCHEMA,
+        )
+
+
+def _structs(column: Iterable[Any]) -> list[Any]:
+    return [
+        None if headers is None else [{"key": name, "value": value} for name, value in headers] for headers in column
+    ]
+
+
+@dataclass(frozen=True)
+class Firing:
+    """The function for ``mapInArrow``.
+
+    Args:
+        settings: of the engine.
+        max_message_bytes: largest record that the dead letter topic takes.
+    """
+
+    settings: Settings
+    max_message_bytes: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Messages of each parcel."""
+        yield from Shot(self, Directory.of(self.settings)).fire(batches)
+
+
+class Shot:
+    """What one task sends in one micro-batch."""
+
+    def __init__(self, firing: Firing, directory: Directory) -> None:
+        self._settings = firing.settings
+        self._max_message_bytes = firing.max_message_bytes
+        self._rules = CallbackRules(firing.settings)
+        self._directory = directory
+        self._limits: dict[str, Limits | InvalidRequestError] = {}
+        self._messages = _Messages()
+        directory.begin()
+
+    def fire(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Messages of parcels."""
+        for batch in batches:
+            for parcel, tick_ms in zip(batch["parcel"].to_pylist(), batch["tick_ms"].to_pylist(), strict=True):
+                for due_s, _, unit in parcels.unpack(parcel):
+                    if due_s == parcels.AT_ONCE:
+                        for letter in parcels.letters_of(unit):
+                            self._letter(letter)
+                    else:
+                        self._fire(due_s, tick_ms, *parcels.requests_of(unit))
+                    if len(self._messages.rows) >= MESSAGES:
+                        yield self._messages.take()
+        if self._messages.rows:
+            yield self._messages.take()
+
+    def _fire(self, due_s: int, tick_ms: int, place: str, requests: list[Request]) -> None:
+        decoded = future.decode(requests, ANY_SIZE)
+        by_offset = {request[0]: request for request in requests}
+        add = self._messages.rows.append
+        for row in decoded.rows[due_s]:
+            limits = self._limits.get(row[1]) or self._learn(row[1])
+            sent = (
+                limits
+                if isinstance(limits, InvalidRequestError)
+                else self._outgoing(row, limits, place, due_s, tick_ms)
+            )
+            if isinstance(sent, InvalidRequestError):
+                self._give_up(by_offset[row[0]], place, sent)
+            else:
+                offset, topic, key, value, headers, _ = sent
+                add((topic, key_bytes(key), value, headers, place, offset, due_s, tick_ms))
+
+    def _outgoing(self, row: Row, limits: Limits, place: str, due_s: int, tick_ms: int) -> Row | InvalidRequestError:
+        """What a timer is sent as, or why it is not."""
+        if limits.is_request_topic:
+            try:
+                row = self._rules.next_request(row, due_s)
+            except InvalidRequestError as error:
+                return error
+        key = key_bytes(row[2])
+        if row[4] is None and len(row[3]) + len(key or b"") <= limits.surely_fits:
+            return row
+        ours: list[h.Header] = [
+            (h.TIMER_ID, f"{place}/{row[0]}".encode()),
+            (h.TIMER_DUE, b"%d" % due_s),
+            (h.TIMER_FIRED, b"%d" % tick_ms),
+        ]
+        headers = [*(row[4] or ()), *ours]
+        most = limits.max_message_bytes
+        if dead_letter.size(key, row[3], headers) <= most or (size := size_alone(key, row[3], headers)) <= most:
+            return row
+        return InvalidRequestError(
+            "message-too-large",
+            f"the callback makes a batch of {size} bytes, more than the {most} that fit in {row[1]!r}",
+        )
+
+    def _learn(self, topic: str) -> Limits | InvalidRequestError:
+        """What ``topic`` takes, or why nothing can be sent there."""
+        denied = self._rules.denied(topic)
+        found: Limits | InvalidRequestError | None
+        if denied:
+            found = InvalidRequestError("topic-denied", denied)
+        else:
+            found = self._directory.limits(topic)
+            if found is None:
+                found = InvalidRequestError("topic-unknown", f"callBackTopic {topic!r} does not exist")
+        self._limits[topic] = found
+        return found
+
+    def _give_up(self, request: Request, place: str, error: InvalidRequestError) -> None:
+        rejected = Rejected(
+            request.offset, error.code, str(error), request.key, request.value, tuple(request.headers or ())
+        )
+        self._letter(dead_letter.encode(rejected, f"{place}/{request.offset}", self._max_message_bytes))
+
+    def _letter(self, letter: dead_letter.DeadLetter) -> None:
+        key, value, headers = letter
+        self._messages.rows.append((self._settings.dead_letter_topic, key, value, headers, None, None, None, None))

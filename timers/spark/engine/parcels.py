@@ -1,0 +1,71 @@
+"""Parcels: many timers as one value of bytes, since whatever Spark does for a value costs more than a timer does.
+
+::
+
+    parcel   msgpack array of items
+    item     [due_s, timers, unit]         what a bucket looks at; due_s -1: goes out whatever the time is
+    unit     bytes, opaque to the bucket:
+             of timers           [place, [[offset, key, value, headers], ...]]      place: <topic>/<partition>
+             of dead letters     [[key, value, headers], ...]
+
+A timer waits as the request that it came as: what is sent is read from it when it fires, by the function that judged it
+when it came, and a request that cannot be sent then goes to the dead letters byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import msgpack
+
+from timers.wire.dead_letter import DeadLetter
+from timers.wire.headers import Header
+
+AT_ONCE = -1
+"""Due second of what does not wait for any."""
+
+
+class Request(NamedTuple):
+    """One record of a request topic."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header] | None
+
+
+Item: TypeAlias = tuple[int, int, bytes]
+"""(due second, number of timers, unit)"""
+
+
+def pack(items: Iterable[Item]) -> bytes:
+    """One parcel. Inverse: :func:`unpack`."""
+    return bytes(msgpack.packb(list(items)))
+
+
+def unpack(parcel: bytes) -> list[Item]:
+    """Items of a parcel."""
+    items: list[Item] = msgpack.unpackb(parcel, use_list=False)
+    return items
+
+
+def timers(due_s: int, place: str, requests: Sequence[Request]) -> Item:
+    """Requests of one partition that share a due second. Inverse of its unit: :func:`requests_of`."""
+    return due_s, len(requests), msgpack.packb((place, requests))
+
+
+def requests_of(unit: bytes) -> tuple[str, list[Request]]:
+    """Place and requests of a unit of timers."""
+    place, requests = msgpack.unpackb(unit, use_list=False)
+    return place, list(map(Request._make, requests))
+
+
+def letters(dead_letters: Sequence[DeadLetter]) -> Item:
+    """Dead letters. Inverse of its unit: :func:`letters_of`."""
+    return AT_ONCE, 0, msgpack.packb(dead_letters)
+
+
+def letters_of(unit: bytes) -> list[DeadLetter]:
+    """Dead letters of a unit."""
+    return list(map(DeadLetter._make, msgpack.unpackb(unit, use_list=False)))

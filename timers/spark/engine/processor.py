@@ -1,0 +1,88 @@
+"""A bucket in Spark's state: transformWithStateInPandas around :mod:`timers.spark.engine.bucket`.
+
+Columns of the state: ``memory`` (one value of bytes a bucket) and ``chunks`` (a map of parcels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from pyspark.sql.streaming.stateful_processor import (
+    MapState,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    ValueState,
+)
+
+from timers.core.timer import Tick
+from timers.spark.engine.bucket import Bucket, ChunkKey, Memory
+
+INPUT = "bucket int, parcel binary, tick_partition int, tick_offset bigint, tick_ms bigint"
+"""Rows that come to a bucket: parcels of requests, and ticks."""
+
+OUTPUT = "tick_ms bigint, parcel binary, pending bigint"
+"""Rows that leave it: parcels to be sent, with the tick that let them go; and one that says how many timers wait."""
+
+
+class _StateChunks:
+    """:class:`timers.spark.engine.bucket.Chunks` in Spark's state."""
+
+    def __init__(self, state: MapState) -> None:
+        self._state = state
+
+    def take(self, key: ChunkKey) -> bytes:
+        place = (*key.slot, key.number)
+        value = self._state.getValue(place)
+        assert value is not None, f"no parcel at {key}"
+        self._state.removeKey(place)
+        return bytes(value[0])
+
+    def put(self, key: ChunkKey, parcel: bytes) -> None:
+        self._state.updateValue((*key.slot, key.number), (parcel,))
+
+
+class TimerProcessor(StatefulProcessor):
+    """Gives each bucket its turn."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        self._memory: ValueState = handle.getValueState("memory", "data binary")
+        self._chunks: MapState = handle.getMapState("chunks", "level int, slot bigint, number int", "parcel binary")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        """One micro-batch of one bucket."""
+        arriving: list[bytes] = []
+        newest: dict[int, tuple[int, int]] = {}
+        for frame in rows:
+            arriving += [parcel for parcel in frame["parcel"] if parcel is not None]
+            ticks = frame[frame["tick_ms"].notna()]
+            for partition, offset, tick_ms in zip(
+                ticks["tick_partition"], ticks["tick_offset"], ticks["tick_ms"], strict=True
+            ):
+                newest[partition] = max(newest.get(partition, (-1, 0)), (int(offset), int(tick_ms)))
+        # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
+        tick = Tick(max(tick_ms for _, tick_ms in newest.values())) if newest else None
+        bucket = Bucket(self._remembered(), _StateChunks(self._chunks))
+        for parcel in bucket.turn(arriving, tick):
+            yield _frame(bucket.memory.tick, parcel, None)
+        self._memory.update((bucket.memory.encode(),))
+        yield _frame(bucket.memory.tick, None, bucket.memory.pending)
+
+    def _remembered(self) -> Memory:
+        value = self._memory.get()
+        return Memory() if value is None else Memory.decode(bytes(value[0]))
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _frame(tick: Tick | None, parcel: bytes | None, pending: int | None) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "tick_ms": pd.array([None if tick is None else tick.append_ms], dtype="Int64"),
+            "parcel": pd.Series([parcel], dtype=object),
+            "pending": pd.array([pending], dtype="Int64"),
+        }
+    )

@@ -1,0 +1,27 @@
+"""How large a message is for a broker: ``max.message.bytes`` bounds a whole batch, so also one of a single message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from timers.wire.headers import Header
+
+BATCH_OVERHEAD_BYTES = 61
+"""Header of a record batch."""
+
+
+def size_alone(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
+    """Bytes of a batch (format 2) that holds nothing but this record, whose time and offset are those of the batch."""
+    body = 1 + 1 + 1  # attributes, time and offset
+    body += _sized(key) + _sized(value) + _varint(len(headers))
+    body += sum(_sized(name.encode()) + _sized(data) for name, data in headers)
+    return BATCH_OVERHEAD_BYTES + _varint(body) + body
+
+
+def _sized(data: bytes | None) -> int:
+    return 1 if data is None else _varint(len(data)) + len(data)
+
+
+def _varint(number: int) -> int:
+    """Bytes of a signed, zigzag-encoded varint of a number that is not negative."""
+    return max(1, ((number << 1).bit_length() + 6) // 7)

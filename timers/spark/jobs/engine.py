@@ -1,0 +1,78 @@
+"""``timers spark engine``: the timer service as a streaming query, from its start to its stop."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from timers.errors import SettingsError, SparkError
+from timers.settings import Settings
+from timers.spark.engine import query
+from timers.spark.engine.query import Plan
+from timers.spark.engine.report import Reporter
+
+POLL_S = 0.05
+
+STOP_S = 60.0
+"""How long a stop waits for the micro-batch that runs. One that is cut off is done again: its timers fire twice."""
+
+
+def plan_for(spark: SparkSession, checkpoint: str, buckets: int | None, default: int, max_requests: int) -> Plan:
+    """What to run.
+
+    Args:
+        spark: the session.
+        checkpoint: where the state is, or will be.
+        buckets: as asked for; None: those of the checkpoint, or ``default``.
+        default: for a new checkpoint.
+        max_requests: most requests in a micro-batch.
+
+    Raises:
+        SettingsError: the checkpoint has another number of buckets.
+    """
+    begun = query.buckets_of(spark, checkpoint)
+    if begun is not None and buckets not in (None, begun):
+        raise SettingsError(
+            f"--buckets {buckets}: the checkpoint {checkpoint} was begun with {begun}, and keeps them (leave the "
+            "option away, or begin another checkpoint)"
+        )
+    return Plan(checkpoint, begun or buckets or default, max_requests)
+
+
+def run(spark: SparkSession, settings: Settings, plan: Plan, say: Callable[[str], None], stop: threading.Event) -> None:
+    """Run the engine until ``stop`` is set or the query fails.
+
+    Raises:
+        PySparkException: the query failed.
+    """
+    spark.conf.set("spark.sql.shuffle.partitions", str(plan.buckets))
+    running = query.start(spark, settings, plan)
+    reporter = Reporter(plan.buckets, settings.request_topic)
+    told = -1
+    while running.isActive and not stop.wait(POLL_S):
+        for progress in running.recentProgress:
+            if progress["batchId"] > told:
+                told = progress["batchId"]
+                line = reporter.line(json.loads(progress.json))
+                if line is not None:
+                    say(line)
+    if running.isActive:
+        _stop_between(running)
+    failure = running.exception()
+    if failure is not None and not stop.is_set():
+        raise failure
+    if not stop.is_set():
+        raise SparkError("the query ended and does not say why")
+
+
+def _stop_between(running: StreamingQuery) -> None:
+    """Stop after a micro-batch, not within one."""
+    give_up = monotonic() + STOP_S
+    while running.status["isTriggerActive"] and monotonic() < give_up:
+        threading.Event().wait(0.002)
+    running.stop()

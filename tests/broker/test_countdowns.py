@@ -7,6 +7,7 @@ every second for what was due.
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections import Counter
@@ -17,11 +18,14 @@ import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from tests.harness.console import produce_lines
+from tests.harness.letters import await_letters
 from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Headers, Publisher, Record
 from tests.harness.scrape import scrape
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System
-from timers.wire import verdict
+from timers.cli.main import main
+from timers.wire import future, verdict
+from timers.wire.doors import future_by_id
 
 pytestmark = pytest.mark.broker
 
@@ -31,8 +35,13 @@ class Service:
 
     def __init__(self, address: str, directory: Path, **theirs: str) -> None:
         run = uuid.uuid4().hex[:8]
-        self.topic, verdicts = f"delay-{run}", f"verdict-{run}"
-        self.system = System(address, directory, TIMERS_COUNTDOWN_TOPIC=self.topic, TIMERS_VERDICT_TOPIC=verdicts)
+        self.topic, self.id_topic, verdicts = f"delay-{run}", f"by-id-{run}", f"verdict-{run}"
+        names = {
+            "TIMERS_COUNTDOWN_TOPIC": self.topic,
+            "TIMERS_ID_TOPIC": self.id_topic,
+            "TIMERS_VERDICT_TOPIC": verdicts,
+        }
+        self.system = System(address, directory, **names)
         if theirs:
             self.system.create_topic(self.topic, 3, **theirs)
         self.system.create_own_topics()
@@ -156,6 +165,67 @@ def test_what_cannot_be_read_is_answered_and_counted_by_caller(service: Service)
         return rejected == len(wrong) and accepted >= 200
 
     wait_until(counted, "callers are counted")
+
+
+def test_dead_letters_are_retried_with_their_due_second_and_leave_their_id_alone(
+    service: Service, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = f"nowhere-{uuid.uuid4().hex[:8]}"
+    by_id = Publisher(service.system.address, service.id_topic)
+    due_s = due_in(1)
+    service.send(f'{{"topic": "{nowhere}", "message": {{"a": 1.10}}, "countdown": 0.5}}', b"\xff", [("a", None)])
+    service.send(f'{{"topic": "{nowhere}", "message": "m", "countdown": 0.5, "id": "again-1"}}', b"again-1")
+    by_id_headers: Headers = [("b", b"2"), *future_by_id.encode_headers(due_s)]
+    sources = [by_id.send_raw(b"again-2", future.encode(nowhere, "k", b"v"), by_id_headers, 1)]
+    service.publisher.flush()
+    sent = service.sent()
+    sources += [source for source, each in sent.items() if nowhere.encode() in (each.value or b"")]
+    letters = await_letters(service.system, sources)
+    service.ask('"later"', "1000", b"again-1", id="again-1")
+    service.publisher.flush()
+    later = future_by_id.encode_headers(due_in(1000))
+    by_id.send_raw(b"again-2", future.encode(nowhere, "k", b"later"), later, 1)
+    service.system.create_topic(nowhere)
+    for name, value in service.system.environment.items():
+        monkeypatch.setenv(name, value)
+    assert main(["dead-letters", "retry", "--topic", nowhere, "--yes"]) == 0
+    assert "3 requests published again" in capfd.readouterr().err
+    fired = {record.value: record for record in service.system.reader(nowhere).take(3)}
+    assert {value: (record.key, record.headers[:-3]) for value, record in fired.items()} == {
+        b'{"a": 1.10}': (b"\xff", [("a", None)]),
+        b"m": (b"again-1", [("CALLER_SERVICE", b"S")]),
+        b"v": (b"k", [("b", b"2")]),
+    }
+    dues = {int(letters[source].text("timer-again")) for source in sources}
+    assert {record.due_s for record in fired.values()} == dues
+    assert fired[b"v"].due_s == due_s
+    told = [verdict.decode(each.value or b"") for each in service.verdicts.rest()]
+    service.send('{"id": "again-1", "cancel": true}', b"again-1")
+    service.publisher.flush()
+    by_id.send_raw(b"again-2", None, [], 1)
+    told += [verdict.decode(each.value or b"") for each in service.verdicts.take(2)]
+    said = sorted((each.id, each.verdict) for each in told if each.id.startswith("again"))
+    assert said == [
+        *(("again-1", "already-fired"), ("again-1", "cancelled")),
+        *(("again-2", "already-fired"), ("again-2", "cancelled")),
+    ]
+
+
+def test_timers_doors_shows_it(
+    service: Service, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in service.system.environment.items():
+        monkeypatch.setenv(name, value)
+    assert main(["doors"]) == 0
+    out, err = capfd.readouterr()
+    assert re.search(rf"^countdown +on .*\n +topic {service.topic}: {PARTITIONS} partitions\n", out, re.MULTILINE)
+    assert "none on" not in out and err == ""
+    monkeypatch.delenv("TIMERS_ID_TOPIC")
+    monkeypatch.setenv("TIMERS_COUNTDOWN_TOPIC", "not-there-yet")
+    assert main(["doors"]) == 0
+    out = capfd.readouterr().out
+    assert "topic not-there-yet: not there yet" in out
+    assert re.search(r"^future-by-id +off  TIMERS_ID_TOPIC opens it", out, re.MULTILINE)
 
 
 def test_nothing_is_dropped_after_an_outage(service: Service) -> None:

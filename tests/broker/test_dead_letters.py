@@ -203,7 +203,7 @@ def test_a_retry_asks_publishes_as_it_was_and_only_once(
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     code, out, err = run("retry", *selection)
     assert (code, out.strip()) == (1, "")  # click asks with a space of its own
-    assert f"Publish 3 requests again to '{running.request_topic}'? [y/N]" in err
+    assert "Publish 3 requests again? [y/N]" in err
     assert err.endswith("nothing published\n")
 
     running.create_topic(nowhere, 1)

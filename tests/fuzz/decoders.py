@@ -17,7 +17,7 @@ from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 
 from tests.fuzz.draw import Draw
-from timers.cli.letters import Letter, Request, judge
+from timers.cli.letters import Letter, judge
 from timers.core.timer import Decoded, Origin
 from timers.doors import KINDS
 from timers.errors import LogMismatch
@@ -292,12 +292,13 @@ def dead_letters(draw: Draw) -> set[str]:
         return {"no dead letter"}
     assert len(opened.headers) == len(sent) - 3
     at_ms = draw.number(2**63 - 1) - draw.number(2**63 - 1)
-    letter = Letter("dead", 0, 1, at_ms, Request(1, key, value, opened.headers), opened)
+    door = draw.pick([kind.door for kind in KINDS])
+    letter = Letter("dead", 0, 1, at_ms, Sent(1, key, value, opened.headers, at_ms), opened, door)
     mark = dead_letter.decode_mark(draw.blob(9), draw.blob(9), opened.headers) if draw.number(1) else None
     for line in (*letter.cells(mark), *letter.text(mark, as_hex=bool(draw.number(1)))):
         assert not CONTROL.search(line), "it could steer a terminal"
     assert json.loads(letter.json(mark, whole=True))["source"] == opened.source
-    judge(letter, letter.request, mark, "timer-request", MAX_REQUEST_BYTES, bool(draw.number(1)))
+    judge(letter, letter.request, mark, MAX_REQUEST_BYTES, bool(draw.number(1)))
     return {"stub" if letter.is_stub else "whole"}
 
 

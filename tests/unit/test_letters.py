@@ -9,14 +9,23 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from timers.cli.letters import COLUMNS, Letter, Request, Wanted, judge
+from timers.cli.letters import COLUMNS, Letter, Wanted, judge
 from timers.core.timer import Rejected
+from timers.doors import KINDS
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
+from timers.wire.doors import Sent
 from timers.wire.headers import Header
 
 VALUE = future.encode("orders", "o-1", b"v")
+WRITTEN_MS = 1_800_000_000_500
 HEADERS: list[Header] = [("trace", b"1"), ("null", None), ("other", b"\x00\xff")]
+KINDS_BY_NAME = {kind.door.name: kind.door for kind in KINDS}
+DOORS = {
+    "timer-request": KINDS_BY_NAME["future"],
+    "by-id": KINDS_BY_NAME["future-by-id"],
+    "delay": KINDS_BY_NAME["countdown"],
+}
 MARK = Mark("dead/2/5", "timer-request/0/7", "timer-request/0/99")
 
 
@@ -36,7 +45,7 @@ class SimMessage(NamedTuple):
         return self.at
 
     def timestamp(self) -> tuple[int, int]:
-        return 1, 1_800_000_000_500
+        return 1, WRITTEN_MS
 
     def key(self) -> bytes | None:
         return self.letter.key
@@ -59,7 +68,7 @@ def letter(
     max_bytes: int = 10**6,
 ) -> Letter:
     rejected = Rejected(7, code, message, key, value, headers)
-    found = Letter.of(SimMessage(dead_letter.encode(rejected, source, max_bytes)))
+    found = Letter.of(SimMessage(dead_letter.encode(rejected, source, max_bytes)), DOORS)
     assert found is not None
     return found
 
@@ -130,9 +139,11 @@ def test_a_stub_is_known_as_one() -> None:
 
 
 def test_other_records_are_no_dead_letters() -> None:
-    assert Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", []))) is None
+    assert Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", [])), DOORS) is None
     ours = letter().opened
-    assert Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", [("timer-error", ours.code.encode())]))) is None
+    assert (
+        Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", [("timer-error", ours.code.encode())])), DOORS) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,13 +170,13 @@ def test_which_ones_are_meant(wanted: Wanted, meant: bool) -> None:
     assert (letter() in wanted) is meant
 
 
-def judged(one: Letter, request: Request | None, mark: Mark | None = None, *, force: bool = False) -> Any:
-    return judge(one, request, mark, "timer-request", 1000, force)
+def judged(one: Letter, request: Sent | None, mark: Mark | None = None, *, force: bool = False) -> Any:
+    return judge(one, request, mark, 1000, force)
 
 
 def test_what_may_be_published_again() -> None:
     fine = letter()
-    assert judged(fine, fine.request).request == Request(5, b"1700000000", VALUE, HEADERS)
+    assert judged(fine, fine.request).request == Sent(5, b"1700000000", VALUE, HEADERS, WRITTEN_MS)
     again = judged(fine, fine.request, MARK)
     assert again.request is None and "as timer-request/0/99" in again.reason
     assert judged(fine, fine.request, MARK, force=True).request == fine.request
@@ -174,16 +185,16 @@ def test_what_may_be_published_again() -> None:
         "it would be rejected again: key 'soon' is not an epoch second: 1 to 11 ASCII digits"
     )
     assert judged(bad, bad.request, force=True).request == bad.request
-    assert "no longer in the request topic" in judged(fine, None, force=True).reason
+    assert "no longer in its topic" in judged(fine, None, force=True).reason
 
 
 def test_headers_that_librdkafka_does_not_read_are_not_lost_unasked() -> None:
     stub = letter(headers=[("a", b"")] * 100_001, max_bytes=10**5)
-    read = Request(7, b"1700000000", VALUE, [])
+    read = Sent(7, b"1700000000", VALUE, [], WRITTEN_MS)
     assert stub.is_stub
     assert "more than librdkafka reads" in judged(stub, read).reason
     assert judged(stub, read, force=True).request == read
-    large = Request(7, b"1700000000", future.encode("orders", "o-1", bytes(1000)), [])
+    large = Sent(7, b"1700000000", future.encode("orders", "o-1", bytes(1000)), [], WRITTEN_MS)
     assert "rejected again" in judged(stub, large).reason, "large enough to be a stub without headers"
 
 
@@ -191,3 +202,28 @@ def test_headers_that_librdkafka_does_not_read_are_not_lost_unasked() -> None:
 def test_nothing_is_published_anywhere_else(source: str) -> None:
     stray = letter(source=source)
     assert judged(stray, stray.request, force=True).request is None
+
+
+BY_ID: list[Header] = [("trace", b"1"), ("timer-due", b"1700000000")]
+COUNTDOWN = b'{"topic": "orders", "message": "v", "countdown": 5, "id": "o-1"}'
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "sent"), [("by-id/0/7", VALUE, BY_ID), ("delay/0/7", COUNTDOWN, [("trace", b"1")])]
+)
+def test_what_failed_when_it_was_due_goes_again_and_leaves_its_id_alone(
+    source: str, value: bytes, sent: list[Header]
+) -> None:
+    again: Header = ("timer-again", b"1700000000")
+    failed = letter(b"o-1", value, [*sent, again], source=source)
+    assert failed.asked == (1_700_000_000, "orders", "o-1")
+    request = judged(failed, failed.request).request
+    assert (request.key, request.value, request.headers) == (b"o-1", value, [*sent, again])
+    read = DOORS[source.split("/")[0]].read(request)
+    assert read.operations == [] and list(read.rows) == [1_700_000_000]
+    stub = letter(b"o-1", value + bytes(500), sent, source=source, max_bytes=500)
+    original = Sent(7, b"o-1", value, sent, 1_699_999_995_000)
+    assert judged(stub, original).request.headers == [*sent, again]
+    early = letter(b"o-1", value, sent, source=source, code="value-too-large")
+    assert "would change what that means by now" in judged(early, early.request).reason
+    assert judged(early, early.request, force=True).request == early.request

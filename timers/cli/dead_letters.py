@@ -258,7 +258,7 @@ def retry(
         turn.look()
         if not turn.count:
             return
-        question = f"Publish {_requests(turn.count)} again to {settings.request_topic!r}?"
+        question = f"Publish {_requests(turn.count)} again?"
         if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
             click.echo("nothing published", err=True)
             ctx.exit(1)
@@ -308,9 +308,7 @@ class _Round:
 
         mark = self._marks.get((letter.position, letter.opened.source))
         original = self._log.original(letter)
-        return judge(
-            letter, original, mark, self._settings.request_topic, self._settings.max_request_bytes, self._force
-        )
+        return judge(letter, original, mark, self._settings.max_request_bytes, self._force)
 
     def publish(self, retrier: Retrier) -> None:
         """Publish what was counted, a line on standard output for each once it is committed."""

@@ -13,12 +13,14 @@ from tqdm import tqdm
 
 from timers import connection
 from timers.cli.fired import headers_of
-from timers.cli.letters import Letter, Request, Wanted
+from timers.cli.letters import Letter, Wanted
 from timers.cli.tail import GONE, TIMEOUT_S, consumer, explained, partitions_of
+from timers.doors import KINDS
 from timers.errors import TimersError
 from timers.settings import Settings
 from timers.wire import dead_letter, topics
 from timers.wire.dead_letter import Mark
+from timers.wire.doors import Sent
 
 _POLL_S = 0.2
 _AT_ONCE = 1000
@@ -45,6 +47,7 @@ class LetterLog:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.topic = settings.dead_letter_topic
+        self._doors = {topic: kind.door for kind in KINDS for topic in kind.topics(settings)}
         self._reports = connection.Reports(settings)
         self._consumer = consumer(settings, self._reports, enable_partition_eof=True)
         self._aside: Consumer | None = None  # reads requests while letters are being read
@@ -120,7 +123,7 @@ class LetterLog:
     def read(self, wanted: Wanted, spans: Iterable[Span]) -> Iterator[Letter]:
         """The dead letters that are meant, partition by partition."""
         for message in self._messages(self.topic, spans, "reading dead letters"):
-            letter = Letter.of(message)
+            letter = Letter.of(message, self._doors)
             if letter is not None and letter in wanted:
                 yield letter
 
@@ -182,10 +185,10 @@ class LetterLog:
         finally:
             reader.unassign()
 
-    def original(self, letter: Letter) -> Request | None:
+    def original(self, letter: Letter) -> Sent | None:
         """The request of a dead letter: what that holds, or, for a stub, what stands at its source if it still does."""
         where = topics.parse_source(letter.opened.source)
-        if not letter.is_stub or where is None or where[0] != self._settings.request_topic:
+        if not letter.is_stub or where is None or letter.door is None:
             return letter.request
         topic, partition, offset = where
         if partition >= self._partitions_of(topic):
@@ -200,5 +203,5 @@ class LetterLog:
                 headers = message.headers() or []
             except UnicodeDecodeError:  # could not be written again as it was
                 return None
-            return Request(offset, message.key(), message.value(), headers)
+            return Sent(offset, message.key(), message.value(), headers, message.timestamp()[1])
         return None

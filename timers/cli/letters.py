@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from timers.cli.fired import json_value, one_line
+from timers.core.timer import key_bytes
 from timers.wire import dead_letter, future, topics
+from timers.wire import headers as h
 from timers.wire.dead_letter import Mark, Opened
+from timers.wire.doors import Door, Sent
 from timers.wire.headers import Header
 from timers.wire.query import format_due
 
 HEX_WIDTH = 16
-
-
-class Request(NamedTuple):
-    """A request as it was sent."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[Header]
 
 
 @dataclass(frozen=True)
@@ -33,12 +27,14 @@ class Letter:
     partition: int
     offset: int
     timestamp_ms: int
-    request: Request
-    """Its request; empty in a stub."""
+    request: Sent
+    """Its request; empty in a stub. Its time is the letter's."""
     opened: Opened
+    door: Door | None = None
+    """By which its request came; None: by none of this app."""
 
     @classmethod
-    def of(cls, message: Any) -> Letter | None:
+    def of(cls, message: Any, doors: Mapping[str, Door]) -> Letter | None:
         """From a confluent-kafka message without an error; None if it is no dead letter."""
         try:
             headers = message.headers() or []
@@ -47,8 +43,10 @@ class Letter:
         opened = dead_letter.decode(headers)
         if opened is None:
             return None
-        request = Request(message.offset(), message.key(), message.value(), opened.headers)
-        return cls(message.topic(), message.partition(), message.offset(), message.timestamp()[1], request, opened)
+        where, written_ms = (message.topic(), message.partition(), message.offset()), message.timestamp()[1]
+        request = Sent(message.offset(), message.key(), message.value(), opened.headers, written_ms)
+        source = topics.parse_source(opened.source)
+        return cls(*where, written_ms, request, opened, doors.get(source[0]) if source else None)
 
     @property
     def position(self) -> str:
@@ -62,7 +60,10 @@ class Letter:
 
     @property
     def asked(self) -> future.Asked:
-        """What its request asks for."""
+        """What its request asks for, as far as it can be read."""
+        rows = {} if self.door is None else self.door.read(self.request).rows
+        for due_s, (row,) in rows.items():
+            return future.Asked(due_s, row[1], (key_bytes(row[2]) or b"").decode(errors="replace"))
         return future.peek(self.request.key, self.request.value)
 
     @property
@@ -103,7 +104,7 @@ class Letter:
             fields["request"] = {
                 "key": json_value(self.request.key),
                 "value": json_value(self.request.value),
-                "headers": [[name, json_value(value)] for name, value in self.request.headers],
+                "headers": [[name, json_value(value)] for name, value in self.opened.headers],
             }
         return json.dumps(fields)
 
@@ -129,8 +130,8 @@ class Letter:
         for name, data in (("key", self.request.key), ("value", self.request.value)):
             yield f"request {name}, {_length(data)}"
             yield from _indented(data, as_hex)
-        yield f"request headers, {len(self.request.headers)}"
-        for header, data in self.request.headers:
+        yield f"request headers, {len(self.opened.headers)}"
+        for header, data in self.opened.headers:
             yield f"  {one_line(header.encode())}, {_length(data)}"
             yield from (f"  {line}" for line in _indented(data, as_hex))
 
@@ -213,7 +214,7 @@ class Wanted:
 class Verdict(NamedTuple):
     """What becomes of a letter that is to be retried."""
 
-    request: Request | None
+    request: Sent | None
     """To be published; None: it is not."""
     kind: str = ""
     """Why not, in words that fit many."""
@@ -221,34 +222,44 @@ class Verdict(NamedTuple):
     """Why not."""
 
 
-def judge(
-    letter: Letter, request: Request | None, mark: Mark | None, request_topic: str, max_request_bytes: int, force: bool
-) -> Verdict:
+def judge(letter: Letter, request: Sent | None, mark: Mark | None, max_request_bytes: int, force: bool) -> Verdict:
     """Whether the request of a dead letter may be published again.
 
     Args:
         letter: the dead letter.
         request: what it holds, or, for a stub, what stands at its source; None if that is gone.
         mark: says that it was published again before.
-        request_topic: the only topic that may be published to, whatever a source says.
         max_request_bytes: as the worker has it.
-        force: publish what was published before, and what is bound to be rejected again.
+        force: publish what was published before, what is bound to be rejected again, and what would change an id.
     """
-    where = topics.parse_source(letter.opened.source)
-    if where is None or where[0] != request_topic:
-        return Verdict(
-            None, "not from the request topic", f"it does not come from TIMERS_REQUEST_TOPIC={request_topic!r}"
-        )
+    door = letter.door
+    if door is None:  # whatever a source says, nothing is published but to topics that timers come in by
+        reason = "it does not come from a topic of requests that is set (`timers doors` shows them)"
+        return Verdict(None, "not from a topic of requests", reason)
     if mark is not None and not force:
         return Verdict(None, "retried before", f"it was published again before, as {mark.timer_id}")
     if request is None:
-        reason = "it holds nothing of its request, which is no longer in the request topic"
+        reason = "it holds nothing of its request, which is no longer in its topic"
         return Verdict(None, "stubs whose request is gone", reason)
     small = dead_letter.size(request.key, request.value, ()) <= max_request_bytes
     if letter.is_stub and not request.headers and small and not force:
         reason = "its request is not large and shows no headers, so it may have more than librdkafka reads (100,000)"
         return Verdict(None, "stubs that would lose headers", reason)
-    rejected = future.decode([request], max_request_bytes).rejected
-    if rejected and not force:
-        return Verdict(None, "bound to be rejected again", f"it would be rejected again: {rejected[0].message}")
+    decoded = door.decode([request], max_request_bytes)
+    if decoded.rejected and not force:
+        rejected = decoded.rejected[0]
+        return Verdict(None, "bound to be rejected again", f"it would be rejected again: {rejected.message}")
+    if door.repeats or not (decoded.rows or decoded.operations):
+        return Verdict(request)
+    if decoded.rows and letter.opened.code in dead_letter.WHEN_DUE:
+        return Verdict(request._replace(headers=_again(request.headers or (), next(iter(decoded.rows)))))
+    if decoded.operations and not force:
+        reason = "it has an id, and would change what that means by now; send it anew from where it comes from"
+        return Verdict(None, "with an id", reason)
     return Verdict(request)
+
+
+def _again(headers: Sequence[Header], due_s: int) -> list[Header]:
+    """Headers of a request that had its second, and failed: what is published again keeps that."""
+    said: list[Header] = [] if h.again(headers) is not None else [(h.TIMER_AGAIN, b"%d" % due_s)]
+    return [*headers, *said]

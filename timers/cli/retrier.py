@@ -13,12 +13,14 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from timers import connection
 from timers.cli import targets
-from timers.cli.letters import Letter, Request
+from timers.cli.letters import Letter
 from timers.cli.tail import GONE, TIMEOUT_S, quiet_log
+from timers.doors import KINDS
 from timers.errors import AccessError, PublishError, TimersError
 from timers.settings import Settings
 from timers.wire import dead_letter, topics
 from timers.wire.dead_letter import OVERHEAD_BYTES, Mark
+from timers.wire.doors import Sent
 
 TRANSACTION_TIMEOUT_MS = 10_000
 """An open transaction holds back the worker's reading of the request topic: never longer than this."""
@@ -36,7 +38,7 @@ _Record: TypeAlias = tuple[str, int, bytes | None, bytes | None, Sequence[tuple[
 
 
 class Retrier:
-    """A transactional producer of one request topic and of marks.
+    """A transactional producer of topics of requests and of marks.
 
     Opening it fences whoever else retries dead letters of this app, and rolls back what that left open: what it had
     committed is marked, so nothing is published twice.
@@ -47,7 +49,6 @@ class Retrier:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._topic = settings.request_topic
         self._reports = connection.Reports(settings)
         self._open = False
         config: dict[str, Any] = {
@@ -62,10 +63,7 @@ class Retrier:
         }
         self._producer = Producer(config, logger=quiet_log)
         try:
-            found = connection.metadata(self._producer, self._reports, TIMEOUT_S, self._topic).topics[self._topic]
-            if found.error is not None:
-                raise KafkaException(found.error)
-            self._partitions = len(found.partitions)
+            self._partitions = {settings.request_topic: self._partitions_of(settings.request_topic)}
             if not targets.exists(settings, settings.retried_topic):
                 targets.ensure(settings, settings.retried_topic, partitions=1, cleanup_policy="compact")
             self._producer.init_transactions(3 * TIMEOUT_S)
@@ -82,16 +80,24 @@ class Retrier:
             with contextlib.suppress(KafkaException):  # else the brokers roll it back when its time is over
                 self._producer.abort_transaction(TIMEOUT_S)
 
-    def publish(self, chosen: Sequence[tuple[Letter, Request]]) -> list[str]:
+    def _partitions_of(self, topic: str) -> int:
+        found = connection.metadata(self._producer, self._reports, TIMEOUT_S, topic).topics[topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return len(found.partitions)
+
+    def publish(self, chosen: Sequence[tuple[Letter, Sent]]) -> list[str]:
         """Publish requests to the partitions that they came from, all or none.
 
         Returns:
             Where each stands now.
         """
         try:
+            requests = [
+                (*self._home(letter), request.key, request.value, request.headers or ()) for letter, request in chosen
+            ]
             self._producer.begin_transaction()
             self._open = True
-            requests = [(self._topic, self._home(letter), *request[1:]) for letter, request in chosen]
             sources = self._send(requests)
             marks = [
                 dead_letter.encode_mark(Mark(letter.position, letter.opened.source, source))
@@ -104,11 +110,14 @@ class Retrier:
         self._open = False
         return sources
 
-    def _home(self, letter: Letter) -> int:
-        """The partition that a request came from: what is ordered by its partition stays so."""
+    def _home(self, letter: Letter) -> tuple[str, int]:
+        """The topic and partition that a request came from: what is ordered by its partition stays so."""
         where = topics.parse_source(letter.opened.source)
-        assert where is not None and where[0] == self._topic, "judged before"
-        return where[1] % self._partitions
+        assert where is not None and letter.door is not None, "judged before"
+        topic, partition, _ = where
+        if topic not in self._partitions:
+            self._partitions[topic] = self._partitions_of(topic)
+        return topic, partition % self._partitions[topic]
 
     def _send(self, records: Sequence[_Record]) -> list[str]:
         """Send all, wait until the brokers have them, and say where they stand."""
@@ -145,6 +154,9 @@ class Retrier:
                 if last or not error.args[0].retriable():
                     raise
 
+    def _topics(self) -> str:
+        return ", ".join(repr(topic) for kind in KINDS for topic in kind.topics(self._settings))
+
     def _explained(self, error: KafkaException) -> TimersError:
         reason: KafkaError = error.args[0]
         brokers = self._settings.brokers
@@ -153,11 +165,13 @@ class Retrier:
         if reason.code() in _REFUSED:
             return AccessError(
                 f"{connection.principal(self._settings)} may not do that at {brokers} ({reason.str()}): it takes Write "
-                f"on topics {self._topic!r} and {self._settings.retried_topic!r} and on transactional id "
+                f"on topics {self._topics()} and {self._settings.retried_topic!r} and on transactional id "
                 f"{topics.retrier_id(self._settings.app_id)!r}"
             )
         if reason.code() in GONE:
-            return PublishError(f"topic {self._topic!r} does not exist at {brokers}: start a worker, which creates it")
+            return PublishError(
+                f"a topic of requests ({self._topics()}) does not exist at {brokers}: start a worker, which creates it"
+            )
         if reason.code() in connection.UNREACHABLE:
             return self._reports.refusal or PublishError(
                 f"no broker answers at {brokers}: is it running, and {self._reports.hint()}"

@@ -21,6 +21,9 @@ CODES = (
 )
 """Every value of ``timer-error``."""
 
+WHEN_DUE = frozenset({"topic-unknown", "topic-denied", "message-too-large", "target-failing"})
+"""Those of timers that were accepted and came to their second; all others are judged on arrival."""
+
 
 class DeadLetter(NamedTuple):
     """One record of the dead letter topic."""

@@ -1,0 +1,64 @@
+"""`timers doors`, and the one table that it and the worker go by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from timers.cli.main import main
+from timers.doors import KINDS, NATIVE, open_doors
+from timers.settings import Settings, describe
+
+
+@pytest.fixture(autouse=True)
+def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TIMERS_BROKERS", "127.0.0.1:1")
+    monkeypatch.setattr("timers.cli.tail.TIMEOUT_S", 0.3)
+    yield
+
+
+def test_the_table_names_settings_that_there_are() -> None:
+    envs = {setting.env for setting, _, _ in describe(Settings())}
+    for kind in KINDS:
+        assert {kind.env, *kind.settings} <= envs
+    assert len({kind.door.name for kind in KINDS}) == len(KINDS)
+
+
+def test_a_door_is_open_where_its_topic_is_set() -> None:
+    settings = Settings.load({"TIMERS_ID_TOPIC": "by-id", "TIMERS_COUNTDOWN_TOPIC": "delay"})
+    names = {topic: door.name for topic, door in open_doors(settings).items()}
+    assert names == {
+        "timer-request": "future",
+        "timers-timer-retry": "retry",
+        "by-id": "future-by-id",
+        "delay": "countdown",
+    }
+    assert list(open_doors(Settings())) == ["timer-request", "timers-timer-retry"]
+
+
+def test_none_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doors"]) == 0
+    out, err = capsys.readouterr()
+    assert "none on but future" in out
+    for kind in KINDS:
+        assert f"{kind.env} opens it" in out or kind.door is NATIVE
+    assert "no broker answers" in err
+
+
+def test_what_is_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIMERS_COUNTDOWN_TOPIC", "delay")
+    monkeypatch.setenv("TIMERS_VERDICT_RETENTION_S", "60")
+    assert main(["doors", "-o", "json"]) == 0
+    shown = {door["door"]: door for door in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert [name for name, door in shown.items() if door["on"]] == ["future", "countdown"]
+    assert shown["countdown"]["topics"] == [{"topic": "delay", "partitions": None}]
+    assert shown["countdown"]["settings"] == {
+        "TIMERS_COUNTDOWN_TOPIC": "delay",
+        "TIMERS_VERDICT_TOPIC": "timer-verdict",
+        "TIMERS_VERDICT_RETENTION_S": "60",
+    }
+    assert main(["doors"]) == 0
+    out = capsys.readouterr().out
+    assert "topic delay" in out and "TIMERS_VERDICT_RETENTION_S=60" in out and "none on" not in out

@@ -1,0 +1,94 @@
+"""``timers doors``: which formats are taken, on which topics, and what opens the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import click
+
+from timers.doors import KINDS, NATIVE
+from timers.errors import TimersError
+from timers.settings import Settings, describe
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: one object a door.")
+def doors(output: str) -> None:
+    """Show which doors are on, their topics and settings, and which setting opens the others.
+
+    A door is a format that timers come in by. Workers go by their own settings: run this with the same.
+    """
+    settings = Settings.load()
+    asked = {topic for kind in KINDS for topic in kind.topics(settings)}
+    try:
+        partitions = _partitions(settings, asked)
+    except TimersError as error:  # what is on says the setting; only the numbers come from the brokers
+        click.echo(f"{error} (partitions are not shown)", err=True)
+        partitions = {}
+    shown = _describe(settings, partitions)
+    if output == "json":
+        for door in shown:
+            click.echo(json.dumps(door))
+        return
+    for door in shown:
+        for line in _lines(door):
+            click.echo(line)
+    if not any(door["on"] for door in shown if door["door"] != NATIVE.name):
+        click.echo(f"none on but {NATIVE.name}, which always is")
+
+
+def _describe(settings: Settings, partitions: Mapping[str, int | None]) -> list[dict[str, Any]]:
+    values = {setting.env: value for setting, value, _ in describe(settings)}
+    return [
+        {
+            "door": kind.door.name,
+            "on": bool(topics),
+            "topics": [{"topic": topic, "partitions": partitions.get(topic)} for topic in topics],
+            "takes": kind.takes,
+            "setting": kind.env,
+            "settings": {env: values[env] for env in (kind.env, *kind.settings)},
+        }
+        for kind in KINDS
+        for topics in [kind.topics(settings)]
+    ]
+
+
+def _lines(door: Mapping[str, Any]) -> list[str]:
+    if not door["on"]:
+        return [f"{door['door']:<16}off  {door['setting']} opens it: {door['takes']}"]
+    lines = [f"{door['door']:<16}on   {door['takes']}"]
+    for each in door["topics"]:
+        count = each["partitions"]
+        said = "not there yet" if count == 0 else "1 partition" if count == 1 else f"{count} partitions"
+        lines.append(f"{'':<21}topic {each['topic']}" + ("" if count is None else f": {said}"))
+    lines += [f"{'':<21}{env}={value}" for env, value in door["settings"].items()]
+    return lines
+
+
+def _partitions(settings: Settings, topics: Collection[str]) -> dict[str, int | None]:
+    """How many partitions each topic has; 0: it is not there; None: it may not be looked at.
+
+    Raises:
+        TimersError: no broker answers, or lets us in.
+    """
+    from confluent_kafka import KafkaException  # not at the top: `--help` needs no librdkafka
+
+    from timers import connection
+    from timers.cli.tail import GONE, consumer, no_answer, partitions_of
+
+    reports = connection.Reports(settings)
+    reader = consumer(settings, reports)
+    found: dict[str, int | None] = {}
+    try:
+        for topic in topics:
+            try:
+                found[topic] = partitions_of(reader, reports, topic)
+            except KafkaException as error:
+                if error.args[0].code() in connection.UNREACHABLE:
+                    raise no_answer(settings, reports, "timers broker start runs one here") from error
+                found[topic] = 0 if error.args[0].code() in GONE else None
+    finally:
+        reader.close()
+    return found

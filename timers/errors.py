@@ -6,6 +6,7 @@
     ├── SettingsError          an environment variable or option is wrong           (exit code 2)
     ├── InvalidTimerError      a timer that cannot be asked for as given            (exit code 2 on the command line)
     ├── PublishError           the broker did not take a request                    (exit code 1)
+    ├── NoVerdictError         nobody said in time what became of a cancel or an update     (exit code 1)
     ├── AccessError            the brokers refuse our login, our certificate or what we do   (exit code 1)
     ├── QueryError             no worker answers a question about timers, or not for all   (exit code 1)
     ├── BrokerError            the embedded broker cannot start, stop or answer     (exit code 1)
@@ -40,6 +41,10 @@ class InvalidTimerError(TimersError):
 
 class PublishError(TimersError):
     """The broker did not take a request: nothing is scheduled, the caller may try again."""
+
+
+class NoVerdictError(TimersError):
+    """Nobody said in time what became of a cancel or an update: it is in its topic, and counts once it is read."""
 
 
 class AccessError(TimersError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import shutil
@@ -9,6 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,8 @@ from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Headers, Publisher, Record
 from tests.harness.system import PARTITIONS, System
 from timers.cli.main import main
+from timers.client import AsyncTimersClient, TimersClient
+from timers.errors import InvalidTimerError, NoVerdictError, PublishError
 from timers.wire import future, verdict
 from timers.wire.doors import future_by_id
 
@@ -237,6 +241,46 @@ def test_the_commands(ids: Ids, capfd: pytest.CaptureFixture[str], monkeypatch: 
     assert main(["cancel", "cli-1"]) == 2
     assert "TIMERS_ID_TOPIC is not set" in capfd.readouterr().err
     ids.fired.take(1)
+    ids.verdicts.rest()
+
+
+def test_a_client_awaits_what_becomes_of_its_changes(ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ids.system.environment.items():
+        monkeypatch.setenv(name, value)
+    far, past = due_in(10_000), due_in(-100)
+    with TimersClient() as client:
+        assert client.schedule(ids.target, "k", "v", at=far, id="client-1") == "client-1"
+        assert client.update("client-1", ids.target, "k", "w", at=far + 1) == ("client-1", "replaced", far)
+        assert client.cancel("client-1") == ("client-1", "cancelled", far + 1)
+        assert client.cancel("client-1") == ("client-1", "unknown", None)
+        assert client.update("client-1", ids.target, "k", "x", at=far) == ("client-1", "unknown", None)
+        assert client.cancel("client-1") == ("client-1", "cancelled", far)
+        client.schedule(ids.target, b"\xff", "once", at=past, id="client-2")
+        assert client.update("client-2", ids.target, None, "twice", at=past) == ("client-2", "already-fired", past)
+        with ThreadPoolExecutor(16) as pool:
+            told = list(pool.map(lambda number: client.cancel(f"nobody-{number}"), range(200)))
+        assert [each.verdict for each in told] == ["unknown"] * 200
+        with pytest.raises(InvalidTimerError, match="the id has 513 bytes"):
+            client.cancel("x" * 513)
+    with pytest.raises(PublishError, match="closed"):
+        client.cancel("client-1")
+    fired = {record.value: record.key for record in ids.fired.take(2)}
+    assert fired == {b"once": b"\xff", b"twice": None}
+
+    async def together() -> list[str]:
+        async with AsyncTimersClient() as client:
+            names = [f"async-{number}" for number in range(300)]
+            await asyncio.gather(*(client.schedule(ids.target, "k", "v", at=far, id=name) for name in names))
+            changes = [
+                client.cancel(name) if number % 2 else client.update(name, ids.target, "k", "w", at=far)
+                for number, name in enumerate(names)
+            ]
+            return [told.verdict for told in await asyncio.gather(*changes)]
+
+    assert asyncio.run(together()) == ["replaced", "cancelled"] * 150
+    with TimersClient(id_topic=ids.target) as deaf, pytest.raises(NoVerdictError, match=r"nobody said within 0\.5 s"):
+        deaf.cancel("client-1", timeout_s=0.5)
+    ids.fired.rest()
     ids.verdicts.rest()
 
 

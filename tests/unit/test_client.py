@@ -220,3 +220,26 @@ def test_headers_beyond_the_room_for_them_name_the_limit(brokers: str) -> None:
         pytest.raises(InvalidTimerError, match=r"limit, which is 1000 bytes .* and 65536 for headers"),
     ):
         client.schedule("orders", "k", b"", delay=1, headers={"big": b"x" * 70_000})
+
+
+def test_a_client_that_is_closed_while_others_schedule_leaves_nobody_waiting(brokers: str) -> None:
+    """Each call is answered: it is scheduled, or told that the client is closed."""
+    for _ in range(5):
+        client = TimersClient(brokers)
+        client.schedule("t", "k", b"v", at=DUE_S)
+        begun = threading.Event()
+
+        def schedule(number: int, client: TimersClient = client, begun: threading.Event = begun) -> str:
+            if number == 20:
+                begun.set()
+            try:
+                return client.schedule("t", str(number), b"v", at=DUE_S)
+            except PublishError as error:
+                assert "closed" in str(error)
+                return "closed"
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = pool.map(schedule, range(200))
+            assert begun.wait(30)
+            client.close()
+            assert len(list(answers)) == 200

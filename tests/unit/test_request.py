@@ -156,15 +156,13 @@ def test_illegal_topics_are_refused(topic: Any) -> None:
     assert "is not a legal topic name" in complaint(topic=topic)
 
 
-@pytest.mark.parametrize("key", [b"\xff", "\ud800"])
-def test_keys_that_a_protobuf_string_cannot_hold_are_refused(key: str | bytes) -> None:
-    assert "not valid UTF-8" in complaint(key=key)
+def test_a_key_with_half_a_character_is_refused() -> None:
+    assert "has characters that UTF-8 cannot carry: give bytes" in complaint(key="\ud800")
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"key": None}, "callback key is of type NoneType"),
         ({"key": 5}, "callback key is of type int"),
         ({"value": None}, "callback value is of type NoneType: give bytes or str (b'' for none)"),
         ({"value": 5}, "callback value is of type int"),

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
-from timers.errors import TimersError
 from timers.settings import Settings
-from timers.wire import headers as h
 from timers.wire import verdict
 from timers.wire.query import format_due
 from timers.wire.verdict import Told
@@ -31,27 +27,12 @@ def cancel(id: str, timeout_s: float, output: str) -> int:
     """
     settings = Settings.load()
 
-    from timers.cli.by_id import ById  # not at the top: `--help` needs no librdkafka
-    from timers.cli.tail import Tail
+    from timers.client import TimersClient  # not at the top: `--help` needs no librdkafka
 
-    with ById(settings, _PUBLISH_TIMEOUT_S) as door, Tail(settings, settings.verdict_topic) as tail:
-        if not tail.opened():
-            raise TimersError(
-                f"topic {settings.verdict_topic!r} does not exist: start a worker with TIMERS_ID_TOPIC; it makes it"
-            )
-        source = door.cancel(id).encode()
-        give_up = time.monotonic() + timeout_s
-        for arrival in tail:
-            if arrival is not None and arrival.header(h.TIMER_SOURCE) == source:
-                told = verdict.decode(arrival.value or b"")
-                click.echo((arrival.value or b"").decode() if output == "json" else _sentence(told))
-                return EXIT_CODES[told.verdict]
-            if time.monotonic() > give_up:
-                break
-    raise TimersError(
-        f"nobody said within {timeout_s:g} s what came of it: does a worker run with "
-        f"TIMERS_ID_TOPIC={settings.id_topic}? The cancel is in that topic, and counts as soon as one reads it"
-    )
+    with TimersClient(settings.brokers, timeout_s=_PUBLISH_TIMEOUT_S) as client:
+        told = client.cancel(id, timeout_s=timeout_s)
+    click.echo(verdict.as_json(told) if output == "json" else _sentence(told))
+    return EXIT_CODES[told.verdict]
 
 
 def _sentence(told: Told) -> str:

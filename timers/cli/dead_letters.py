@@ -14,7 +14,7 @@ import click
 from timers.errors import TimersError
 from timers.settings import Settings
 from timers.wire import topics
-from timers.wire.dead_letter import CODES
+from timers.wire.dead_letter import CODES, RETRIES_EXHAUSTED
 
 if TYPE_CHECKING:
     from timers.cli.letter_log import LetterLog, Span
@@ -46,7 +46,7 @@ def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--code",
                 "-c",
                 "codes",
-                type=click.Choice(CODES),
+                type=click.Choice([*CODES, RETRIES_EXHAUSTED]),
                 multiple=True,
                 metavar="CODE",
                 help="With this code; may be repeated.",

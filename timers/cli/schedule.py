@@ -61,18 +61,12 @@ def schedule(
     settings = Settings.load()
 
     from timers.cli import targets  # not at the top: `--help` needs no librdkafka
-    from timers.cli.by_id import ById
-    from timers.client import TimerRequest, TimersClient
+    from timers.client import TimersClient
 
     if create_topic:
         targets.ensure(settings, topic, partitions=settings.partitions)
-    if id is None:
-        with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
-            timer_id = client.schedule(topic, key, body, at=due_s, headers=pairs)
-    else:
-        with ById(settings, _TIMEOUT_S) as door:
-            door.set(id, TimerRequest(topic, key, body, due_s, headers=pairs))
-        timer_id = id
+    with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
+        timer_id = client.schedule(topic, key, body, at=due_s, headers=pairs, id=id)
     if not settings.create_target_topics and not targets.exists(settings, topic):
         click.echo(
             f"topic {topic!r} does not exist: unless it does when the timer is due, the callback becomes a dead letter "

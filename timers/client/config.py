@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from timers import connection
 from timers.errors import InvalidTimerError, PublishError, SettingsError, TimersError
@@ -42,6 +42,7 @@ _UNREACHABLE = {
     KafkaError._RESOLVE,
     KafkaError.REQUEST_TIMED_OUT,
 }
+_LOGIN = ("security.", "sasl.", "ssl.")
 COMING_UP = {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
 """What brokers say of a topic created just now, or moving: librdkafka's producer waits for it by itself."""
 
@@ -68,6 +69,10 @@ class Connection:
         """Bootstrap servers."""
         return self.settings.brokers
 
+    def with_topic(self, topic: str) -> Connection:
+        """The same for another topic of requests."""
+        return replace(self, request_topic=topic)
+
     @classmethod
     def resolve(
         cls,
@@ -76,6 +81,7 @@ class Connection:
         producer_config: Mapping[str, Any] | None,
         timeout_s: float,
         max_request_bytes: int | None,
+        id_topic: str | None = None,
     ) -> Connection:
         """Fill in from the environment what was not given.
 
@@ -84,15 +90,16 @@ class Connection:
         """
         settings = Settings.load()
         topic = request_topic or settings.request_topic
-        if not topics.is_legal(topic):
-            raise SettingsError(f"request_topic={topic!r} is not a legal topic name")
+        for name, given in (("request_topic", topic), ("id_topic", id_topic)):
+            if given and not topics.is_legal(given):
+                raise SettingsError(f"{name}={given!r} is not a legal topic name")
         if not 0.1 <= timeout_s <= 3600:
             raise SettingsError(f"timeout_s={timeout_s!r} is not a number of seconds between 0.1 and 3600 (try 30)")
         extra = dict(producer_config or {})
         for name in sorted(_OURS.keys() & extra.keys()):
             raise SettingsError(f"producer_config may not set {name!r}: {_OURS[name]}")
         limit = max_request_bytes or settings.max_request_bytes
-        settings = replace(settings, brokers=brokers or settings.brokers)
+        settings = replace(settings, brokers=brokers or settings.brokers, id_topic=id_topic or settings.id_topic)
         return cls(settings, topic, timeout_s, limit, extra, connection.Reports(settings))
 
     def producer(self, *, linger_ms: int, **more: Any) -> Producer:
@@ -101,11 +108,8 @@ class Connection:
         Raises:
             SettingsError: librdkafka does not know a property or its value.
         """
-        login = connection.librdkafka(self.settings)
-        if "security.protocol" in self.extra:  # then the application says all of it, and nothing is mixed
-            login = {"bootstrap.servers": self.brokers}
         config: dict[str, Any] = {
-            **login,
+            **self._login(),
             "client.id": "timers-client",
             "linger.ms": linger_ms,
             "message.max.bytes": self.max_request_bytes + HEADER_ROOM_BYTES,
@@ -128,6 +132,40 @@ class Connection:
         except (KafkaException, ValueError, TypeError) as error:
             # Names only: among the values may be a password.
             raise SettingsError(f"producer_config with {', '.join(sorted(self.extra))}: {_text(error)}") from error
+
+    def consumer(self) -> Consumer:
+        """A ``read_committed`` consumer that commits nothing and joins no group: give it its partitions."""
+        login = {name: value for name, value in self.extra.items() if name.startswith(_LOGIN)}
+        config: dict[str, Any] = {
+            **self._login(),
+            **login,
+            "client.id": "timers-client",
+            "group.id": "timers-watch",  # librdkafka wants a name; nothing is ever committed under it
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 100,
+            "error_cb": self.reports,
+        }
+        return Consumer(config, logger=_log)
+
+    def _login(self) -> dict[str, Any]:
+        if "security.protocol" in self.extra:  # then the application says all of it, and nothing is mixed
+            return {"bootstrap.servers": self.brokers}
+        return connection.librdkafka(self.settings)
+
+    def partitions_of(self, client: Producer | Consumer, topic: str) -> int:
+        """How many partitions a topic has. Blocks for up to ``timeout_s``.
+
+        Raises:
+            TimersError: no broker answers or lets us in, or there is no such topic.
+        """
+        try:
+            found = connection.metadata(client, self.reports, self.timeout_s, topic).topics[topic]
+        except KafkaException as error:
+            raise self.with_topic(topic).explain(error.args[0]) from error
+        if found.error is not None and found.error.code() not in COMING_UP:
+            raise self.with_topic(topic).explain(found.error)
+        return len(found.partitions)
 
     def explain(self, error: KafkaError) -> TimersError:
         """librdkafka's error as one sentence with the way out."""

@@ -17,15 +17,14 @@ on every partition alike, and new partitions are used as soon as the metadata sh
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal, TypeAlias, overload
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from timers.client.config import COMING_UP, DEFAULT_TIMEOUT_S, Connection
-from timers.client.request import Encoder, TimerRequest
-from timers.connection import metadata
+from timers.client.config import Connection
+from timers.client.request import Encoder, SentHeaders, TimerRequest
 from timers.errors import InvalidTimerError, PublishError, TimersError
 
 _SINGLE_LINGER_MS = 1
@@ -53,19 +52,16 @@ Answer: TypeAlias = Callable[[str | TimersError], None]
 
 
 class Publisher:
-    """Publishes requests to one request topic. Thread-safe. Arguments as in :class:`timers.client.TimersClient`."""
+    """Publishes requests to one request topic. Thread-safe.
 
-    def __init__(
-        self,
-        brokers: str | None = None,
-        *,
-        request_topic: str | None = None,
-        producer_config: Mapping[str, Any] | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        max_request_bytes: int | None = None,
-    ) -> None:
-        self._to = Connection.resolve(brokers, request_topic, producer_config, timeout_s, max_request_bytes)
-        self.timeout_s = timeout_s
+    Args:
+        to: where, and how.
+    """
+
+    def __init__(self, to: Connection) -> None:
+        self._to = to
+        self.timeout_s = to.timeout_s
+        self._handing = threading.Lock()
         self._lock = threading.Lock()
         self._bulk_lock = threading.Lock()
         self._closed = threading.Event()
@@ -88,13 +84,7 @@ class Publisher:
     def _connected(self, **properties: Any) -> Producer:
         """A producer that has seen the request topic; its first request goes out half a second sooner for that."""
         producer = self._to.producer(**properties)
-        topic = self._to.request_topic
-        try:
-            found = metadata(producer, self._to.reports, self.timeout_s, topic).topics[topic]
-        except KafkaException as error:
-            raise self._to.explain(error.args[0]) from error
-        if found.error is not None and found.error.code() not in COMING_UP:
-            raise self._to.explain(found.error)
+        self._to.partitions_of(producer, self._to.request_topic)
         return producer
 
     def _refuse_if_closed(self) -> None:
@@ -111,15 +101,21 @@ class Publisher:
             BufferError: the producer's queue is full; try again in a moment.
             PublishError: the producer does not take it.
         """
-        key, value, headers = Encoder(self._to.max_request_bytes)(request)
-        producer = self._single
-        if producer is None or self._closed.is_set():
-            raise PublishError(_CLOSED)
+        self.submit_record(self._to.request_topic, *Encoder(self._to.max_request_bytes)(request), answer)
+
+    def submit_record(
+        self, topic: str, key: bytes | None, value: bytes, headers: SentHeaders | None, answer: Answer
+    ) -> None:
+        """The same for a record of any topic; ``answer`` is called with where it stands."""
         report = partial(self._pass_on, answer)
-        try:
-            producer.produce(self._to.request_topic, value, key, headers=headers, on_delivery=report)
-        except KafkaException as error:
-            raise self._to.explain(error.args[0]) from error
+        with self._handing:  # nothing is handed over once close() has begun to wait for it
+            producer = self._single
+            if producer is None or self._closed.is_set():
+                raise PublishError(_CLOSED)
+            try:
+                producer.produce(topic, value, key, headers=headers, on_delivery=report)
+            except KafkaException as error:
+                raise self._to.with_topic(topic).explain(error.args[0]) from error
 
     def _pass_on(self, answer: Answer, error: KafkaError | None, message: Message) -> None:
         answer(_timer_id(message) if error is None else self._to.explain(error))
@@ -216,16 +212,24 @@ class Publisher:
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
+    def refuse(self) -> None:
+        """Take nothing more; what was taken goes on its way, and is answered."""
+        with self._handing:
+            self._closed.set()
+
     def close(self) -> None:
         """Wait for what is on its way, for up to ``timeout_s``, and let go of the broker. May be called twice."""
+        self.refuse()
         with self._lock:
-            if self._closed.is_set():
-                return
             if self._single is not None:
                 self._single.flush(self.timeout_s + _GRACE_S)
-            self._closed.set()
             self._single = None
             self._bulk.clear()
+
+
+def queue_stayed_full(timeout_s: float) -> PublishError:
+    """There was no room for a request."""
+    return PublishError(f"the producer's queue stayed full for {timeout_s:g} s")
 
 
 def _timer_id(message: Message) -> str:

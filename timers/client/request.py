@@ -35,7 +35,8 @@ class TimerRequest(NamedTuple):
 
     Attributes:
         topic: where the callback goes.
-        key: record key of the callback; must be valid UTF-8, since ``Future.callBackKey`` is a protobuf string.
+        key: record key of the callback; a str is sent as UTF-8, and None is no key. ``Future.callBackKey`` is text: any
+            other key goes in the header ``timer-key``, which older workers do not read.
         value: record value of the callback; a str is sent as UTF-8.
         at: absolute due time: an aware datetime, or epoch seconds. Rounded up to a whole second.
         delay: due time from now: a timedelta, or seconds. Rounded up to a whole second. Give ``at`` or ``delay``.
@@ -44,7 +45,7 @@ class TimerRequest(NamedTuple):
     """
 
     topic: str
-    key: str | bytes
+    key: str | bytes | None
     value: str | bytes
     at: datetime | float | None = None
     delay: timedelta | float | None = None
@@ -52,7 +53,9 @@ class TimerRequest(NamedTuple):
     token: str | None = None
 
 
-Record: TypeAlias = tuple[bytes, bytes, list[tuple[str, bytes | str | None]] | None]
+SentHeaders: TypeAlias = list[tuple[str, bytes | str | None]]
+
+Record: TypeAlias = tuple[bytes, bytes, SentHeaders | None]
 """Key, value and headers of a request's Kafka record. Header values are bytes or None; str is in librdkafka's type."""
 
 
@@ -96,8 +99,15 @@ class Encoder:
                 )
             future.callBackTopic = topic
             self._topic = topic
+        more: SentHeaders = []
         try:
-            future.callBackKey = key  # type: ignore[assignment]  # protobuf takes UTF-8 bytes for a string
+            try:
+                future.callBackKey = key  # type: ignore[assignment]  # protobuf takes UTF-8 bytes for a string
+            except (TypeError, ValueError):
+                if key is not None and not isinstance(key, bytes):
+                    raise
+                future.callBackKey = ""
+                more = [(names.TIMER_KEY, key)]
             future.callBack = value if type(value) is bytes else value.encode()  # type: ignore[union-attr]
             payload = future.SerializeToString()
         except (TypeError, ValueError, AttributeError) as error:
@@ -108,6 +118,8 @@ class Encoder:
                 f"TIMERS_MAX_REQUEST_BYTES={self._max_request_bytes}: raise it for workers and clients, or send a "
                 "reference instead of the data"
             )
+        if more:
+            return self._record_key, payload, [*_headers(headers, token), *more]
         return self._record_key, payload, _headers(headers, token) if headers or token is not None else None
 
 
@@ -178,15 +190,12 @@ def _in_range(due_s: int, given: str) -> int:
 
 def _what_is_wrong(key: object, value: object) -> str:
     """One sentence on a key or a value that protobuf would not take."""
-    if not isinstance(key, str | bytes):
-        return f"callback key is of type {type(key).__name__}: give str or bytes ('' for none)"
+    if key is not None and not isinstance(key, str | bytes):
+        return f"callback key is of type {type(key).__name__}: give str, bytes, or None for none"
     if not isinstance(value, str | bytes):
         return f"callback value is of type {type(value).__name__}: give bytes or str (b'' for none)"
-    if not _is_utf8(key):
-        return (
-            f"callback key {key!r} is not valid UTF-8, and callBackKey is a protobuf string: "
-            "put arbitrary bytes into the value or a header"
-        )
+    if isinstance(key, str) and not _is_utf8(key):
+        return f"callback key {key!r} has characters that UTF-8 cannot carry: give bytes"
     return f"callback value {value!r:.100} has characters that UTF-8 cannot carry: give bytes"
 
 

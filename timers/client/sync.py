@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
-from timers.client.config import DEFAULT_TIMEOUT_S
-from timers.client.publish import Publisher
+from timers.client.by_id import ById
+from timers.client.config import DEFAULT_TIMEOUT_S, Connection
+from timers.client.publish import Answer, Publisher, queue_stayed_full
 from timers.client.request import HeadersLike, TimerRequest
-from timers.errors import PublishError, TimersError
+from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
+from timers.errors import TimersError
+from timers.wire.verdict import Told
+
+_T = TypeVar("_T")
 
 _FULL_QUEUE_WAIT_S = 0.01
 _POLL_S = 0.1
@@ -28,6 +33,7 @@ class TimersClient:
     Args:
         brokers: bootstrap servers ``host:port,...``; None takes ``TIMERS_BROKERS``, else this project's running broker.
         request_topic: where requests go; None takes ``TIMERS_REQUEST_TOPIC`` (``timer-request``).
+        id_topic: where requests with an id go; None takes ``TIMERS_ID_TOPIC``.
         producer_config: further librdkafka properties, such as ``compression.type``. With ``security.protocol`` among
             them they say all of how to log in, and ``TIMERS_SECURITY_PROTOCOL``, ``_SASL_`` and ``_SSL_`` say nothing.
         timeout_s: how long one call may wait for the broker.
@@ -43,17 +49,14 @@ class TimersClient:
         brokers: str | None = None,
         *,
         request_topic: str | None = None,
+        id_topic: str | None = None,
         producer_config: Mapping[str, Any] | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_request_bytes: int | None = None,
     ) -> None:
-        self._publisher = Publisher(
-            brokers,
-            request_topic=request_topic,
-            producer_config=producer_config,
-            timeout_s=timeout_s,
-            max_request_bytes=max_request_bytes,
-        )
+        self._to = Connection.resolve(brokers, request_topic, producer_config, timeout_s, max_request_bytes, id_topic)
+        self._publisher = Publisher(self._to)
+        self._ids: ById | None = None
         self._lock = threading.Lock()
         self._poller: threading.Thread | None = None
 
@@ -68,47 +71,171 @@ class TimersClient:
     def schedule(
         self,
         topic: str,
-        key: str | bytes,
+        key: str | bytes | None,
         value: str | bytes,
         *,
         at: datetime | float | None = None,
         delay: timedelta | float | None = None,
         headers: HeadersLike = (),
         token: str | None = None,
+        id: str | None = None,
     ) -> str:
         """Have ``value`` sent to ``topic`` at the due second. Returns once the broker has the request.
 
         Args:
             topic: where the callback goes.
-            key: record key of the callback, valid UTF-8.
+            key: record key of the callback; None for none, so that callbacks are spread over its topic's partitions.
             value: record value of the callback; a str is sent as UTF-8.
             at: when: an aware datetime or epoch seconds, rounded up to a whole second. The past fires at once.
             delay: how long from now: a timedelta or seconds. Give ``at`` or ``delay``.
             headers: record headers of the callback, in order; values may be None. ``timer-*`` is reserved.
             token: sent in the header ``callback-token``, for a receiver that may cancel (:mod:`timers.client.tokens`).
+            id: the timer's own, by which it is replaced, found and cancelled (``docs/timers-with-an-id.md``). A timer
+                of the same id is replaced; :meth:`update` says what became of it.
 
         Returns:
-            The timer id ``<topic>/<partition>/<offset>``, which the callback carries in its header ``timer-id``.
+            The id that was given, or the timer id ``<topic>/<partition>/<offset>``; the callback carries it in its
+            header ``timer-id``.
 
         Raises:
             InvalidTimerError: an argument is wrong; the sentence says which and what it should be.
             PublishError: the broker did not take it within ``timeout_s``.
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token)
-        publisher = self._publisher
-        publisher.open()
+        if id is None:
+            return self._publish(partial(self._publisher.submit, request))
+        ids = self._by_id()
+        ids.open()
+        return self._room(partial(ids.schedule, id, request)).result()
+
+    def send_later(
+        self,
+        key: str | bytes | None,
+        value: str | bytes,
+        topic: str,
+        when: datetime | timedelta | float,
+        *,
+        headers: HeadersLike = (),
+    ) -> str:
+        """Have ``value`` sent to ``topic`` at an instant, seconds or years ahead: kafka-scheduler's ``sendLater``.
+
+        Args:
+            key: record key of the callback: any bytes, a str as UTF-8, or None for none.
+            value: record value of the callback; a str is sent as UTF-8.
+            topic: where the callback goes.
+            when: an aware datetime, epoch seconds, or a timedelta from now; rounded up to a whole second.
+            headers: record headers of the callback.
+
+        Returns:
+            The timer id.
+
+        Raises:
+            InvalidTimerError, PublishError: as :meth:`schedule`.
+        """
+        at, delay = (None, when) if isinstance(when, timedelta) else (when, None)
+        return self.schedule(topic, key, value, at=at, delay=delay, headers=headers)
+
+    def retry_later(
+        self,
+        message: Any,
+        attempt: int | None = None,
+        *,
+        backoff: Backoff = DEFAULT_BACKOFF,
+        topic: str | None = None,
+        dead_letter_topic: str | None = None,
+    ) -> str | None:
+        """Have a message that could not be handled sent to its topic again, later each time, and give it up in the end.
+
+        Its key, value and headers come back as they are, with ``retry-attempt`` among the headers. Commit the message's
+        offset after this returns.
+
+        Args:
+            message: what a consumer handed over: confluent-kafka's ``Message``, aiokafka's ``ConsumerRecord``, Faust's
+                event, or anything with ``topic``, ``partition``, ``offset``, ``key``, ``value`` and ``headers``.
+            attempt: which try comes next, the first being 1; None takes it from the message's headers.
+            backoff: how long to wait, and how often to try.
+            topic: where it is sent again; None: where it came from.
+            dead_letter_topic: where it goes when all tries are used up, with the code ``retries-exhausted``; None takes
+                ``TIMERS_DEAD_LETTER_TOPIC``, where ``timers dead-letters`` lists it.
+
+        Returns:
+            The timer id; None if it was given up, and is a dead letter now.
+
+        Raises:
+            InvalidTimerError: the message cannot be sent again, such as one without a value.
+            PublishError: the broker did not take it within ``timeout_s``.
+        """
+        planned = plan(message, attempt, backoff, topic, dead_letter_topic or self._to.settings.dead_letter_topic)
+        if isinstance(planned, TimerRequest):
+            return self._publish(partial(self._publisher.submit, planned))
+        self._publish(partial(self._publisher.submit_record, *planned))
+        return None
+
+    def update(
+        self,
+        id: str,
+        topic: str,
+        key: str | bytes | None,
+        value: str | bytes,
+        *,
+        at: datetime | float | None = None,
+        delay: timedelta | float | None = None,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> Told:
+        """Set a timer anew, and wait for what became of the one before. Arguments as :meth:`schedule`.
+
+        Returns:
+            ``replaced``, ``already-fired``, or ``unknown``: there was none. In each case the new version is set. It
+            costs one record more, by which ``unknown`` is known.
+
+        Raises:
+            NoVerdictError: nobody said within ``timeout_s``; the update counts as soon as a worker reads it.
+            SettingsError: no topic of ids is set.
+        """
+        request = TimerRequest(topic, key, value, at, delay, headers, token)
+        ids = self._by_id()
+        ids.listen()
+        return ids.wait(self._room(partial(ids.update, id, request)), timeout_s)
+
+    def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Told:
+        """Cancel a timer that has an id, and wait for what came of it.
+
+        Returns:
+            ``cancelled``, ``already-fired`` or ``unknown``.
+
+        Raises:
+            NoVerdictError: nobody said within ``timeout_s``; the cancel counts as soon as a worker reads it.
+            SettingsError: no topic of ids is set.
+        """
+        ids = self._by_id()
+        ids.listen()
+        return ids.wait(self._room(partial(ids.cancel, id)), timeout_s)
+
+    def _by_id(self) -> ById:
+        with self._lock:
+            if self._ids is None:
+                self._ids = ById(self._to)
+            return self._ids
+
+    def _publish(self, submit: Callable[[Answer], None]) -> str:
+        self._publisher.open()
         self._start_polling()
-        deadline = time.monotonic() + publisher.timeout_s
         future: Future[str] = Future()
+        self._room(partial(submit, partial(_settle, future)))
+        return future.result()
+
+    def _room(self, hand_over: Callable[[], _T]) -> _T:
+        """Hand something over once the producer's queue has room for it."""
+        deadline = time.monotonic() + self._publisher.timeout_s
         while True:
             try:
-                publisher.submit(request, partial(_settle, future))
+                return hand_over()
             except BufferError:
                 if time.monotonic() > deadline:
-                    raise PublishError(f"the producer's queue stayed full for {publisher.timeout_s:g} s") from None
+                    raise queue_stayed_full(self._publisher.timeout_s) from None
                 time.sleep(_FULL_QUEUE_WAIT_S)
-            else:
-                return future.result()
 
     def _start_polling(self) -> None:
         with self._lock:
@@ -146,6 +273,8 @@ class TimersClient:
     def close(self) -> None:
         """Wait for what is on its way and let go of the broker. May be called twice."""
         self._publisher.close()
+        if self._ids is not None:
+            self._ids.close()
         if self._poller is not None:
             self._poller.join()
 

@@ -21,6 +21,9 @@ CODES = (
 )
 """Every value of ``timer-error``."""
 
+RETRIES_EXHAUSTED = "retries-exhausted"
+"""A receiver's: it could not handle a message, however often it came (:mod:`timers.client.retry`)."""
+
 WHEN_DUE = frozenset({"topic-unknown", "topic-denied", "message-too-large", "target-failing"})
 """Those of timers that were accepted and came to their second; all others are judged on arrival."""
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from timers.core.timer import Decoded, Key, Origin, Rejected, Row, RowsByDue, key_bytes
+from timers.core.timer import Decoded, Key, Origin, Rejected, Row, RowsByDue
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
 from timers.wire.topics import is_legal
@@ -97,16 +97,11 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             bad.append(rejected(record, error))
             continue
         headers = record.headers
-        rows.append(
-            (
-                record.offset,
-                topic,
-                future.callBackKey,
-                future.callBack,
-                (h.without_ours(headers) or None) if headers else None,
-                None,
-            )
-        )
+        key: Key = future.callBackKey
+        if headers:
+            key = h.callback_key(headers, key)
+            headers = h.without_ours(headers)
+        rows.append((record.offset, topic, key, future.callBack, headers or None, None))
     return Decoded(_by_due(by_key), bad)
 
 
@@ -196,11 +191,15 @@ def rejected(record: Any, error: InvalidRequestError) -> Rejected:
 def anew(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
     """The record of a request, written again as far as a timer knows it."""
     _, topic, key, value, headers, _ = row
-    return (
-        b"%d" % origin.due_s,
-        encode(topic, (key_bytes(key) or b"").decode(errors="replace"), value),
-        [*(headers or ())],
-    )
+    request, more = _encode_any(topic, key, value)
+    return b"%d" % origin.due_s, request, [*(headers or ()), *more]
+
+
+def _encode_any(topic: str, key: Key, value: bytes) -> tuple[bytes, list[h.Header]]:
+    """Value of a request, and the header that it takes if its key is no text."""
+    if isinstance(key, str):
+        return encode(topic, key, value), []
+    return encode(topic, "", value), [(h.TIMER_KEY, key)]
 
 
 # ---- the retry topic ------------------------------------------------------------------------------------------------
@@ -217,18 +216,15 @@ def encode_retry(
     ]
     if origin.source is not None:
         ours.append((h.TIMER_SOURCE, origin.source.encode()))
-    if not isinstance(key, str):
-        ours.append((h.TIMER_KEY, key))
-        key = ""
-    return encode(topic, key, value), [*(headers or ()), *ours]
+    request, more = _encode_any(topic, key, value)
+    return request, [*(headers or ()), *ours, *more]
 
 
 def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     """Read records of the retry topic. Only our own transactions write there, so ``timer-*`` headers are believed."""
     decoded = Decoded()
     for record in records:
-        given = {name: value for name, value in record.headers or () if name.startswith(h.PREFIX)}
-        ours = {name: value for name, value in given.items() if value is not None}
+        ours = {name: value for name, value in record.headers or () if name.startswith(h.PREFIX) and value is not None}
         try:
             future = parse(record.value, max_request_bytes)
             due_s = decode_due(record.key)
@@ -247,7 +243,7 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
         row: Row = (
             record.offset,
             future.callBackTopic,
-            given.get(h.TIMER_KEY, future.callBackKey),
+            h.callback_key(record.headers, future.callBackKey),
             future.callBack,
             h.without_ours(record.headers) or None,
             origin,

@@ -22,7 +22,7 @@ TIMER_ATTEMPT = "timer-attempt"
 """On the retry topic only: how often sending has failed so far, in ASCII digits."""
 
 TIMER_KEY = "timer-key"
-"""On the retry topic only: the callback's key where a ``Future`` cannot hold it, since it is no text, or null."""
+"""On a request: the callback's key where a ``Future`` cannot hold it, since it is no text, or null."""
 
 TIMER_AGAIN = "timer-again"
 """On a request that is published again after its timer had failed: the due epoch second that it had, in ASCII digits.
@@ -68,6 +68,11 @@ def depth(headers: Sequence[Header]) -> int:
 def again(headers: Sequence[Header]) -> bytes | None:
     """The due second of a request that is published again; None if it is not."""
     return next((value for name, value in reversed(headers) if name == TIMER_AGAIN), None)
+
+
+def callback_key(headers: Sequence[Header], key: str | bytes | None) -> str | bytes | None:
+    """The callback's key: the one in the headers where there is one, else ``key``."""
+    return next((value for name, value in reversed(headers) if name == TIMER_KEY), key)
 
 
 def without_ours(headers: Sequence[Header]) -> list[Header]:

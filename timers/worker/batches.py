@@ -15,7 +15,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from timers.core.timer import Row, key_bytes
 from timers.wire.headers import TIMER_ID, Header
-from timers.worker.partitioner import partitions_for, partitions_of
+from timers.wire.partitioner import partitions_for, partitions_of
 
 MAX_BATCH_BYTES = 256_000
 """Below Kafka's default ``max.message.bytes`` of 1,048,588, which bounds a whole batch, not a message."""

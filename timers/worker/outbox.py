@@ -31,11 +31,11 @@ from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
 from timers.wire.future import InvalidRequestError
+from timers.wire.partitioner import partitions_for, partitions_of
 from timers.worker.batches import Batches, size_alone
 from timers.worker.kafka import max_message_bytes
 from timers.worker.meter import Meter
 from timers.worker.originals import Originals
-from timers.worker.partitioner import partitions_for, partitions_of
 from timers.worker.producer import Batch, DeliveryFailed, TransactionalProducer
 from timers.worker.quarantine import Trouble
 from timers.worker.targets import Targets

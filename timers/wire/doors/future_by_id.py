@@ -87,10 +87,10 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
                 continue
             if len(headers) == 1 and headers[0][0] == h.TIMER_DUE and headers[0][1] in seconds:
                 due_s = seconds[headers[0][1]]
-                travelling, again = None, False
+                travelling, again, given = None, False, ()
             else:
                 due_s = decode_due(headers or ())
-                travelling = h.without_ours(headers) or None
+                travelling, given = h.without_ours(headers) or None, headers
                 seconds[b"%d" % due_s] = due_s
                 again = h.again(headers) is not None and due_s * 1000 <= record.timestamp
             try:
@@ -109,7 +109,8 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
         if not again:
             origin = Origin(id, due_s, 0)
             operations.append((key, offset, due_s, record.timestamp // 1000))
-        row = (offset, topic, request.callBackKey, request.callBack, travelling, origin)
+        row_key = h.callback_key(given, request.callBackKey) if given else request.callBackKey
+        row = (offset, topic, row_key, request.callBack, travelling, origin)
         if due_s in by_due:
             by_due[due_s].append(row)
         else:

@@ -1,0 +1,143 @@
+"""kafka-scheduler's users move here: ``sendLater(byte[] key, byte[] value, String topic, Instant when)``, and retries.
+
+Sentences in «» are its README's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from confluent_kafka import Consumer, Message
+
+from tests.harness.letters import await_letters
+from tests.harness.patience import DEADLINE_S, due_in
+from tests.harness.system import MAX_LAG_MS, System
+from timers.cli.main import main
+from timers.client import AsyncTimersClient, Backoff, TimersClient
+from timers.doors import NATIVE
+from timers.wire.doors import Sent
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def here(running: System, monkeypatch: pytest.MonkeyPatch) -> System:
+    """The system whose worker runs, for whoever reads the environment."""
+    for name, value in running.environment.items():
+        monkeypatch.setenv(name, value)
+    return running
+
+
+def test_send_later_seconds_to_years_ahead(here: System) -> None:
+    """«schedule a retry in 5 seconds», «push notification today at 5 PM», «start business process in 30 days from now»,
+    «delete PII in 2 years»: each waits for its second, and «only when a certain deadline is reached, message should be
+    sent to destination topic»."""
+    target = here.target()
+    now = datetime.now(UTC)
+    five_pm = now.replace(hour=17, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    later = {
+        "business": (timedelta(days=30), None),
+        "pii": (now + timedelta(days=730), int((now + timedelta(days=730)).timestamp()) + 1),
+        "push": (five_pm, int(five_pm.timestamp())),
+        "epoch": (1893456000, 1893456000),
+    }
+    soon_s = due_in(2)
+    with TimersClient() as client:
+        ids = {name: client.send_later(name, b"later", target, when) for name, (when, _) in later.items()}
+        client.send_later(b"\xff\x00", b"\x00value", target, soon_s, headers={"a": b"1"})
+        client.send_later(None, "no key", target, datetime.fromtimestamp(soon_s, UTC))
+        client.send_later("at once", b"", target, 0)
+
+    async def asynchronously() -> None:
+        async with AsyncTimersClient() as client:
+            await client.send_later(b"async", b"v", target, timedelta(milliseconds=1))
+
+    asyncio.run(asynchronously())
+    reader = here.reader(target)
+    fired = {record.key: record for record in reader.take(4)}
+    assert fired.keys() == {b"\xff\x00", None, b"at once", b"async"}
+    assert (fired[b"\xff\x00"].value, fired[b"\xff\x00"].headers[0]) == (b"\x00value", ("a", b"1"))
+    assert fired[None].value == b"no key"
+    for key in (b"\xff\x00", None):
+        assert fired[key].due_s == soon_s
+        assert 0 <= fired[key].lag_ms <= MAX_LAG_MS
+    requests = {f"{each.topic}/{each.partition}/{each.offset}": each for each in here.reader(here.request_topic).rest()}
+    for name, timer_id in ids.items():
+        asked = requests[timer_id]
+        read = NATIVE.read(Sent(asked.offset, asked.key, asked.value, asked.headers, asked.append_ms))
+        ((due_s, (row,)),) = read.rows.items()
+        assert row[1:4] == (target, name, b"later")
+        wanted = later[name][1]
+        assert due_s == wanted if wanted else 0 <= due_s - 30 * 86_400 - asked.append_ms // 1000 <= 2
+    here.wait_past(soon_s + 1)
+    assert reader.rest() == []
+
+
+def test_a_message_that_fails_comes_again_and_is_given_up_in_the_end(
+    here: System, capfd: pytest.CaptureFixture[str]
+) -> None:
+    target = here.target()
+    publisher = here.publisher()
+    publisher.producer.produce(target, b"order", b"\xff", headers=[("trace", b"1"), ("null", None)])
+    publisher.flush()
+    consumer = Consumer(
+        {"bootstrap.servers": here.address, "group.id": f"of-{target}", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([target])
+
+    def receive() -> Message:
+        message = consumer.poll(DEADLINE_S)
+        assert message is not None and message.error() is None
+        assert (message.key(), message.value()) == (b"\xff", b"order")
+        return message
+
+    def attempt(message: Message) -> bytes | None:
+        return dict(message.headers() or ()).get("retry-attempt")
+
+    backoff = Backoff(first_s=0.2, factor=2, attempts=2, jitter=0.5)
+    with TimersClient() as client:
+        first = receive()
+        assert attempt(first) is None
+        assert client.retry_later(first, backoff=backoff) is not None
+        second = receive()
+        assert attempt(second) == b"1"
+        assert client.retry_later(second, backoff=backoff) is not None
+        third = receive()
+        assert attempt(third) == b"2"
+        assert [name for name, _ in third.headers() or ()].count("retry-attempt") == 1
+        assert (third.headers() or [])[:2] == [("trace", b"1"), ("null", None)]
+        source = (dict(third.headers() or ())["timer-id"] or b"").decode()
+        assert client.retry_later(third, backoff=backoff) is None
+    letter = await_letters(here, {source})[source]
+    assert letter.text("timer-error") == "retries-exhausted"
+    assert main(["dead-letters", "list", "--code", "retries-exhausted", "--topic", target, "-o", "json"]) == 0
+    assert json.loads(capfd.readouterr().out)["topic"] == target
+    assert main(["dead-letters", "retry", "--topic", target, "--yes"]) == 0
+    anew = receive()
+    assert attempt(anew) is None, "its tries begin anew"
+    assert (anew.headers() or [])[:2] == [("trace", b"1"), ("null", None)]
+    consumer.close()
+
+
+async def test_retry_later_takes_what_aiokafka_hands_over(here: System) -> None:
+    target = here.target()
+    async with (
+        AsyncTimersClient() as client,
+        AIOKafkaConsumer(
+            target, bootstrap_servers=here.address, auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as consumer,
+    ):
+        await client.schedule(target, "k", b"v", delay=0, headers={"a": b"1"})
+        first = await asyncio.wait_for(consumer.getone(), DEADLINE_S)
+        await client.retry_later(first, backoff=Backoff(first_s=0))
+        again = await asyncio.wait_for(consumer.getone(), DEADLINE_S)
+        assert (again.key, again.value) == (b"k", b"v")
+        assert again.headers[:2] == (("a", b"1"), ("retry-attempt", b"1"))
+        mine = here.create_topic(f"dlq-of-{target}")
+        assert await client.retry_later(again, 3, backoff=Backoff(attempts=2), dead_letter_topic=mine) is None
+    (letter,) = here.reader(mine).take(1)
+    assert letter.text("timer-error") == "retries-exhausted"

@@ -1,0 +1,138 @@
+"""What becomes of a message that could not be handled: its next try, or a dead letter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timers.client.request import Encoder, TimerRequest
+from timers.client.retry import Backoff, Received, plan
+from timers.doors import KINDS
+from timers.errors import InvalidTimerError
+from timers.wire import dead_letter, future
+from timers.wire.doors import Sent
+
+DLQ = "dead"
+
+
+@dataclass
+class Record:
+    """As aiokafka hands it over."""
+
+    topic: str = "orders"
+    partition: int = 3
+    offset: int = 17
+    key: Any = b"k"
+    value: Any = b"v"
+    headers: Any = field(default_factory=list)
+
+
+def as_methods(record: Record) -> Any:
+    """As confluent-kafka does."""
+    fields: dict[str, Callable[[], Any]] = {name: lambda value=value: value for name, value in vars(record).items()}
+    return SimpleNamespace(**fields)
+
+
+def as_event(record: Record) -> Any:
+    """As Faust does."""
+    return SimpleNamespace(key="decoded", value={"decoded": 1}, message=record)
+
+
+def tried(planned: Any) -> TimerRequest:
+    assert isinstance(planned, TimerRequest)
+    return planned
+
+
+@pytest.mark.parametrize("form", [lambda record: record, as_methods, as_event])
+def test_a_message_of_any_client_comes_back_as_it_is(form: Callable[[Record], Any]) -> None:
+    headers = [("trace", b"1"), ("trace", None), ("timer-id", b"timer-request/0/7"), ("timer-due", b"5")]
+    planned = tried(plan(form(Record(key=b"\xff", headers=headers)), None, Backoff(first_s=7), None, DLQ))
+    assert planned == TimerRequest(
+        "orders", b"\xff", b"v", None, 7.0, [("trace", b"1"), ("trace", None), ("retry-attempt", b"1")]
+    )
+
+
+def test_tries_are_counted_in_a_header_and_waits_grow() -> None:
+    record = Record()
+    waits = []
+    for attempt in range(1, 6):
+        planned = tried(plan(record, None, Backoff(first_s=1, factor=3, most_s=20, attempts=5), None, DLQ))
+        waits.append(planned.delay)
+        assert planned.headers == [("retry-attempt", b"%d" % attempt)]
+        record = Record(headers=[*planned.headers, ("timer-id", b"timer-request/0/7"), ("timer-due", b"5")])
+    assert waits == [1, 3, 9, 20, 20]
+    assert not isinstance(plan(record, None, Backoff(attempts=5), None, DLQ), TimerRequest)
+    assert tried(plan(record, 2, Backoff(first_s=1), "other", DLQ))[::4] == ("other", 2.0), "told which try it is"
+
+
+@given(st.integers(1, 10**5), st.floats(0, 100), st.floats(1, 10), st.floats(0, 1), st.floats(0, 1))
+def test_waits_are_bounded_and_jitter_only_shortens(
+    attempt: int, first_s: float, factor: float, jitter: float, chance: float
+) -> None:
+    backoff = Backoff(first_s, factor, most_s=1000, jitter=jitter)
+    whole = backoff.delay_s(attempt)
+    assert min(first_s, 1000) <= whole <= 1000
+    assert whole * (1 - jitter) - 1e-9 <= backoff.delay_s(attempt, chance) <= whole
+
+
+@pytest.mark.parametrize("key", [b"k", b"\xff\x00", None])
+def test_what_is_given_up_is_a_dead_letter_whose_retry_begins_anew(key: bytes | None) -> None:
+    headers = [("a", None), ("retry-attempt", b"2"), ("timer-id", b"timer-request/4/99"), ("timer-due", b"5")]
+    topic, sent_key, value, sent = plan(Record(key=key, headers=headers), None, Backoff(attempts=2), None, DLQ)
+    opened = dead_letter.decode(sent)
+    assert (topic, opened and opened.code) == (DLQ, "retries-exhausted")
+    assert opened is not None and opened.source == "timer-request/4/99"
+    assert "'orders' gave it up after 2 tries; it stood at orders/3/17" in opened.message
+    read = KINDS[0].door.read(Sent(0, sent_key, value, opened.headers, 0))
+    ((row,),) = read.rows.values()
+    assert (row[1], row[3], row[4]) == ("orders", b"v", [("a", None)])
+    assert row[2] == (key if key != b"k" else "k")
+    first = plan(Record(), 3, Backoff(attempts=2), None, DLQ)[3]
+    assert dict(first)["timer-source"] == b"orders/3/17", "where it stands, if no request brought it"
+
+
+@pytest.mark.parametrize(
+    ("message", "attempt", "sentence"),
+    [
+        (Record(value=None), None, "no value"),
+        (Record(value="text"), None, "value is of type str"),
+        (Record(key=5), None, "key is of type int"),
+        (Record(), 0, "not the number of a try"),
+        (Record(), True, "not the number of a try"),
+        ("message", None, "str is no message: it has no topic"),
+    ],
+)
+def test_what_cannot_be_sent_again_is_said(message: Any, attempt: Any, sentence: str) -> None:
+    with pytest.raises(InvalidTimerError, match=sentence):
+        plan(message, attempt, Backoff(), None, DLQ)
+
+
+@pytest.mark.parametrize("wrong", [{"first_s": -1}, {"factor": 0.5}, {"most_s": 1}, {"jitter": 2}, {"attempts": -1}])
+def test_a_backoff_makes_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTimerError, match="makes no sense"):
+        Backoff(**wrong)
+
+
+def test_a_header_that_is_no_number_counts_as_none() -> None:
+    for text in (b"", b"x", None, b"1" * 20, "²".encode()):
+        planned = tried(plan(Record(headers=[("retry-attempt", text)]), None, Backoff(), None, DLQ))
+        assert planned.headers == [("retry-attempt", b"1")]
+    assert Received.of(Record(headers={"a": "text"})).headers == [("a", b"text")]
+
+
+@pytest.mark.parametrize("key", [None, b"\xff\x00", b"text", "text", ""])
+def test_keys_of_any_bytes_reach_the_callback(key: Any) -> None:
+    due, value, headers = Encoder(1000)(TimerRequest("orders", key, b"v", 5, headers=[("a", b"1")]))
+    ((row,),) = future.decode([Sent(7, due, value, headers, 0)], 1000).rows.values()
+    wanted = key.decode() if key == b"text" else key
+    assert row == (7, "orders", wanted, b"v", [("a", b"1")], None)
+    plain = Encoder(1000)(TimerRequest("orders", key, b"v", 5))
+    ((row,),) = future.decode([Sent(7, *plain, 0)], 1000).rows.values()
+    assert row == (7, "orders", wanted, b"v", None, None)
+    assert future.anew(row, SimpleNamespace(due_s=5)) == (due, value, list(plain[2] or ()))

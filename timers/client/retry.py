@@ -1,0 +1,170 @@
+"""Messages that could not be handled, sent again later each time, and given up in the end.
+
+How often a message was tried stands in its header ``retry-attempt``, which comes back with it; the receiver keeps
+nothing. What is given up becomes a dead letter of the form that workers write: the request that brought the message
+last, so that ``timers dead-letters retry`` begins anew with it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from timers.client.request import Encoder, SentHeaders, TimerRequest, due_second
+from timers.core.timer import Rejected
+from timers.errors import InvalidTimerError
+from timers.wire import dead_letter, topics
+from timers.wire import headers as h
+from timers.wire.headers import Header
+
+ATTEMPT = "retry-attempt"
+"""Which try a message is, in ASCII digits. Not `timer-*`: it must come through."""
+
+MAX_ATTEMPT_DIGITS = 6
+MAX_DEAD_LETTER_BYTES = 64 * 1024 * 1024
+"""Brokers have a limit of their own, and say so."""
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """How long to wait before each try, and how often to try.
+
+    Attributes:
+        first_s: before the first try.
+        factor: how many times as long before each further one.
+        most_s: never longer than this.
+        attempts: so many tries; then it is given up.
+        jitter: up to this share of each wait is taken off by chance, so that what failed together does not come back
+            together. 0: none; 1: any wait between none and the whole.
+
+    Raises:
+        InvalidTimerError: a number makes no sense.
+    """
+
+    first_s: float = 5.0
+    factor: float = 2.0
+    most_s: float = 3600.0
+    attempts: int = 10
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        good = 0 <= self.first_s <= self.most_s <= 10**9 and 1 <= self.factor <= 1000
+        if not (good and 0 <= self.jitter <= 1 and 0 <= self.attempts < 10**MAX_ATTEMPT_DIGITS):
+            raise InvalidTimerError(
+                f"{self} makes no sense: 0 <= first_s <= most_s, factor from 1 to 1000, jitter from 0 to 1, "
+                f"attempts below {10**MAX_ATTEMPT_DIGITS}"
+            )
+
+    def delay_s(self, attempt: int, chance: float = 0.0) -> float:
+        """Wait before try number ``attempt``, from 1; ``chance`` from 0 to 1 says how much of the jitter is used."""
+        wait_s = self.first_s
+        for _ in range(attempt - 1):
+            wait_s *= self.factor
+            if wait_s >= self.most_s or self.factor == 1:
+                break
+        return min(wait_s, self.most_s) * (1 - self.jitter * chance)
+
+
+DEFAULT_BACKOFF = Backoff()
+
+
+class Received(NamedTuple):
+    """A message, whatever client it came by."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+
+    @classmethod
+    def of(cls, message: Any) -> Received:
+        """Read a message.
+
+        Args:
+            message: with ``topic``, ``partition``, ``offset``, ``key``, ``value`` and ``headers``, as attributes
+                (aiokafka) or methods (confluent-kafka); or with such a one as ``message`` (Faust's events).
+
+        Raises:
+            InvalidTimerError: it is none.
+        """
+        if hasattr(message, "message"):
+            message = message.message
+        fields = []
+        for name in cls._fields:
+            if not hasattr(message, name):
+                raise InvalidTimerError(
+                    f"{type(message).__name__} is no message: it has no {name} (give the record as a consumer handed "
+                    "it over)"
+                )
+            value = getattr(message, name)
+            fields.append(value() if callable(value) else value)
+        topic, partition, offset, key, value, headers = fields
+        pairs = headers.items() if hasattr(headers, "items") else headers or ()
+        for name, part in (("key", key), ("value", value)):
+            if part is not None and not isinstance(part, bytes):
+                raise InvalidTimerError(
+                    f"the message's {name} is of type {type(part).__name__}: bytes are expected, as they came; give "
+                    "the record, not what was made of it"
+                )
+        listed: list[Header] = [(name, data.encode() if isinstance(data, str) else data) for name, data in pairs]
+        return cls(topic, partition, offset, key, value, listed)
+
+    def header(self, name: str) -> bytes | None:
+        """The last value of a header."""
+        return next((value for known, value in reversed(self.headers) if known == name), None)
+
+
+DeadLetterRecord: TypeAlias = tuple[str, bytes | None, bytes, SentHeaders]
+"""Topic, key, value and headers."""
+
+
+def plan(
+    message: Any, attempt: int | None, backoff: Backoff, topic: str | None, dead_letter_topic: str
+) -> TimerRequest | DeadLetterRecord:
+    """What becomes of a message that could not be handled: its next try, or a dead letter.
+
+    Raises:
+        InvalidTimerError: it cannot be sent again.
+    """
+    received = Received.of(message)
+    if received.value is None:
+        raise InvalidTimerError("the message has no value (a tombstone), and a callback always has one")
+    number = _attempt(received) + 1 if attempt is None else attempt
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < 10**MAX_ATTEMPT_DIGITS:
+        raise InvalidTimerError(f"attempt={attempt!r} is not the number of a try: 1, 2, ...")
+    kept = [header for header in h.without_ours(received.headers) if header[0] != ATTEMPT]
+    target = topic or received.topic
+    if number > backoff.attempts:
+        return _give_up(received, kept, target, backoff, dead_letter_topic)
+    delay_s = backoff.delay_s(number, random.random())
+    counted = [*kept, (ATTEMPT, b"%d" % number)]
+    return TimerRequest(target, received.key, received.value, None, delay_s, counted)
+
+
+def _attempt(received: Received) -> int:
+    """Which try a message is; 0: it comes for the first time."""
+    text = received.header(ATTEMPT)
+    return int(text) if text is not None and text.isdigit() and len(text) <= MAX_ATTEMPT_DIGITS else 0
+
+
+def _give_up(
+    received: Received, kept: Sequence[Header], target: str, backoff: Backoff, dead_letter_topic: str
+) -> DeadLetterRecord:
+    """The dead letter: the request that would send the message at once, and its source if it came by one."""
+    due_s = due_second(time.time(), None)
+    key, value, headers = Encoder(MAX_DEAD_LETTER_BYTES)(
+        TimerRequest(target, received.key, received.value or b"", due_s)
+    )
+    timer_id = (received.header(h.TIMER_ID) or b"").decode(errors="replace")
+    here = topics.source(received.topic, received.partition, received.offset)
+    source = timer_id if topics.parse_source(timer_id) else here
+    reason = f"{received.topic!r} gave it up after {backoff.attempts} tries; it stood at {here}"
+    all_headers = [*kept, *((name, data) for name, data in headers or () if not isinstance(data, str))]
+    rejected = Rejected(0, dead_letter.RETRIES_EXHAUSTED, reason, key, value, all_headers)
+    letter = dead_letter.encode(rejected, source, MAX_DEAD_LETTER_BYTES)
+    return dead_letter_topic, letter.key, letter.value or b"", [*letter.headers]

@@ -13,6 +13,8 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
@@ -24,6 +26,7 @@ from tests.harness.records import Headers, Publisher, Record
 from tests.harness.scrape import scrape
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System
 from timers.cli.main import main
+from timers.client import TimersClient
 from timers.wire import future, verdict
 from timers.wire.doors import future_by_id
 
@@ -209,6 +212,31 @@ def test_dead_letters_are_retried_with_their_due_second_and_leave_their_id_alone
         *(("again-1", "already-fired"), ("again-1", "cancelled")),
         *(("again-2", "already-fired"), ("again-2", "cancelled")),
     ]
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCKS = {
+    f"{page.stem}-{number}": block
+    for page in (*sorted(DOCS.glob("coming-from-*.md")), DOCS / "timers-with-an-id.md")
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
+def test_the_pages_for_those_who_come_from_elsewhere_run(
+    service: Service, block: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in service.system.environment.items():
+        monkeypatch.setenv(name, value)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    if "handle" in names:
+        message = SimpleNamespace(topic="messages", partition=0, offset=1, key=b"k", value=b"v", headers=[])
+        end = service.system.end(service.system.request_topic)
+        with TimersClient() as client:
+            names["handle"](client, message)
+        assert service.system.end(service.system.request_topic) == end + 1
+    service.verdicts.rest()
 
 
 def test_timers_doors_shows_it(

@@ -13,13 +13,16 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, Message
 
+from tests.harness.console import future_line, produce_lines
 from tests.harness.letters import await_letters
 from tests.harness.patience import DEADLINE_S, due_in
+from tests.harness.records import Request
 from tests.harness.system import MAX_LAG_MS, System
 from timers.cli.main import main
 from timers.client import AsyncTimersClient, Backoff, TimersClient
 from timers.doors import NATIVE
 from timers.wire.doors import Sent
+from timers.wire.partitioner import partitions_of
 
 pytestmark = pytest.mark.broker
 
@@ -75,6 +78,20 @@ def test_send_later_seconds_to_years_ahead(here: System) -> None:
         assert due_s == wanted if wanted else 0 <= due_s - 30 * 86_400 - asked.append_ms // 1000 <= 2
     here.wait_past(soon_s + 1)
     assert reader.rest() == []
+
+
+def test_a_java_producer_sends_later(here: System) -> None:
+    """As the page for kafka-scheduler's users has it: the callback's key in a header, so that any bytes will do."""
+    target = here.target(partitions=7)
+    due_s = due_in(2)
+    line = b"timer-key:java-key,a:1\t%d\t" % due_s + future_line(Request(target, due_s, "", b"from Java"))
+    options = ("parse.headers=true", "headers.delimiter=\t", "headers.separator=,", "headers.key.separator=:")
+    produce_lines(here.address, here.request_topic, [line], *options, "parse.key=true", "key.separator=\t")
+    (fired,) = here.reader(target).take(1)
+    assert (fired.key, fired.value, fired.due_s) == (b"java-key", b"from Java", due_s)
+    assert fired.partition == partitions_of([b"java-key"], 7)[0]
+    assert fired.headers[:-3] == [("a", b"1")]
+    assert 0 <= fired.lag_ms <= MAX_LAG_MS
 
 
 def test_a_message_that_fails_comes_again_and_is_given_up_in_the_end(

@@ -15,7 +15,7 @@ _SEPARATOR = "|"
 
 def produce_by_console(address: str, topic: str, requests: Iterable[Request]) -> None:
     """Publish with Kafka's console producer, which partitions by Java's murmur2. The sources stay unknown."""
-    lines = (request.wire_key + _SEPARATOR.encode() + _future(request) for request in requests)
+    lines = (request.wire_key + _SEPARATOR.encode() + future_line(request) for request in requests)
     produce_lines(address, topic, lines, "parse.key=true", f"key.separator={_SEPARATOR}")
 
 
@@ -38,7 +38,7 @@ def produce_lines(address: str, topic: str, lines: Iterable[bytes], *properties:
     assert done.returncode == 0, done.stderr.decode()
 
 
-def _future(request: Request) -> bytes:
+def future_line(request: Request) -> bytes:
     """A Future whose bytes are one line of UTF-8, as the console must have them.
 
     The first field's tag is a line feed. So it is written in two bytes, 8A 00, which protobuf allows; and since no

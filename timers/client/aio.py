@@ -13,10 +13,10 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.by_id import ById
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection
-from timers.client.publish import Answer, Publisher, queue_stayed_full
+from timers.client.publish import CLOSED, Answer, Publisher, queue_stayed_full
 from timers.client.request import HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
-from timers.errors import TimersError
+from timers.errors import PublishError, TimersError
 from timers.wire.verdict import Told
 
 _T = TypeVar("_T")
@@ -134,16 +134,20 @@ class AsyncTimersClient:
         """Set a timer anew, and await what became of the one before; see :meth:`TimersClient.update`."""
         request = TimerRequest(topic, key, value, at, delay, headers, token)
         ids = self._by_id()
-        await asyncio.to_thread(ids.listen)
+        if not ids.listening:
+            await asyncio.to_thread(ids.listen)
         return await self._verdict(await self._room(partial(ids.update, id, request)), ids, timeout_s)
 
     async def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Told:
         """Cancel a timer that has an id, and await what came of it; see :meth:`TimersClient.cancel`."""
         ids = self._by_id()
-        await asyncio.to_thread(ids.listen)
+        if not ids.listening:
+            await asyncio.to_thread(ids.listen)
         return await self._verdict(await self._room(partial(ids.cancel, id)), ids, timeout_s)
 
     def _by_id(self) -> ById:
+        if self._publisher.closed:
+            raise PublishError(CLOSED)
         if self._ids is None:
             self._ids = ById(self._to)
         return self._ids

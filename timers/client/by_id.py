@@ -21,6 +21,7 @@ from typing import TypeAlias
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from timers.client.config import Connection
+from timers.client.publish import CLOSED
 from timers.client.request import Encoder, TimerRequest
 from timers.core.operation import UNKNOWN
 from timers.errors import InvalidTimerError, NoVerdictError, PublishError, SettingsError, TimersError
@@ -34,7 +35,6 @@ PARTITIONER = "murmur2_random"
 """Java's. All records of an id must be on one partition, so every producer of the topic must hash alike."""
 
 _POLL_S = 0.1
-_CLOSED = "this client is closed: open a new one"
 _Headers: TypeAlias = Sequence[tuple[str, bytes | str | None]]
 _Answer: TypeAlias = Callable[[str | TimersError], None]
 
@@ -110,12 +110,17 @@ class ById:
         """
         with self._opening:
             if self._closed.is_set():
-                raise PublishError(_CLOSED)
+                raise PublishError(CLOSED)
             if self._producer is None:
                 producer = self._to.producer(linger_ms=1, partitioner=PARTITIONER)
                 self._to.partitions_of(producer, self._topic)
                 self._producer = producer
                 self._run("timers-client-by-id", partial(self._poll, producer))
+
+    @property
+    def listening(self) -> bool:
+        """Whether :meth:`listen` has been called, and need not be again."""
+        return self._consumer is not None and not self._closed.is_set()
 
     def listen(self) -> None:
         """Connect, and hear every verdict from now on. Blocks, the first time.
@@ -151,7 +156,8 @@ class ById:
     def close(self) -> None:
         """Wait for what is on its way; whoever still waits for a verdict is told that nobody will say."""
         with self._opening:
-            self._closed.set()
+            with self._lock:
+                self._closed.set()
             if self._producer is not None:
                 self._producer.flush(self._to.timeout_s)
         for thread in self._threads:
@@ -236,7 +242,7 @@ class ById:
 
         with self._lock:  # nothing is handed over once close() has begun to wait for it
             if self._producer is None or self._closed.is_set():
-                raise PublishError(_CLOSED)
+                raise PublishError(CLOSED)
             try:
                 self._producer.produce(self._topic, value, key, partition, headers=list(headers), on_delivery=report)
             except KafkaException as error:

@@ -30,7 +30,7 @@ from timers.errors import InvalidTimerError, PublishError, TimersError
 _SINGLE_LINGER_MS = 1
 _BULK_LINGER_MS = 50
 _FULL_QUEUE_WAIT_S = 0.02
-_CLOSED = "this client is closed: open a new one"
+CLOSED = "this client is closed: open a new one"
 _GRACE_S = 5.0
 """Beyond librdkafka's own time-out, before we stop believing that it will answer."""
 
@@ -88,8 +88,13 @@ class Publisher:
         return producer
 
     def _refuse_if_closed(self) -> None:
-        if self._closed.is_set():
-            raise PublishError(_CLOSED)
+        if self.closed:
+            raise PublishError(CLOSED)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is taken."""
+        return self._closed.is_set()
 
     # --- single timers ------------------------------------------------------------------------------------------------
 
@@ -111,7 +116,7 @@ class Publisher:
         with self._handing:  # nothing is handed over once close() has begun to wait for it
             producer = self._single
             if producer is None or self._closed.is_set():
-                raise PublishError(_CLOSED)
+                raise PublishError(CLOSED)
             try:
                 producer.produce(topic, value, key, headers=headers, on_delivery=report)
             except KafkaException as error:

@@ -13,10 +13,10 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.by_id import ById
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection
-from timers.client.publish import Answer, Publisher, queue_stayed_full
+from timers.client.publish import CLOSED, Answer, Publisher, queue_stayed_full
 from timers.client.request import HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
-from timers.errors import TimersError
+from timers.errors import PublishError, TimersError
 from timers.wire.verdict import Told
 
 _T = TypeVar("_T")
@@ -215,6 +215,8 @@ class TimersClient:
 
     def _by_id(self) -> ById:
         with self._lock:
+            if self._publisher.closed:
+                raise PublishError(CLOSED)
             if self._ids is None:
                 self._ids = ById(self._to)
             return self._ids

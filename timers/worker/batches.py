@@ -62,14 +62,14 @@ class RecordBatch(BatchBuilder):
         self.close()
 
 
-def _keys_and_partitions(rows: Sequence[Row], count: int) -> Iterator[tuple[bytes | None, int]]:
-    """Record key of each row, and its partition of ``count``."""
+def _keys_and_partitions(rows: Sequence[Row], count: int) -> tuple[Sequence[bytes | None], list[int]]:
+    """Record keys of rows, and their partitions of ``count``."""
     try:
         texts = [row[2].encode() for row in rows]  # type: ignore[union-attr]  # nearly all keys are text
     except AttributeError:
         keys = [key_bytes(row[2]) for row in rows]
-        return zip(keys, partitions_for(keys, [row[0] for row in rows], count), strict=True)
-    return zip(texts, partitions_of(texts, count), strict=True)
+        return keys, partitions_for(keys, [row[0] for row in rows], count)
+    return texts, partitions_of(texts, count)
 
 
 class Batches:
@@ -98,9 +98,8 @@ class Batches:
             now_ms: timestamp of the records.
         """
         batches = self._open.setdefault(topic, {})
-        for (offset, _, _, value, headers, origin), (key, partition) in zip(
-            rows, _keys_and_partitions(rows, partitions), strict=True
-        ):
+        keys, chosen = _keys_and_partitions(rows, partitions)
+        for (offset, _, _, value, headers, origin), key, partition in zip(rows, keys, chosen, strict=True):
             ours = (TIMER_ID, b"%b%d" % (id_prefix, offset) if origin is None else origin[0].encode())
             all_headers = [ours, *tail] if headers is None else [*headers, ours, *tail]
             batch = batches.get(partition) or self._begin(topic, partition)

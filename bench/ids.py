@@ -1,4 +1,4 @@
-"""``python -m bench.ids``: what does a timer with an id cost the engine, beside one without?
+"""``python -m bench.ids``: what does a timer with an id cost the engine, and a countdown, beside one without?
 
 No broker: records in memory through decoder, machine and store to sealed record batches, by CPU time, which others
 disturb little. A third of the timers is replaced and a third cancelled before they fire.
@@ -25,7 +25,7 @@ from timers.store.rocks import RocksMemory, RocksStore
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire import verdict as verdict_record
-from timers.wire.doors import future_by_id
+from timers.wire.doors import countdown, future_by_id
 from timers.worker.batches import Batches
 
 TIMERS = 300_000
@@ -92,6 +92,14 @@ def by_id(timers: int) -> Iterator[Record]:
         yield Record(offset, id, None if kind == 2 else value, [] if kind == 2 else due, START_S * 1000)
 
 
+def countdowns(timers: int) -> Iterator[Record]:
+    """Without ids, on a topic where timers may have some."""
+    caller = [(countdown.CALLER, b"orders")]
+    for offset in range(timers):
+        value = countdown.encode("target", PAYLOAD.decode(), offset % SPREAD_S + 0.5)
+        yield Record(offset, b"key", value, caller, START_S * 1000 - 500)
+
+
 def measure(records: list[Record], decode: Any, directory: Path, *, indexed: bool) -> dict[str, float]:
     store = RocksStore.open(directory / "store", "bench", RocksMemory(192 * 1024 * 1024), indexed=indexed)
     outbox = Sealed()
@@ -135,6 +143,7 @@ def main() -> None:
     for name, records, decode, indexed in (
         ("native", list(native(options.timers)), future.decode, False),
         ("by id", list(by_id(options.timers)), future_by_id.decode, True),
+        ("countdown", list(countdowns(options.timers)), countdown.decode, True),
     ):
         results = []
         for _ in range(options.repeat):

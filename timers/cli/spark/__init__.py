@@ -11,8 +11,12 @@ from timers.errors import SparkError
 _JOBS: dict[str, str] = {
     "engine": "Fire timers on Spark, instead of with workers.",
     "audit": "Find out what became of every request, from the topics alone.",
+    "import": "Import timers from Parquet, CSV or JSON lines, each once.",
 }
 """Each job, in the order of ``--help``: the command of that name in the module of that name here."""
+
+_MODULES = {"import": "bulk_import"}
+"""Where that name cannot be: it means something to Python."""
 
 _EXTRA = ("pyspark", "py4j", "delta", "pandas", "pyarrow", "matplotlib", "jinja2")
 
@@ -24,7 +28,7 @@ class _Jobs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _JOBS:
             return None
-        name = cmd_name.replace("-", "_")
+        name = _MODULES.get(cmd_name, cmd_name.replace("-", "_"))
         command: click.Command = getattr(importlib.import_module(f"{__name__}.{name}"), name)
         return command
 

@@ -1,0 +1,134 @@
+"""``timers spark import`` against a real broker: each row once, whatever breaks and however often it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.harness.records import Record
+from tests.harness.system import System
+from timers.settings import Settings
+from timers.spark.jobs import bulk_import
+from timers.spark.jobs.bulk_import import Import, Imported
+from timers.wire.doors import Sent, future_by_id
+from timers.wire.partitioner import partitions_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+DUE = 1_893_456_000
+GOOD = [
+    {"due": str(DUE + number // 3), "topic": "orders", "key": f"order-{number}", "value": f'body, "{number}"\n'}
+    for number in range(20)
+]
+ROWS = [*GOOD, GOOD[0], {"due": "2030-01-01T00:00:00Z", "topic": "orders", "headers": '{"trace": "x"}'}]
+"""Two are alike: two timers."""
+BAD = [{"due": "soon", "topic": "orders"}, {"due": str(DUE), "topic": "no topic"}]
+
+
+class Crash(Exception):
+    """The job ends in the middle."""
+
+
+@pytest.fixture
+def by_id(broker_address: str, tmp_path: Path) -> System:
+    ids = f"import-{tmp_path.parent.name}-{tmp_path.name}"
+    system = System(broker_address, tmp_path, TIMERS_ID_TOPIC=ids, TIMERS_VERDICT_TOPIC=f"{ids}-verdicts")
+    system.create_own_topics()
+    return system
+
+
+def job(system: System, path: Path, form: str, tmp_path: Path) -> Import:
+    return Import(system.settings, (str(path),), form, "renewals", str(tmp_path / "ledger"), str(tmp_path / "rejects"))
+
+
+def written(system: System) -> list[Record]:
+    return system.reader(system.settings.id_topic).rest()
+
+
+def test_rows_are_imported_once_from_any_format(spark: SparkSession, by_id: System, tmp_path: Path) -> None:
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text("".join(f"{json.dumps(row)}\n" for row in [*ROWS, *BAD]) + "{no json\n")
+    assert bulk_import.run(spark, job(by_id, lines, "json", tmp_path), print) == Imported(25, 3, 0, 22)
+    records = written(by_id)
+    _are_the_rows(by_id, records)
+    rejects = {row.row: row.reason.partition(":")[0] for row in spark.read.json(str(tmp_path / "rejects")).collect()}
+    assert sorted(rejects.values()) == ["due-invalid", "row-broken", "topic-invalid"] and "{no json" in rejects
+
+    # The same rows as CSV, the columns in another order, and as Parquet, with types of its own: nothing is new.
+    csv = tmp_path / "rows.csv"
+    cells = [[row.get(name, "") for name in ("topic", "due", "headers", "key", "value")] for row in reversed(ROWS)]
+    quoted = [",".join('"' + cell.replace('"', '""') + '"' for cell in line) for line in cells]
+    csv.write_text("\n".join(["topic,due,headers,key,value", *quoted]) + "\n")
+    assert bulk_import.run(spark, job(by_id, csv, "csv", tmp_path), print) == Imported(22, 0, 22, 0)
+    parquet = tmp_path / "rows.parquet"
+    pq.write_table(
+        pa.table(
+            {
+                "due": pa.array(
+                    [DUE * 1_000_000 + index // 3 * 1_000_000 for index in range(20)] + [DUE * 1_000_000] * 2,
+                    pa.timestamp("us", "UTC"),
+                ),
+                "topic": ["orders"] * 22,
+                "key": [row.get("key") for row in ROWS],
+                "value": pa.array([row["value"].encode() if "value" in row else None for row in ROWS], pa.binary()),
+                "headers": pa.array([None] * 21 + [[("trace", b"x")]], pa.map_(pa.string(), pa.binary())),
+            }
+        ),
+        parquet,
+    )
+    assert bulk_import.run(spark, job(by_id, parquet, "parquet", tmp_path), print) == Imported(22, 0, 22, 0)
+    assert len(written(by_id)) == len(records)
+    by_id.close()
+
+
+def _are_the_rows(system: System, records: list[Record]) -> None:
+    ids = [(record.key or b"") for record in records]
+    assert len(set(ids)) == len(ROWS) and all(id.startswith(b"renewals-") for id in ids)
+    assert [record.partition for record in records] == partitions_of(ids, system.settings.partitions)
+    asked = []
+    for record in records:
+        decoded = future_by_id.decode([Sent(record.offset, record.key, record.value, record.headers, 0)], 10_000)
+        [(due_s, [row])] = decoded.rows.items()
+        asked.append((due_s, *row[1:4], row[4] or []))
+    expected: list[Any] = [
+        (DUE + number // 3, "orders", row["key"], row["value"].encode(), []) for number, row in enumerate(GOOD)
+    ]
+    expected += [expected[0], (DUE, "orders", "", b"", [("trace", b"x")])]
+    assert sorted(asked, key=str) == sorted(expected, key=str)
+
+
+def test_a_broken_run_is_made_good(
+    spark: SparkSession, by_id: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It breaks while it sends, then after that and before the ledger knows."""
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text("".join(f"{json.dumps(row)}\n" for row in GOOD))
+    this = job(by_id, lines, "json", tmp_path)
+    send = bulk_import._send
+
+    def send_some(requests: DataFrame, settings: Settings, topic: str) -> None:
+        send(requests.orderBy("id").limit(7), settings, topic)
+        raise Crash
+
+    def send_all(requests: DataFrame, settings: Settings, topic: str) -> None:
+        send(requests, settings, topic)
+        raise Crash
+
+    for crash, there in ((send_some, 7), (send_all, 20)):
+        monkeypatch.setattr(bulk_import, "_send", crash)
+        with pytest.raises(Crash):
+            bulk_import.run(spark, this, print)
+        assert len(written(by_id)) == there
+    monkeypatch.setattr(bulk_import, "_send", send)
+    said: list[str] = []
+    assert bulk_import.run(spark, this, said.append) == Imported(20, 0, 20, 0)
+    assert said[0] == "a run that was broken had sent 13 timers"
+    assert len({record.key for record in written(by_id)}) == len(written(by_id)) == 20
+    assert bulk_import.run(spark, this, said.append) == Imported(20, 0, 20, 0)
+    by_id.close()

@@ -1,0 +1,103 @@
+"""``timers spark import``: timers from files, each once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from timers.cli.spark.options import launch_of, launch_options
+from timers.settings import Settings
+
+REJECTED = 3
+"""Exit code where some rows were set apart."""
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
+_FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+
+
+def _format(given: str | None, paths: tuple[str, ...]) -> str:
+    if given is not None:
+        return given
+    found = {_FORMATS.get(Path(path).suffix.lower()) for path in paths}
+    form = found.pop() if len(found) == 1 else None
+    if form is None:
+        raise click.UsageError(f"no format follows from the names of {', '.join(paths)}: say --format")
+    return form
+
+
+def _uri(path: str) -> str:
+    """A path that Spark reads as this machine's, whatever file system it defaults to; a URI as it is."""
+    return path if "://" in path else Path(path).resolve().as_uri()
+
+
+@click.command(name="import", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["parquet", "csv", "json"]),
+    help="json: an object a line.  [default: by the names of the files]",
+)
+@click.option("--name", default="import", show_default=True, help="Of the import, part of every id.")
+@click.option(
+    "--ledger",
+    metavar="URI",
+    default="timers-import/ledger",
+    show_default=True,
+    help="Delta tables of what was sent; the same for all runs that must not send a row twice.",
+)
+@click.option(
+    "--rejects",
+    metavar="URI",
+    default="timers-import/rejects",
+    show_default=True,
+    help="Where rows go that cannot be timers, each with a reason, as JSON lines; of the last run only.",
+)
+@click.option("--base64", "as_base64", is_flag=True, help="Values are base64.")
+@launch_options
+@click.pass_context
+def bulk_import(
+    ctx: click.Context,
+    /,
+    paths: tuple[str, ...],
+    form: str | None,
+    name: str,
+    ledger: str,
+    rejects: str,
+    as_base64: bool,
+    master: str | None,
+    conf: tuple[str, ...],
+    log_file: Path | None,
+) -> None:
+    """Import timers from Parquet, CSV or JSON lines: each row once, however often you run it.
+
+    Columns: due (epoch seconds, RFC 3339 with an offset, or a timestamp), topic, key, value, headers (a JSON object or
+    a list of pairs; in Parquet also a map). Timers go to the topic of TIMERS_ID_TOPIC, under ids that are made of their
+    rows. A run that broke in the middle is made good by the next.
+
+    Exit codes: 0 all rows are timers, 3 some were set apart, 1 failed, 2 usage or settings.
+
+    \b
+      timers spark import reminders.csv
+      timers spark import --name renewals --ledger s3a://bucket/ledger s3a://bucket/renewals.parquet
+    """
+    if not _NAME.fullmatch(name):
+        raise click.UsageError(f"--name {name!r} is not 1 to 100 letters, digits, '.', '_' or '-'")
+    what_form = _format(form, paths)
+    settings = Settings.load()
+    # A task that fails has sent nobody knows what: no second try, but a run that the next one makes good.
+    launch = launch_of("import", master, conf, log_file, {"spark.task.maxFailures": "1", "spark.speculation": "false"})
+
+    from timers.spark.jobs import bulk_import as job
+    from timers.spark.session import session
+
+    what = job.Import(
+        settings, tuple(map(_uri, paths)), what_form, name, _uri(ledger), _uri(rejects), as_base64=as_base64
+    )
+    with session(launch) as spark:
+        done = job.run(spark, what, lambda line: click.echo(line, err=True))
+    if done.rejected:
+        click.echo(f"{done.rejected:,} rows cannot be timers; they and the reasons are in {rejects}", err=True)
+    ctx.exit(REJECTED if done.rejected else 0)

@@ -70,6 +70,9 @@ class Sealed:
             self._batches.add("verdicts", 0, verdict.id, verdict_record.encode(verdict), headers, 1)
         self.told += len(verdicts)
 
+    def append_again(self, rows: Sequence[Row]) -> None:
+        raise NotImplementedError
+
     def commit(self, progress: Progress) -> None:
         list(self._batches.take())
 

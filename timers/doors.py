@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from timers.core.index import Index, nothing_is_cold
+from timers.core.operation import Entry
+from timers.core.ports import Store
+from timers.core.schedules import ScheduleIndex
 from timers.settings import Settings
 from timers.wire import future
-from timers.wire.doors import Door, countdown, future_by_id
+from timers.wire.doors import Door, countdown, future_by_id, schedule
 
 
 class Kind(NamedTuple):
@@ -51,6 +55,20 @@ KINDS = (
         "value = JSON with topic, message and countdown in seconds",
         ("TIMERS_VERDICT_TOPIC", "TIMERS_VERDICT_RETENTION_S"),
     ),
+    Kind(
+        Door(
+            "schedule",
+            schedule.decode,
+            schedule.anew,
+            indexed=True,
+            compacted=True,
+            decode_rejecting=schedule.decode_rejecting,
+        ),
+        "TIMERS_SCHEDULE_TOPICS",
+        lambda settings: settings.schedule_topics,
+        "headers scheduler-epoch, -target-topic and -target-key, as kafka-message-scheduler has them",
+        ("TIMERS_SCHEDULE_OVERDUE",),
+    ),
 )
 """Every door that others may write to. The first one is always open."""
 
@@ -60,3 +78,12 @@ def open_doors(settings: Settings) -> dict[str, Door]:
     retry = Door("retry", future.decode_retry, future.anew)
     others = {topic: kind.door for kind in KINDS for topic in kind.topics(settings)}
     return {settings.request_topic: NATIVE, settings.retry_topic: retry, **others}
+
+
+def index_of(
+    door: Door, store: Store, retention_s: int, is_cold: Callable[[Entry], bool] = nothing_is_cold
+) -> Index | None:
+    """The index that a machine of a door needs, if it needs one; see :class:`timers.core.index.Index`."""
+    if door.compacted:
+        return ScheduleIndex(store)
+    return Index(store, retention_s, is_cold) if door.indexed else None

@@ -248,6 +248,22 @@ class Settings:
         "Where timers go that are due beyond TIMERS_HOT_HORIZON_S.",
         default=topics.COLD,
     )
+    schedule_topics: tuple[str, ...] = _setting(
+        "TIMERS_SCHEDULE_TOPICS",
+        variables.topic_names,
+        "Topics of schedules as kafka-message-scheduler has them, with scheduler-* headers. They must exist, and are "
+        "left as they are set up; workers write tombstones there. Unset: this door is closed. All workers of an app "
+        "must agree.",
+        default=(),
+        unit="topic,...",
+    )
+    schedule_overdue: str = _setting(
+        "TIMERS_SCHEDULE_OVERDUE",
+        variables.one_of("fire", "reject"),
+        "What becomes of a schedule whose epoch lies before its record's own timestamp: it fires at once, or becomes a "
+        "dead letter (overdue). Schedules that were missed while no worker ran fire in any case.",
+        default="fire",
+    )
     session_timeout_s: int = _setting(
         "TIMERS_SESSION_TIMEOUT_S",
         variables.whole(6, 1800, 10),
@@ -453,6 +469,7 @@ class Settings:
             ("TIMERS_COUNTDOWN_TOPIC", self.countdown_topic),
             ("TIMERS_VERDICT_TOPIC", self.verdict_topic if self.has_ids else ""),
             ("TIMERS_COLD_TOPIC", self.cold_topic if self.hot_horizon_s else ""),
+            *(("TIMERS_SCHEDULE_TOPICS", topic) for topic in self.schedule_topics),
         ):
             if not topic:
                 continue
@@ -481,6 +498,12 @@ def _names(cls: type[Settings]) -> list[str]:
     return [entry.metadata["setting"].env for entry in fields(cls)]
 
 
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
 def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> list[tuple[Setting, str, bool]]:
     """Each setting with its present value as text and whether the environment gave it; secrets are masked."""
     env = os.environ if environ is None else environ
@@ -488,6 +511,6 @@ def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> li
     for entry in fields(settings):
         setting: Setting = entry.metadata["setting"]
         value = getattr(settings, entry.name)
-        text = "" if value is None else str(int(value)) if isinstance(value, bool) else str(value)
+        text = "" if value is None else _shown(value)
         rows.append((setting, text, bool(env.get(setting.env) or env.get(f"{setting.env}_FILE"))))
     return rows

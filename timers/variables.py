@@ -81,6 +81,15 @@ def topic(env: str, value: str) -> str:
     return value
 
 
+def topic_names(env: str, value: str) -> tuple[str, ...]:
+    """Names of topics."""
+    names = [each.strip() for each in value.split(",")]
+    for each in names:
+        if not topics.is_legal(each):
+            raise wrong(env, value, f"a list of topic names, {each!r} being none (try schedules,more-schedules)")
+    return tuple(names)
+
+
 def topic_patterns(env: str, value: str) -> str:
     """Topic names, each with any number of ``*``."""
     patterns = [each.strip() for each in value.split(",")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgpack
@@ -23,7 +24,7 @@ from timers.doors import KINDS
 from timers.errors import LogMismatch
 from timers.wire import dead_letter, future, headers, progress, topics
 from timers.wire.dead_letter import CODES
-from timers.wire.doors import Sent, countdown, future_by_id
+from timers.wire.doors import Sent, countdown, future_by_id, schedule
 from timers.worker.batches import Batches
 from timers.worker.records import KeptRecords, LeanRecords
 
@@ -139,7 +140,7 @@ def requests(draw: Draw) -> set[str]:
 def retries(draw: Draw) -> set[str]:
     """Of the retry topic."""
     sent = _records(draw, _retry_headers)
-    return _checked(sent, future.decode_retry(sent, MAX_REQUEST_BYTES))
+    return _checked(sent, future.decode_retry(sent, MAX_REQUEST_BYTES), by_bytes=True)
 
 
 def requests_by_id(draw: Draw) -> set[str]:
@@ -216,8 +217,45 @@ def countdowns(draw: Draw) -> set[str]:
     return _checked(answered, decoded) | ({"cancel"} if cancels else set())
 
 
-def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded) -> set[str]:
-    """Each record has one answer, and whatever is accepted can be stored, fired, moved and dead-lettered."""
+def schedules(draw: Draw) -> set[str]:
+    """Of a topic of schedules: not even the keys need be text."""
+
+    def one(draw: Draw) -> tuple[Any, ...]:
+        key = draw.pick([b"vid1-online", draw.blob(20), b"x" * draw.number(40_000)]) if draw.number(5) else None
+        target = draw.pick([b"online-videos", draw.blob(12)])
+        asked = [(schedule.EPOCH, _key(draw)), (schedule.TARGET_TOPIC, target), (schedule.TARGET_KEY, draw.blob(9))]
+        ended = [(headers.TIMER_FIRED_OFFSET, draw.pick([b"0", _digits(draw), draw.blob(20)]))]
+        sent = [*(_headers(draw) or ()), *(asked if draw.number(5) else ()), *(ended if draw.number(1) else ())]
+        return key, draw.pick([None, b"", draw.blob(300)]), sent if draw.number(5) else None
+
+    sent = [TimedRecord(3 * index, *fields, 1_800_000_000_123) for index, fields in enumerate(draw.many(8, one))]
+    outcomes = set()
+    for decode in (schedule.decode, schedule.decode_rejecting):
+        decoded = decode(sent, MAX_REQUEST_BYTES)
+        by_offset = {record.offset: record for record in sent}
+        for rows in decoded.rows.values():
+            for row in rows:
+                record = by_offset[row[0]]
+                assert schedule.published(row) == (record.key, record.value, list(record.headers), record.timestamp)
+        assert [op[1] for op in decoded.operations] == [record.offset for record in sent if record.key]
+        rejected = {each.offset for each in decoded.rejected}
+        at = {op[1] for op in decoded.operations if op[2] is None} - rejected
+        assert all(by_offset[offset].value is None for offset in at)
+        decoded.rows = {due_s: [schedule.fired(row, "s") for row in rows] for due_s, rows in decoded.rows.items()}
+        outcomes |= _checked([record for record in sent if record.offset not in at], decoded, by_bytes=True)
+        outcomes |= {"cancel"} if at else set()
+    return outcomes
+
+
+def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded, *, by_bytes: bool = False) -> set[str]:
+    """Each record has one answer, and whatever is accepted can be stored, fired, moved and dead-lettered.
+
+    Args:
+        by_bytes: ids and keys need not be text.
+    """
+    errors = "surrogatepass" if by_bytes else "strict"
+    pack = partial(msgpack.packb, unicode_errors=errors)
+    unpack = partial(msgpack.unpackb, use_list=False, unicode_errors=errors)
     rows = [(due_s, row) for due_s, group in decoded.rows.items() for row in group]
     answers = [row[0] for _, row in rows] + [rejected.offset for rejected in decoded.rejected]
     assert sorted(answers) == [record.offset for record in sent]
@@ -235,9 +273,13 @@ def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded) -> set[str]
     for due_s, row in rows:
         offset, topic, key, value, _, origin = row
         assert 0 <= due_s <= future.MAX_DUE_S and topics.is_legal(topic)
-        kept = list(msgpack.unpackb(msgpack.packb(row), use_list=False))
+        kept = list(unpack(pack(row)))
         assert kept[:4] == [offset, topic, key, value]
-        Batches({}).fire(topic, 3, [row], b"t/0/", [(headers.TIMER_DUE, b"1")], 1)
+        tail: list[headers.Header] = [(headers.TIMER_DUE, b"1")]
+        if by_bytes:
+            Batches({}).fire_bytes(topic, 3, [row], tail, 1)
+        else:
+            Batches({}).fire(topic, 3, [row], b"t/0/", tail, 1)
         moved = Origin(*origin) if origin else Origin("t/0/1", due_s, 0)
         value_again, headers_again = future.encode_retry(topic, key, value, row[4], moved)
         Batches({}).add("retry", 0, b"1", value_again, headers_again, 1)
@@ -356,12 +398,14 @@ _COUNTDOWN_CODES = (
     | {"id-missing", "id-too-long", "id-not-text", "id-not-key"}
     | {"key-not-a-number", "key-negative", "key-in-milliseconds"}  # of timer-again
 )
+_SCHEDULE_CODES = (_ID_CODES - {"id-not-text", "value-not-a-future"}) | {"overdue"}
 
 FUZZES = {
     "requests": Fuzz(requests, frozenset(_CODES | {"accepted"})),
     "retries": Fuzz(retries, frozenset(_CODES | {"accepted", "retry-headers-missing"})),
     "requests-by-id": Fuzz(requests_by_id, frozenset(_ID_CODES | {"accepted", "cancel"})),
     "countdowns": Fuzz(countdowns, frozenset(_COUNTDOWN_CODES | {"accepted", "cancel"})),
+    "schedules": Fuzz(schedules, frozenset(_SCHEDULE_CODES | {"accepted", "cancel"})),
     "progress": Fuzz(progress_records, _SENTENCES | {"read"}),
     "dead-letters": Fuzz(dead_letters, frozenset({"no dead letter", "stub", "whole"})),
     "record-batches": Fuzz(record_batches, frozenset({"broken names", "sound names"})),

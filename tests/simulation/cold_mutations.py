@@ -8,7 +8,7 @@ from typing import Any
 
 from timers.core.horizon import HOT_HORIZON, Horizon, Unsealed
 from timers.core.machine import Machine
-from timers.core.operation import Entries, Entry
+from timers.core.operation import Entries, Entry, Judged
 from timers.core.progress import Progress
 from timers.core.timer import Decoded, Forwarded, Rejected
 from timers.testing import SimOutbox
@@ -118,10 +118,10 @@ class ForwardsAndKeeps(Horizon):
 class ForwardsWithoutACommit(Machine):
     """Rule 2: a fetch is stored, and what went cold of it is sent with the next transaction, if there is one."""
 
-    def _emit(self, late: Any, decoded: Decoded, verdicts: Any, after: Progress) -> None:
-        if decoded.forwarded and not (late or decoded.rejected or verdicts):
+    def _emit(self, late: Any, decoded: Decoded, judged: Judged, after: Progress) -> None:
+        if decoded.forwarded and not (late or decoded.rejected or judged.verdicts):
             return
-        super()._emit(late, decoded, verdicts, after)
+        super()._emit(late, decoded, judged, after)
 
 
 class ForwardsAgainInReplay(Machine):
@@ -130,7 +130,7 @@ class ForwardsAgainInReplay(Machine):
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
         if decoded.forwarded and self._tick is not None:
-            self._emit({}, Decoded(forwarded=decoded.forwarded), (), self.progress)
+            self._emit({}, Decoded(forwarded=decoded.forwarded), Judged({}), self.progress)
         super()._replay(records, to_offset)
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from timers.core.index import Index, latest
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.machine import Machine
-from timers.core.operation import ALREADY_FIRED, Entries, Operation, Verdict
+from timers.core.operation import ALREADY_FIRED, Judged, Operation, Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Decoded, Fetched, Origin, Rejected, Row, RowsByDue, Tick
@@ -64,10 +64,10 @@ class StoresBeforeCommit(Machine):
         decoded = self._read(records, to_offset)
         late, waiting = self._split_late(decoded.rows)
         after = replace(self.progress, next_offset=to_offset)
-        entries, verdicts = self._judge(decoded.operations)
-        self._store.write(waiting, to_offset, entries)
-        if late or decoded.rejected or verdicts:
-            self._emit(late, decoded, verdicts, after)
+        judged = self._judge(decoded.operations)
+        self._store.write(waiting, to_offset, judged.entries)
+        if late or decoded.rejected or judged.verdicts or judged.overtaken:
+            self._emit(late, decoded, judged, after)
         self.progress = after
 
 
@@ -170,7 +170,7 @@ class EmitsAgainInReplay(Machine):
         decoded = self._read(records, to_offset)
         late, waiting = self._split_late(decoded.rows)
         if (late or decoded.rejected) and self._tick is not None:
-            self._emit(late, decoded, (), self.progress)
+            self._emit(late, decoded, Judged({}), self.progress)
         self._store.write(waiting, to_offset)
 
 
@@ -211,28 +211,29 @@ class JudgesAgainInReplay(Machine):
     """A replay gives its verdicts once more."""
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
-        _, verdicts = self._judge(self._read(records, to_offset).operations)
+        verdicts = self._judge(self._read(records, to_offset).operations).verdicts
         if verdicts and self._tick is not None:
-            self._emit({}, Decoded(), verdicts, self.progress)
+            self._emit({}, Decoded(), Judged({}, verdicts), self.progress)
         super()._replay(records, to_offset)
 
 
 class JudgesByTheStore(Index):
     """Each record of a batch is judged by what was stored before the batch."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> tuple[Entries, list[Verdict]]:
-        verdicts = [one for each in operations for one in super(JudgesByTheStore, self).judge([each], fired_through)[1]]
-        return latest(operations), verdicts
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
+        judge = super().judge
+        return Judged(latest(operations), [one for each in operations for one in judge([each], fired_through).verdicts])
 
 
 class RemembersWhatItCouldNotCancel(Index):
     """A cancel that comes too late leaves the memory of the timer, as if it had not been there."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> tuple[Entries, list[Verdict]]:
-        entries, verdicts = super().judge(operations, fired_through)
-        late = {verdict.offset for verdict in verdicts if verdict.verdict == ALREADY_FIRED}
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
+        judged = super().judge(operations, fired_through)
+        late = {verdict.offset for verdict in judged.verdicts if verdict.verdict == ALREADY_FIRED}
         last = {each[0]: each[1] for each in operations}
-        return {id: entry for id, entry in entries.items() if entry is not None or last[id] not in late}, verdicts
+        kept = {id: entry for id, entry in judged.entries.items() if entry is not None or last[id] not in late}
+        return judged._replace(entries=kept)
 
 
 class KeepsVerdictsToItself(SimOutbox):

@@ -6,8 +6,10 @@ import pytest
 
 from tests.simulation import cold_mutations as c
 from tests.simulation import mutations as m
+from tests.simulation import schedule_mutations as s
 from timers.core.horizon import Horizon
 from timers.core.machine import Machine
+from timers.core.schedules import ScheduleIndex
 from timers.testing import Parts, SimOutbox, SimulationFailed, Simulator, SimWorker, Violation
 from timers.testing.worker import SOUND
 
@@ -29,6 +31,10 @@ def worker(broken: type[SimWorker]) -> tuple[Parts, type[SimWorker]]:
 
 def horizon(broken: type[Horizon]) -> tuple[Parts, type[SimWorker]]:
     return Parts(horizon=broken), SimWorker
+
+
+def schedules(broken: type[ScheduleIndex]) -> tuple[Parts, type[SimWorker]]:
+    return Parts(schedule_index=broken), SimWorker
 
 
 MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
@@ -71,6 +77,16 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
     "rule 5: a new transaction on a guess": outbox(m.TriesAgainOnAGuess),
     "rule 5: a machine goes on after a failed transaction": worker(m.SurvivesLost),
     "rule 7: gaps are ignored": machine(m.IgnoresGaps),
+    "schedules: a tombstone ends whatever version it meets": schedules(s.LetsTombstonesErase),
+    "schedules: a tombstone of another version changes nothing": schedules(s.IgnoresTombstonesOfOthers),
+    "schedules: a version stays beside its copy": schedules(s.KeepsWhatItAppendsAgain),
+    "schedules: what has fired is appended again": schedules(s.AppendsWhatHasFired),
+    "schedules: no tombstone": outbox(s.LeavesNoTombstone),
+    "schedules: a tombstone on another partition": outbox(s.HashesTombstones),
+    "schedules: a tombstone names another version": outbox(s.LeavesTombstonesBehind),
+    "schedules: a copy has a new time": outbox(s.CopiesWithANewTime),
+    "rule 9: an old store is trusted": machine(s.TrustsAnOldStore),
+    "schedules: gaps are taken for nothing": machine(s.TakesGapsForNothing),
     "section 3: offsets are counted as records": machine(m.CountsOffsetsAsRecords),
     "section 4: nobody is fenced": outbox(m.FencesNobody),
     "section 4: progress is read before fencing": worker(m.ReadsProgressBeforeFencing),

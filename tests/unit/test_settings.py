@@ -67,6 +67,8 @@ WRONG = [
     ("TIMERS_COLD_TOPIC", "a/b", "legal topic name"),
     ("TIMERS_SESSION_TIMEOUT_S", "5", "between 6 and 1800"),
     ("TIMERS_SESSION_TIMEOUT_S", "10s", "a whole number"),
+    ("TIMERS_SCHEDULE_TOPICS", "schedules,", "'' being none"),
+    ("TIMERS_SCHEDULE_OVERDUE", "drop", "one of fire, reject"),
     ("TIMERS_CALLBACK_ALLOW", "orders-?", "'orders-?' being none"),
     ("TIMERS_CALLBACK_ALLOW", "a,,b", "'' being none"),
     ("TIMERS_CALLBACK_DENY", "a b", "a list of topic names"),

@@ -24,7 +24,7 @@ async def test_a_topic_that_the_worker_may_not_make_is_waited_for(monkeypatch: p
     refused, renewed = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def ensure(settings: Settings) -> Cluster:
+    def ensure(settings: Settings, *, all_of_them: bool) -> Cluster:
         loop.call_soon_threadsafe(refused.set)
         raise AccessError("lacks Create")
 

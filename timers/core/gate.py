@@ -12,9 +12,15 @@ class Gate:
     """Lets seconds through. Not one after the other: only the earliest that waits, and the latest of all.
 
     The earliest is never exchanged for a later one, so that it is let through in the end, however much comes in.
+
+    Args:
+        patience_s: where the log is compacted, it is exchanged after all once it has waited for longer: what was read
+            since may have had gaps, and what explains these stands behind the end that was asked for. By then the end
+            of a later second is near.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: int | None = None) -> None:
+        self._patience_s = patience_s
         self._second: int | None = None
         self._target: tuple[int, int] | None = None
         self._latest: tuple[int, int] | None = None
@@ -44,8 +50,10 @@ class Gate:
     def read(self, position: int) -> None:
         """The machine has read up to ``position``."""
         while self._target is not None and position >= self._target[1]:
-            self._second = self._target[0]
-            self._target, self._latest = self._latest, None
+            (second, _), later = self._target, self._latest
+            if self._patience_s is None or later is None or later[0] - second <= self._patience_s:
+                self._second = second
+            self._target, self._latest = later, None
 
     def close(self) -> None:
         """Time was set back: what was let through by the time before has to be asked for anew."""

@@ -18,9 +18,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from timers.core.keys import OrderKey
-from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, Entries, Entry, Operation, Verdict
+from timers.core.operation import (
+    ALREADY_FIRED,
+    CANCELLED,
+    REPLACED,
+    UNKNOWN,
+    Entries,
+    Entry,
+    Judged,
+    Operation,
+    Verdict,
+)
 from timers.core.ports import Store
-from timers.core.timer import Row
+from timers.core.timer import Row, id_bytes
 
 SWEEP = 500
 """Least entries looked at in one sweep."""
@@ -61,13 +71,10 @@ class Index:
         self._cursor = b""
         self._written = 0
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> tuple[Entries, list[Verdict]]:
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
         """Decide new operations in the order of the log, each against what those before it left.
 
         A timer at or below ``fired_through`` counts as fired, also one in this batch: it fires with the verdicts.
-
-        Returns:
-            The entries to write with the batch, and the verdicts to commit before it is written [2].
         """
         known = self._store.entries({operation[0] for operation in operations})
         entries: Entries = {}
@@ -86,7 +93,7 @@ class Index:
             after = None if due_s is None else (due_s, offset, append_s)
             known[id] = entries[id] = after
         self._written += len(operations)
-        return entries, verdicts
+        return Judged(entries, verdicts)
 
     def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
         """The latest version of an id: waiting, cold, or remembered."""
@@ -95,7 +102,7 @@ class Index:
 
     def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
         """Those of one due second that are still the latest of their id, or have none."""
-        ids = [row[5][0].encode() for row in rows if row[5] is not None]
+        ids = [id_bytes(row[5][0]) for row in rows if row[5] is not None]
         if not ids:
             return rows
         known, each = self._store.entries(ids), iter(ids)

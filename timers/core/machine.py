@@ -20,9 +20,9 @@ from timers.core.gate import Gate
 from timers.core.horizon import Horizon
 from timers.core.index import Index, latest
 from timers.core.keys import MAX_OFFSET, OrderKey
-from timers.core.operation import Entries, Entry, Operation, Verdict
+from timers.core.operation import Entries, Entry, Judged, Operation
 from timers.core.pace import OVERDUE_S, Pace
-from timers.core.ports import Decoder, Outbox, Store
+from timers.core.ports import Decoder, Lost, Outbox, Store
 from timers.core.progress import Progress
 from timers.core.tally import Tally
 from timers.core.ticking import CLOCK_STEP_BACK_S, present
@@ -31,9 +31,15 @@ from timers.core.timer import Decoded, Fetched, Row, RowsByDue, Tick, bytes_of
 MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
 """Name, in the progress history, of the one setting that acceptance depends on."""
 
+REJECT_OVERDUE = "reject-overdue"
+"""Name, in the progress history, of whether timers that were due before they were asked for are rejected: 0 or 1."""
+
 PARTITIONS = "partitions"
 """Name, in the progress history, of how many partitions a topic of timers with an id has. Acceptance does not depend on
 it, but an id's way to its partition does: so it may not change unnoticed."""
+
+CLEANING_S = 5
+"""What was appended so short a time ago, compaction has not touched: it stands in a segment that is still written."""
 
 
 class OutOfPlace(Exception):
@@ -60,6 +66,11 @@ class Limits:
     """Late by more than this is overdue."""
     partitions: int = 0
     """Of the topic, where timers have ids; kept in the progress."""
+    reject_overdue: bool = False
+    """Where a door can read in both ways."""
+    stale_after_s: int = 0
+    """A store that has not kept up with its log for longer is not to be trusted: compaction may have taken both a
+    version that the store holds and the tombstone behind it [9]. 0: the log is not compacted."""
 
 
 def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool:
@@ -82,6 +93,7 @@ class Machine:
     Args:
         index: of a door whose timers have ids; None for all others, which then cost nothing more.
         horizon: where timers may go cold, or once might; None elsewhere, likewise.
+        decode_rejecting: how the door reads where overdue timers are rejected; None if it knows no such thing.
 
     Attributes:
         progress: what the last commit said, plus what has moved since without needing a commit.
@@ -99,6 +111,7 @@ class Machine:
         tally: Tally | None = None,
         index: Index | None = None,
         horizon: Horizon | None = None,
+        decode_rejecting: Decoder | None = None,
     ) -> None:
         # [1] Everything that the store holds may fire, so next_offset covers it. Right only because whatever a batch
         # emits is committed before the batch is stored [2]: what the store has beyond the progress emitted nothing.
@@ -110,12 +123,15 @@ class Machine:
             self.progress = self.progress.with_setting(PARTITIONS, limits.partitions)
         if horizon is not None:
             self.progress = horizon.enter(self.progress)
+        if decode_rejecting is not None:
+            self.progress = self.progress.with_setting(REJECT_OVERDUE, int(limits.reject_overdue))
         store.note_history(self.progress.settings)
         self.replayed = 0
         self.tally = tally or Tally()
         self.tally.resume(progress, store.applied)
         self._committed = progress
         self._decode = decode
+        self._decode_rejecting = decode_rejecting
         self._store = store
         self._outbox = outbox
         self._limits = limits
@@ -124,7 +140,7 @@ class Machine:
         self._held = False
         self._index = index
         self._horizon = horizon
-        self._gate = None if index is None else Gate()
+        self._gate = None if index is None else Gate(CLEANING_S if limits.stale_after_s else None)
 
     @property
     def position(self) -> int:
@@ -148,7 +164,12 @@ class Machine:
 
     @property
     def may_accept(self) -> bool:
-        """A replay needs no clock; new requests need one, since late ones fire at once."""
+        """A replay needs no clock; new requests need one, since late ones fire at once.
+
+        Where the log is compacted even a replay does: only the time says whether the store may be read on.
+        """
+        if self._limits.stale_after_s and self._tick is None:
+            return False
         return self.recovering or (self._tick is not None and not self._held)
 
     @property
@@ -242,25 +263,27 @@ class Machine:
         decoded = self._read(records, to_offset)
         returned = self._admit(decoded)
         late, waiting = self._split_late(decoded.rows)
-        entries, verdicts = self._judge(decoded.operations)
+        judged = self._judge(decoded.operations)
         after = replace(self.progress, next_offset=to_offset)
-        cancels = sum(1 for operation in decoded.operations if operation[2] is None)
-        accepted = len(records) - len(decoded.rejected) - cancels - len(decoded.returned)
+        ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
+        ended.update(rejected.offset for rejected in decoded.rejected)
+        accepted = len(records) - len(ended) - len(decoded.returned)
         late_count, returned_count = sum(map(len, late.values())), len(decoded.returned)
         self.tally.take(to_offset, accepted, late_count, returned_count, decoded.ignored, decoded.callers)
-        if late or decoded.rejected or decoded.forwarded or verdicts or after.settings != self._committed.settings:
+        speaks = late or decoded.rejected or decoded.forwarded or judged.verdicts or judged.overtaken
+        if speaks or after.settings != self._committed.settings:
             # [2] Output is committed before the batch is stored. So is a changed setting: a replay of this batch must
             # find it in the history [4].
-            self._emit(late, decoded, verdicts, after)
-        self._store.write(waiting, to_offset, {**entries, **returned} if returned else entries)
+            self._emit(late, decoded, judged, after)
+        self._store.write(waiting, to_offset, {**judged.entries, **returned} if returned else judged.entries)
         self.progress = after
 
     def _admit(self, decoded: Decoded) -> Entries:
         """Drop copies of timers that came back before, or were replaced or cancelled meanwhile."""
         return self._horizon.admit(decoded) if self._horizon is not None and decoded.returned else {}
 
-    def _judge(self, operations: Sequence[Operation]) -> tuple[Entries, list[Verdict]]:
-        return ({}, []) if self._index is None else self._index.judge(operations, self.progress.fired_through)
+    def _judge(self, operations: Sequence[Operation]) -> Judged:
+        return Judged({}) if self._index is None else self._index.judge(operations, self.progress.fired_through)
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         """Decode with the settings that were in force where each record stands [4]."""
@@ -286,6 +309,8 @@ class Machine:
     def _read_alike(self, records: Sequence[Any], offset: int) -> Decoded:
         """Decode records among which no setting changes."""
         max_bytes = self.progress.setting_at(MAX_REQUEST_BYTES, offset, self._limits.max_request_bytes)
+        if self._decode_rejecting is not None and self.progress.setting_at(REJECT_OVERDUE, offset, 0):
+            return self._decode_rejecting(records, max_bytes)
         if self._horizon is None or not records:
             return self._decode(records, max_bytes)
         return self._horizon.read(records, self._decode, max_bytes)
@@ -311,7 +336,7 @@ class Machine:
                     waiting[due_s] = ahead
         return late, waiting
 
-    def _emit(self, late: RowsByDue, decoded: Decoded, verdicts: Sequence[Verdict], after: Progress) -> None:
+    def _emit(self, late: RowsByDue, decoded: Decoded, judged: Judged, after: Progress) -> None:
         assert self._tick is not None, "may_accept was not asked"
         self._outbox.begin(self._tick)
         self.tally.sending.late = bool(late)
@@ -321,9 +346,21 @@ class Machine:
             self._outbox.reject(decoded.rejected)
         if decoded.forwarded:
             self._outbox.forward(decoded.forwarded)
-        if verdicts:
-            self._outbox.answer(verdicts)
+        if judged.verdicts:
+            self._outbox.answer(judged.verdicts)
+        if judged.overtaken:
+            self._outbox.append_again([self._row_of(key, decoded.rows) for key in judged.overtaken])
         self._commit(after)
+
+    def _row_of(self, key: OrderKey, fresh: RowsByDue) -> Row:
+        """The row of a key that the index holds: it is about to be stored, or is."""
+        due_s, offset = key
+        for row in fresh.get(due_s, ()):
+            if row[0] == offset:
+                return row
+        _, rows = next(self._store.waiting((due_s, offset - 1)))
+        assert rows[0][0] == offset, f"the index holds {key}, the store does not"
+        return rows[0]
 
     def _fire(self, due_s: int, rows: list[Row], tick: Tick) -> None:
         """Fire rows; of a backlog only so many a second, the rest becomes requests for later seconds."""
@@ -348,7 +385,12 @@ class Machine:
             tick: the time.
             end: where the log ended for committed readers after the tick was appended. Timers with ids fire by ticks of
                 which it is known; nobody else asks.
+
+        Raises:
+            Lost: the store is too old [9]; opened again, it is empty.
         """
+        if self._limits.stale_after_s:
+            self._keep_or_condemn(tick)
         fired_s = self.progress.fired_through[0]
         self._held = tick.second < (fired_s if self._held else fired_s - CLOCK_STEP_BACK_S)
         set_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
@@ -358,6 +400,28 @@ class Machine:
                 self._gate.close()
             if end is not None:
                 self._gate.tick(tick.second, end, self.position)
+
+    def _keep_or_condemn(self, tick: Tick) -> None:
+        """Judge the store's age [9].
+
+        Whoever reads a log from its start has as long for it as a tombstone lives, counted from when the reading began.
+        """
+        known_s = self._store.read_through_s
+        if known_s is None:  # nothing is read before the first tick, so this is a new one
+            self._store.note_read_through(tick.second)
+            return
+        behind_s = tick.second - max(known_s, self.let_through_s or 0)
+        if abs(behind_s) > self._limits.stale_after_s:  # or the clock went back, and nobody knows
+            self._store.condemn()
+            raise Lost(
+                f"the store has not kept up with its log for {behind_s} s, and what was deleted there meanwhile may be "
+                "gone without a trace: it is read again from its start"
+            )
+
+    def _note_read_through(self) -> None:
+        through_s, known_s = self.let_through_s, self._store.read_through_s
+        if through_s is not None and known_s is not None and through_s - known_s > self._limits.stale_after_s // 100:
+            self._store.note_read_through(through_s)
 
     def _second_to_fire(self, tick: Tick) -> int | None:
         """What is due by this second may fire; None: nothing may."""
@@ -429,6 +493,8 @@ class Machine:
             self._index.sweep(self._committed.fired_through)  # for good: by no time that a crash takes back
         if self._horizon is not None and not self.recovering:
             self._horizon.sweep()
+        if self._limits.stale_after_s:
+            self._note_read_through()
         behind = self._committed.next_offset != self.progress.next_offset or (
             even_if_idle and self._committed != self.progress
         )

@@ -3,12 +3,18 @@
 On the hot path these are plain tuples, as rows are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from timers.core.keys import OrderKey
+
 Operation: TypeAlias = tuple[bytes, int, int | None, int]
-"""(id, source offset, due second or None to cancel, append second). A timer of this id has its row beside it."""
+"""(id, source offset, due second or None to cancel, append second). A timer of this id has its row beside it. Of a
+cancel the last is the offset of the only version that it speaks of, or :data:`ANY_VERSION`."""
+
+ANY_VERSION = -1
+"""A cancel is meant for whatever version there is: it is a user's."""
 
 Entry: TypeAlias = tuple[int, int, int]
 """(due second, source offset, append second) of the latest version of an id; the first two are its order key."""
@@ -39,3 +45,14 @@ class Verdict(NamedTuple):
     """One of :data:`VERDICTS`."""
     due_s: int | None
     """Due second of the timer that it speaks of, None if that is unknown."""
+
+
+class Judged(NamedTuple):
+    """What new operations come to."""
+
+    entries: Entries
+    """To be written with the batch."""
+    verdicts: Sequence[Verdict] = ()
+    """To be committed before that [2]."""
+    overtaken: Sequence[OrderKey] = ()
+    """Versions that are alive and stand before a tombstone which is not about them; to be appended again."""

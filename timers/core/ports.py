@@ -44,6 +44,16 @@ class Store(Protocol):
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
         """Remember the settings under which it will be written from now on."""
 
+    @property
+    def read_through_s(self) -> int | None:
+        """A second such that all that the log held when it began is in the store; None: nobody has said so yet."""
+
+    def note_read_through(self, second: int) -> None:
+        """Remember that."""
+
+    def condemn(self) -> None:
+        """It is wrong in ways that reading on does not mend: empty it when it is opened next."""
+
     def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = ...) -> None:
         """Add rows, write or forget entries of the index and move ``applied``: all of it or nothing."""
 
@@ -99,6 +109,9 @@ class Outbox(Protocol):
 
     def forward(self, forwarded: Sequence[Forwarded]) -> None:
         """Add requests that go cold."""
+
+    def append_again(self, rows: Sequence[Row]) -> None:
+        """Add versions to the request log as they stand there already: something behind them would erase them."""
 
     def commit(self, progress: Progress) -> None:
         """Add ``progress`` and make everything visible.

@@ -53,6 +53,16 @@ def key_bytes(key: Key) -> bytes | None:
     return key.encode() if isinstance(key, str) else key
 
 
+def id_text(data: bytes) -> str:
+    """A timer's id as a row holds it, whatever its bytes."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def id_bytes(text: str) -> bytes:
+    """The bytes behind :func:`id_text`."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def bytes_of(rows: Sequence[Row]) -> int:
     """Bytes that rows hold: keys, values and headers; what bounds memory."""
     size = sum([len(row[2] or "") + len(row[3]) for row in rows])

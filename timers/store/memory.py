@@ -15,6 +15,8 @@ class MemoryStore:
     def __init__(self, group: int = 3) -> None:
         self.applied = 0
         self.history: tuple[SettingChange, ...] = ()
+        self.read_through_s: int | None = None
+        self.condemned = False
         self._rows: list[tuple[OrderKey, Row]] = []
         self._entries: dict[bytes, Entry] = {}
         self._group = group
@@ -23,6 +25,14 @@ class MemoryStore:
     def pending(self) -> int:
         """How many timers are stored."""
         return len(self._rows)
+
+    def note_read_through(self, second: int) -> None:
+        """Remember that all that the log held then is here."""
+        self.read_through_s = second
+
+    def condemn(self) -> None:
+        """Whoever opens it next must begin with an empty one."""
+        self.condemned = True
 
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
         """Remember the settings under which it will be written from now on."""

@@ -7,6 +7,7 @@ Layout (format version :data:`FORMAT`), keys and values as bytes::
     0xFF "applied"                                   ->  8 bytes, big-endian
     0xFF "pending"                                   ->  8 bytes, big-endian
     0xFF "identity"                                  ->  text
+    0xFF "read-through"                              ->  8 bytes, big-endian
     0xFF "history"                                   ->  msgpack array of [setting, from offset, value]
 
 One entry holds all timers of one fetched batch that share a due second, under the key of the first of them. The next
@@ -66,6 +67,7 @@ _APPLIED = b"\xffapplied"
 _PENDING = b"\xffpending"
 _IDENTITY = b"\xffidentity"
 _HISTORY = b"\xffhistory"
+_READ_THROUGH = b"\xffread-through"
 _INDEX = b"\xfe"
 _INDEX_END = b"\xff"
 _ROWS_END = _INDEX
@@ -73,6 +75,9 @@ _LAST_S = 2**56 - 1
 """No due second is above it, and its keys are below ``_ROWS_END``."""
 _U64 = struct.Struct(">Q")
 _ENTRY = struct.Struct(">QQQ")
+
+_ANY_TEXT = "surrogatepass"
+"""Ids may be text that stands for bytes; see :func:`timers.core.timer.id_text`."""
 
 BLOOM_BITS = 10
 """A key. Most ids that are looked up are new, and one in a hundred of these then looks at a block in vain."""
@@ -139,9 +144,10 @@ class RocksStore:
     def __init__(self, path: Path, db: Rdict) -> None:
         self._path = path
         self._db = db
-        self._pack = msgpack.Packer(use_bin_type=True).pack
+        self._pack_text = msgpack.Packer(use_bin_type=True).pack
         self._applied = self._read_number(_APPLIED)
         self._pending = self._read_number(_PENDING)
+        self._read_through_s = self._read_number(_READ_THROUGH) or None
         self._first_key = bytes(16)
         self._scanned: list[bytes] = []
         self._broken = False
@@ -212,6 +218,24 @@ class RocksStore:
         packed = self._db.get(_HISTORY)
         return tuple(SettingChange(*change) for change in msgpack.unpackb(packed)) if packed else ()
 
+    @property
+    def read_through_s(self) -> int | None:
+        """All that the log held when this second began is here; None: nobody has said so yet."""
+        return self._read_through_s
+
+    def note_read_through(self, second: int) -> None:
+        """Remember that."""
+        batch = WriteBatch(raw_mode=True)
+        batch.put(_READ_THROUGH, _U64.pack(second))
+        self._write(batch, self._pending, self._applied)
+        self._read_through_s = second
+
+    def condemn(self) -> None:
+        """Let it belong to nobody, so that it is wiped when it is opened next."""
+        batch = WriteBatch(raw_mode=True)
+        batch.put(_IDENTITY, b"")
+        self._write(batch, self._pending, self._applied)
+
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
         """Remember the settings under which it will be written from now on."""
         if history != self.history:
@@ -236,6 +260,13 @@ class RocksStore:
             else:
                 batch.put(_INDEX + id, _ENTRY.pack(*entry))
         self._write(batch, pending, applied)
+
+    def _pack(self, rows: Sequence[Row]) -> bytes:
+        try:
+            packed: bytes = self._pack_text(rows)
+        except UnicodeEncodeError:  # to be ready for it costs all others a third more
+            packed = msgpack.packb(rows, use_bin_type=True, unicode_errors=_ANY_TEXT)
+        return packed
 
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
         """The entries of some ids."""
@@ -265,12 +296,11 @@ class RocksStore:
         """Groups of rows above ``after`` and due at or before ``until_s``: (due second, rows)."""
         self._scanned = scanned = []
         end = keys.encode((until_s, MAX_OFFSET))
-        unpack = msgpack.unpackb
         for key, value in self._db.items(from_key=_next_key(after), read_opt=self._once):
             if key > end:
                 return
             scanned.append(key)
-            yield _U64.unpack_from(key)[0], unpack(value, use_list=False)
+            yield _U64.unpack_from(key)[0], _unpack(value)
 
     def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
         """Groups of rows above ``after``, for somebody who only looks: (due second, rows)."""
@@ -283,7 +313,7 @@ class RocksStore:
             if key >= _ROWS_END:
                 return
             due_s = _U64.unpack_from(key)[0]
-            rows = [row for row in msgpack.unpackb(value, use_list=False) if (due_s, row[0]) > after]
+            rows = [row for row in _unpack(value) if (due_s, row[0]) > after]
             if rows:
                 yield due_s, rows
 
@@ -354,6 +384,11 @@ class RocksStore:
     def _read_number(self, key: bytes) -> int:
         value: Any = self._db.get(key)
         return int(_U64.unpack(value)[0]) if value is not None else 0
+
+
+def _unpack(value: Any) -> list[Row]:
+    rows: list[Row] = msgpack.unpackb(value, use_list=False, unicode_errors=_ANY_TEXT)
+    return rows
 
 
 def _next_key(key: OrderKey) -> bytes:

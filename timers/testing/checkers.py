@@ -16,17 +16,18 @@ from collections.abc import Iterable
 from random import Random
 
 from timers.core.horizon import HOT_HORIZON, Horizon
-from timers.core.index import Index, is_over, nothing_is_cold
+from timers.core.index import is_over, nothing_is_cold
 from timers.core.keys import NEVER
 from timers.core.machine import Limits, Machine
-from timers.core.operation import CANCELLED, REPLACED
-from timers.core.timer import Fetched, Origin, Row, key_bytes
-from timers.doors import open_doors
+from timers.core.operation import ANY_VERSION, CANCELLED, REPLACED
+from timers.core.timer import Fetched, Origin, Row, id_bytes, id_text, key_bytes
+from timers.doors import index_of, open_doors
 from timers.settings import Settings
 from timers.store.memory import MemoryStore
 from timers.testing.cold import ColdLog, open_horizon
 from timers.testing.log import SimLog, SimRecord, TopicPartition
 from timers.testing.machine_log import MachineLog
+from timers.testing.schedules import ScheduleLog
 from timers.testing.silent import SilentOutbox
 from timers.testing.stories import Request, Step, Stories, Violation, is_ended, is_told_fired
 from timers.testing.worker import SimRunner
@@ -34,6 +35,7 @@ from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
 from timers.wire.cold import PartitionFormat, decode_cold
+from timers.wire.doors import schedule
 
 
 class Checkers:
@@ -62,7 +64,9 @@ class Checkers:
         self.logs = {machine: MachineLog(ColdLog(self._doors[machine[0]])) for machine in machines}
         self._seals: dict[str, bytes] = {}
         for machine, requests in self.logs.items():
-            if self._doors[machine[0]].indexed:
+            if self._doors[machine[0]].compacted:
+                requests.schedules = ScheduleLog()
+            elif self._doors[machine[0]].indexed:
                 requests.stories = Stories()
         self.counts: Counter[str] = Counter()
 
@@ -85,7 +89,9 @@ class Checkers:
         new = self._log.committed[self._seen :]
         self._seen += len(new)
         for record in new:
-            if (record.topic, record.partition) in self.logs:
+            if record.topic in settings.schedule_topics:
+                self._schedule(record)
+            elif (record.topic, record.partition) in self.logs:
                 if record.topic == settings.request_topic and h.TIMER_FIRED in dict(record.headers):
                     self._set_by_a_timer(record, runner)
                 self._request(record)
@@ -134,6 +140,31 @@ class Checkers:
             self._by_content[timer_id, row[3]] = request
         log.requests[record.offset] = self._by_source[record.source] = request
         self.counts["rejected" if row is None else "accepted"] += 1
+
+    def _schedule(self, record: SimRecord) -> None:
+        door, settings = self._doors[record.topic], self._settings
+        rejecting = door.decode_rejecting if settings.schedule_overdue == "reject" else None
+        decoded = (rejecting or door.decode)([record], settings.max_request_bytes)
+        row, key = None, None
+        for due_s, rows in decoded.rows.items():
+            row, key = schedule.fired(rows[0], record.topic), (due_s, record.offset)
+        request = Request(record, key, row, record.source, -1, record.source)
+        log = self.logs[record.topic, record.partition]
+        assert log.schedules is not None
+        log.changed = True
+        transaction = record.transaction
+        ours = transaction is not None and transaction.transactional_id.startswith(f"{settings.app_id}-")
+        if row is not None or decoded.rejected:
+            self._by_source[record.source] = request
+        if row is not None:
+            self._by_content[id_text(record.key or b""), row[3]] = request
+            self.counts["accepted"] += 1
+        elif decoded.rejected:
+            self.counts["rejected"] += 1
+        self.counts["tombstones" if ours and row is None else "copies" if ours else "schedules"] += 1
+        asked = request if row is not None or decoded.rejected else None
+        operations = decoded.operations or [(b"", record.offset, None, ANY_VERSION)]
+        log.schedules.add(Step(operations[0], record.source, asked), record, ours=ours)
 
     def _returned(self, log: MachineLog, copy: Request) -> None:
         """A record that says it brings a cold request back."""
@@ -188,6 +219,8 @@ class Checkers:
             raise Violation(f"a dead letter for {source}, which no reader of committed records can see")
         sent = request.record
         kept = record.headers[: len(sent.headers)]
+        if sent.compacted:  # then it was written anew
+            kept = sent.headers
         if (record.key, record.value, kept) != (sent.key, sent.value, sent.headers):
             raise Violation(f"the dead letter of {source} is not what was sent")
         self._given_up[source] += 1
@@ -196,7 +229,7 @@ class Checkers:
 
     def _firing(self, record: SimRecord, runner: SimRunner | None) -> None:
         headers = dict(record.headers)
-        timer_id = (headers.get(h.TIMER_ID) or b"").decode()
+        timer_id = id_text(headers.get(h.TIMER_ID) or b"")
         request = self._by_source.get(timer_id) or self._by_content.get((timer_id, record.value or b""))
         if request is None or request.row is None or request.key is None:
             raise Violation(f"fired {timer_id}, which no reader of committed records can see or which is no timer")
@@ -206,7 +239,7 @@ class Checkers:
             asked_headers = [each for each in asked_headers or () if each[0] != h.DEPTH]
             if h.DEPTH in dict(record.headers):
                 asked_headers.append((h.DEPTH, b"%d" % (h.depth(request.record.headers) + 1)))
-        ours = [(h.TIMER_ID, timer_id.encode()), (h.TIMER_DUE, str(due_s).encode())]
+        ours = [(h.TIMER_ID, id_bytes(timer_id)), (h.TIMER_DUE, str(due_s).encode())]
         want = (topic, key_bytes(key), value, [*(asked_headers or ()), *ours])
         if want != (record.topic, record.key, record.value, list(record.headers[:-1])):
             raise Violation(f"bytes in, bytes out: {timer_id} fired as {record!r}, asked for {want!r}")
@@ -276,6 +309,8 @@ class Checkers:
             raise Violation(f"the group's offset of {machine} is {copied}, its progress says {next_offset}")
         if log.stories is not None:
             log.stories.check(next_offset, fired_through, self._settings.verdict_retention_s)
+        if log.schedules is not None:
+            log.schedules.check(next_offset, fired_through, self._outcomes)
         for offset, request in log.requests.items():
             if not self._is_where_it_belongs(log, request):
                 continue
@@ -318,6 +353,9 @@ class Checkers:
         store = runner.store
         log = self.logs[runner.name]
         progress = runner.machine.progress
+        if log.schedules is not None:
+            self._store_is_what_was_read(runner, log.schedules)
+            return
         want, keys = log.pending(progress, store.applied), [(due_s, row[0]) for due_s, row in _alive(runner)]
         if keys != want:
             missing, surplus = sorted(set(want) - set(keys)), sorted(set(keys) - set(want))
@@ -331,6 +369,25 @@ class Checkers:
                     entry is None or not is_over(entry, progress.fired_through, retention_s)
                 ):
                     raise Violation(f"the index of {runner.name} holds {known.get(id)} for {id!r}, not {entry}")
+
+    def _store_is_what_was_read(self, runner: SimRunner, log: ScheduleLog) -> None:
+        """As above, but for what compaction took before this store could read it."""
+        store, fired_through = runner.store, runner.machine.progress.fired_through
+        want, keys = log.pending(store.applied, fired_through), [(due_s, row[0]) for due_s, row in _alive(runner)]
+        missing = [key for key in want if key not in keys and not log.is_compacted(key)]
+        surplus = [key for key in keys if key not in want and key > fired_through]
+        known, told = dict(store.entries_after(b"", 10**6)), log.entries(store.applied)
+        for key in list(surplus):  # its successor was gone before it could be read, and is followed by another
+            if log.is_compacted(key):
+                surplus.remove(key)
+        if missing or surplus:
+            raise Violation(f"the store of {runner.name} is not its log: missing {missing}, surplus {surplus}")
+        for id in known.keys() | told.keys():
+            held, entry = known.get(id), told.get(id)
+            if held != entry and not any(
+                each is not None and (each[:2] <= fired_through or log.is_compacted(each[:2])) for each in (held, entry)
+            ):
+                raise Violation(f"the index of {runner.name} holds {held} for {id!r}, not {entry}")
 
     # ---- now and then -------------------------------------------------------------------------------------------
 
@@ -349,8 +406,10 @@ class Checkers:
         horizon_s = progress.setting_at(HOT_HORIZON, progress.next_offset, 0)
         horizon = open_horizon(Horizon, runner.name, door, progress, store, horizon_s, retention_s)
         is_cold = nothing_is_cold if horizon is None else horizon.is_cold
-        index = Index(store, retention_s, is_cold) if door.indexed else None
-        machine = Machine(progress, door.decode, store, SilentOutbox(), limits, index=index, horizon=horizon)
+        index = index_of(door, store, retention_s, is_cold)
+        machine = Machine(
+            progress, door.decode, store, SilentOutbox(), limits, None, index, horizon, door.decode_rejecting
+        )
         while machine.recovering:
             piece = self._log.fetch(*runner.name, machine.position, random.randint(1, 40))
             end = min(piece.to_offset, progress.next_offset)
@@ -360,7 +419,11 @@ class Checkers:
             for due_s, group in store.scan((-1, 0), 10**12)
             for row in (group if index is None else index.alive(due_s, group))
         ]
-        if rows != [row for _, row in _alive(runner)]:
+        live = [row for _, row in _alive(runner)]
+        schedules = self.logs[runner.name].schedules
+        if schedules is not None:  # what was read before compaction took it is not to be had any more
+            live = [row for row in live if not schedules.requests[row[0]].record.compacted]
+        if rows != live:
             raise Violation(f"recovery of {runner.name} from its log differs from its live state")
 
     def check_end(self, until_s: int) -> None:
@@ -389,6 +452,10 @@ class Checkers:
         accepted = self.counts["accepted"] - self.counts["retried"]
         out = sum(self._fired.values()) + sum(self._given_up.values()) - self.counts["rejected"]
         ended = self.counts[CANCELLED] + self.counts[REPLACED]
+        for log in self.logs.values():
+            if log.schedules is not None:
+                waiting, over = log.schedules.left(until_s, self._outcomes)
+                pending, ended = pending + waiting, ended + over
         if accepted != out + pending + ended:
             raise Violation(f"{accepted} accepted, but {out} fired or given up, {pending} pending and {ended} ended")
 

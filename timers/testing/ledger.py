@@ -17,6 +17,7 @@ class SimLedger:
         commits: what each transaction held: (keys fired in order, rejected, progress).
         verdicts: of all commits, in their order.
         forwarded: offsets of requests that went cold, in the order of the commits.
+        again: offsets of the versions that were appended again, in the order of the commits.
         postponed: ((due second, offset), second it is asked for anew), in the order of the commits.
         progress: of the last commit.
         failing: commits that will fail from now on, before anything becomes visible.
@@ -28,6 +29,7 @@ class SimLedger:
         self.postponed: list[tuple[tuple[int, int], int]] = []
         self.verdicts: list[Verdict] = []
         self.forwarded: list[int] = []
+        self.again: list[int] = []
         self.progress = Progress()
         self.failing = 0
         self.tick: Tick | None = None
@@ -36,6 +38,7 @@ class SimLedger:
         self._postponed: list[tuple[tuple[int, int], int]] = []
         self._verdicts: list[Verdict] = []
         self._forwarded: list[int] = []
+        self._again: list[int] = []
 
     @property
     def fired(self) -> list[tuple[int, int]]:
@@ -51,6 +54,7 @@ class SimLedger:
         """Start collecting."""
         self.tick = tick
         self._fired, self._rejected, self._postponed, self._verdicts, self._forwarded = [], [], [], [], []
+        self._again = []
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         """Add firings of one due second."""
@@ -72,6 +76,10 @@ class SimLedger:
         """Add requests that go cold."""
         self._forwarded += [each.record.offset for each in forwarded]
 
+    def append_again(self, rows: Sequence[Row]) -> None:
+        """Note which versions are appended again."""
+        self._again += [row[0] for row in rows]
+
     def commit(self, progress: Progress) -> None:
         """Make all of it visible."""
         if self.failing:
@@ -80,5 +88,6 @@ class SimLedger:
         self.postponed += self._postponed
         self.verdicts += self._verdicts
         self.forwarded += self._forwarded
+        self.again += self._again
         self.commits.append((self._fired, self._rejected, progress))
         self.progress = progress

@@ -49,16 +49,24 @@ class SimRecord:
     """Place in the order of all that ever happened to this log."""
     transaction: SimTransaction | None = None
     marker: bool = False
+    created_ms: int | None = None
+    """Its producer's time, where the topic keeps that."""
+    compacted: bool = False
+    """Compaction took it."""
+    delete_after_ms: int | None = None
+    """Of a tombstone that compaction has met: when it may take that too."""
 
     @property
     def committed(self) -> bool:
         """Whether readers of committed records may see it."""
-        return not self.marker and (self.transaction is None or self.transaction.committed is True)
+        return (
+            not self.marker and not self.compacted and (self.transaction is None or self.transaction.committed is True)
+        )
 
     @property
     def timestamp(self) -> int:
-        """Append time in epoch milliseconds, by the name that doors know."""
-        return self.timestamp_ms
+        """What readers are told, in epoch milliseconds, by the name that doors know."""
+        return self.timestamp_ms if self.created_ms is None else self.created_ms
 
     @property
     def source(self) -> str:
@@ -100,11 +108,13 @@ class SimLog:
         headers: Sequence[Header] = (),
         partition: int | None = None,
         transaction: SimTransaction | None = None,
+        timestamp_ms: int | None = None,
     ) -> SimRecord:
-        """Append one record; ``partition`` None picks one by key."""
+        """Append one record; ``partition`` None picks one by key, ``timestamp_ms`` None is the append time."""
         if partition is None:
             partition = crc32(key or b"") % self.partitions
         record = self._append(topic, partition, key, value, tuple(headers), transaction, marker=False)
+        record.created_ms = timestamp_ms
         if transaction is None:
             self.committed.append(record)
         else:
@@ -186,6 +196,27 @@ class SimLog:
             self.committed.extend(transaction.records)
             self.group_offsets.update(transaction.offsets)
 
+    def compact(self, topic: str, partition: int, to_offset: int, delete_retention_ms: int) -> None:
+        """Keep the newest record of each key among those below ``to_offset``, and a tombstone only for a while."""
+        end = min(to_offset, self.last_stable(topic, partition))
+        newest: dict[bytes | None, SimRecord] = {}
+        for record in self._logs.get((topic, partition), ())[:end]:
+            if not record.committed or record.key is None:
+                continue
+            if record.key in newest:
+                newest[record.key].compacted = True
+            newest[record.key] = record
+        for record in newest.values():
+            if record.value is None and record.delete_after_ms is None:
+                record.delete_after_ms = self.clock.now_ms + delete_retention_ms
+            elif record.value is None and self.clock.now_ms > (record.delete_after_ms or 0):
+                record.compacted = True
+
+    def offset_at(self, topic: str, partition: int, append_ms: int) -> int:
+        """First offset of what was appended after a time, by the clock that was shown then."""
+        records = self._logs.get((topic, partition), [])
+        return next((r.offset for r in records if r.timestamp_ms > append_ms), len(records))
+
     # ---- reading ------------------------------------------------------------------------------------------------
 
     def end(self, topic: str, partition: int) -> int:
@@ -210,7 +241,7 @@ class SimLog:
         end = self.last_stable(topic, partition) if committed else self.end(topic, partition)
         to_offset = max(from_offset, min(end, from_offset + max_offsets))
         records = self._logs.get((topic, partition), [])[from_offset:to_offset]
-        visible = [record for record in records if record.committed or not (committed or record.marker)]
+        visible = [r for r in records if r.committed or not (committed or r.marker or r.compacted)]
         return Fetched(from_offset, to_offset, visible)
 
 
@@ -248,13 +279,14 @@ class SimProducer:
         value: bytes | None,
         headers: Sequence[Header] = (),
         partition: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> None:
         """Append to the open transaction.
 
         Raises:
             Fenced: the transactional id was taken over.
         """
-        self._log.append(topic, key, value, headers, partition, self._opened())
+        self._log.append(topic, key, value, headers, partition, self._opened(), timestamp_ms)
 
     def send_offset(self, group: str, partition: TopicPartition, offset: int) -> None:
         """Let the group's committed offset move with this transaction."""

@@ -8,6 +8,7 @@ from timers.core.keys import OrderKey
 from timers.core.operation import Entry
 from timers.core.progress import Progress
 from timers.testing.cold import ColdLog
+from timers.testing.schedules import ScheduleLog
 from timers.testing.stories import Request, Stories, is_ended
 
 
@@ -21,6 +22,8 @@ class MachineLog:
     changed: bool = False
     stories: Stories | None = None
     """Where timers have ids."""
+    schedules: ScheduleLog | None = None
+    """Where they are schedules; then nothing else here knows of them."""
 
     def pending(self, progress: Progress, next_offset: int) -> list[OrderKey]:
         """The sentence, minus what was replaced or cancelled, and what is cold."""

@@ -9,7 +9,7 @@ from timers.callbacks import CallbackRules
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, key_bytes
+from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, id_bytes, key_bytes
 from timers.doors import open_doors
 from timers.settings import Settings
 from timers.testing import faults as f
@@ -19,7 +19,7 @@ from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
-from timers.wire.doors import Sent
+from timers.wire.doors import Sent, schedule
 from timers.wire.future import InvalidRequestError
 
 TOPIC_ID = b"simulated topic."
@@ -39,6 +39,8 @@ class Outgoing(NamedTuple):
     value: bytes | None
     headers: Sequence[h.Header]
     partition: int | None = None
+    timestamp_ms: int | None = None
+    """None: the time at which it is appended."""
 
 
 class SimOutbox:
@@ -60,6 +62,7 @@ class SimOutbox:
         self._rules = CallbackRules(settings)
         self._topic, self._partition = machine
         self._retries = self._topic == settings.retry_topic
+        self._schedules = self._topic in settings.schedule_topics
         self._doors = open_doors(settings)
         self._faults = faults
         self._quarantined = quarantined
@@ -82,17 +85,36 @@ class SimOutbox:
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         """Add firings of one due second."""
-        for row in rows:
+        for row in self._leaving(rows):
             self._fire_one(row, due_s)
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         """Ask for rows anew, at ``again_s``."""
-        for row in rows:
+        for row in self._leaving(rows):
             origin = self._origin(row, due_s)
             if origin.attempt < self._settings.retry_attempts:
                 self._move(row, origin._replace(attempt=origin.attempt + 1), again_s)
             else:
                 self._fire_one(row, due_s)
+
+    def _leaving(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Rows as they go out; of schedules, each leaves a tombstone behind."""
+        if not self._schedules:
+            return rows
+        for row in rows:
+            self._add_tombstone(row)
+        return [schedule.fired(row, self._topic) for row in rows]
+
+    def _add_tombstone(self, row: Row) -> None:
+        id = id_bytes(Origin(*row[5] or ()).timer_id)
+        headers = schedule.tombstone_headers(row[0])
+        self._outgoing.append(Outgoing(self._topic, id, None, headers, self._partition))
+
+    def append_again(self, rows: Sequence[Row]) -> None:
+        """Add schedules to their topic as they stand there already."""
+        for row in rows:
+            key, value, headers, timestamp_ms = schedule.published(row)
+            self._outgoing.append(Outgoing(self._topic, key, value, headers, self._partition, timestamp_ms))
 
     def _origin(self, row: Row, due_s: int) -> Origin:
         if self._retries:
@@ -114,7 +136,7 @@ class SimOutbox:
         if self._quarantined.get(topic, 0) > self._log.clock.now_ms:
             return self._try_later(row, origin)
         ours: list[h.Header] = [
-            (h.TIMER_ID, origin.timer_id.encode()),
+            (h.TIMER_ID, id_bytes(origin.timer_id)),
             (h.TIMER_DUE, str(origin.due_s).encode()),
             (h.TIMER_FIRED, str(self._tick.append_ms).encode()),
         ]
@@ -141,8 +163,11 @@ class SimOutbox:
         if not self._retries:
             return self._move(row, origin, self._tick.second)
         source, partition, sent_at = origin.request.rsplit("/", 2)
-        (sent,) = self._log.fetch(source, int(partition), int(sent_at), 1).records
+        found = self._log.fetch(source, int(partition), int(sent_at), 1).records
         door = self._doors[source]
+        if not found:  # compaction took it
+            return self._add_dead_letter(Rejected(row[0], code, reason, *door.anew(row, origin)), origin.request)
+        (sent,) = found
         assert door.asks_for(Sent(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp), row, origin)
         headers = list(sent.headers)
         if not door.repeats and h.again(headers) is None:
@@ -154,6 +179,9 @@ class SimOutbox:
         """Add dead letters."""
         for entry in rejected:
             self._add_dead_letter(entry, topics.source(self._topic, self._partition, entry.offset))
+            if self._schedules and entry.code == schedule.OVERDUE:
+                headers = schedule.tombstone_headers(entry.offset)
+                self._outgoing.append(Outgoing(self._topic, entry.key, None, headers, self._partition))
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """Add verdicts on cancels and updates."""

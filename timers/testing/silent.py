@@ -37,6 +37,10 @@ class SilentOutbox:
         """Refuse."""
         raise Violation("recovery forwarded something")
 
+    def append_again(self, rows: Sequence[Row]) -> None:
+        """Refuse."""
+        raise Violation("recovery appended something again")
+
     def commit(self, progress: Progress) -> None:
         """Refuse."""
         raise Violation("recovery committed something")

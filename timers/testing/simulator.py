@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from timers.core.machine import Limits
+from timers.core.machine import CLEANING_S, Limits
 from timers.core.timer import Tick
 from timers.doors import open_doors
 from timers.settings import Settings
@@ -27,7 +27,14 @@ from timers.testing.cold import SimCold
 from timers.testing.log import SimLog, TopicPartition
 from timers.testing.worker import SOUND, Parts, SimWorker
 from timers.testing.workload import TARGETS, Workload
+from timers.wire.headers import TIMER_FIRED_OFFSET
 from timers.wire.topics import ID_REQUEST
+
+STALE_AFTER_S = 30
+DELETE_RETENTION_MS = 100_000
+"""Of tombstones; more than twice the above, for the brokers' clock may go back a little."""
+SEGMENT_MS = (CLEANING_S + 1) * 1000
+"""What was appended within this time is in a segment that is still written, and not compacted."""
 
 SETTLE_ROUNDS = 400
 """Seconds that may pass at the end until everything due is out; retries double their distance."""
@@ -68,6 +75,7 @@ class Simulator:
         self._steps = steps
         # A chance of its own: lives without a horizon are what they would be if nobody had thought of one.
         self._cold_random = Random(f"{seed} cold")
+        self._schedule_random = Random(f"{seed} schedules")
         self._settings = Settings(
             max_request_bytes=2000,
             retry_attempts=3,
@@ -77,6 +85,8 @@ class Simulator:
             id_topic=random.choice(["", ID_REQUEST, ID_REQUEST]),
             verdict_retention_s=random.choice([4, 86_400]),
             hot_horizon_s=self._cold_random.choice([0, 0, 3, 6]),
+            schedule_topics=self._schedule_random.choice([(), ("schedules",)]),
+            schedule_overdue=self._schedule_random.choice(["fire", "fire", "reject"]),
         )
         self.limits = Limits(
             chunk_timers=random.choice([1, 1, 3, 1000]),
@@ -84,6 +94,8 @@ class Simulator:
             max_request_bytes=2000,
             catch_up_per_s=random.choice([0, 0, 1, 4]),
             overdue_s=random.choice([0, 2]),
+            reject_overdue=self._settings.schedule_overdue == "reject",
+            stale_after_s=STALE_AFTER_S,
         )
         self.clock = SimClock()
         self.clock.advance_ms(random.randrange(1000))
@@ -92,7 +104,13 @@ class Simulator:
         doors = open_doors(self._settings)
         self.machines: list[TopicPartition] = [(topic, p) for topic in doors for p in range(self.log.partitions)]
         self.checkers = Checkers(self.log, self._settings, self.machines)
-        self._workload = Workload(random, self.log, self._settings.request_topic, self._settings.id_topic)
+        self._workload = Workload(
+            random,
+            self.log,
+            self._settings.request_topic,
+            self._settings.id_topic,
+            *self._settings.schedule_topics,
+        )
         self.workers = [
             worker(name, self.log, self._settings, self.limits, parts)
             for name in ("ada", "bob", "eve")[: random.randint(1, 3)]
@@ -122,6 +140,8 @@ class Simulator:
         self._cold = SimCold(self.log, self._settings, self._cold_random)
         if self._settings.hot_horizon_s:
             actions += [(self._cold.hold, 4), (self._promote, 8), (self._forge, 2), (self._change_horizon, 2)]
+        if self._settings.schedule_topics:
+            actions += [(self._compact, 6)]
         # Each life has a character: some things happen often in it, some seldom. An even mixture of everything would
         # rarely bring about what takes three of the same thing in a row.
         self._actions = [action for action, _ in actions]
@@ -220,6 +240,19 @@ class Simulator:
             return "nothing"  # ticks of a time that was taken back are not read any more
         worker.deliver_tick(Tick(old.timestamp_ms), old.seq)
         return f"{worker.name} {old.timestamp_ms}"
+
+    def _compact(self) -> str:
+        """Brokers compact closed segments; nothing in them is as new as a moment."""
+        (topic,) = self._settings.schedule_topics
+        partition = self._schedule_random.randrange(self.log.partitions)
+        to_offset = self.log.offset_at(topic, partition, self.clock.now_ms - SEGMENT_MS)
+        to_offset = self._schedule_random.choice([to_offset, to_offset, self._schedule_random.randint(0, to_offset)])
+        # What compaction takes before any worker has read the tombstone behind it, no worker can append again.
+        accepted = self.checkers.logs[topic, partition].progress.next_offset
+        unread = self.log.fetch(topic, partition, accepted).records
+        to_offset = min([to_offset, *(r.offset for r in unread if TIMER_FIRED_OFFSET in dict(r.headers))])
+        self.log.compact(topic, partition, to_offset, DELETE_RETENTION_MS)
+        return f"{topic}/{partition} to {to_offset}"
 
     def _pause_oscillator(self) -> str:
         self._paused = self._random.randint(1, 5)

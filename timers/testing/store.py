@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from timers.core.keys import OrderKey
 from timers.core.operation import NO_ENTRIES, Entry
@@ -14,6 +15,10 @@ from timers.testing.log import TopicPartition
 
 _UNSYNCED_WRITES = 6
 """Most write batches that a power loss takes: the write-ahead log is not synced."""
+
+
+_Image: TypeAlias = tuple[int, list[tuple[OrderKey, Row]], dict[bytes, Entry], int | None]
+"""All that a store holds."""
 
 
 class SimStore(MemoryStore):
@@ -27,7 +32,7 @@ class SimStore(MemoryStore):
     def __init__(self, faults: Faults, group: int = 3) -> None:
         super().__init__(group)
         self.faults = faults
-        self._past: deque[tuple[int, list[tuple[OrderKey, Row]], dict[bytes, Entry]]] = deque(maxlen=_UNSYNCED_WRITES)
+        self._past: deque[_Image] = deque(maxlen=_UNSYNCED_WRITES)
 
     @property
     def keys(self) -> list[OrderKey]:
@@ -42,31 +47,40 @@ class SimStore(MemoryStore):
     def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = NO_ENTRIES) -> None:
         """Add rows, write or forget entries, and move ``applied``."""
         self.faults.point("before a store write")
-        self._past.append((self.applied, self._rows[:], self._entries.copy()))
+        self._past.append(self._image())
         super().write(rows, applied, entries)
         self.faults.point("after a store write")
 
     def delete(self, through: OrderKey, count: int) -> None:
         """Forget every row at or below ``through``."""
         self.faults.point("before a store delete")
-        self._past.append((self.applied, self._rows[:], self._entries.copy()))
+        self._past.append(self._image())
         super().delete(through, count)
         self.faults.point("after a store delete")
 
     def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
         """Forget what has fired meanwhile."""
-        self._past.append((self.applied, self._rows[:], self._entries.copy()))
+        self._past.append(self._image())
         super().drop_through(fired_through, next_offset)
         self.faults.point("after opening a store")
 
+    def note_read_through(self, second: int) -> None:
+        """Remember that all that the log held then is here."""
+        self._past.append(self._image())
+        super().note_read_through(second)
+
+    def _image(self) -> _Image:
+        return self.applied, self._rows[:], self._entries.copy(), self.read_through_s
+
     def empty(self) -> None:
         """Begin anew."""
-        self.applied, self._rows, self._entries = 0, [], {}
+        self.applied, self._rows, self._entries, self.read_through_s = 0, [], {}, None
+        self.condemned = False
 
     def lose_power(self, writes: int) -> None:
         """Go back by some write batches, as a disk does that had not synced them."""
         for _ in range(min(writes, len(self._past))):
-            self.applied, self._rows, self._entries = self._past.pop()
+            self.applied, self._rows, self._entries, self.read_through_s = self._past.pop()
 
 
 class SimDisk:
@@ -86,6 +100,8 @@ class SimDisk:
         assert machine not in self._open, f"the store of {machine} is open already"
         if machine not in self._stores:
             self._stores[machine] = self._store(faults)
+        elif self._stores[machine].condemned:
+            self._stores[machine].empty()
         self._open.add(machine)
         return self._stores[machine]
 

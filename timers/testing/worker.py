@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from timers.core.horizon import Horizon
 from timers.core.index import Index, nothing_is_cold
 from timers.core.machine import Limits, Machine, OutOfPlace, catch_up
 from timers.core.ports import Lost
 from timers.core.progress import Progress
+from timers.core.schedules import ScheduleIndex
 from timers.core.timer import Fetched, Tick
 from timers.doors import open_doors
 from timers.errors import Fenced
@@ -36,6 +37,7 @@ class Parts:
 
     machine: type[Machine] = Machine
     index: type[Index] = Index
+    schedule_index: type[ScheduleIndex] = ScheduleIndex
     outbox: type[SimOutbox] = SimOutbox
     store: type[SimStore] = SimStore
     horizon: type[Horizon] = Horizon
@@ -170,8 +172,15 @@ class SimWorker:
         retention_s = self.settings.verdict_retention_s
         horizon = open_horizon(self.parts.horizon, machine, door, progress, store, self.hot_horizon_s, retention_s)
         is_cold = nothing_is_cold if horizon is None else horizon.is_cold
-        index = self.parts.index(store, retention_s, is_cold) if door.indexed else None
-        core = self.parts.machine(progress, door.decode, store, outbox, self.limits, None, index, horizon)
+        limits = self.limits if door.compacted else replace(self.limits, stale_after_s=0)
+        index: Index | None = None
+        if door.compacted:
+            index = self.parts.schedule_index(store)
+        elif door.indexed:
+            index = self.parts.index(store, retention_s, is_cold)
+        core = self.parts.machine(
+            progress, door.decode, store, outbox, limits, None, index, horizon, door.decode_rejecting
+        )
         runner = SimRunner(machine, core, store, core.position, door.indexed, firing=not core.recovering)
         self.runners[machine] = runner
         if self._last_tick is not None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from timers.testing.log import SimLog, SimTransaction
 from timers.wire import future
-from timers.wire.doors import future_by_id
-from timers.wire.headers import DEPTH, TIMER_PROMOTED, TIMER_SEAL, Header
+from timers.wire.doors import future_by_id, schedule
+from timers.wire.headers import DEPTH, TIMER_FIRED_OFFSET, TIMER_PROMOTED, TIMER_SEAL, Header
 
 FAR_S = 10 * 365 * 86_400
+
+SCHEDULE_IDS = (b"vid1-online", b"vid2-online", b"\xff\xfe", b"s")
 
 TARGETS = ("orders", "mails", "flaky")
 """Callback topics; the last one fails now and then."""
@@ -27,13 +29,15 @@ class Workload:
         log: where they go.
         topic: request topic.
         id_topic: of timers with an id; empty if that door is closed.
+        schedule_topic: of schedules; empty if that door is closed.
     """
 
-    def __init__(self, random: Random, log: SimLog, topic: str, id_topic: str = "") -> None:
+    def __init__(self, random: Random, log: SimLog, topic: str, id_topic: str = "", schedule_topic: str = "") -> None:
         self._random = random
         self._log = log
         self._topic = topic
         self._id_topic = id_topic
+        self._schedule_topic = schedule_topic
         self._ids = [b"id-%d" % number for number in range(random.choice([1, 2, 5]))]
         self._users: list[SimTransaction] = []
         self.latest_due_s = 0
@@ -50,6 +54,15 @@ class Workload:
         if id_topic:
             often = random.choice([1, 4])
             self._kinds += [(self.set_by_id, 8 * often), (self.cancel, 3 * often), (self.wrong_by_id, 1)]
+
+        if schedule_topic:
+            often = random.choice([1, 4])
+            self._kinds += [
+                (self.set_schedule, 10 * often),
+                (self.overtake, 2 * often),
+                (self.delete_schedule, 3 * often),
+                (self.wrong_schedule, 1),
+            ]
 
     def produce(self) -> str:
         """Do one of the things above; says which."""
@@ -149,13 +162,54 @@ class Workload:
     def _by_id(self, value: bytes | None, headers: list[Header], transaction: SimTransaction | None = None) -> None:
         self._log.append(self._id_topic, self._random.choice(self._ids), value, headers, None, transaction)
 
+    def set_schedule(self, transaction: SimTransaction | None = None, id: bytes | None = None) -> None:
+        """A schedule, or a new version of one; its timestamp is its producer's."""
+        random, now_s = self._random, self._log.clock.now_s
+        due_s = max(0, now_s + random.choice([*range(-2, 10), *range(4), -1000, FAR_S]))
+        target = random.choices([*TARGETS, "missing"], [12, 6, 3, 1])[0]
+        headers = [*schedule.encode_headers(due_s, target, random.choice([b"k", b"", b"\xff", None]))]
+        headers[1:1] = random.choice([[], [("a", None), ("timer-id", b"forged"), ("scheduler-key", b"forged")]])
+        timestamp_ms = (now_s + random.choice([0, 0, 0, -5, 5])) * 1000 + 7
+        self._schedule(id, b"%d" % self._log.seq, headers, transaction, timestamp_ms)
+        if due_s < now_s + FAR_S // 2:
+            self.latest_due_s = max(self.latest_due_s, due_s)
+
+    def overtake(self) -> None:
+        """Versions of one id in quick succession, some of which fire before the next is read."""
+        id = self._random.choice(SCHEDULE_IDS)
+        for _ in range(self._random.randint(2, 4)):
+            self.set_schedule(id=id)
+
+    def delete_schedule(self) -> None:
+        """A null value; receivers copy headers, and somebody may copy those of a tombstone."""
+        forged = (TIMER_FIRED_OFFSET, b"%d" % self._random.randrange(40))
+        self._schedule(None, None, self._random.choice([[], [], [], [forged]]))
+
+    def wrong_schedule(self) -> None:
+        """A record that does not say when, or where to; it may erase a good one."""
+        headers = self._random.choice([[], [("scheduler-epoch", b"soon")], [("scheduler-epoch", b"7")]])
+        self._schedule(None, b"%d" % self._log.seq, headers)
+
+    def _schedule(
+        self,
+        id: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+        transaction: SimTransaction | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        key = id or self._random.choice(SCHEDULE_IDS)
+        self._log.append(self._schedule_topic, key, value, headers, None, transaction, timestamp_ms)
+
     def begin_transaction(self) -> None:
         """A user's transaction over some requests; open until it ends."""
         number = self._log.seq
         transaction = self._log.begin(f"user-{number}", self._log.new_epoch(f"user-{number}"))
         self._users.append(transaction)
         for _ in range(self._random.randint(1, 3)):
-            if self._id_topic and self._random.random() < 0.5:
+            if self._schedule_topic and self._random.random() < 0.5:
+                self.set_schedule(transaction)
+            elif self._id_topic and self._random.random() < 0.5:
                 self.set_by_id(transaction)
             else:
                 self._send(self._log.clock.now_s + self._random.randint(-2, 9), transaction=transaction)

@@ -18,6 +18,7 @@ CODES = (
     "promotion-invalid",
     *("value-not-json", "field-missing", "field-repeated", "field-invalid", "countdown-invalid", "time-missing"),
     "id-not-key",
+    "overdue",
 )
 """Every value of ``timer-error``."""
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from timers.core.timer import Decoded, Key, Origin, Rejected, Row, RowsByDue
+from timers.core.timer import Decoded, Key, Origin, Rejected, Row, RowsByDue, id_bytes, id_text
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
 from timers.wire.topics import is_legal
@@ -210,7 +210,7 @@ def encode_retry(
 ) -> tuple[bytes, list[h.Header]]:
     """Value and headers of a record on the retry topic. Inverse: :func:`decode_retry`."""
     ours: list[h.Header] = [
-        (h.TIMER_ID, origin.timer_id.encode()),
+        (h.TIMER_ID, id_bytes(origin.timer_id)),
         (h.TIMER_DUE, str(origin.due_s).encode()),
         (h.TIMER_ATTEMPT, str(origin.attempt).encode()),
     ]
@@ -230,7 +230,7 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             due_s = decode_due(record.key)
             source = ours[h.TIMER_SOURCE].decode() if h.TIMER_SOURCE in ours else None
             attempt = int(ours[h.TIMER_ATTEMPT][:9])
-            origin = Origin(ours[h.TIMER_ID].decode(), decode_due(ours[h.TIMER_DUE]), attempt, source)
+            origin = Origin(id_text(ours[h.TIMER_ID]), decode_due(ours[h.TIMER_DUE]), attempt, source)
         except InvalidRequestError as error:
             decoded.rejected.append(rejected(record, error))
             continue

@@ -49,6 +49,12 @@ TIMER_APPENDED = "timer-appended"
 TIMER_SEAL = "timer-seal"
 """On a cold request and on a promoted one: proves that its partition's own machine sent it away, as it is."""
 
+TIMER_TIMESTAMP = "timer-timestamp"
+"""Never on a record: beside a stored schedule's headers, its timestamp in epoch milliseconds."""
+
+TIMER_FIRED_OFFSET = "timer-fired-offset"
+"""On a tombstone of ours in a topic of schedules: offset of the version that has fired, in ASCII digits."""
+
 DEPTH = "callback-depth"
 """On a request that a timer made and that makes another: how many set each other before it, in ASCII digits. Not
 `timer-*`: it must come through. A producer's own is believed, since it only brings the limit nearer."""

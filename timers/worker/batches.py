@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from timers.core.timer import Row, key_bytes
+from timers.core.timer import Row, id_bytes, key_bytes
 from timers.wire.headers import TIMER_ID, Header
 from timers.wire.partitioner import partitions_for, partitions_of
 
@@ -107,6 +107,14 @@ class Batches:
                 batch = self._next(topic, partition)
                 batch.add(0, now_ms, key, value, all_headers)
             batch.count += 1
+
+    def fire_schedules(self, topic: str, partitions: int, rows: Sequence[Row], tail: list[Header], now_ms: int) -> None:
+        """Add firings of timers whose ids may be any bytes; see :meth:`fire`, which does not pay for that."""
+        keys, chosen = _keys_and_partitions(rows, partitions)
+        for (_, _, _, value, headers, origin), key, partition in zip(rows, keys, chosen, strict=True):
+            assert origin is not None
+            ours = (TIMER_ID, id_bytes(origin[0]))
+            self.add(topic, partition, key, value, [*(headers or ()), ours, *tail], now_ms)
 
     def add(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Sequence[Header], now_ms: int

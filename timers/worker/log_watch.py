@@ -102,7 +102,8 @@ class LogWatch(Service):
         doubted = dict(self._doubted)
         found = await asyncio.to_thread(topics.look, self._admin, self._settings)
         if self._note_missing(found):
-            found = await asyncio.to_thread(topics.ensure, self._settings)
+            await asyncio.to_thread(topics.ensure, self._settings, all_of_them=False)
+            found = await asyncio.to_thread(topics.look, self._admin, self._settings)
             self._note_missing(found)
         settled = {machine: lost for machine, lost in doubted.items() if machine[0] in found.topic_ids}
         if found != self._cluster or settled:
@@ -114,9 +115,12 @@ class LogWatch(Service):
     def _note_missing(self, found: Cluster) -> bool:
         """Returns: whether a topic is missing for so long that it must be made."""
         now = monotonic()
-        names = [topic.name for topic in topics.own_topics(self._settings)]
-        missing = [name for name in names if name not in found.topic_ids]
-        for name in set(missing) - self._missing_since.keys():
-            logger.error("topic %s is gone; unless somebody makes it anew it is made in %.0f s", name, GRACE_S)
+        missing = {each.name: each for each in topics.own_topics(self._settings) if each.name not in found.topic_ids}
+        for name in missing.keys() - self._missing_since.keys():
+            if missing[name].must_exist:
+                logger.error("topic %s is gone; its partitions wait until somebody makes it anew", name)
+            else:
+                logger.error("topic %s is gone; unless somebody makes it anew it is made in %.0f s", name, GRACE_S)
         self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
-        return any(now - since > GRACE_S for since in self._missing_since.values())
+        ours = [since for name, since in self._missing_since.items() if not missing[name].must_exist]
+        return any(now - since > GRACE_S for since in ours)

@@ -23,13 +23,14 @@ from confluent_kafka import KafkaException
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, key_bytes
+from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, id_bytes, key_bytes
 from timers.errors import Fenced
 from timers.settings import Settings
 from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
+from timers.wire.doors import schedule
 from timers.wire.future import InvalidRequestError
 from timers.wire.partitioner import partitions_for, partitions_of
 from timers.worker.batches import Batches, size_alone
@@ -97,6 +98,7 @@ class KafkaOutbox:
         self._now_s = now_s
         self._my_turn = False
         self._retries = topic == settings.retry_topic
+        self._schedules = topic in settings.schedule_topics
         self._id_prefix = topics.source(topic, partition, 0)[:-1].encode()
         self._topic_id = b""
         self._progress_partition = 0
@@ -145,6 +147,8 @@ class KafkaOutbox:
             for row in rows:
                 self._fire_again(row, self._origin(row, due_s))
             return
+        if self._schedules:
+            rows = self._end_stories(rows)
         first = rows[0][1]
         if all(row[1] == first for row in rows):
             self._fire_to(first, due_s, rows)
@@ -167,11 +171,16 @@ class KafkaOutbox:
         if topic in self._targets.max_message_bytes:
             rows = self._that_fit(topic, due_s, rows, tail)
         if rows:
-            self._batches.fire(topic, partitions, rows, self._id_prefix, tail, self._now_ms())
+            if self._schedules:
+                self._batches.fire_schedules(topic, partitions, rows, tail, self._now_ms())
+            else:
+                self._batches.fire(topic, partitions, rows, self._id_prefix, tail, self._now_ms())
             self._meter.tally.sending.fire(due_s, len(rows))
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         """Move rows to the retry topic, due at ``again_s``: to keep a backlog from flooding its receivers."""
+        if self._schedules:
+            rows = self._end_stories(rows)
         for row in rows:
             origin = self._origin(row, due_s)
             again = origin._replace(attempt=origin.attempt + 1)
@@ -181,6 +190,25 @@ class KafkaOutbox:
                 self._fire_again(row, origin)
             else:
                 self._fire_to(row[1], due_s, [row])
+
+    def _end_stories(self, rows: Sequence[Row]) -> list[Row]:
+        """Add a tombstone for each schedule that leaves its topic, by whatever way, and say what goes out of it.
+
+        On the partition that it came from: producers differ in how they hash, and elsewhere it would end nothing.
+        """
+        for row in rows:
+            self._add_tombstone(id_bytes(Origin(*row[5] or ()).timer_id), row[0])
+        return [schedule.fired(row, self._topic) for row in rows]
+
+    def _add_tombstone(self, id: bytes | None, offset: int) -> None:
+        headers = schedule.tombstone_headers(offset)
+        self._batches.add(self._topic, self._partition, id, None, headers, self._now_ms())
+
+    def append_again(self, rows: Sequence[Row]) -> None:
+        """Add schedules to their topic as they stand there already."""
+        for row in rows:
+            key, value, headers, timestamp_ms = schedule.published(row)
+            self._batches.add(self._topic, self._partition, key, value, headers, timestamp_ms)
 
     def _origin(self, row: Row, due_s: int) -> Origin:
         """What a timer is known by wherever it goes from here."""
@@ -219,7 +247,7 @@ class KafkaOutbox:
         """Rows that a topic with a known limit takes; the others are moved."""
         fitting = []
         for row in rows:
-            ours = [(h.TIMER_ID, self._origin(row, due_s).timer_id.encode()), *tail]
+            ours = [(h.TIMER_ID, id_bytes(self._origin(row, due_s).timer_id)), *tail]
             too_large = self._too_large(topic, row, ours)
             if too_large is None:
                 fitting.append(row)
@@ -285,7 +313,7 @@ class KafkaOutbox:
         """Send a timer that was moved, or move it again, or give it up."""
         topic = row[1]
         ours: list[h.Header] = [
-            (h.TIMER_ID, origin.timer_id.encode()),
+            (h.TIMER_ID, id_bytes(origin.timer_id)),
             (h.TIMER_DUE, b"%d" % origin.due_s),
             (h.TIMER_FIRED, b"%d" % self._tick.append_ms),
         ]
@@ -347,6 +375,9 @@ class KafkaOutbox:
         """Add dead letters."""
         for entry in rejected:
             self._add_dead_letter(entry, topics.source(self._topic, self._partition, entry.offset))
+            if self._schedules and entry.code == schedule.OVERDUE:
+                # It was a schedule, and is over. What cannot be read stays: the topic may hold something else entirely.
+                self._add_tombstone(entry.key, entry.offset)
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """Add verdicts on cancels and updates."""
@@ -438,7 +469,7 @@ class KafkaOutbox:
     def _judge(self, failure: DeliveryFailed) -> None:
         """Spare the targets that made a transaction fail, unless the brokers themselves are in trouble."""
         settings = self._settings
-        own = {settings.progress_topic, settings.retry_topic, settings.dead_letter_topic}
+        own = {settings.progress_topic, settings.retry_topic, settings.dead_letter_topic, *settings.schedule_topics}
         if settings.has_ids:  # else it is a topic like any, and may be somebody's target
             own.add(settings.verdict_topic)
         if settings.hot_horizon_s:

@@ -17,10 +17,11 @@ from confluent_kafka import KafkaException
 
 from timers.core import machine as core
 from timers.core.horizon import Horizon, concerns
-from timers.core.index import Index, nothing_is_cold
+from timers.core.index import nothing_is_cold
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
+from timers.doors import index_of
 from timers.errors import Fenced, LogMismatch, StoreError
 from timers.settings import Settings
 from timers.store.rocks import RocksMemory, RocksStore
@@ -248,13 +249,17 @@ class Pool:
             settings.max_request_bytes,
             -(-settings.catch_up_per_s // cluster.partitions[machine[0]]),  # rounded up: 0 would mean no bound
             partitions=cluster.partitions[machine[0]],
+            reject_overdue=settings.schedule_overdue == "reject",
+            stale_after_s=cluster.stale_after_s.get(machine[0], 0),
         )
         meter = self.meters[machine]
         door = self.doors[machine[0]]
         horizon = self._horizon(machine, progress, store)
         is_cold = nothing_is_cold if horizon is None else horizon.is_cold
-        index = Index(store, settings.verdict_retention_s, is_cold) if door.indexed else None
-        opened = core.Machine(progress, door.decode, store, outbox, limits, meter.tally, index, horizon)
+        index = index_of(door, store, settings.verdict_retention_s, is_cold)
+        opened = core.Machine(
+            progress, door.decode, store, outbox, limits, meter.tally, index, horizon, door.decode_rejecting
+        )
         outbox.bind(cluster.topic_ids[machine[0]], progress_partition(machine, cluster, settings))
         name = "/".join(map(str, machine))
         runner = Runner(name, opened, _closer(store, outbox), stop, _Listener(self, machine), meter)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any
 
@@ -34,6 +34,12 @@ logger = logging.getLogger(__name__)
 TIMEOUT_S = 30.0
 VISIBLE_POLL_S = 0.1
 
+GIVEN_S = 5.0
+"""A topic that its users have made just now is heard of within this time."""
+
+MIN_STALE_S = 10
+"""A machine that runs may be so far behind for a moment."""
+
 UNLIMITED = "-1"
 
 TIMESTAMP_TYPE = "message.timestamp.type"
@@ -57,6 +63,8 @@ class OwnTopic:
     """Losing a record to retention loses a timer."""
     theirs: bool = False
     """Once it is there it is its producers': what it lacks is said, and nothing of it changed."""
+    must_exist: bool = False
+    """Its users make it, as they like: it is neither made nor judged."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,8 @@ class Cluster:
     cluster_id: str
     topic_ids: dict[str, bytes]
     partitions: dict[str, int]
+    stale_after_s: dict[str, int] = field(default_factory=dict)
+    """Of topics that are compacted: how long a store may fall behind its log [9]. Half as long as tombstones live."""
 
 
 def own_topics(settings: Settings) -> list[OwnTopic]:
@@ -113,6 +123,7 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
         ),
         *_cold_topic(settings),
         *canary,
+        *(OwnTopic(topic, {}, (_READ, _WRITE), must_exist=True) for topic in settings.schedule_topics),
     ]
 
 
@@ -153,8 +164,12 @@ def _more_doors(settings: Settings, requests: dict[str, str]) -> list[OwnTopic]:
     return topics
 
 
-def ensure(settings: Settings) -> Cluster:
+def ensure(settings: Settings, *, all_of_them: bool = True) -> Cluster:
     """Make the missing topics, mend or refuse the others. Blocks.
+
+    Args:
+        settings: of the worker.
+        all_of_them: also those that are not ours to make.
 
     Raises:
         TopicConfigError: a topic is set up so that timers would be lost or fire early, or cannot be made.
@@ -165,19 +180,20 @@ def ensure(settings: Settings) -> Cluster:
     admin = AdminClient(config)
     try:
         metadata = connection.metadata(admin, reports, TIMEOUT_S)
-        wanted = own_topics(settings)
+        wanted = [topic for topic in own_topics(settings) if all_of_them or not topic.must_exist]
         made = _create(admin, settings, _missing(admin, settings, wanted))
         found = _describe(admin, [topic.name for topic in wanted])
         _check_access(settings, wanted, found)
-        existing = [topic for topic in wanted if topic.name not in made]
+        existing = [topic for topic in wanted if topic.name not in made and not topic.must_exist]
         if existing:
             _check(admin, settings, existing)
+        stale_after_s = _stale_after_s(admin, [topic for topic in wanted if topic.must_exist])
     except KafkaException as error:
         raise TopicConfigError(
             f"TIMERS_BROKERS={settings.brokers!r} did not answer or refused ({error.args[0].str()}): "
             f"is the broker running there, and {reports.hint()} (`timers broker start` starts one here)"
         ) from None
-    return _cluster(metadata.cluster_id or "", found)
+    return _cluster(metadata.cluster_id or "", found, stale_after_s)
 
 
 def look(admin: AdminClient, settings: Settings) -> Cluster:
@@ -195,14 +211,29 @@ def look(admin: AdminClient, settings: Settings) -> Cluster:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
-    return _cluster(cluster_id, found)
+    given = [topic for topic in own_topics(settings) if topic.must_exist and topic.name in found]
+    return _cluster(cluster_id, found, _stale_after_s(admin, given))
 
 
-def _cluster(cluster_id: str, found: dict[str, Any]) -> Cluster:
+def _stale_after_s(admin: AdminClient, given: list[OwnTopic]) -> dict[str, int]:
+    """See :class:`Cluster`. Looked up again and again: these topics are not ours to set up."""
+    if not given:
+        return {}
+    resources = [ConfigResource(ResourceType.TOPIC, topic.name) for topic in given]
+    limits = {}
+    for resource, future in admin.describe_configs(resources, request_timeout=TIMEOUT_S).items():
+        config = {name: entry.value for name, entry in future.result().items()}
+        if "compact" in config["cleanup.policy"]:
+            limits[resource.name] = max(MIN_STALE_S, int(config["delete.retention.ms"]) // 2000)
+    return limits
+
+
+def _cluster(cluster_id: str, found: dict[str, Any], stale_after_s: dict[str, int]) -> Cluster:
     return Cluster(
         cluster_id,
         {name: _uuid_bytes(topic.topic_id) for name, topic in found.items()},
         {name: len(topic.partitions) for name, topic in found.items()},
+        stale_after_s,
     )
 
 
@@ -213,6 +244,15 @@ def _uuid_bytes(uuid: Any) -> bytes:
 
 def _missing(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> list[OwnTopic]:
     """Topics that are not there. Looked for first: whoever may not create topics can have them made."""
+    give_up = monotonic() + GIVEN_S
+    while True:
+        missing = _look_for(admin, settings, wanted)
+        if not any(topic.must_exist for topic in missing) or monotonic() > give_up:
+            return missing
+        sleep(VISIBLE_POLL_S)
+
+
+def _look_for(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> list[OwnTopic]:
     missing, lacking = [], []
     described = admin.describe_topics(TopicCollection([topic.name for topic in wanted]), request_timeout=TIMEOUT_S)
     for topic in wanted:
@@ -231,6 +271,12 @@ def _missing(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> 
 
 
 def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> set[str]:
+    lacking = [topic.name for topic in wanted if topic.must_exist]
+    if lacking:
+        raise TopicConfigError(
+            f"TIMERS_SCHEDULE_TOPICS names {lacking[0]!r}, which does not exist at {settings.brokers}: make it as its "
+            "producers want it (kafka-topics.sh --create --config cleanup.policy=compact), or name another"
+        )
     if not wanted:
         return set()
     replication = settings.replication or -1

@@ -40,6 +40,11 @@ class Door(NamedTuple):
     repeats: bool = True
     """The same record again asks for just the same timer. Where it does not, one that is published again after its
     timer has failed says ``timer-again``."""
+    compacted: bool = False
+    """Its topic is its users' own and may be compacted: what has fired is ended there by a tombstone, and nobody is
+    told what became of a cancel."""
+    decode_rejecting: Decoder | None = None
+    """How it is read where overdue timers are rejected, if that can be chosen."""
 
     def read(self, sent: Sent) -> Decoded:
         """What one record of the topic means, whatever its size."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from timers.core.operation import ANY_VERSION
 from timers.core.timer import Decoded, Origin, Row
 from timers.v1.future_pb2 import Future
 from timers.wire import future
@@ -83,7 +84,7 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             if headers is None:
                 headers = ()
             if value is None:
-                operations.append((key, record.offset, None, 0))
+                operations.append((key, record.offset, None, ANY_VERSION))
                 continue
             if len(headers) == 1 and headers[0][0] == h.TIMER_DUE and headers[0][1] in seconds:
                 due_s = seconds[headers[0][1]]

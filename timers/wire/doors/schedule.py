@@ -1,0 +1,201 @@
+"""The format of kafka-message-scheduler: a schedule is a record whose key is its id, with ``scheduler-*`` headers.
+
+::
+
+    key       schedule id                    any bytes; the same id again takes the place of the schedule before
+    value     payload                        goes out as it is; null (a tombstone) cancels
+    headers   scheduler-epoch                due epoch second, in digits
+              scheduler-target-topic         where the payload goes
+              scheduler-target-key           with which key; null or not there: none
+
+The topic is its users' own and mostly compacted, so it keeps one version of each id. What has fired is ended by a
+tombstone of ours, which names the version that it is about. Of several headers of one name the first counts, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from timers.core.operation import ANY_VERSION
+from timers.core.timer import Decoded, Origin, Row, id_bytes, id_text, key_bytes
+from timers.wire import headers as h
+from timers.wire.future import InvalidRequestError, decode_due, rejected
+from timers.wire.topics import is_legal
+
+PREFIX = "scheduler-"
+"""Their name space: such headers of a schedule do not travel, nor do ours."""
+
+EPOCH = "scheduler-epoch"
+TARGET_TOPIC = "scheduler-target-topic"
+TARGET_KEY = "scheduler-target-key"
+
+TIMESTAMP = "scheduler-timestamp"
+"""On a fired message: the schedule's own timestamp in epoch seconds."""
+KEY = "scheduler-key"
+"""On a fired message: the id."""
+TOPIC = "scheduler-topic"
+"""On a fired message: where the schedule stands."""
+
+MAX_ID_BYTES = 32 * 1024
+"""An id travels in a header and in a tombstone's key; our topics allow 64 KiB for these."""
+
+OVERDUE = "overdue"
+"""Code of a schedule that was due before it was written, where such are rejected."""
+
+
+class Schedule(NamedTuple):
+    """A record of the topic as it was published."""
+
+    key: bytes
+    value: bytes
+    headers: list[h.Header]
+    timestamp_ms: int
+
+
+def encode_headers(due_s: int, topic: str, key: bytes | None) -> list[h.Header]:
+    """What a schedule needs besides its id and payload; in the order of their client library."""
+    return [(EPOCH, b"%d" % due_s), (TARGET_TOPIC, topic.encode()), (TARGET_KEY, key)]
+
+
+def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
+    """Read records; see :func:`_decode`."""
+    return _decode(records, max_request_bytes, reject_overdue=False)
+
+
+def decode_rejecting(records: Sequence[Any], max_request_bytes: int) -> Decoded:
+    """Read records where what was due before it was written is rejected."""
+    return _decode(records, max_request_bytes, reject_overdue=True)
+
+
+def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: bool) -> Decoded:
+    """A hot path, about 3 us a record.
+
+    A record that cannot be read ends the story of its id: in a compacted log it erases the good version before it.
+
+    Args:
+        records: with ``offset``, ``key``, ``value``, ``headers``, ``timestamp``, in ascending offset.
+        max_request_bytes: largest value accepted.
+        reject_overdue: reject what is due before the record's own timestamp.
+    """
+    decoded = Decoded()
+    by_due, operations = decoded.rows, decoded.operations
+    seconds: dict[bytes, int] = {}
+    topics: dict[bytes, str] = {}
+    for record in records:
+        key, value, headers, offset = record.key, record.value, record.headers or (), record.offset
+        try:
+            if not key:
+                raise InvalidRequestError("id-missing", "the record has no key: the key is the schedule's id")
+            if len(key) > MAX_ID_BYTES:
+                raise InvalidRequestError("id-too-long", f"the id has {len(key)} bytes, more than {MAX_ID_BYTES}")
+            if value is None:
+                operations.append((key, offset, None, fired_version(headers, offset) if headers else ANY_VERSION))
+                continue
+            given = dict(reversed(headers))
+            epoch, target = given.get(EPOCH), given.get(TARGET_TOPIC)
+            due_s = seconds.get(epoch)  # type: ignore[arg-type]
+            if due_s is None:
+                due_s = _decode_epoch(epoch)
+                seconds[epoch] = due_s  # type: ignore[index]
+            topic = topics.get(target)  # type: ignore[arg-type]
+            if topic is None:
+                topic = topics[target] = _decode_topic(target)  # type: ignore[index]
+            if len(value) > max_request_bytes:
+                raise InvalidRequestError(
+                    "value-too-large",
+                    f"the value has {len(value)} bytes, more than TIMERS_MAX_REQUEST_BYTES={max_request_bytes}",
+                )
+            timestamp_ms = record.timestamp
+            if reject_overdue and due_s < timestamp_ms // 1000:
+                raise InvalidRequestError(
+                    "overdue",
+                    f"it is due at {due_s}, before it was written ({timestamp_ms // 1000}), and "
+                    "TIMERS_SCHEDULE_OVERDUE=reject",
+                )
+        except InvalidRequestError as error:
+            decoded.rejected.append(rejected(record, error))
+            if key:
+                operations.append((key, offset, None, ANY_VERSION))
+            continue
+        # All headers, and before them the timestamp: the version may have to be appended again as it was.
+        kept = ((h.TIMER_TIMESTAMP, b"%d" % timestamp_ms), *headers)
+        row = (offset, topic, given.get(TARGET_KEY), value, kept, Origin(id_text(key), due_s, 0))
+        operations.append((key, offset, due_s, 0))
+        if due_s in by_due:
+            by_due[due_s].append(row)
+        else:
+            by_due[due_s] = [row]
+    return decoded
+
+
+def _decode_epoch(epoch: bytes | None) -> int:
+    if epoch is None:
+        raise InvalidRequestError(
+            "due-missing", f"the record has no header {EPOCH}: it says the due epoch second, in digits"
+        )
+    return decode_due(epoch, f"header {EPOCH}")
+
+
+def _decode_topic(topic: bytes | None) -> str:
+    if not topic:
+        raise InvalidRequestError(
+            "topic-missing", f"the record has no header {TARGET_TOPIC}: it names the topic to send the payload to"
+        )
+    name = topic.decode(errors="replace")
+    if not is_legal(name):
+        raise InvalidRequestError(
+            "topic-invalid",
+            f"header {TARGET_TOPIC}: {name[:60]!r} is not a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -",
+        )
+    return name
+
+
+def fired(row: Row, topic: str) -> Row:
+    """A waiting schedule as it goes out.
+
+    Args:
+        row: as it was stored.
+        topic: that it stands in.
+    """
+    offset, target, key, value, kept, origin = row
+    assert kept is not None and origin is not None
+    headers = [header for header in kept if not header[0].startswith((h.PREFIX, PREFIX))]
+    headers += (
+        (TIMESTAMP, b"%d" % (int(kept[0][1] or b"0") // 1000)),
+        (KEY, id_bytes(origin[0])),
+        (TOPIC, topic.encode()),
+    )
+    return offset, target, key, value, headers, origin
+
+
+def published(row: Row) -> Schedule:
+    """A waiting schedule as it was published."""
+    _, _, _, value, kept, origin = row
+    assert kept is not None and origin is not None
+    return Schedule(id_bytes(origin[0]), value, list(kept[1:]), int(kept[0][1] or b"0"))
+
+
+def anew(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
+    """Key, value and headers of a schedule from what went out of it, where its record is gone."""
+    _, topic, key, value, headers, _ = row
+    travelled = [header for header in headers or () if not header[0].startswith(PREFIX)]
+    asked = encode_headers(origin.due_s, topic, key_bytes(key))
+    return id_bytes(origin.timer_id), value, [*travelled, *asked]
+
+
+# ---- tombstones of ours ---------------------------------------------------------------------------------------------
+
+
+def tombstone_headers(offset: int) -> list[h.Header]:
+    """Headers of the tombstone that ends the version at ``offset``. Inverse: :func:`fired_version`."""
+    return [(h.TIMER_FIRED_OFFSET, b"%d" % offset)]
+
+
+def fired_version(headers: Sequence[h.Header], offset: int) -> int:
+    """Offset of the version that a tombstone at ``offset`` names; :data:`ANY_VERSION` for a customer's."""
+    for name, value in headers:
+        if name == h.TIMER_FIRED_OFFSET and value is not None and value.isdigit() and len(value) <= 18:
+            version = int(value)
+            return version if version < offset else ANY_VERSION
+    return ANY_VERSION

@@ -14,18 +14,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from timers.core.index import Index
 from timers.core.machine import Limits, Machine
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Rejected, Row, Tick
+from timers.doors import KINDS, index_of
 from timers.store.rocks import RocksMemory, RocksStore
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire import verdict as verdict_record
-from timers.wire.doors import countdown, future_by_id
+from timers.wire.doors import Door, countdown, future_by_id, schedule
 from timers.worker.batches import Batches
 
 TIMERS = 300_000
@@ -103,12 +103,38 @@ def countdowns(timers: int) -> Iterator[Record]:
         yield Record(offset, b"key", value, caller, START_S * 1000 - 500)
 
 
-def measure(records: list[Record], decode: Any, directory: Path, *, indexed: bool) -> dict[str, float]:
-    store = RocksStore.open(directory / "store", "bench", RocksMemory(192 * 1024 * 1024), indexed=indexed)
-    outbox = Sealed()
+class SealedSchedules(Sealed):
+    """The same for schedules: each leaves a tombstone behind, which is read as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tombstones: list[tuple[bytes, int]] = []
+
+    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
+        tombstones = [schedule.tombstone(row) for row in rows]
+        self._batches.end("schedules", 0, tombstones, 1)
+        self.tombstones += zip([id for id, _ in tombstones], [row[0] for row in rows], strict=True)
+        going = [schedule.fired(row, b"schedules") for row in rows]
+        self._batches.fire_schedules("target", 4, going, [(h.TIMER_DUE, b"1"), (h.TIMER_FIRED, b"1")], 1)
+        self.fired += len(rows)
+
+
+def schedules(timers: int) -> Iterator[Record]:
+    """As :func:`by_id`."""
+    for record in by_id(timers):
+        if record.value is None:
+            yield record
+        else:
+            due_s = START_S + int(record.key.split(b"-")[1]) % SPREAD_S
+            yield record._replace(value=PAYLOAD, headers=schedule.encode_headers(due_s, "target", b"key"))
+
+
+def measure(records: list[Record], door: Door, directory: Path) -> dict[str, float]:
+    store = RocksStore.open(directory / "store", "bench", RocksMemory(192 * 1024 * 1024), indexed=door.indexed)
+    outbox = SealedSchedules() if door.compacted else Sealed()
     limits = Limits(20_000, 16 * 1024 * 1024, 1_000_000, partitions=1)
-    index = Index(store, 86_400) if indexed else None
-    machine = Machine(Progress(), decode, store, outbox, limits, index=index)
+    index = index_of(door, store, 86_400)
+    machine = Machine(Progress(), door.decode, store, outbox, limits, index=index)
     machine.observe(Tick((START_S - 1) * 1000), len(records))
 
     def accept() -> None:
@@ -122,6 +148,15 @@ def measure(records: list[Record], decode: Any, directory: Path, *, indexed: boo
             while machine.fire_chunk():
                 pass
             machine.commit_progress()
+            if isinstance(outbox, SealedSchedules):
+                tombstones, outbox.tombstones = outbox.tombstones, []
+                for start in range(0, len(tombstones), FETCH):
+                    at = machine.position
+                    part = [
+                        Record(at + number, id, None, schedule.tombstone_headers(offset), 1)
+                        for number, (id, offset) in enumerate(tombstones[start : start + FETCH])
+                    ]
+                    machine.accept(Fetched(at, at + len(part), part))
 
     took = {"accept_us": _cpu_s(accept), "fire_us": _cpu_s(fire)}
     store.close()
@@ -143,16 +178,18 @@ def main() -> None:
     parser.add_argument("--timers", type=int, default=TIMERS, help=f"records of each kind ({TIMERS})")
     parser.add_argument("--repeat", type=int, default=3, help="the best of so many is shown (3)")
     options = parser.parse_args()
-    for name, records, decode, indexed in (
-        ("native", list(native(options.timers)), future.decode, False),
-        ("by id", list(by_id(options.timers)), future_by_id.decode, True),
-        ("countdown", list(countdowns(options.timers)), countdown.decode, True),
+    doors = {kind.door.name: kind.door for kind in KINDS}
+    for name, records in (
+        ("future", list(native(options.timers))),
+        ("future-by-id", list(by_id(options.timers))),
+        ("countdown", list(countdowns(options.timers))),
+        ("schedule", list(schedules(options.timers))),
     ):
         results = []
         for _ in range(options.repeat):
             directory = Path(tempfile.mkdtemp(prefix="timers-bench-"))
             try:
-                results.append(measure(records, decode, directory, indexed=indexed))
+                results.append(measure(records, doors[name], directory))
             finally:
                 shutil.rmtree(directory)
         best = min(results, key=lambda result: result["accept_us"] + result["fire_us"])

@@ -241,7 +241,7 @@ def schedules(draw: Draw) -> set[str]:
         rejected = {each.offset for each in decoded.rejected}
         at = {op[1] for op in decoded.operations if op[2] is None} - rejected
         assert all(by_offset[offset].value is None for offset in at)
-        decoded.rows = {due_s: [schedule.fired(row, "s") for row in rows] for due_s, rows in decoded.rows.items()}
+        decoded.rows = {due_s: [schedule.fired(row, b"s") for row in rows] for due_s, rows in decoded.rows.items()}
         outcomes |= _checked([record for record in sent if record.offset not in at], decoded, by_bytes=True)
         outcomes |= {"cancel"} if at else set()
     return outcomes
@@ -277,7 +277,7 @@ def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded, *, by_bytes
         assert kept[:4] == [offset, topic, key, value]
         tail: list[headers.Header] = [(headers.TIMER_DUE, b"1")]
         if by_bytes:
-            Batches({}).fire_bytes(topic, 3, [row], tail, 1)
+            Batches({}).fire_schedules(topic, 3, [row], tail, 1)
         else:
             Batches({}).fire(topic, 3, [row], b"t/0/", tail, 1)
         moved = Origin(*origin) if origin else Origin("t/0/1", due_s, 0)

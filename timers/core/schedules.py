@@ -20,6 +20,10 @@ from timers.core.index import Index
 from timers.core.keys import OrderKey
 from timers.core.operation import ANY_VERSION, Entries, Entry, Judged, Operation
 from timers.core.ports import Store
+from timers.core.timer import Row, id_bytes
+
+KNOWN = 100_000
+"""Most ids whose entry is remembered in memory."""
 
 
 class ScheduleIndex(Index):
@@ -27,20 +31,43 @@ class ScheduleIndex(Index):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, retention_s=0)
+        self._known: dict[bytes, int] = {}
+        """Id -> offset of its version, as of when it was about to fire; forgotten with any other record of the id. So
+        the store need not be asked again when the tombstone comes back."""
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
         """Decide new operations in the order of the log. Only for tombstones of ours is the store asked."""
-        known = self._store.entries({id for id, _, due_s, version in operations if due_s is None and version >= 0})
+        forget = self._known.pop
         entries: Entries = {}
+        doubtful: list[tuple[bytes, int]] = []
         overtaken: list[OrderKey] = []
         for id, offset, due_s, version in operations:
+            known = forget(id, None)
             if due_s is not None:
                 entries[id] = (due_s, offset, 0)
                 continue
-            if version != ANY_VERSION:
-                entry: Entry | None = entries[id] if id in entries else known.get(id)
-                if entry is not None and entry[1] != version and entry[:2] > fired_through:
-                    overtaken.append(entry[:2])
+            if version != ANY_VERSION and known != version:
+                if id not in entries:
+                    doubtful.append((id, version))
+                else:
+                    self._look(entries[id], version, fired_through, overtaken)
             entries[id] = None
+        if doubtful:
+            # Of several in one batch the first decides: it leaves nothing for the others.
+            stored = self._store.entries({id for id, _ in doubtful})
+            for id, version in doubtful:
+                self._look(stored.pop(id, None), version, fired_through, overtaken)
         self._written += len(operations)
         return Judged(entries, overtaken=overtaken)
+
+    @staticmethod
+    def _look(entry: Entry | None, version: int, fired_through: OrderKey, overtaken: list[OrderKey]) -> None:
+        if entry is not None and entry[1] != version and entry[:2] > fired_through:
+            overtaken.append(entry[:2])
+
+    def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
+        """Those of one due second that are still the latest of their id."""
+        alive = super().alive(due_s, rows)
+        if len(self._known) < KNOWN:
+            self._known.update({id_bytes(row[5][0]): row[0] for row in alive if row[5] is not None})
+        return alive

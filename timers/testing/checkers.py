@@ -147,7 +147,7 @@ class Checkers:
         decoded = (rejecting or door.decode)([record], settings.max_request_bytes)
         row, key = None, None
         for due_s, rows in decoded.rows.items():
-            row, key = schedule.fired(rows[0], record.topic), (due_s, record.offset)
+            row, key = schedule.fired(rows[0], record.topic.encode()), (due_s, record.offset)
         request = Request(record, key, row, record.source, -1, record.source)
         log = self.logs[record.topic, record.partition]
         assert log.schedules is not None

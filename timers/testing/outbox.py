@@ -103,11 +103,10 @@ class SimOutbox:
             return rows
         for row in rows:
             self._add_tombstone(row)
-        return [schedule.fired(row, self._topic) for row in rows]
+        return [schedule.fired(row, self._topic.encode()) for row in rows]
 
     def _add_tombstone(self, row: Row) -> None:
-        id = id_bytes(Origin(*row[5] or ()).timer_id)
-        headers = schedule.tombstone_headers(row[0])
+        id, headers = schedule.tombstone(row)
         self._outgoing.append(Outgoing(self._topic, id, None, headers, self._partition))
 
     def append_again(self, rows: Sequence[Row]) -> None:

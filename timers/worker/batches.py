@@ -8,7 +8,7 @@ a message but the record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -115,6 +115,17 @@ class Batches:
             assert origin is not None
             ours = (TIMER_ID, id_bytes(origin[0]))
             self.add(topic, partition, key, value, [*(headers or ()), ours, *tail], now_ms)
+
+    def end(
+        self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[Header]]], now_ms: int
+    ) -> None:
+        """Add tombstones, given by key and headers."""
+        batch = self._open.setdefault(topic, {}).get(partition) or self._begin(topic, partition)
+        for key, headers in tombstones:
+            if batch.add(batch.count, now_ms, key, None, headers) is None:
+                batch = self._next(topic, partition)
+                batch.add(0, now_ms, key, None, headers)
+            batch.count += 1
 
     def add(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Sequence[Header], now_ms: int

@@ -196,13 +196,9 @@ class KafkaOutbox:
 
         On the partition that it came from: producers differ in how they hash, and elsewhere it would end nothing.
         """
-        for row in rows:
-            self._add_tombstone(id_bytes(Origin(*row[5] or ()).timer_id), row[0])
-        return [schedule.fired(row, self._topic) for row in rows]
-
-    def _add_tombstone(self, id: bytes | None, offset: int) -> None:
-        headers = schedule.tombstone_headers(offset)
-        self._batches.add(self._topic, self._partition, id, None, headers, self._now_ms())
+        self._batches.end(self._topic, self._partition, map(schedule.tombstone, rows), self._now_ms())
+        topic = self._topic.encode()
+        return [schedule.fired(row, topic) for row in rows]
 
     def append_again(self, rows: Sequence[Row]) -> None:
         """Add schedules to their topic as they stand there already."""
@@ -377,7 +373,8 @@ class KafkaOutbox:
             self._add_dead_letter(entry, topics.source(self._topic, self._partition, entry.offset))
             if self._schedules and entry.code == schedule.OVERDUE:
                 # It was a schedule, and is over. What cannot be read stays: the topic may hold something else entirely.
-                self._add_tombstone(entry.key, entry.offset)
+                ended = [(entry.key, schedule.tombstone_headers(entry.offset))]
+                self._batches.end(self._topic, self._partition, ended, self._now_ms())
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """Add verdicts on cancels and updates."""

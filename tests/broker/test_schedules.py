@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import NewPartitions
 
-from tests.harness.patience import due_in
+from tests.harness.console import produce_lines
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Headers, Publisher, Record
 from tests.harness.system import System
+from timers.errors import TopicConfigError
+from timers.settings import Settings
 from timers.wire.doors import schedule
+from timers.worker import topics
 
 pytestmark = pytest.mark.broker
 
 PARTITIONS = 3
+CATCH_UP_PER_S = 100
 
 
 class Schedules:
-    """A system whose door for schedules is open, over topics that its users have made."""
+    """A system whose door for schedules is open, over topics that its users have made: the first is compacted."""
 
     def __init__(self, address: str, directory: Path, **settings: str) -> None:
         run = uuid.uuid4().hex[:8]
@@ -28,7 +37,13 @@ class Schedules:
         self.topic = self.topics[0]
         self.system = System(address, directory, TIMERS_SCHEDULE_TOPICS=",".join(self.topics), **settings)
         by_producers = {"message.timestamp.type": "CreateTime"}
-        self.system.create_topic(self.topics[0], PARTITIONS, **{"cleanup.policy": "compact"}, **by_producers)
+        compacted = {
+            "cleanup.policy": "compact",
+            "segment.ms": "500",
+            "min.cleanable.dirty.ratio": "0.001",
+            "delete.retention.ms": "600000",
+        }
+        self.system.create_topic(self.topics[0], PARTITIONS, **compacted, **by_producers)
         self.system.create_topic(self.topics[1], 1, **by_producers)
         self.system.create_own_topics()
         self.target = self.system.target(partitions=2)
@@ -42,52 +57,94 @@ class Schedules:
         value: bytes,
         *,
         key: bytes | None = b"key",
-        headers: Headers = (),  # type: ignore[assignment]
+        headers: Headers | None = None,
         target: str = "",
         topic: str = "",
-        timestamp_s: int = 0,
+        timestamp_s: int | None = None,
     ) -> None:
-        sent = [*headers, *schedule.encode_headers(due_s, target or self.target, key)]
-        where = topic or self.topic
-        self.producer.produce(where, value, id, headers=sent, timestamp=1000 * timestamp_s or int(1000 * time.time()))
+        sent = [*(headers or ()), *schedule.encode_headers(due_s, target or self.target, key)]
+        timestamp_ms = int(1000 * time.time()) if timestamp_s is None else 1000 * timestamp_s
+        self.send(id, value, sent, topic, timestamp_ms)
 
     def delete(self, id: bytes) -> None:
-        self.producer.produce(self.topic, None, id)
+        self.send(id, None, [])
+
+    def send(
+        self, id: bytes | None, value: bytes | None, headers: Headers, topic: str = "", timestamp_ms: int = 0
+    ) -> None:
+        self.producer.produce(topic or self.topic, value, id, headers=headers, timestamp=timestamp_ms)
+        self.producer.poll(0)
+
+    def flush(self) -> None:
+        assert self.producer.flush(DEADLINE_S) == 0
 
     def log(self, topic: str = "") -> list[Record]:
-        """All that can be read of a topic of schedules."""
+        """All that is in a topic of schedules."""
         reader = self.system.reader(topic or self.topic, append_time=False)
         return reader.rest()
+
+    def wait_past(self, due_s: int) -> None:
+        """Wait until all that is due by ``due_s`` has left its topic: a machine fires in the order of due seconds."""
+        fence = self.system.target()
+        for partition in range(PARTITIONS):
+            sent = schedule.encode_headers(due_s, fence, None)
+            self.producer.produce(self.topic, b"", f"fence-{partition}-{fence}".encode(), partition, headers=sent)
+        self.flush()
+        self.system.reader(fence).take(PARTITIONS)
+
+    def everything_is_over(self, topic: str = "") -> None:
+        """Of each id the last record is a tombstone; and each of ours ends a version on its own partition."""
+        log = self.log(topic)
+        latest = {(record.partition, record.key): record for record in log}
+        assert [record for record in latest.values() if record.value is not None] == []
+        versions = {(record.partition, record.offset): record for record in log if record.value is not None}
+        for record in log:
+            if record.value is None and record.headers:
+                ended = versions.get((record.partition, int(record.text("timer-fired-offset"))))
+                assert ended is None or ended.key == record.key  # compaction may have taken it
 
 
 @pytest.fixture(scope="module")
 def schedules(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Schedules]:
-    schedules = Schedules(broker_address, tmp_path_factory.mktemp("schedules"))
+    directory = tmp_path_factory.mktemp("schedules")
+    schedules = Schedules(broker_address, directory, TIMERS_CATCH_UP_PER_S=str(CATCH_UP_PER_S))
     yield schedules
     schedules.system.close()
 
 
+def id_of(record: Record) -> bytes:
+    return next(value or b"" for name, value in record.headers if name == "scheduler-key")
+
+
 def test_message_for_message(schedules: Schedules) -> None:
+    """As the article on it has them; its epoch, 1893456000, is in the tests that need no broker."""
     schedules.system.worker().start().ready()
-    due_s = due_in(4)
+    due_s = due_in(8)
+    customer: Headers = [("customer-header", b"dummy")]
     schedules.set(b"vid1-online", due_s + 90, b'"video 0"', key=b"vid1")
-    schedules.set(
-        b"vid1-online",
-        due_s,
-        b'"video 1"',
-        key=b"vid1",
-        headers=[("customer-header", b"dummy")],
-        timestamp_s=1607918336,
-    )
+    schedules.set(b"vid1-online", due_s, b'"video 1"', key=b"vid1", headers=customer, timestamp_s=1607918336)
     schedules.set(b"vid2-online", due_s, b"deleted")
     schedules.delete(b"vid2-online")
     schedules.set(b"\xff\xfe", due_s, b"", key=b"\x80")
     schedules.set(b"no-key", due_s, b"v", key=None)
     schedules.set(b"elsewhere", due_s, b"v", topic=schedules.topics[1])
-    schedules.producer.flush()
-    records = schedules.fired.take(4)
-    by_id = {next(value for name, value in r.headers if name == "scheduler-key"): r for r in records}
-    assert by_id.keys() == {b"vid1-online", b"\xff\xfe", b"no-key", b"elsewhere"}
+    schedules.set(b"nowhere", due_s, b"v", target="no-such-topic")
+    schedules.set(b"overdue", due_s - 3600, b"v")
+    schedules.set(b"broken", due_s, b"never: what follows takes its place")
+    schedules.send(b"broken", b"v", [("scheduler-epoch", b"soon")])
+    schedules.flush()
+    headers = f"customer-header:dummy,scheduler-epoch:{due_s},scheduler-target-topic:{schedules.target}"
+    lines = [
+        f"{headers},scheduler-target-key:vid3\tjava\tlost".encode(),
+        f"{headers},scheduler-target-key:vid3\tjava\tvideo 3".encode(),
+        f"{headers}\tjava-deleted\tvideo 4".encode(),
+        b"NULL\tjava-deleted\tNULL",
+    ]
+    properties = ["parse.headers=true", "parse.key=true", "null.marker=NULL"]
+    produce_lines(schedules.system.address, schedules.topic, lines, *properties)
+
+    by_id = {id_of(record): record for record in schedules.fired.take(6)}
+    assert by_id.keys() == {b"vid1-online", b"\xff\xfe", b"no-key", b"elsewhere", b"overdue", b"java"}
     video = by_id[b"vid1-online"]
     assert (video.key, video.value) == (b"vid1", b'"video 1"')
     assert video.headers[:5] == [
@@ -98,20 +155,167 @@ def test_message_for_message(schedules: Schedules) -> None:
         ("timer-id", b"vid1-online"),
     ]
     assert [name for name, _ in video.headers[5:]] == ["timer-due", "timer-fired"]
+    assert (by_id[b"java"].key, by_id[b"java"].value) == (b"vid3", b"video 3")
+    assert by_id[b"java"].headers[0] == ("customer-header", b"dummy")
     assert (by_id[b"\xff\xfe"].key, by_id[b"\xff\xfe"].value) == (b"\x80", b"")
     assert dict(by_id[b"\xff\xfe"].headers)["timer-id"] == b"\xff\xfe"
     assert by_id[b"no-key"].key is None
     assert by_id[b"elsewhere"].text("scheduler-topic") == schedules.topics[1]
-    assert all(record.due_s == due_s and record.lag_ms >= 0 for record in records)
+    assert all(record.due_s == due_s for id, record in by_id.items() if id != b"overdue")
+    assert all(record.lag_ms >= 0 for record in by_id.values())
+    letters = {letter.text("timer-error"): letter for letter in schedules.system.dead_letters().take(2)}
+    assert letters.keys() == {"topic-unknown", "key-not-a-number"}
+    nowhere = letters["topic-unknown"]
+    assert (nowhere.key, nowhere.value) == (b"nowhere", b"v")
+    assert nowhere.headers[:3] == schedule.encode_headers(due_s, "no-such-topic", b"key")
+    assert letters["key-not-a-number"].headers[:1] == [("scheduler-epoch", b"soon")]
+    schedules.wait_past(due_s)
+    schedules.delete(b"broken")
+    schedules.flush()
+    assert schedules.fired.rest() == []
     for topic in schedules.topics:
-        log = schedules.log(topic)
-        latest = {record.key: record for record in log}
-        assert all(record.value is None for record in latest.values())
-        for record in log:
-            if record.value is None and record.headers:
-                ended = next(
-                    r
-                    for r in log
-                    if r.partition == record.partition and r.offset == int(record.text("timer-fired-offset"))
-                )
-                assert ended.key == record.key and ended.value is not None
+        schedules.everything_is_over(topic)
+
+
+def test_what_was_missed_fires_on_start_and_what_goes_by_the_retry_topic_says_the_same(schedules: Schedules) -> None:
+    (worker,) = schedules.system.workers
+    worker.kill()
+    due_s = due_in(-60)
+    ids = [b"missed-%d\xff" % number for number in range(3 * CATCH_UP_PER_S)]
+    for id in ids:
+        schedules.set(id, due_s, b"value of " + id, key=id, headers=[("a", None)], timestamp_s=due_s - 100)
+    schedules.flush()
+    worker.start().ready()
+    fired = schedules.fired.take(len(ids), 2 * DEADLINE_S)
+    schedules.wait_past(due_in(1))
+    assert schedules.fired.rest() == []
+    assert sorted(id_of(record) for record in fired) == sorted(ids)
+    for record in fired:
+        id = id_of(record)
+        assert (record.key, record.value, record.due_s) == (id, b"value of " + id, due_s)
+        assert record.headers[:5] == [
+            ("a", None),
+            ("scheduler-timestamp", b"%d" % (due_s - 100)),
+            ("scheduler-key", id),
+            ("scheduler-topic", schedules.topic.encode()),
+            ("timer-id", id),
+        ]
+    schedules.everything_is_over()
+
+
+def test_kills_compaction_and_an_empty_disk(schedules: Schedules) -> None:
+    """A third is replaced, a third deleted: before, while the worker is down, and on an empty disk, over a log that
+    brokers have compacted meanwhile."""
+    (worker,) = schedules.system.workers
+    dice = random.Random(8)
+    first_s = due_in(30)
+    latest: dict[bytes, tuple[bytes, int]] = {}
+
+    def set(id: bytes) -> None:
+        latest[id] = (b"%s-%f" % (id, dice.random()), first_s + dice.randrange(4))
+        schedules.set(id, latest[id][1], latest[id][0])
+
+    def change(id: bytes) -> None:
+        if dice.random() < 0.5:
+            set(id)
+        else:
+            latest.pop(id, None)
+            schedules.delete(id)
+
+    names = [b"storm-%d" % number for number in range(2000)]
+    for name in names:
+        set(name)
+    for name in names[:700]:
+        change(name)
+    schedules.flush()
+    worker.kill()
+    for name in names[700:1000]:
+        change(name)
+    schedules.flush()
+    replaced = Counter(record.key for record in schedules.log() if (record.key or b"").startswith(b"storm-"))
+
+    def compacted() -> bool:
+        for partition in range(PARTITIONS):  # a segment is closed by what comes after it
+            schedules.producer.produce(schedules.topic, None, b"filler", partition)
+        schedules.flush()
+        left = Counter(record.key for record in schedules.log() if (record.key or b"").startswith(b"storm-"))
+        time.sleep(0.5)
+        return left.total() < replaced.total() - 500
+
+    wait_until(compacted, "brokers have compacted the topic", 3 * DEADLINE_S)
+    worker.start().ready()
+    worker.kill()
+    shutil.rmtree(worker.data_dir)
+    for name in names[1000:1300]:
+        change(name)
+    schedules.flush()
+    worker.start().ready()
+    seen = schedules.fired.take(100, 2 * DEADLINE_S)
+    worker.kill()
+    worker.start().ready()
+    schedules.wait_past(first_s + 4)
+    # More than the rate allows may be late by now, and come by the retry topic.
+    records = seen + schedules.fired.take(len(latest) - len(seen), 2 * DEADLINE_S)
+    assert schedules.fired.rest() == []
+    assert max(Counter(id_of(record) for record in records).values()) == 1
+    assert {id_of(record): (record.value, record.due_s) for record in records} == latest
+    assert all(record.lag_ms >= 0 for record in records)
+    schedules.everything_is_over()
+
+
+def test_in_the_second_of_firing_it_is_one_or_the_other(schedules: Schedules) -> None:
+    due_s = due_in(5)
+    names = [b"race-%d" % number for number in range(400)]
+    for name in names:
+        schedules.set(name, due_s, b"first")
+    schedules.flush()
+    seen: list[Record] = []
+    for number, name in enumerate(names):  # from half a second before the second to after the first firings
+        if number < 360:
+            wait_until(lambda: time.time() > due_s - 0.5 + number / 400, "its turn")  # noqa: B023
+        elif not seen:
+            schedules.flush()
+            seen = schedules.fired.take(1)
+        if number % 2:
+            schedules.delete(name)
+        else:
+            schedules.set(name, due_s + 3, b"second")
+    schedules.flush()
+    schedules.wait_past(due_s + 4)
+    fired = Counter((id_of(record), record.value) for record in seen + schedules.fired.rest())
+    assert max(fired.values()) == 1
+    assert all(fired[name, b"second"] == (number % 2 == 0) for number, name in enumerate(names))
+    assert 0 < sum(fired[name, b"first"] for name in names) < len(names), "the race had both outcomes"
+    schedules.everything_is_over()
+
+
+def test_overdue_ones_can_be_rejected_and_topics_are_only_what_their_users_made(
+    broker_address: str, tmp_path: Path
+) -> None:
+    missing = {"TIMERS_BROKERS": broker_address, "TIMERS_APP_ID": f"app-{uuid.uuid4().hex[:8]}"}
+    with pytest.raises(
+        TopicConfigError, match=r"TIMERS_SCHEDULE_TOPICS names 'no-such-schedules', which does not exist"
+    ):
+        topics.ensure(Settings.load({**missing, "TIMERS_SCHEDULE_TOPICS": "no-such-schedules"}))
+
+    schedules = Schedules(broker_address, tmp_path, TIMERS_SCHEDULE_OVERDUE="reject")
+    try:
+        worker = schedules.system.worker().start().ready()
+        due_s = due_in(2)
+        schedules.set(b"overdue", due_s, b"late", timestamp_s=due_s + 1)
+        schedules.set(b"good", due_s, b"on time", timestamp_s=due_s)
+        schedules.flush()
+        (letter,) = schedules.system.dead_letters().take(1)
+        assert (letter.text("timer-error"), letter.key, letter.value) == ("overdue", b"overdue", b"late")
+        assert [record.value for record in schedules.fired.take(1)] == [b"on time"]
+        schedules.wait_past(due_s + 1)
+        assert schedules.fired.rest() == []
+        schedules.everything_is_over()
+
+        schedules.system.admin.create_partitions([NewPartitions(schedules.topic, 5)])[schedules.topic].result(
+            DEADLINE_S
+        )
+        worker.wait_for(rf"{schedules.topic} has 5 partitions and had {PARTITIONS} when its timers were accepted")
+        schedules.system.wait_past(due_in(1))
+    finally:
+        schedules.system.close()

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from timers.core.operation import ANY_VERSION
-from timers.core.timer import Decoded, Origin, Row, id_bytes, id_text, key_bytes
+from timers.core.timer import Decoded, Headers, Origin, Row, id_bytes, id_text, key_bytes
 from timers.wire import headers as h
 from timers.wire.future import InvalidRequestError, decode_due, rejected
 from timers.wire.topics import is_legal
@@ -83,10 +83,11 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
     """
     decoded = Decoded()
     by_due, operations = decoded.rows, decoded.operations
-    seconds: dict[bytes, int] = {}
-    topics: dict[bytes, str] = {}
+    seconds: dict[bytes | None, int] = {}
+    topics: dict[bytes | None, str] = {}
     for record in records:
-        key, value, headers, offset = record.key, record.value, record.headers or (), record.offset
+        key, value, offset = record.key, record.value, record.offset
+        headers: Headers = record.headers or ()
         try:
             if not key:
                 raise InvalidRequestError("id-missing", "the record has no key: the key is the schedule's id")
@@ -95,15 +96,18 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
             if value is None:
                 operations.append((key, offset, None, fired_version(headers, offset) if headers else ANY_VERSION))
                 continue
-            given = dict(reversed(headers))
-            epoch, target = given.get(EPOCH), given.get(TARGET_TOPIC)
-            due_s = seconds.get(epoch)  # type: ignore[arg-type]
+            if len(headers) == 3 and (headers[0][0], headers[1][0], headers[2][0]) == _PLAIN:
+                (_, epoch), (_, target), (_, target_key) = headers
+            else:
+                given = dict(reversed(headers))
+                epoch, target, target_key = given.get(EPOCH), given.get(TARGET_TOPIC), given.get(TARGET_KEY)
+            due_s = seconds.get(epoch)
             if due_s is None:
                 due_s = _decode_epoch(epoch)
-                seconds[epoch] = due_s  # type: ignore[index]
-            topic = topics.get(target)  # type: ignore[arg-type]
+                seconds[epoch] = due_s
+            topic = topics.get(target)
             if topic is None:
-                topic = topics[target] = _decode_topic(target)  # type: ignore[index]
+                topic = topics[target] = _decode_topic(target)
             if len(value) > max_request_bytes:
                 raise InvalidRequestError(
                     "value-too-large",
@@ -123,7 +127,7 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
             continue
         # All headers, and before them the timestamp: the version may have to be appended again as it was.
         kept = ((h.TIMER_TIMESTAMP, b"%d" % timestamp_ms), *headers)
-        row = (offset, topic, given.get(TARGET_KEY), value, kept, Origin(id_text(key), due_s, 0))
+        row = (offset, topic, target_key, value, kept, Origin(id_text(key), due_s, 0))
         operations.append((key, offset, due_s, 0))
         if due_s in by_due:
             by_due[due_s].append(row)

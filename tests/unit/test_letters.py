@@ -14,7 +14,7 @@ from timers.core.timer import Rejected
 from timers.doors import KINDS
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
-from timers.wire.doors import Sent
+from timers.wire.doors import Sent, schedule
 from timers.wire.headers import Header
 
 VALUE = future.encode("orders", "o-1", b"v")
@@ -25,6 +25,7 @@ DOORS = {
     "timer-request": KINDS_BY_NAME["future"],
     "by-id": KINDS_BY_NAME["future-by-id"],
     "delay": KINDS_BY_NAME["countdown"],
+    "schedules": KINDS_BY_NAME["schedule"],
 }
 MARK = Mark("dead/2/5", "timer-request/0/7", "timer-request/0/99")
 
@@ -227,3 +228,12 @@ def test_what_failed_when_it_was_due_goes_again_and_leaves_its_id_alone(
     early = letter(b"o-1", value, sent, source=source, code="value-too-large")
     assert "would change what that means by now" in judged(early, early.request).reason
     assert judged(early, early.request, force=True).request == early.request
+
+
+def test_a_schedule_is_not_published_again_unasked() -> None:
+    """Its topic is compacted: it would erase the version that its id has by now."""
+    sent = schedule.encode_headers(1_700_000_000, "orders", b"k")
+    failed = letter(b"o-1", b"v", sent, source="schedules/0/7")
+    assert failed.asked == (1_700_000_000, "orders", "k")
+    assert "it would erase what its id means by now" in judged(failed, failed.request).reason
+    assert judged(failed, failed.request, force=True).request == failed.request

@@ -249,6 +249,9 @@ def judge(letter: Letter, request: Sent | None, mark: Mark | None, max_request_b
     if decoded.rejected and not force:
         rejected = decoded.rejected[0]
         return Verdict(None, "bound to be rejected again", f"it would be rejected again: {rejected.message}")
+    if door.compacted and not force:
+        reason = "in a compacted topic it would erase what its id means by now; send it anew from where it comes from"
+        return Verdict(None, "with an id", reason)
     if door.repeats or not (decoded.rows or decoded.operations):
         return Verdict(request)
     if decoded.rows and letter.opened.code in dead_letter.WHEN_DUE:

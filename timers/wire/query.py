@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.core.listing import START, Position
-from timers.core.timer import Origin, Row
+from timers.core.timer import Origin, Row, id_bytes
 from timers.wire import topics
 
 LIST_PATH = "/timers"
@@ -87,7 +87,7 @@ def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, w
     position = topics.source(topic, partition, offset)
     source = position if origin is None else origin.source or (origin.timer_id if moved else position)
     timer: Timer = {
-        "id": position if origin is None else origin.timer_id,
+        "id": position if origin is None else id_bytes(origin.timer_id).decode(errors="replace"),
         "due": due_s,
         "due_at": format_due(due_s),
         "topic": callback_topic,

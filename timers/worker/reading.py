@@ -7,7 +7,7 @@ from typing import NamedTuple
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.listing import Listed, Page, Position, key_after
 from timers.core.machine import Machine
-from timers.core.timer import Origin, Row
+from timers.core.timer import Origin, Row, id_bytes
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.query import Timer
@@ -78,7 +78,7 @@ def by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Timer | 
         Recovering: ask later.
     """
     _check(machine)
-    entry = machine.find(id.encode())
+    entry = machine.find(id_bytes(id))
     if entry is None:
         return None
     due_s, offset, _ = entry
@@ -100,7 +100,7 @@ def by_record(machine: Machine, place: Place, row: Row, due_s: int, append_s: in
     _check(machine)
     key = due_s, row[0]
     id = None if row[5] is None else row[5].timer_id
-    latest = machine.find_returned(row[0]) if id is None else machine.find(id.encode())
+    latest = machine.find_returned(row[0]) if id is None else machine.find(id_bytes(id))
     # It stands where it stood, or where it came back to from the cold.
     for each in (key,) if latest is None else (key, latest[:2]):
         stored = _row(machine, each)

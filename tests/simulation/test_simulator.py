@@ -24,7 +24,7 @@ def test_no_life_breaks_a_promise(block: int) -> None:
         counts += life.checkers.counts
         faults.update(step.split()[1].rstrip(":") for step in life.history)
     # A simulator in which nothing happens finds nothing.
-    assert counts["fired"] > 2000
+    assert counts["fired"] > 1500
     assert counts["rejected"] > 50
     assert counts["dead-lettered"] > counts["rejected"]
     assert counts["retried"] > 5

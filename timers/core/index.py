@@ -64,6 +64,9 @@ class Index:
         is_cold: whether a version waits elsewhere (:mod:`timers.core.horizon`): it has not fired, whatever its key.
     """
 
+    fires_first = False
+    """Whether what is due goes before what there is to read: most of that is what comes of firing."""
+
     def __init__(self, store: Store, retention_s: int, is_cold: Callable[[Entry], bool] = nothing_is_cold) -> None:
         self._store = store
         self._retention_s = retention_s

@@ -173,6 +173,12 @@ class Machine:
         return self.recovering or (self._tick is not None and not self._held)
 
     @property
+    def fires_first(self) -> bool:
+        """Whether accepting waits while something is due. What was there before a second is read before it fires in any
+        case."""
+        return self._index is not None and self._index.fires_first
+
+    @property
     def let_through_s(self) -> int | None:
         """The last second that accepting has let through: it may fire now. None where timers have no ids: there no
         second waits for that."""

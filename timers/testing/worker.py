@@ -82,7 +82,7 @@ class SimRunner:
         self.take()
         if self.firing:
             self.firing = self.machine.fire_chunk()
-        if self.waiting and self.machine.may_accept:
+        if self.waiting and self.machine.may_accept and not (self.firing and self.machine.fires_first):
             self._accept(self.waiting[0])
             self.waiting.popleft()
         if self.commit_due and not self.firing:

@@ -206,7 +206,7 @@ class Runner:
         """At most one chunk, one fetch and one question, so that none waits for the end of the others."""
         if self._firing:
             self._firing = self.machine.fire_chunk()
-        if self._can_accept():
+        if self._can_accept() and not (self._firing and self.machine.fires_first):
             let_through_s = self.machine.let_through_s
             self._accept(self._waiting[0])
             self._firing = self._firing or self.machine.let_through_s != let_through_s

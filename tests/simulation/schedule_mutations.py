@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from timers.core.gate import Gate
 from timers.core.index import latest
 from timers.core.keys import OrderKey
-from timers.core.machine import Machine
 from timers.core.operation import ANY_VERSION, Judged, Operation
 from timers.core.schedules import ScheduleIndex
-from timers.core.timer import Row, Tick
+from timers.core.timer import Row
 from timers.testing import SimOutbox
 
 
@@ -84,19 +81,3 @@ class CopiesWithANewTime(SimOutbox):
     def append_again(self, rows: Sequence[Row]) -> None:
         super().append_again(rows)
         self._outgoing = [each._replace(timestamp_ms=None) for each in self._outgoing]
-
-
-class TrustsAnOldStore(Machine):
-    """Rule 9: a store is read on, however long it lay."""
-
-    def _keep_or_condemn(self, tick: Tick) -> None:
-        return None
-
-
-class TakesGapsForNothing(Machine):
-    """Once what was asked for is read, a second fires, whatever compaction has taken out of that meanwhile."""
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        if self._gate is not None:
-            self._gate = Gate()

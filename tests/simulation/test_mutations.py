@@ -85,8 +85,6 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
     "schedules: a tombstone on another partition": outbox(s.HashesTombstones),
     "schedules: a tombstone names another version": outbox(s.LeavesTombstonesBehind),
     "schedules: a copy has a new time": outbox(s.CopiesWithANewTime),
-    "rule 9: an old store is trusted": machine(s.TrustsAnOldStore),
-    "schedules: gaps are taken for nothing": machine(s.TakesGapsForNothing),
     "section 3: offsets are counted as records": machine(m.CountsOffsetsAsRecords),
     "section 4: nobody is fenced": outbox(m.FencesNobody),
     "section 4: progress is read before fencing": worker(m.ReadsProgressBeforeFencing),

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from timers.core.machine import Limits, Machine, catch_up
+from timers.core.gate import Gate
+from timers.core.machine import CLEANING_S, Limits, Machine, catch_up
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.schedules import ScheduleIndex
@@ -268,3 +269,19 @@ def test_a_new_store_may_take_its_time_to_be_read() -> None:
     assert bench.store.read_through_s == 0
     bench.machine.commit_progress()
     assert bench.store.read_through_s == 101
+
+
+def test_a_second_that_waited_long_for_a_compacted_log_is_let_through_with_a_later_one() -> None:
+    """What explains a gap that was read meanwhile stands behind the end that was asked for."""
+    patient, strict = Gate(), Gate(CLEANING_S)
+    for gate in (patient, strict):
+        gate.tick(10, 100, 0)
+        gate.tick(10 + CLEANING_S + 1, 160, 0)
+        gate.read(100)
+    assert (patient.second, strict.second) == (10, None)
+    strict.read(160)
+    assert strict.second == 10 + CLEANING_S + 1
+    strict.tick(20, 170, 160)
+    strict.tick(21, 180, 160)
+    strict.read(170)
+    assert strict.second == 20, "one that is near is let through as it is"

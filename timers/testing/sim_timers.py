@@ -16,9 +16,9 @@ so a timer fires here as it would on Kafka: at its second, once, with its key, v
         [callback] = timers.fired
         assert (callback.topic, callback.key, callback.value) == ("order-timeouts", b"order-17", b"unpaid")
 
-:meth:`SimTimers.schedule` takes what :meth:`timers.client.TimersClient.schedule` takes, and refuses what that refuses:
-give it to your code in the client's place. :meth:`SimTimers.restart` kills the worker, with its disk if you like, to
-show that your program does not mind.
+:meth:`SimTimers.schedule` takes what :meth:`timers.client.TimersClient.schedule` takes, but for ``id``, and refuses
+what that refuses: give it to your code in the client's place. :meth:`SimTimers.restart` kills the worker, with its disk
+if you like, to show that your program does not mind.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Fired(NamedTuple):
     """One callback, as a receiver reads it."""
 
     topic: str
-    key: bytes
+    key: bytes | None
     value: bytes
     headers: list[Header]
     """All of them, in order: the request's, then ``timer-id``, ``timer-due`` and ``timer-fired``."""
@@ -96,7 +96,7 @@ class SimTimers:
     def schedule(
         self,
         topic: str,
-        key: str | bytes,
+        key: str | bytes | None,
         value: str | bytes,
         *,
         at: datetime | float | None = None,

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.errors import AccessError, SettingsError
-from timers.security import uses_sasl, uses_tls
+from timers.security import Secret, uses_sasl, uses_tls
 from timers.settings import Settings
 
 UNREACHABLE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
@@ -80,7 +80,7 @@ def java(settings: Settings) -> dict[str, str]:
     Certificates and keys go as text, not as paths: those who connect may be executors on other machines.
 
     Raises:
-        SettingsError: certificates or key cannot be used, or the key is not in the one form that Java reads.
+        SettingsError: certificates or key cannot be used.
     """
     config = {"bootstrap.servers": settings.brokers, "security.protocol": settings.security_protocol}
     if uses_tls(settings.security_protocol):
@@ -92,10 +92,8 @@ def java(settings: Settings) -> dict[str, str]:
             config |= {
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.certificate.chain": settings.ssl_cert_file.read_text(),
-                "ssl.keystore.key": _pkcs8(settings.ssl_key_file),
+                "ssl.keystore.key": _for_java(settings.ssl_key_file, settings.ssl_key_password),
             }
-            if settings.ssl_key_password:
-                config["ssl.key.password"] = settings.ssl_key_password.reveal()
     if uses_sasl(settings.security_protocol):
         kind = "plain.Plain" if settings.sasl_mechanism == "PLAIN" else "scram.Scram"
         name, password = _jaas_text(settings.sasl_username), _jaas_text(settings.sasl_password.reveal())
@@ -107,17 +105,21 @@ def java(settings: Settings) -> dict[str, str]:
     return config
 
 
-def _pkcs8(path: Path) -> str:
-    text = path.read_text()
-    if not _PKCS8.search(text):
-        raise SettingsError(
-            f"TIMERS_SSL_KEY_FILE={str(path)!r} is not a PKCS#8 key, the one form that Java reads (openssl pkcs8 "
-            "-topk8 -in KEY -out NEW, with -nocrypt if it has no password, makes one)"
-        )
-    return text
+def _for_java(path: Path, password: Secret) -> str:
+    """A key in the one form that all Javas read: PKCS#8, not encrypted. (Java 17 cannot open what OpenSSL 3 locks.)"""
+    from cryptography.hazmat.primitives import (
+        serialization,
+    )  # comes with the extra for Spark, as its clients are Java's
 
-
-_PKCS8 = re.compile("^-----BEGIN (ENCRYPTED )?PRIVATE KEY-----", re.MULTILINE)
+    text = path.read_bytes()
+    try:
+        key = serialization.load_pem_private_key(text, password.reveal().encode() if password else None)
+    except TypeError:  # a password, and nothing that it opens: OpenSSL takes no notice of it either
+        key = serialization.load_pem_private_key(text, None)
+    except ValueError as error:
+        raise _unusable("TIMERS_SSL_KEY_FILE", path, "a file of a PEM private key", OSError(0, str(error))) from None
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
 
 
 def _jaas_text(text: str) -> str:

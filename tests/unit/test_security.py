@@ -164,8 +164,7 @@ def test_java_takes_the_same_as_text(secured: dict[str, str]) -> None:
         "ssl.truststore.certificates": settings.ssl_ca_file.read_text(),
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": settings.ssl_cert_file.read_text(),
-        "ssl.keystore.key": settings.ssl_key_file.read_text(),
-        "ssl.key.password": KEY_PASSWORD,
+        "ssl.keystore.key": config["ssl.keystore.key"],
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
         r'username="ada" password="a \"quoted\" \\ one";',
@@ -180,19 +179,23 @@ def test_java_takes_the_same_as_text(secured: dict[str, str]) -> None:
     }
 
 
-def test_java_reads_keys_of_one_form_only(secured: dict[str, str], tmp_path: Path) -> None:
-    private = serialization.load_pem_private_key(
-        Path(secured["TIMERS_SSL_KEY_FILE"]).read_bytes(), KEY_PASSWORD.encode()
+@pytest.mark.parametrize("form", ["PKCS8", "TraditionalOpenSSL"])
+@pytest.mark.parametrize("password", ["", KEY_PASSWORD])
+def test_java_gets_any_key_in_the_one_form_that_it_reads(
+    secured: dict[str, str], tmp_path: Path, form: str, password: str
+) -> None:
+    pem = Path(secured["TIMERS_SSL_KEY_FILE"]).read_bytes()
+    private = serialization.load_pem_private_key(pem, KEY_PASSWORD.encode())
+    lock = serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
+    given = tmp_path / "given.key"
+    given.write_bytes(
+        private.private_bytes(serialization.Encoding.PEM, getattr(serialization.PrivateFormat, form), lock)
     )
-    old = tmp_path / "old.key"
-    old.write_bytes(
-        private.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-        )
-    )
-    settings = Settings.load(without(secured, "TIMERS_SSL_KEY_PASSWORD") | {"TIMERS_SSL_KEY_FILE": str(old)})
-    with pytest.raises(SettingsError, match=r"^TIMERS_SSL_KEY_FILE='.*old.key' is not a PKCS#8 key"):
-        connection.java(settings)
+    changes = {"TIMERS_SSL_KEY_FILE": str(given), "TIMERS_SSL_KEY_PASSWORD": KEY_PASSWORD}  # too much is no harm
+    text = connection.java(Settings.load(secured | changes))["ssl.keystore.key"]
+    assert text.startswith("-----BEGIN PRIVATE KEY-----\n")
+    same = serialization.load_pem_private_key(text.encode(), None)
+    assert same.private_numbers() == private.private_numbers()  # type: ignore[union-attr]
 
 
 def test_aiokafka_and_faust_take_the_same(secured: dict[str, str]) -> None:

@@ -233,6 +233,7 @@ class Horizon:
             if record.key in others:
                 yield records[start:at], record.offset
                 start = at
+                mine.clear()
                 others.clear()
             mine.add(record.key)
         yield records[start:], to_offset

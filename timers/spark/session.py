@@ -47,8 +47,9 @@ _LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
     # Tables of a laptop are small: Spark's 200 tasks for each shuffle cost more than the work.
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 2)),
-    # As for the 50 that Delta takes to look at the log of each table.
+    # So are their logs, which Delta reads in 50 tasks, and their directories, which it lists in up to 10,000.
     "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(2 * (os.cpu_count() or 2)),
 }
 
 _MAX_SENTENCE = 400

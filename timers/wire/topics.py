@@ -59,4 +59,7 @@ def parse_source(source: str) -> tuple[str, int, int] | None:
     return None if parts is None else (parts[1], int(parts[2]), int(parts[3]))
 
 
-_SOURCE = re.compile(rf"({LEGAL_TOPIC.pattern})/([0-9]{{1,9}})/([0-9]{{1,18}})", re.ASCII)
+SOURCE_PATTERN = rf"({LEGAL_TOPIC.pattern})/([0-9]{{1,9}})/([0-9]{{1,18}})"
+"""What :func:`source` looks like, from end to end."""
+
+_SOURCE = re.compile(SOURCE_PATTERN, re.ASCII)

@@ -61,6 +61,8 @@ class OwnTopic:
     """Its record times decide when timers fire: they must be the broker's."""
     needs_all_records: bool = False
     """Losing a record to retention loses a timer."""
+    needs_room: bool = False
+    """A record that does not fit there stops its partition."""
     theirs: bool = False
     """Once it is there it is its producers': what it lacks is said, and nothing of it changed."""
     must_exist: bool = False
@@ -139,7 +141,7 @@ def _cold_topic(settings: Settings) -> list[OwnTopic]:
         "retention.bytes": UNLIMITED,
         "max.message.bytes": str(max_message_bytes(settings)),
     }
-    return [OwnTopic(settings.cold_topic, config, (_WRITE,), needs_all_records=True)]
+    return [OwnTopic(settings.cold_topic, config, (_WRITE,), needs_all_records=True, needs_room=True)]
 
 
 def _more_doors(settings: Settings, requests: dict[str, str]) -> list[OwnTopic]:
@@ -354,6 +356,12 @@ def _check(admin: AdminClient, settings: Settings, existing: list[OwnTopic]) -> 
                 _warn_of_their_time(settings, topic.name)
             else:
                 _set_append_time(admin, settings, topic.name)
+        room = topic.config["max.message.bytes"] if topic.needs_room else "0"
+        if int(config["max.message.bytes"] or 0) < int(room):
+            raise TopicConfigError(
+                f"topic {topic.name!r} has max.message.bytes={config['max.message.bytes']}, less than the {room} that "
+                f"a request may take: {_alter(settings, topic.name, f'max.message.bytes={room}')}"
+            )
         if topic.needs_all_records:
             _warn_of_limits(settings, topic.name, config)
 

@@ -12,6 +12,8 @@ _JOBS: dict[str, str] = {
     "engine": "Fire timers on Spark, instead of with workers.",
     "audit": "Find out what became of every request, from the topics alone.",
     "import": "Import timers from Parquet, CSV or JSON lines, each once.",
+    "hold": "Take timers that are due far ahead from the cold topic into a table.",
+    "promote": "Bring back timers whose time is near.",
 }
 """Each job, in the order of ``--help``: the command of that name in the module of that name here."""
 

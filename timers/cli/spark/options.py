@@ -65,3 +65,12 @@ def launch_of(
         pairs.append((name, value))
     path = log_file or project_dir() / "spark" / f"{job}.log"
     return Launch(job, path, master, tuple(pairs), dict(defaults or {}))
+
+
+def tables_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Option that says where the tables of the cold tier are: argument ``tables``."""
+    return click.option(
+        "--tables",
+        metavar="URI",
+        help="Directory of the cold tier's tables, which all executors can read and write.  [default: .timers/cold]",
+    )(command)

@@ -1,0 +1,184 @@
+"""An engine in memory between which and the cold tables a test carries records: with a clock that a test moves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from timers.core.machine import Limits
+from timers.settings import Settings
+from timers.spark.columns import RECORD
+from timers.spark.jobs.promote import Logs
+from timers.spark.offsets import Places
+from timers.spark.promoter import Copy, KafkaPort, Port
+from timers.testing import SimClock, SimLog, SimWorker
+from timers.testing.log import SimRecord
+from timers.wire import future
+from timers.wire import headers as h
+from timers.wire.doors import future_by_id
+from timers.wire.topics import ID_REQUEST
+
+LIMITS = Limits(chunk_timers=100, chunk_bytes=10**6, max_request_bytes=10_000)
+
+
+class SimEngine:
+    """One worker over a simulated log; time passes when told."""
+
+    def __init__(self, now_s: int, horizon_s: int) -> None:
+        self.settings = Settings(hot_horizon_s=horizon_s, id_topic=ID_REQUEST)
+        self.log = SimLog(SimClock(now_s), partitions=1)
+        self.worker = SimWorker("worker", self.log, self.settings, LIMITS)
+        self._machines = [(topic, 0) for topic in (self.settings.request_topic, ID_REQUEST)]
+        self.restart(horizon_s)
+
+    def restart(self, horizon_s: int, *, lose_disk: bool = False) -> None:
+        self.worker.crash()
+        if lose_disk:
+            self.worker.disk.wipe()
+        self.worker.hot_horizon_s = horizon_s
+        self.worker.start()
+        self.worker.assign(self._machines)
+        self.advance_to(self.log.clock.now_s)
+
+    def advance_to(self, second: int) -> None:
+        self.log.clock.now_ms = second * 1000
+        self.log.append(self.settings.oscillator_topic, b"%d" % second, b"1", partition=0)
+        self.worker.poll_ticks()
+        self.run()
+
+    def run(self) -> None:
+        for machine in self._machines:
+            runner = self.worker.runners[machine]
+            while True:
+                fetched = self.worker.poll_requests(machine)
+                if fetched is not None and fetched.to_offset > fetched.from_offset:
+                    runner.waiting.append(fetched)
+                self.worker.step(machine)
+                if not runner.firing and not (runner.waiting and runner.machine.may_accept):
+                    break
+
+    def ask(self, due_s: int, value: bytes, headers: Sequence[tuple[str, bytes | None]] = ()) -> SimRecord:
+        record = future.encode("orders", "key", value)
+        sent = self.log.append(self.settings.request_topic, b"%d" % due_s, record, headers, partition=0)
+        self.run()
+        return sent
+
+    def ask_by_id(self, id: bytes, due_s: int, value: bytes) -> None:
+        self.log.append(
+            ID_REQUEST, id, future.encode("orders", "key", value), future_by_id.encode_headers(due_s), partition=0
+        )
+        self.run()
+
+    def cancel(self, id: bytes) -> None:
+        self.log.append(ID_REQUEST, id, None, partition=0)
+        self.run()
+
+    def on(self, topic: str) -> list[SimRecord]:
+        return [record for record in self.log.committed if record.topic == topic]
+
+    @property
+    def fired(self) -> list[tuple[bytes | None, str]]:
+        """(value, timer-id) of each callback."""
+        return [(each.value, (dict(each.headers)[h.TIMER_ID] or b"").decode()) for each in self.on("orders")]
+
+
+def as_frame(spark: SparkSession, records: Sequence[SimRecord]) -> DataFrame:
+    """Records as the Kafka source would give them."""
+    rows = [
+        (each.topic, each.partition, each.offset, each.timestamp_ms, 1, each.key, each.value, list(each.headers))
+        for each in records
+    ]
+    return spark.createDataFrame(rows, RECORD)
+
+
+class FilePort:
+    """Writes copies to a file, since tasks run in other processes; may die when it has."""
+
+    def __init__(self, path: Path, *, dies: bool) -> None:
+        self._path = path
+        self._dies = dies
+
+    def write(self, copies: Sequence[Copy]) -> None:
+        with self._path.open("a") as file:
+            for topic, partition, key, value, headers in copies:
+                texts = [(name, _hex(data)) for name, data in headers]
+                file.write(json.dumps([topic, partition, _hex(key), _hex(value), texts]) + "\n")
+        if self._dies:
+            raise RuntimeError("killed after the commit")
+
+    def pause(self, seconds: float) -> None:
+        assert seconds > 0
+
+
+class SimLogs(Logs):
+    """Carries copies from the promoter to an engine.
+
+    Attributes:
+        dies: the promoter, once it has written.
+        blind: it does not find what it has written before it died.
+    """
+
+    def __init__(self, spark: SparkSession, engine: SimEngine, path: Path) -> None:
+        super().__init__(spark, engine.settings, {})
+        self._session = spark
+        self._engine = engine
+        self._path = path
+        self._delivered = 0
+        self.dies = False
+        self.blind = False
+
+    def ends(self) -> Places:
+        return {topic: {0: self._engine.log.end(topic, 0)} for topic in self._topics}
+
+    def fence(self) -> None:
+        return None
+
+    def copies_since(self, starts: Places) -> DataFrame:
+        found = [
+            (dict(record.headers)[h.TIMER_PROMOTED] or b"").decode()
+            for topic, places in starts.items()
+            for record in self._engine.log.fetch(topic, 0, places[0]).records
+            if h.TIMER_PROMOTED in dict(record.headers)
+        ]
+        return self._session.createDataFrame([(each,) for each in found if not self.blind], "source string")
+
+    def port(self) -> Callable[[], Port]:
+        path, dies = self._path, self.dies
+        return lambda: FilePort(path, dies=dies)
+
+    def deliver(self) -> int:
+        """Let the engine have what was written."""
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        for line in lines[self._delivered :]:
+            topic, partition, key, value, headers = json.loads(line)
+            named: list[tuple[str, Any]] = [(name, _bytes(data)) for name, data in headers]
+            self._engine.log.append(topic, _bytes(key), _bytes(value), named, partition)
+        count, self._delivered = len(lines) - self._delivered, len(lines)
+        self._engine.run()
+        return count
+
+
+def _hex(data: bytes | None) -> str | None:
+    return None if data is None else data.hex()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else bytes.fromhex(text)
+
+
+class Dying(Logs):
+    """A promoter that is killed after its first transaction, before it has noted anything."""
+
+    def port(self) -> Callable[[], Port]:
+        config, transactional_id = self._config, self._id
+        return lambda: DyingPort(config, transactional_id)
+
+
+class DyingPort(KafkaPort):
+    def write(self, copies: Sequence[Copy]) -> None:
+        super().write(copies[: len(copies) // 2])
+        raise RuntimeError("killed after the commit")

@@ -1,0 +1,243 @@
+"""The cold tier's tables: what goes in comes back once, and nothing that is not near is looked at."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.spark.cold_rows import NOW_S, fill
+from tests.spark.sim_engine import SimEngine, SimLogs, as_frame
+from timers.core.horizon import SEAL
+from timers.spark import cold
+from timers.spark.cold import BATCHES, HELD, PROMOTED, ColdTables
+from timers.spark.columns import RECORD
+from timers.spark.jobs import promote
+from timers.spark.jobs.promote import Promote, round_of, settle
+from timers.spark.scans import files_read
+from timers.wire import cold as wire
+from timers.wire import headers as h
+from timers.wire.headers import Header
+
+pytestmark = pytest.mark.spark
+
+DAY_S = cold.DAY_S
+TOPICS = ("timer-request", "timer-request-by-id")
+
+
+@pytest.fixture
+def tables(spark: SparkSession, tmp_path: Path) -> ColdTables:
+    made = ColdTables((tmp_path / "cold").as_uri())
+    made.create(spark)
+    return made
+
+
+def take_in(spark: SparkSession, tables: ColdTables, engine: SimEngine, start: int = 0) -> int:
+    """What `hold` does with one micro-batch."""
+    new = engine.on("timer-cold")[start:]
+    cold.append(cold.hold(as_frame(spark, new), TOPICS, F.lit(engine.log.clock.now_ms)), tables.held, HELD)
+    return start + len(new)
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+GOOD = [
+    (h.TIMER_SOURCE, b"timer-request/3/17"),
+    (h.TIMER_DUE, b"1700172800"),
+    (h.TIMER_APPENDED, b"1700000000123"),
+    (h.TIMER_SEAL, b"0" * 32),
+]
+
+
+def changed(name: str, value: bytes | None) -> list[Header]:
+    return [(each, value if each == name else data) for each, data in GOOD]
+
+
+SAID: list[list[Header]] = [
+    list(GOOD),
+    [("a", b"1"), ("a", None), ("timer-due", b"5"), *GOOD],
+    [*GOOD, ("a", b"1")],
+    GOOD[1:],
+    [],
+    [GOOD[1], GOOD[0], *GOOD[2:]],
+    changed(h.TIMER_SOURCE, b"timer-request/3"),
+    changed(h.TIMER_SOURCE, b"somebody-else/3/17"),
+    changed(h.TIMER_SOURCE, None),
+    changed(h.TIMER_DUE, b"soon"),
+    changed(h.TIMER_DUE, None),
+    changed(h.TIMER_APPENDED, b"then"),
+    changed(h.TIMER_SOURCE, b"timer-request/3/17\n"),
+]
+
+
+def test_cold_requests_are_read_as_the_engine_writes_them(spark: SparkSession) -> None:
+    rows = [("timer-cold", 0, at, 0, 1, b"k", b"v%d" % at, headers) for at, headers in enumerate(SAID)]
+    rows.append(("timer-cold", 0, 99, 0, 1, None, None, None))
+    frame = cold.hold(spark.createDataFrame(rows, RECORD), TOPICS, F.lit(7).cast("long"))
+    assert [field.name for field in frame.schema] == HELD.names
+    assert [field.dataType for field in frame.schema] == [field.dataType for field in HELD]
+    found = {row.value and bytes(row.value): row for row in frame.collect()}
+    assert len(found) == len(rows), "nothing is left out, good or bad"
+    for at, headers in enumerate(SAID):
+        row, told = found[b"v%d" % at], wire.decode_cold(headers)
+        readable = told is not None and told.source == "timer-request/3/17"
+        assert (row.due_day is not None, row.source is not None) == (readable, readable), headers
+        if readable and told is not None:
+            assert (row.due_s, row.source, row.append_ms, row.seal) == (
+                told.due_s,
+                told.source,
+                told.append_ms,
+                told.seal,
+            )
+            assert (row.topic, row.partition, row.due_day) == ("timer-request", 3, date(2023, 11, 16))
+            assert [(name, data and bytes(data)) for name, data in row.headers] == told.headers
+
+
+# ---- there and back -------------------------------------------------------------------------------------------------
+
+
+def test_two_days_ahead_with_a_minutes_horizon(spark: SparkSession, tables: ColdTables, tmp_path: Path) -> None:
+    """Goes cold, comes back once, fires once: through crashes of the promoter, a lost disk and other horizons."""
+    due_s = NOW_S + 2 * DAY_S
+    engine = SimEngine(NOW_S, horizon_s=60)
+    logs = SimLogs(spark, engine, tmp_path / "copies")
+    job = Promote(tables, lead_s=60)
+    plain = engine.ask(due_s, b"plain", [("a", b"1"), ("a", None)])
+    crashed = engine.ask(due_s + 1000, b"crashed")
+    blind = engine.ask(due_s + 2000, b"blind")
+    engine.ask_by_id(b"cancelled", due_s, b"never")
+    engine.ask_by_id(b"moved", due_s, b"never")
+    engine.ask_by_id(b"moved", due_s + 5, b"moved")
+    engine.ask_by_id(b"kept", due_s, b"kept")
+    held = take_in(spark, tables, engine)
+    assert (held, engine.fired) == (7, [])
+    engine.restart(3600, lose_disk=True)
+    hot = engine.ask(engine.log.clock.now_s + 100, b"hot")
+    engine.advance_to(NOW_S + DAY_S)
+    engine.cancel(b"cancelled")
+    assert round_of(spark, job, logs, NOW_S + DAY_S).promoted == 0, "nothing is near"
+
+    engine.advance_to(due_s - 30)
+    assert round_of(spark, job, logs, due_s - 30).promoted == 5  # of ids, also versions that are no more
+    assert round_of(spark, job, logs, due_s - 30).promoted == 0
+    assert logs.deliver() == 5
+    engine.restart(0, lose_disk=True)
+    assert [value for value, _ in engine.fired] == [b"hot"]
+    engine.advance_to(due_s + 10)
+    expected = [(b"hot", hot.source), (b"kept", "kept"), (b"moved", "moved"), (b"plain", plain.source)]
+    assert sorted(engine.fired) == sorted(expected)
+    assert [each for each in engine.on("orders")[1].headers if each[0] == "a"] in ([("a", b"1"), ("a", None)], [])
+
+    # Killed between writing back and noting it, before it fires; what it did is found in the log.
+    engine.advance_to(due_s + 990)
+    logs.dies = True
+    with pytest.raises(Exception, match="killed after the commit"):
+        round_of(spark, job, logs, due_s + 990)
+    logs.dies = False
+    assert logs.deliver() == 1
+    assert settle(spark, tables, logs) == 1
+    assert settle(spark, tables, logs) == 0
+    assert round_of(spark, job, logs, due_s + 990).promoted == 0
+    engine.advance_to(due_s + 1010)
+    expected.append((b"crashed", crashed.source))
+    assert sorted(engine.fired) == sorted(expected)
+
+    # Killed there once more, and it is not found: repeated before it fires, and after, on an empty disk.
+    for now_s, lose_disk in ((due_s + 1990, False), (due_s + 1995, True), (due_s + 2010, True), (due_s + 2020, False)):
+        engine.advance_to(now_s)
+        logs.dies = logs.blind = True
+        settle(spark, tables, logs)
+        with pytest.raises(Exception, match="killed after the commit"):
+            round_of(spark, job, logs, now_s)
+        assert logs.deliver() == 1
+        engine.restart(60 if lose_disk else 5, lose_disk=lose_disk)
+        engine.advance_to(now_s + 1)
+    expected.append((b"blind", blind.source))
+    assert sorted(engine.fired) == sorted(expected)
+    assert engine.on("timer-dead-letter") == []
+    assert engine.worker.runners[engine.settings.request_topic, 0].machine.progress.setting_at(SEAL, 0, 0)
+
+
+def test_what_was_taken_in_too_late_to_know_stays(spark: SparkSession, tables: ColdTables, tmp_path: Path) -> None:
+    """The tables were lost, and the cold topic is read again: what has fired long ago must not fire again."""
+    engine = SimEngine(NOW_S, 60)
+    logs = SimLogs(spark, engine, tmp_path / "copies")
+    engine.ask(NOW_S + 100, b"plain")
+    engine.ask_by_id(b"id", NOW_S + 100, b"by id")
+    late_s = NOW_S + 100 + engine.settings.verdict_retention_s
+    engine.advance_to(late_s)
+    take_in(spark, tables, engine)
+    assert round_of(spark, Promote(tables), logs, late_s).promoted == 1, "ids are remembered"
+    said: list[str] = []
+    clock = Standing(late_s)
+    assert promote.run(spark, Promote(tables), logs, clock, said.append) == 0
+    assert any("1 overdue timers" in line and "--overdue" in line for line in said)
+    assert round_of(spark, Promote(tables, overdue=True), logs, late_s).promoted == 1
+    logs.deliver()
+    assert sorted(value for value, _ in engine.fired) == [b"by id", b"plain"]
+
+
+class Standing:
+    """A clock."""
+
+    def __init__(self, now_s: int) -> None:
+        self._now_s = now_s
+
+    def now_s(self) -> int:
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing to wait for")
+
+
+# ---- cost and care --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_near_is_not_looked_at(spark: SparkSession, tables: ColdTables, tmp_path: Path) -> None:
+    """Of 30 days' files, those of the day are opened: to find what is near, and to fetch it."""
+    fill(spark, tables, 3000, days=30)
+    fill(spark, tables, 300, days=30)
+    stored = spark.read.format("delta").load(tables.held)
+    assert stored.count() == 3300
+    everything = stored.select("source")
+    everything.collect()
+    assert files_read(everything, tables.held) >= 60
+    near = cold.near(spark, tables, NOW_S + 3600, F.lit(True))
+    found = near.toArrow()
+    assert 0 < found.num_rows < 10
+    assert files_read(near, tables.held) == 2
+    whole = cold.payloads(spark, tables, spark.createDataFrame(found), found.column("due_day").unique().to_pylist())
+    assert len(whole.collect()) == found.num_rows
+    assert files_read(whole, tables.held) == 2
+
+
+def test_days_that_are_over_are_forgotten_and_files_become_few(
+    spark: SparkSession, tables: ColdTables, tmp_path: Path
+) -> None:
+    engine = SimEngine(NOW_S, 60)
+    logs = SimLogs(spark, engine, tmp_path / "copies")
+    for _ in range(2):
+        fill(spark, tables, 30, days=5)
+    later_s = NOW_S + 3 * DAY_S
+    job = Promote(tables, lead_s=0, rate_per_s=1_000_000, chunk=20)
+    rounds = []
+    while not rounds or rounds[-1].more:
+        rounds.append(round_of(spark, job, logs, later_s))
+    # Each source is there twice, as if the stream had lost its checkpoint.
+    assert [each.promoted for each in rounds] == [19]
+    assert promote.care(spark, tables, later_s).startswith("promote: 1 days forgotten")
+    held = spark.read.format("delta").load(tables.held)
+    assert held.where(F.col("due_day") < cold.day_of(F.lit(later_s - 2 * DAY_S))).count() == 0
+    everything = held.select("source")
+    assert len(everything.collect()) > 30
+    assert files_read(everything, tables.held) == held.select("due_day").distinct().count()
+    assert round_of(spark, job, logs, later_s).promoted == 0
+
+
+def test_tables_have_their_schemas(spark: SparkSession, tables: ColdTables) -> None:
+    tables.create(spark)
+    for path, schema in ((tables.held, HELD), (tables.promoted, PROMOTED), (tables.batches, BATCHES)):
+        assert spark.read.format("delta").load(path).schema == schema

@@ -1,0 +1,58 @@
+"""Ten million timers over three years: bringing back the next hour costs a day's files."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.spark.cold_rows import NOW_S, fill
+from tests.spark.sim_engine import SimEngine, SimLogs
+from timers.spark import cold
+from timers.spark.cold import DAY_S, ColdTables
+from timers.spark.jobs.promote import Promote, round_of
+from timers.spark.scans import files_read
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
+
+COUNT, DAYS = 10_000_000, 3 * 365
+
+
+def test_the_next_hour_of_three_years(spark: SparkSession, tmp_path: Path) -> None:
+    tables = ColdTables(str(tmp_path / "cold"))
+    tables.create(spark)
+    fill(spark, tables, COUNT, DAYS)
+    stored = spark.read.format("delta").load(tables.held)
+    assert stored.count() == COUNT
+    days = [path for path in Path(tables.held).iterdir() if path.name.startswith("due_day=")]
+    files = [path for day in days for path in day.glob("*.parquet")]
+    assert len(days) >= DAYS
+    # Now is the start of a day in the middle of them; nothing before it was left behind.
+    now_s = (NOW_S // DAY_S + DAYS // 2) * DAY_S
+    cold.append(
+        stored.where(F.col("due_s") < now_s).select("due_day", "due_s", "source", F.lit("before").alias("batch")),
+        tables.promoted,
+        cold.PROMOTED,
+    )
+    cold.retire(spark, tables, now_s)
+    near = cold.near(spark, tables, now_s + 3600 - 1, F.lit(True))
+    began = monotonic()
+    found = near.toArrow()
+    seconds = monotonic() - began
+    read = files_read(near, tables.held)
+    today = [path for path in files if path.parent.name == f"due_day={datetime.fromtimestamp(now_s, UTC).date()}"]
+    print(
+        f"\n{COUNT:,} timers, {len(files)} files in {len(days)} days, "
+        f"{sum(path.stat().st_size for path in files) / 1e6:,.0f} MB; the next hour: {found.num_rows} timers, "
+        f"{read} of {len(today)} files of its day, {seconds:.1f} s"
+    )
+    assert found.num_rows == pytest.approx(COUNT / DAYS / 24, rel=0.02)
+    assert read == len(today)
+    logs = SimLogs(spark, SimEngine(now_s, 60), tmp_path / "copies")
+    done = round_of(spark, Promote(tables, lead_s=3600 - 1, rate_per_s=1_000_000), logs, now_s)
+    assert (done.promoted, done.files, done.more) == (found.num_rows, len(today), False)
+    print(f"one round: {done.seconds:.1f} s")

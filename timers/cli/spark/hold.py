@@ -1,0 +1,44 @@
+"""``timers spark hold``: keep what is due far ahead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from timers.cli.spark.options import launch_of, launch_options, tables_option
+from timers.settings import Settings
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@tables_option
+@click.option("--once", is_flag=True, help="Take in what is there now, and end.")
+@click.option("--every", "every_s", type=click.IntRange(1, 3600), default=10, show_default=True, help="Seconds.")
+@launch_options
+def hold(
+    tables: str | None,
+    once: bool,
+    every_s: int,
+    master: str | None,
+    conf: tuple[str, ...],
+    log_file: Path | None,
+) -> None:
+    """Take timers that are due beyond TIMERS_HOT_HORIZON_S from the cold topic into a table.
+
+    Each exactly once, whatever is killed when; runs until it is stopped. `timers spark promote` brings them back.
+
+    \b
+      timers spark hold
+      timers spark hold --once --tables s3a://bucket/cold
+    """
+    settings = Settings.load()
+    launch = launch_of("hold", master, conf, log_file)
+
+    from timers.spark.cold import ColdTables, default_root
+    from timers.spark.jobs import hold as job
+    from timers.spark.session import session
+
+    what = job.Hold(settings, ColdTables(tables or default_root()), None if once else every_s)
+    with session(launch) as spark:
+        total = job.run(spark, what, lambda line: click.echo(line, err=True))
+    click.echo(f"hold: {total:,} held")

@@ -1,0 +1,72 @@
+"""``timers spark promote``: bring back what comes near."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from timers import connection
+from timers.cli.spark.options import launch_of, launch_options, tables_option
+from timers.cli.times import parse_duration
+from timers.settings import Settings
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@tables_option
+@click.option("--once", is_flag=True, help="Bring back what is near now, look after the tables, and end.")
+@click.option("--every", "every_s", type=click.IntRange(1, 3600), default=60, show_default=True, help="Seconds.")
+@click.option("--lead", default="1h", show_default=True, help="How far ahead of its due second a timer comes back.")
+@click.option(
+    "--rate", type=click.IntRange(1, 1_000_000), default=5000, show_default=True, help="Most timers a second."
+)
+@click.option(
+    "--overdue",
+    is_flag=True,
+    help="Bring back also what was taken in long after it was due: after a loss of the tables, it may fire twice.",
+)
+@launch_options
+def promote(
+    tables: str | None,
+    once: bool,
+    every_s: int,
+    lead: str,
+    rate: int,
+    overdue: bool,
+    master: str | None,
+    conf: tuple[str, ...],
+    log_file: Path | None,
+) -> None:
+    """Write timers that come near from the table back to their own topics and partitions.
+
+    Runs until it is stopped, one at a time: a second one ends the first. Now and then it makes few files of many and
+    deletes what is over. Keep it running for as long as anything is cold: what is not brought back does not fire.
+
+    \b
+      timers spark promote
+      timers spark promote --once --lead 2h --tables s3a://bucket/cold
+    """
+    settings = Settings.load()
+    launch = launch_of("promote", master, conf, log_file)
+    lead_s = int(parse_duration(lead))
+
+    from timers.spark.cold import ColdTables, default_root
+    from timers.spark.jobs import promote as job
+    from timers.spark.session import session
+
+    what = job.Promote(ColdTables(tables or default_root()), lead_s, rate, overdue=overdue)
+    with session(launch) as spark:
+        logs = job.Logs(spark, settings, connection.librdkafka(settings))
+        total = job.run(spark, what, logs, Clock(), lambda line: click.echo(line, err=True), None if once else every_s)
+    click.echo(f"promote: {total:,} written back")
+
+
+class Clock:
+    """The machine's. It says only what is near."""
+
+    def now_s(self) -> int:
+        return int(time.time())
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -74,8 +73,8 @@ class Engine(Protocol):
     def pass_s(self, seconds: int) -> None:
         """Let time pass."""
 
-    def come_back(self) -> None:
-        """Start it again."""
+    def start(self) -> None:
+        """Start the engine, for the first time or again."""
 
     def outcomes(self, sources: set[str]) -> list[Outcome]:
         """All that came of anything, once something came of each of ``sources``."""
@@ -123,7 +122,7 @@ class SimulatedEngine(SimTimers):
             else:
                 self.advance(1)
 
-    def come_back(self) -> None:
+    def start(self) -> None:
         self._away = False
         self.restart(lose_disk=True)
 
@@ -164,14 +163,12 @@ class RealEngine:
         self.system.create_own_topics()
         self._publisher = Publisher(self.system.address, settings.request_topic, message_max_bytes=1_060_000)
         self._ticks = Producer({**CLIENT, "bootstrap.servers": self.system.address})
-        self._present = threading.Event()
         self._readers = [
             self.system.reader(self.names[TARGET]),
             self.system.reader(self.names[NARROW]),
             self.system.dead_letters(),
         ]
         self._seen: list[Outcome] = []
-        self.process.start().ready()
 
     def now_s(self) -> int:
         return int(time.time())
@@ -198,7 +195,7 @@ class RealEngine:
                 self.tick(b"%d" % self.now_s())
             time.sleep(1 - time.time() % 1)
 
-    def come_back(self) -> None:
+    def start(self) -> None:
         self.process.start().ready()
 
     def outcomes(self, sources: set[str]) -> list[Outcome]:

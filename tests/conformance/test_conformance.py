@@ -12,6 +12,7 @@ import pytest
 from tests.conformance import cases
 from tests.conformance.cases import CASES, ON_A_BROKER, Callback, Case, Phase
 from tests.conformance.drivers import Engine, Outcome, Sent, SimulatedEngine, faust_engine, spark_engine
+from tests.harness.system import PARTITIONS
 
 ENGINES = {
     "simulator": (),
@@ -33,9 +34,16 @@ class Life:
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=marks) for name, marks in ENGINES.items()])
 def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
     """The engine runs, is away, comes back; ticks are missed, repeated, forged and old."""
-    name: str = request.param
-    engine = _engine(name, request, tmp_path_factory.mktemp(name))
-    mine = CASES if name == "simulator" else {**CASES, **ON_A_BROKER}
+    engine = _engine(request.param, request, tmp_path_factory.mktemp(request.param))
+    try:
+        yield _live(engine)
+    finally:
+        engine.close()
+
+
+def _live(engine: Engine) -> Life:
+    simulated = isinstance(engine, SimulatedEngine)
+    mine = CASES if simulated else {**CASES, **ON_A_BROKER}
     start_s: dict[Phase, int] = {}
     sent: dict[str, Sent] = {}
 
@@ -46,7 +54,7 @@ def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
                 case.key(start_s[phase]),
                 case.value(lambda topic: engine.names.get(topic, topic)),
                 case.headers,
-                partition=number % (1 if name == "simulator" else 4),
+                partition=0 if simulated else number % PARTITIONS,
             )
             for number, (name, case) in enumerate(mine.items())
             if case.phase is phase
@@ -54,6 +62,7 @@ def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         engine.send(list(batch.values()))
         sent.update(batch)
 
+    engine.start()
     send(Phase.UP)
     for key in (b"%d" % (engine.now_s() + 100_000), b"0", b"not a number"):  # what a tick says of itself counts nothing
         engine.tick(key)
@@ -62,13 +71,12 @@ def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     engine.leave()
     send(Phase.AWAY)
     engine.pass_s(cases.AWAY_S)
-    engine.come_back()
+    engine.start()
     send(Phase.BACK)
     by_source: dict[str, list[Outcome]] = {}
     for outcome in engine.outcomes({each.source for each in sent.values()}):
         by_source.setdefault(outcome.source, []).append(outcome)
-    yield Life(engine, start_s, sent, by_source)
-    engine.close()
+    return Life(engine, start_s, sent, by_source)
 
 
 def _engine(name: str, request: pytest.FixtureRequest, directory: Path) -> Engine:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from timers.core.progress import Progress
 from timers.settings import Settings
 from timers.spark.columns import RECORD
 from timers.spark.engine import accepting, parcels
@@ -61,7 +63,7 @@ def test_a_request_waits_as_it_came() -> None:
     (items,) = accept([record(7, b"0100", value, headers), record(9, b"100", value, partition=2)]).values()
     first, second = ((item[0], item[1], *parcels.requests_of(item[2])) for item in items)
     assert first == (100, 1, "r/1", [(7, b"0100", value, (("a", None), ("timer-id", b"x"), ("a", b"\xff")))])
-    assert second == (100, 1, "r/2", [(9, b"100", value, None)])
+    assert second == (100, 1, "r/2", [(9, b"100", value, ())])
 
 
 def test_what_cannot_be_read_goes_on_as_a_dead_letter() -> None:
@@ -74,6 +76,21 @@ def test_what_cannot_be_read_goes_on_as_a_dead_letter() -> None:
     assert first[:2] == (None, b"x") and first[2][0] == ("a", None)
     assert dict(first[2][1:])["timer-source"] == b"r/1/7"
     assert dict(second[2])["timer-error"] == b"value-too-large"
+
+
+def test_what_workers_have_done_is_not_done_again() -> None:
+    """Offsets 0 to 9 were accepted by a worker that came through (second 100, offset 5)."""
+    value = future.encode("t", "k", b"v")
+    dues = {0: 99, 4: 100, 5: 100, 6: 100, 7: 101, 8: 50, 10: 99, 11: 100, 12: 102}
+    records = [record(offset, b"%d" % due_s, value) for offset, due_s in dues.items()]
+    records += [record(9, None, value), record(13, None, value)]
+    batch = pa.RecordBatch.from_pylist(records, schema=to_arrow_schema(RECORD)).select(accepting.COLUMNS)
+    (out,) = replace(ACCEPT, workers={"r/1": Progress(10, (100, 5)), "r/2": Progress(100, (10**9, 0))})([batch])
+    items = [item for row in out.to_pylist() for item in parcels.unpack(row["parcel"])]
+    left = {each.offset for due_s, _, unit in items if due_s >= 0 for each in parcels.requests_of(unit)[1]}
+    assert left == {6, 7, 10, 11, 12}
+    letters = [letter for due_s, _, unit in items if due_s < 0 for letter in parcels.letters_of(unit)]
+    assert [dict(letter.headers)["timer-source"] for letter in letters] == [b"r/1/13"]
 
 
 class Brokers:
@@ -99,7 +116,7 @@ def fire(brokers: Brokers, items: Sequence[parcels.Item], **settings: str) -> li
 
 
 def timer(topic: str, value: bytes = b"v", key: str = "k", offset: int = 7) -> parcels.Item:
-    return parcels.timers(100, "r/1", [parcels.Request(offset, b"100", future.encode(topic, key, value), None)])
+    return parcels.timers(100, "r/1", [parcels.Request(offset, b"100", future.encode(topic, key, value), ())])
 
 
 def test_each_topic_is_asked_for_once_a_task() -> None:

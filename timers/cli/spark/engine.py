@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,10 @@ from timers.cli.spark.options import launch_of, launch_options
 from timers.doors import open_doors
 from timers.errors import SettingsError
 from timers.settings import Settings, project_dir
+
+if TYPE_CHECKING:
+    from timers.core.progress import Progress
+    from timers.worker.topics import Cluster
 
 DEFAULT_BUCKETS = os.cpu_count() or 2
 
@@ -55,26 +60,43 @@ def engine(
     those of a worker, byte for byte; after a failure some may come twice, with the same timer-id. Runs until Ctrl-C or
     SIGTERM, which end it between two micro-batches; started again, it goes on where it was.
 
-    Never run it beside workers of the same TIMERS_APP_ID: both would fire every timer.
+    It takes over from workers of the same TIMERS_APP_ID: what they have fired is not fired again. Never run it beside
+    them, and do not go back to them: both would fire the same timers.
     """
     from timers.spark.engine.oscillator import Oscillator
-    from timers.spark.engine.query import session_settings
+    from timers.spark.engine.query import Plan, session_settings
     from timers.spark.jobs import engine as job
     from timers.spark.session import session
     from timers.worker import topics
 
     settings = Settings.load()
     _refuse(settings)
-    topics.ensure(settings)
+    cluster = topics.ensure(settings)
     place = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
     launch = launch_of("engine", master, conf, log_file, session_settings(buckets or DEFAULT_BUCKETS))
     with _told_to_stop() as stop, Oscillator(settings, time.time), session(launch) as spark:
-        plan = job.plan_for(spark, place, buckets, DEFAULT_BUCKETS, max_requests)
+        count = job.buckets_for(spark, place, buckets, DEFAULT_BUCKETS)
+        plan = Plan(place, count, max_requests, _workers_progress(settings, cluster))
         click.echo(
             f"firing timers of {settings.request_topic} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}"
         )
         job.run(spark, settings, plan, click.echo, stop)
         click.echo("stopped between two micro-batches")
+
+
+def _workers_progress(settings: Settings, cluster: Cluster) -> dict[str, Progress]:
+    """How far workers of this app came, by ``<topic>/<partition>``; empty where none ever ran."""
+    from timers.wire import progress
+    from timers.worker.progress_log import ProgressLog
+
+    topic = settings.request_topic
+    log = ProgressLog(settings, cluster)
+    try:
+        found = log.read((topic, partition) for partition in range(cluster.partitions[topic]))
+    finally:
+        log.close()
+    decoded = {f"{topic}/{partition}": progress.decode(record) for (_, partition), record in found.items()}
+    return {place: made for place, (made, topic_id) in decoded.items() if topic_id == cluster.topic_ids[topic]}
 
 
 def _refuse(settings: Settings) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from timers.core.progress import Progress
+from timers.core.timer import Decoded
 from timers.spark.engine import parcels
 from timers.spark.engine.parcels import Request
+from timers.spark.requests import headers_of
 from timers.wire import dead_letter, future, topics
-from timers.wire.headers import Header
 
 RUN_BITS = 7
 """Runs of 2^7 offsets go to one bucket, the next to the next: a hot second is spread, and what shares a second and a
@@ -36,11 +39,14 @@ class Accepting:
         buckets: keys of the buckets.
         max_request_bytes: largest request value accepted.
         max_message_bytes: largest record that the dead letter topic takes.
+        workers: how far workers of this app came before, by ``<topic>/<partition>``: what they have fired or
+            dead-lettered is done.
     """
 
     buckets: Sequence[int]
     max_request_bytes: int
     max_message_bytes: int
+    workers: Mapping[str, Progress] = field(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Parcels of each batch, one for each bucket that gets something."""
@@ -69,6 +75,9 @@ class Accepting:
 
     def _read(self, place: str, requests: list[Request]) -> list[parcels.Item]:
         decoded = future.decode(requests, self.max_request_bytes)
+        before = self.workers.get(place)
+        if before is not None and requests[0].offset < before.next_offset:
+            decoded = _not_done(decoded, before)
         by_offset = {request[0]: request for request in requests}
         items = [
             parcels.timers(due_s, place, [by_offset[row[0]] for row in rows]) for due_s, rows in decoded.rows.items()
@@ -85,18 +94,29 @@ class Accepting:
         return items
 
 
+def _not_done(decoded: Decoded, progress: Progress) -> Decoded:
+    """What a worker that came so far has left to do: the one sentence of :mod:`timers.core.machine`."""
+    end = progress.next_offset
+    left = {
+        due_s: [row for row in rows if row[0] >= end or (due_s, row[0]) > progress.fired_through]
+        for due_s, rows in decoded.rows.items()
+    }
+    return Decoded(
+        {due_s: rows for due_s, rows in left.items() if rows}, [each for each in decoded.rejected if each.offset >= end]
+    )
+
+
 def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[str, list[Request]]]:
     """Requests by ``<topic>/<partition>``, in ascending offset."""
-    names, partitions = batch["topic"].to_pylist(), batch["partition"].to_pylist()
-    columns = (batch["offset"].to_pylist(), batch["key"].to_pylist(), batch["value"].to_pylist(), _headers(batch))
-    requests = list(map(Request, *columns))
-    if not requests:
-        return
-    if (names[0], partitions[0]) == (names[-1], partitions[-1]) and len(set(partitions)) == 1:
-        yield _place(names[0], partitions[0]), requests
+    columns = (batch[name].to_pylist() for name in ("offset", "key", "value"))
+    requests = list(map(Request._make, zip(*columns, headers_of(batch["headers"]), strict=True)))
+    topics_read, partitions_read = pc.unique(batch["topic"]).to_pylist(), pc.unique(batch["partition"]).to_pylist()
+    if len(topics_read) == len(partitions_read) == 1:
+        yield _place(topics_read[0], partitions_read[0]), requests
         return
     by_place: dict[tuple[str, int], list[Request]] = {}
-    for place, request in zip(zip(names, partitions, strict=True), requests, strict=True):
+    places = zip(batch["topic"].to_pylist(), batch["partition"].to_pylist(), strict=True)
+    for place, request in zip(places, requests, strict=True):
         by_place.setdefault(place, []).append(request)
     for (topic, partition), some in by_place.items():
         yield _place(topic, partition), some
@@ -104,13 +124,3 @@ def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[str, list[Request]]]:
 
 def _place(topic: str, partition: int) -> str:
     return topics.source(topic, partition, 0)[:-2]
-
-
-def _headers(batch: pa.RecordBatch) -> list[Sequence[Header] | None]:
-    column = batch["headers"]
-    if column.null_count == len(column):
-        return [None] * len(column)
-    return [
-        None if headers is None else [(header["key"], header["value"]) for header in headers]
-        for headers in column.to_pylist()
-    ]

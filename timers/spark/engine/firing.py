@@ -7,7 +7,7 @@ nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,17 +62,18 @@ class _Messages:
         self.rows = []
         return pa.RecordBatch.from_arrays(
             [
-                pa.array(_structs(column) if name == "headers" else column, kind)
+                _header_array(column) if name == "headers" else pa.array(column, kind)
                 for column, name, kind in zip(columns, _SCHEMA.names, _SCHEMA.types, strict=True)
             ],
             schema=_SCHEMA,
         )
 
 
-def _structs(column: Iterable[Any]) -> list[Any]:
-    return [
-        None if headers is None else [{"key": name, "value": value} for name, value in headers] for headers in column
-    ]
+def _header_array(column: Sequence[Any]) -> pa.Array:
+    if not any(column):
+        return pa.nulls(len(column), _HEADERS)
+    structs = [headers and [{"key": name, "value": value} for name, value in headers] for headers in column]
+    return pa.array(structs, _HEADERS)
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,7 @@ class Shot:
         return found
 
     def _give_up(self, request: Request, place: str, error: InvalidRequestError) -> None:
-        rejected = Rejected(
-            request.offset, error.code, str(error), request.key, request.value, tuple(request.headers or ())
-        )
+        rejected = Rejected(request.offset, error.code, str(error), request.key, request.value, request.headers)
         self._letter(dead_letter.encode(rejected, f"{place}/{request.offset}", self._max_message_bytes))
 
     def _letter(self, letter: dead_letter.DeadLetter) -> None:

@@ -32,7 +32,7 @@ class Request(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
-    headers: Sequence[Header] | None
+    headers: Sequence[Header]
 
 
 Item: TypeAlias = tuple[int, int, bytes]

@@ -26,21 +26,33 @@ OUTPUT = "tick_ms bigint, parcel binary, pending bigint"
 """Rows that leave it: parcels to be sent, with the tick that let them go; and one that says how many timers wait."""
 
 
+PIECE_BYTES = 16 * 1024
+"""What goes to Spark in one call. Up to 4.0.1 its state server takes what has arrived of a message for the whole
+(SPARK-53870): a large one fails. One of this size is sent, and arrives, in one piece."""
+
+
 class _StateChunks:
-    """:class:`timers.spark.engine.bucket.Chunks` in Spark's state."""
+    """:class:`timers.spark.engine.bucket.Chunks` in Spark's state, cut into pieces."""
 
     def __init__(self, state: MapState) -> None:
         self._state = state
 
     def take(self, key: ChunkKey) -> bytes:
-        place = (*key.slot, key.number)
+        first, pieces = self._take(key, 0)
+        return b"".join([first, *(self._take(key, piece)[0] for piece in range(1, pieces))])
+
+    def _take(self, key: ChunkKey, piece: int) -> tuple[bytes, int]:
+        place = (*key.slot, key.number, piece)
         value = self._state.getValue(place)
-        assert value is not None, f"no parcel at {key}"
+        assert value is not None, f"no piece {piece} of a parcel at {key}"
         self._state.removeKey(place)
-        return bytes(value[0])
+        return bytes(value[0]), int(value[1])
 
     def put(self, key: ChunkKey, parcel: bytes) -> None:
-        self._state.updateValue((*key.slot, key.number), (parcel,))
+        pieces = -(-len(parcel) // PIECE_BYTES)
+        for piece in range(pieces):
+            data = parcel[piece * PIECE_BYTES : (piece + 1) * PIECE_BYTES]
+            self._state.updateValue((*key.slot, key.number, piece), (data, pieces))
 
 
 class TimerProcessor(StatefulProcessor):
@@ -49,7 +61,9 @@ class TimerProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
         self._memory: ValueState = handle.getValueState("memory", "data binary")
-        self._chunks: MapState = handle.getMapState("chunks", "level int, slot bigint, number int", "parcel binary")
+        self._chunks: MapState = handle.getMapState(
+            "chunks", "level int, slot bigint, number int, piece int", "data binary, pieces int"
+        )
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
         """One micro-batch of one bucket."""

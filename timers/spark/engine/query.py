@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from timers.core.progress import Progress
 from timers.settings import Settings
 from timers.spark import kafka
 from timers.spark.columns import HEADERS, LOG_APPEND_TIME, records
@@ -42,6 +43,8 @@ class Plan:
     """Parts that the state is kept in: as many tasks work on it at once."""
     max_requests: int
     """Most requests read in one micro-batch."""
+    workers: Mapping[str, Progress] = field(default_factory=dict)
+    """How far workers of the same app came before this engine, by ``<topic>/<partition>``."""
 
 
 def session_settings(buckets: int) -> dict[str, str]:
@@ -168,7 +171,7 @@ def messages(spark: SparkSession, settings: Settings, plan: Plan) -> DataFrame:
     )
     # From the newest: what time it was does not matter. Nor do ticks that retention took while the engine was down.
     ticks = _stream(spark, settings, settings.oscillator_topic, startingOffsets="latest", failOnDataLoss="false")
-    accept = Accepting(tuple(keys), settings.max_request_bytes, max_message_bytes)
+    accept = Accepting(tuple(keys), settings.max_request_bytes, max_message_bytes, plan.workers)
     arriving = parcels_of(requests, accept).unionByName(ticks_of(ticks, keys))
     return messages_of(turns_of(arriving), Firing(settings, max_message_bytes))
 

@@ -22,26 +22,25 @@ STOP_S = 60.0
 """How long a stop waits for the micro-batch that runs. One that is cut off is done again: its timers fire twice."""
 
 
-def plan_for(spark: SparkSession, checkpoint: str, buckets: int | None, default: int, max_requests: int) -> Plan:
-    """What to run.
+def buckets_for(spark: SparkSession, checkpoint: str, asked: int | None, default: int) -> int:
+    """How many buckets to run with.
 
     Args:
         spark: the session.
         checkpoint: where the state is, or will be.
-        buckets: as asked for; None: those of the checkpoint, or ``default``.
+        asked: how many are asked for; None: those of the checkpoint, or ``default``.
         default: for a new checkpoint.
-        max_requests: most requests in a micro-batch.
 
     Raises:
         SettingsError: the checkpoint has another number of buckets.
     """
     begun = query.buckets_of(spark, checkpoint)
-    if begun is not None and buckets not in (None, begun):
+    if begun is not None and asked not in (None, begun):
         raise SettingsError(
-            f"--buckets {buckets}: the checkpoint {checkpoint} was begun with {begun}, and keeps them (leave the "
+            f"--buckets {asked}: the checkpoint {checkpoint} was begun with {begun}, and keeps them (leave the "
             "option away, or begin another checkpoint)"
         )
-    return Plan(checkpoint, begun or buckets or default, max_requests)
+    return begun or asked or default
 
 
 def run(spark: SparkSession, settings: Settings, plan: Plan, say: Callable[[str], None], stop: threading.Event) -> None:

@@ -18,6 +18,7 @@ from timers.spark.engine.accepting import Accepting
 from timers.spark.engine.directory import Limits
 from timers.spark.engine.firing import Firing, Shot
 from timers.wire import future
+from timers.wire.future import InvalidRequestError
 
 pytestmark = pytest.mark.spark
 
@@ -103,9 +104,9 @@ class Brokers:
     def begin(self) -> None:
         """A task begins."""
 
-    def limits(self, topic: str) -> Limits | None:
+    def limits(self, topic: str) -> Limits | InvalidRequestError:
         self.asked.append(topic)
-        return self.known.get(topic)
+        return self.known.get(topic) or InvalidRequestError("topic-unknown", topic)
 
 
 def fire(brokers: Brokers, items: Sequence[parcels.Item], **settings: str) -> list[dict[str, Any]]:

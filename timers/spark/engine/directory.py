@@ -7,8 +7,9 @@ from functools import lru_cache
 from time import monotonic
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclOperation,
     AdminClient,
     ConfigResource,
     NewTopic,
@@ -18,11 +19,17 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from timers import connection
 from timers.errors import TimersError
 from timers.settings import Settings
+from timers.wire.future import InvalidRequestError
 
 REFRESH_S = 300.0
 """As often as Java's producer asks for metadata again."""
 
 ADMIN_TIMEOUT_S = 10.0
+
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's own; what we go by where we may not ask."""
+
+_NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 ROOM_BYTES = 512
 """More than a message needs beside key and value, when it has no headers of its own."""
@@ -68,8 +75,8 @@ class Directory:
             self._refresh_at = monotonic() + REFRESH_S
             self._known, self._limits = frozenset(), {}
 
-    def limits(self, topic: str) -> Limits | None:
-        """What ``topic`` takes, made first if the settings say so; None if it does not exist.
+    def limits(self, topic: str) -> Limits | InvalidRequestError:
+        """What ``topic`` takes, made first if the settings say so; or why nothing can be sent there.
 
         Raises:
             TimersError: the brokers do not answer.
@@ -84,10 +91,12 @@ class Directory:
                 self._create(topic)
                 self._look()
             if topic not in self._known:
-                return None
-            self._limits[topic] = limits = self._describe(topic)
+                return InvalidRequestError("topic-unknown", f"callBackTopic {topic!r} does not exist")
+            if not self._may_write(topic):
+                return InvalidRequestError("topic-denied", f"not authorized to write to {topic!r}")
+            self._limits[topic] = limits = Limits(self._most(topic), topic == self._settings.request_topic)
         except KafkaException as error:
-            raise TimersError(f"the brokers do not say whether topic {topic!r} exists: {error.args[0]}") from None
+            raise TimersError(f"the brokers do not say what topic {topic!r} takes: {error.args[0]}") from None
         return limits
 
     def _look(self) -> None:
@@ -101,11 +110,23 @@ class Directory:
         with contextlib.suppress(KafkaException, TimeoutError):  # whether it is there is asked next
             made.result(timeout=ADMIN_TIMEOUT_S)
 
-    def _describe(self, topic: str) -> Limits:
+    def _may_write(self, topic: str) -> bool:
+        # Asked before, since the sink's first refusal would end the query.
+        asked = self._admin.describe_topics(
+            TopicCollection([topic]), include_authorized_operations=True, request_timeout=ADMIN_TIMEOUT_S
+        )
+        allowed = asked[topic].result().authorized_operations
+        return allowed is None or AclOperation.WRITE in allowed
+
+    def _most(self, topic: str) -> int:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        config = self._admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_S)[resource].result()
-        most = min(int(config[name].value) for name in ("max.message.bytes", "segment.bytes"))
-        return Limits(most, topic == self._settings.request_topic)
+        try:
+            config = self._admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_S)[resource].result()
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_ALLOWED:
+                raise
+            return DEFAULT_MAX_MESSAGE_BYTES
+        return min(int(config[name].value) for name in ("max.message.bytes", "segment.bytes"))
 
 
 @lru_cache(maxsize=2)

@@ -164,13 +164,7 @@ class Shot:
     def _learn(self, topic: str) -> Limits | InvalidRequestError:
         """What ``topic`` takes, or why nothing can be sent there."""
         denied = self._rules.denied(topic)
-        found: Limits | InvalidRequestError | None
-        if denied:
-            found = InvalidRequestError("topic-denied", denied)
-        else:
-            found = self._directory.limits(topic)
-            if found is None:
-                found = InvalidRequestError("topic-unknown", f"callBackTopic {topic!r} does not exist")
+        found = InvalidRequestError("topic-denied", denied) if denied else self._directory.limits(topic)
         self._limits[topic] = found
         return found
 

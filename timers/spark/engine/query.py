@@ -62,6 +62,8 @@ def session_settings(buckets: int) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
         "spark.python.daemon.module": "timers.spark.daemon",
+        # A busy machine may take longer than 15 s to start a Python process: no reason to stop an engine.
+        "spark.python.authenticate.socketTimeout": "60s",
     }
 
 

@@ -18,6 +18,9 @@ from timers.spark.engine.report import Reporter
 
 POLL_S = 0.05
 
+QUIET_S = 30.0
+"""So long without the end of a micro-batch is worth a line: ticks come every second."""
+
 STOP_S = 60.0
 """How long a stop waits for the micro-batch that runs. One that is cut off is done again: its timers fire twice."""
 
@@ -52,14 +55,17 @@ def run(spark: SparkSession, settings: Settings, plan: Plan, say: Callable[[str]
     spark.conf.set("spark.sql.shuffle.partitions", str(plan.buckets))
     running = query.start(spark, settings, plan)
     reporter = Reporter(plan.buckets, settings.request_topic)
-    told = -1
+    told, quiet_at = -1, monotonic() + QUIET_S
     while running.isActive and not stop.wait(POLL_S):
         for progress in running.recentProgress:
             if progress["batchId"] > told:
-                told = progress["batchId"]
+                told, quiet_at = progress["batchId"], monotonic() + QUIET_S
                 line = reporter.line(json.loads(progress.json))
                 if line is not None:
                     say(line)
+        if monotonic() > quiet_at:
+            quiet_at = monotonic() + QUIET_S
+            say(_why_quiet(running))
     if running.isActive:
         _stop_between(running)
     failure = running.exception()
@@ -67,6 +73,12 @@ def run(spark: SparkSession, settings: Settings, plan: Plan, say: Callable[[str]
         raise failure
     if not stop.is_set():
         raise SparkError("the query ended and does not say why")
+
+
+def _why_quiet(running: StreamingQuery) -> str:
+    if running.status["isTriggerActive"]:
+        return f"a micro-batch has not ended for {QUIET_S:.0f} s"
+    return f"nothing was read for {QUIET_S:.0f} s, so nothing fires: do the brokers answer, does anybody tick?"
 
 
 def _stop_between(running: StreamingQuery) -> None:

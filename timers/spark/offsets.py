@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from time import monotonic, sleep
 from typing import Any, Self
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -22,6 +23,15 @@ TIMEOUT_S = 30.0
 
 Places = dict[str, dict[int, int]]
 """Topic -> partition -> offset."""
+
+_POLL_S = 0.5
+_MOVING = (
+    KafkaError._NOENT,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+)
+"""What is said of a partition whose leader is not known just now: a new one, or one that moves."""
 
 _log = logging.getLogger("timers.spark")
 _log.addHandler(logging.NullHandler())  # librdkafka's log is not for the terminal: what matters comes as an error
@@ -81,15 +91,19 @@ class Topics:
         places: Places = {topic: {} for topic in names}
         if not wanted:
             return places
-        futures = self._admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
-        )
-        for where, future in futures.items():
+        give_up = monotonic() + TIMEOUT_S
+        while True:
+            futures = self._admin.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
+            )
             try:
-                places[where.topic][where.partition] = future.result(TIMEOUT_S).offset
+                for where, future in futures.items():
+                    places[where.topic][where.partition] = future.result(TIMEOUT_S).offset
+                return places
             except KafkaException as error:
-                raise self._explained(error, where.topic) from error
-        return places
+                if error.args[0].code() not in _MOVING or monotonic() > give_up:
+                    raise self._explained(error, where.topic) from error
+                sleep(_POLL_S)
 
     def whole_since_ms(self, topics: Iterable[str], as_of_ms: int) -> dict[str, int]:
         """Since when nothing was deleted from each topic: 0 if nothing ever was, as far as offsets tell.

@@ -30,8 +30,6 @@ from timers.wire.doors import Door
 
 Say = Callable[[str], None]
 
-TABLES = ("totals", "offenders", "lags", "forecast")
-
 
 @dataclass(frozen=True)
 class Audit:

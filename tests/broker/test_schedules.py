@@ -86,11 +86,12 @@ class Schedules:
     def wait_past(self, due_s: int) -> None:
         """Wait until all that is due by ``due_s`` has left its topic: a machine fires in the order of due seconds."""
         fence = self.system.target()
+        reader = self.system.reader(fence)  # which waits until the brokers know the topic: these fire at once
         for partition in range(PARTITIONS):
             sent = schedule.encode_headers(due_s, fence, None)
             self.producer.produce(self.topic, b"", f"fence-{partition}-{fence}".encode(), partition, headers=sent)
         self.flush()
-        self.system.reader(fence).take(PARTITIONS)
+        reader.take(PARTITIONS)
 
     def everything_is_over(self, topic: str = "") -> None:
         """Of each id the last record is a tombstone; and each of ours ends a version on its own partition."""

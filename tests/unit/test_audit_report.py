@@ -124,6 +124,16 @@ def test_every_fault_has_its_table() -> None:
     assert not said["clean"] and said["offenders"]["lost"] == ["timer-request/0/5"]
 
 
+@pytest.mark.parametrize("hours", [0, 1, 5, 24, 100, 240])
+def test_charts_take_any_span(hours: int) -> None:
+    """Not even a warning, which the terminal would show; and no text of a colour that the page does not choose."""
+    found = findings()
+    found.ahead = [Due(DUE + 3600 * hour, 1 + hour, 100) for hour in range(hours + 1)]
+    drawn = "".join(re.findall(r"<svg.*?</svg>", report.page(found, SETTINGS), re.DOTALL))
+    assert "fill: currentColor" in drawn
+    assert all("fill:" in style for style in re.findall(r'<text style="([^"]*)"', drawn))
+
+
 def test_nothing_at_all() -> None:
     empty = Findings(Moment(DUE * 1000, 5))
     assert "No request in scope" in report.page(empty, SETTINGS) and empty.clean

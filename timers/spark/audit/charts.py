@@ -55,7 +55,7 @@ def lag_chart(lags: Sequence[Lag], span_s: int) -> str:
     else:
         axes.set_ylim(bottom=min(0, smallest), top=max(1, largest * 1.1))
     axes.yaxis.set_major_formatter(_thousands())
-    axes.legend(ncols=3, loc="upper left", bbox_to_anchor=(0, 1.16), frameon=False)
+    axes.legend(ncols=3, loc="upper left", bbox_to_anchor=(0, 1.16), frameon=False, labelcolor=_INK)
     return _svg(figure, axes, f"due time, UTC (one point: {_span(span_s)})", "lags")
 
 
@@ -97,7 +97,7 @@ def _axes() -> tuple[Any, Any]:
 
 def _svg(figure: Any, axes: Any, x_label: str, name: str) -> str:
     axes.set_xlabel(x_label)
-    locator = dates.AutoDateLocator(tz=UTC, maxticks=9)
+    locator = dates.AutoDateLocator(tz=UTC, minticks=3, maxticks=9)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz=UTC))
     text = io.StringIO()

@@ -75,6 +75,9 @@ protos: $(VENV)/.dev ## Generate timers/v1 from protos/
 bench: $(VENV)/.dev ## Measure; ONLY=storm runs one
 	@$(BIN)/python -m bench $(ONLY)
 
+bench-spark: $(VENV)/.dev ## Measure the engine on Spark against a worker, in one run
+	@$(BIN)/python -m bench.spark
+
 # --build-deps-for: setuptools is pinned, too, for the editable install without build isolation.
 PIP_COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --build-deps-for editable
@@ -88,4 +91,4 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
-.PHONY: help setup run test test-spark test-all check chaos fuzz lint format protos bench lock clean
+.PHONY: help setup run test test-spark test-all check chaos fuzz lint format protos bench bench-spark lock clean

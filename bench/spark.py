@@ -1,0 +1,166 @@
+"""``python -m bench.spark``: the engine on Spark against the worker, in one run: lag, rates, CPU, bytes of state."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import machine, storm
+from bench.__main__ import RESULTS, _only_one, _warm_up
+from bench.engine import Engine
+from bench.harness.cluster import Cluster
+from bench.harness.process import stop_everything
+from bench.harness.say import Say
+from bench.harness.subject import ROOT, Bench, Names, Subject
+from bench.spark_engine import SparkEngine
+from bench.storm import StormResult
+from bench.workload import Workload
+from timers.broker import EmbeddedBroker
+
+STORM = Workload("spread", 600_000, 20)
+RATE_S = 10
+"""A rate is tried for so long."""
+RATES = (60_000, 80_000, 100_000, 120_000)
+"""Due in each second; the search ends with the first that is too high."""
+HIGHEST_LAG_MS = 3_000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One storm on one subject."""
+
+    result: StormResult
+    state_bytes: int
+    """On disk, when all timers were pending."""
+    micro_batch_s: list[float]
+    """50th and 99th percentile of what a micro-batch took; empty for the worker."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.result.to_json(), "state_bytes": self.state_bytes, "micro_batch_s": self.micro_batch_s}
+
+    def row(self) -> str:
+        one = self.result
+        cells = (
+            one.title,
+            one.subject,
+            f"{one.accepts_per_s or 0:,.0f} / {one.accepts_steady_per_s or 0:,.0f}",
+            f"{one.lag_p50_ms:,.0f} / {one.lag_p99_ms:,.0f} / {one.lag_max_ms:,.0f}",
+            f"{one.lost} / {one.duplicates} / {one.early} / {one.altered}",
+            f"{one.cpu_total_s:.1f}",
+            f"{self.state_bytes / max(1, one.workload['timers']):,.0f}" if one.accepted_before_due else "late",
+            " / ".join(f"{each:.1f}" for each in self.micro_batch_s) or "-",
+        )
+        return f"| {' | '.join(cells)} |"
+
+
+HEADINGS = (
+    "timers",
+    "engine",
+    "in/s, from first to last / steady",
+    "lag ms p50 / p99 / max",
+    "lost / twice / early / altered",
+    "CPU s, whole life",
+    "state bytes a timer",
+    "micro-batch s p50 / p99",
+)
+
+
+def measure(bench: Bench, subject: Subject, workload: Workload) -> Measured:
+    """One storm."""
+    state = 0
+
+    def observe(moment: str, names: Names) -> None:
+        nonlocal state
+        if moment == "pending":
+            state = _bytes_below(names.data_dir)
+
+    result = storm.run(bench, subject, workload, observe=observe)
+    took = [seconds for _, seconds in subject.micro_batches()] if isinstance(subject, SparkEngine) else []
+    return Measured(result, state, [float(each) for each in np.percentile(took, (50, 99))] if took else [])
+
+
+def _bytes_below(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def _report(about: dict[str, Any], measured: Sequence[Measured]) -> str:
+    lines = [
+        f"Commit {about['commit']}{' (with changes)' if about['dirty'] else ''}, {about['date']}, {about['cpu']}, "
+        f"{about['cores']} cores that broker, publisher and engine share, {about['memory_gb']} GB; load before: "
+        f"{about['load_before']}.",
+        "",
+        f"| {' | '.join(HEADINGS)} |",
+        f"|{'---|' * len(HEADINGS)}",
+        *(each.row() for each in measured),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__.split(": ")[1])
+    parser.add_argument("--timers", type=int, default=STORM.timers, help=f"of the storm ({STORM.timers})")
+    parser.add_argument("--spread", type=int, default=STORM.spread_s, metavar="SECONDS", help=f"({STORM.spread_s})")
+    parser.add_argument("--master", default="local[2]", help="of Spark (local[2])")
+    parser.add_argument("--worker", action=argparse.BooleanOptionalAction, default=True, help="measure the worker too")
+    parser.add_argument(
+        "--rates",
+        type=lambda text: tuple(int(each) for each in text.split(",") if each),
+        default=RATES,
+        metavar="N,N,...",
+        help=f"timers due in each second, rising, until p99 lag is over {HIGHEST_LAG_MS} ms; '' for none",
+    )
+    parser.add_argument("--publish", action="store_true", help="also write bench/results/spark.*, which is tracked")
+    parser.add_argument("--keep", action="store_true", help="leave logs and the broker's data")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and report; 0 if nothing was lost, doubled or early."""
+    options = _arguments(argv)
+    lock = _only_one()
+    workdir = ROOT / ".timers" / "bench" / f"spark-{time.strftime('%Y%m%d-%H%M%S')}"
+    workdir.mkdir(parents=True)
+    broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
+    measured: list[Measured] = []
+    try:
+        about = machine.describe()
+        bench = Bench(Say(), Cluster(broker.start()), broker.pid or 0, workdir / "broker", workdir, options.keep)
+        _warm_up(bench)
+        spark = SparkEngine(options.master)
+        workload = Workload("storm", options.timers, options.spread)
+        for subject in (Engine(), spark) if options.worker else (spark,):
+            measured.append(measure(bench, subject, workload))
+            bench.say.line(measured[-1].row())
+        for rate in options.rates:
+            measured.append(measure(bench, spark, Workload(f"{rate:,} a second", rate * RATE_S, RATE_S)))
+            bench.say.line(measured[-1].row())
+            if measured[-1].result.lag_p99_ms > HIGHEST_LAG_MS:
+                break
+    finally:
+        stop_everything()
+        broker.stop()
+        if not options.keep:
+            shutil.rmtree(workdir, ignore_errors=True)
+        lock.close()
+    text = _report(about, measured)
+    results = {"machine": about, "arguments": sys.argv[1:], "storm": [each.to_json() for each in measured]}
+    stem = RESULTS / "spark" if options.publish else RESULTS / "local" / workdir.name
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    stem.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+    stem.with_suffix(".md").write_text(text)
+    print(f"\n{text}\nwritten: {stem.relative_to(ROOT)}.json, .md", flush=True)
+    wrong = [each.result for each in measured if each.result.lost or each.result.duplicates or each.result.early]
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

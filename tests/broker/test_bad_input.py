@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,18 @@ UNKNOWN_FIELD = b"\x7a\x01x"
 
 NARROW_BYTES = 2000
 """What one target's ``max.message.bytes`` allows."""
+
+
+TRIED_ELSEWHERE = {
+    "unit/test_worker_quarantine.py": ["target-failing"],
+    "unit/test_wire_future.py": ["retry-headers-missing"],
+    "broker/test_ids.py": ["id-missing", "id-too-long", "id-not-text", "due-missing"],
+    "broker/test_cold_timers.py": ["promotion-invalid"],
+    "unit/test_wire_countdown.py": ["field-repeated", "field-invalid", "time-missing"],
+    "broker/test_countdowns.py": ["value-not-json", "field-missing", "countdown-invalid", "id-not-key"],
+    "broker/test_schedules.py": ["overdue"],
+}
+"""Test file -> codes of requests that are not plain ones."""
 
 
 @dataclass
@@ -133,9 +146,14 @@ def letters(running: System, sent: dict[str, Sent], fired_behind: dict[str, Reco
 
 
 def test_every_code_that_a_request_can_have_is_tried() -> None:
-    """Others: a target whose brokers fail (tests/unit), forged records on the retry topic (here), ids (test_ids)."""
-    of_ids = {"id-missing", "id-too-long", "id-not-text", "due-missing"}
-    assert {case.code for case in CASES.values()} == set(CODES) - {"target-failing", "retry-headers-missing"} - of_ids
+    """Those that a plain request cannot have are tried where their kind of request is."""
+    here = {case.code for case in CASES.values()}
+    elsewhere = {code for codes in TRIED_ELSEWHERE.values() for code in codes}
+    assert here | elsewhere == set(CODES)
+    assert not here & elsewhere
+    for path, codes in TRIED_ELSEWHERE.items():
+        text = (Path(__file__).parents[1] / path).read_text()
+        assert [code for code in codes if f'"{code}"' not in text] == [], path
 
 
 @pytest.mark.parametrize("name", CASES)

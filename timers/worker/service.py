@@ -43,6 +43,9 @@ logger = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.005
 
+HEARTBEAT_S = 3.0
+"""Kafka's own default. With it a member hears that partitions are dealt anew: however long a session may last."""
+
 METADATA_MAX_AGE_S = 30
 """A request topic that got more partitions is noticed by the group within this time."""
 
@@ -126,7 +129,7 @@ class TimersApp(faust.App):
             broker_client_id=settings.worker_id,
             consumer_group_instance_id=settings.worker_id,
             broker_session_timeout=float(settings.session_timeout_s),
-            broker_heartbeat_interval=settings.session_timeout_s / 3,
+            broker_heartbeat_interval=min(HEARTBEAT_S, settings.session_timeout_s / 3),
             broker_request_timeout=float(max(90, settings.session_timeout_s + 30)),
             stream_buffer_maxsize=16,
             stream_recovery_delay=0.0,

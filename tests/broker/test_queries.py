@@ -40,6 +40,8 @@ class Fleet:
         self.system.create_own_topics()
         self.workers = [self.system.worker().start() for _ in range(2)]
         self.by_id = Publisher(address, ID_TOPIC)
+
+    def wait_for_halves(self) -> None:
         wait_until(lambda: all(self.owned(worker) == 3 * PARTITIONS / 2 for worker in self.workers), "half for each")
 
     def owned(self, worker: Worker) -> int:
@@ -84,8 +86,11 @@ class Fleet:
 @pytest.fixture(scope="module")
 def fleet(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     fleet = Fleet(broker_address, tmp_path_factory.mktemp("fleet"))
-    yield fleet
-    fleet.system.close()
+    try:
+        fleet.wait_for_halves()
+        yield fleet
+    finally:
+        fleet.system.close()
 
 
 def test_any_worker_lists_all_in_the_order_in_which_they_are_due(fleet: Fleet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -144,14 +145,19 @@ class System:
     def fired(self, requests: Iterable[Request], deadline_s: float = DEADLINE_S) -> dict[str, Record]:
         """Wait until all requests of one target have fired; each exactly once, none early, and nothing else there.
 
+        Args:
+            requests: which.
+            deadline_s: after the last of them is due.
+
         Returns:
             Records by the source of their request.
         """
         by_source = {request.source: request for request in requests}
         (target,) = {request.target for request in by_source.values()}
         reader = self.reader(target)
-        records = reader.take(len(by_source), deadline_s)
-        self.wait_past(max(request.due_s for request in by_source.values()))
+        last_due_s = max(request.due_s for request in by_source.values())
+        records = reader.take(len(by_source), deadline_s + max(0.0, last_due_s - time.time()))
+        self.wait_past(last_due_s)
         records += reader.rest()
         assert_once(records, by_source)
         return {record.timer_id: record for record in records}

@@ -54,6 +54,8 @@ _LOCAL_SETTINGS = {
 
 _MAX_SENTENCE = 400
 
+_ARTIFACTS = Path("artifacts")
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -78,6 +80,8 @@ class Launch:
             chosen["spark.master"] = master
             if master.startswith("local"):
                 chosen |= _LOCAL_SETTINGS
+                # Unused, and made all the same: not in the directory that somebody works in.
+                chosen["spark.sql.warehouse.dir"] = (self.log_path.parent.absolute() / "warehouse").as_uri()
         return {**chosen, "spark.app.name": f"timers-{self.job}", **self.defaults, **dict(self.conf)}
 
 
@@ -137,6 +141,10 @@ def _gateway(conf: SparkConf, log: IO[bytes], log_path: Path) -> Any:
 def _stop(spark: SparkSession) -> None:
     with contextlib.suppress(Py4JNetworkError, OSError):  # the JVM died, which somebody has said by now
         spark.stop()
+    # Spark 4.0 keeps what a session is sent in the working directory, and leaves the empty directories behind.
+    with contextlib.suppress(OSError):
+        for left in [*_ARTIFACTS.iterdir(), _ARTIFACTS]:
+            left.rmdir()
 
 
 def _submitted() -> bool:

@@ -46,7 +46,7 @@ def launch_of(
     log_file: Path | None,
     defaults: Mapping[str, str] | None = None,
 ) -> Launch:
-    """How to start Spark for ``job``, from the options of :func:`launch_options`.
+    """How to start Spark for ``job``, from the options of :func:`launch_options`; says that it is about to.
 
     Args:
         job: its name.
@@ -64,6 +64,8 @@ def launch_of(
             raise click.UsageError(f"--conf {each!r} is no setting of Spark's: spark.NAME=VALUE")
         pairs.append((name, value))
     path = log_file or project_dir() / "spark" / f"{job}.log"
+    # It takes ten seconds, and the first time the packages come over the network.
+    click.echo(f"starting Spark; its log: {path}", err=True)
     return Launch(job, path, master, tuple(pairs), dict(defaults or {}))
 
 

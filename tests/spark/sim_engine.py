@@ -52,14 +52,7 @@ class SimEngine:
 
     def run(self) -> None:
         for machine in self._machines:
-            runner = self.worker.runners[machine]
-            while True:
-                fetched = self.worker.poll_requests(machine)
-                if fetched is not None and fetched.to_offset > fetched.from_offset:
-                    runner.waiting.append(fetched)
-                self.worker.step(machine)
-                if not runner.firing and not (runner.waiting and runner.machine.may_accept):
-                    break
+            self.worker.settle(machine)
 
     def ask(self, due_s: int, value: bytes, headers: Sequence[tuple[str, bytes | None]] = ()) -> SimRecord:
         record = future.encode("orders", "key", value)

@@ -92,8 +92,9 @@ class Bench:
         while self.machine.position < self.log.end(TOPIC, 0):
             self.read()
 
-    def second(self, second: int) -> None:
-        self.machine.observe(Tick(second * 1000), self.log.end(TOPIC, 0))
+    def second(self, second: int, end: int | None = None) -> None:
+        """A second begins, when the log ends at ``end``: what comes behind that may be unread when it fires."""
+        self.machine.observe(Tick(second * 1000), self.log.end(TOPIC, 0) if end is None else end)
         while self.machine.fire_chunk():
             pass
 
@@ -121,9 +122,7 @@ def test_a_version_that_came_before_the_tombstone_of_another_is_appended_again_a
     bench.set(b"a", 5)
     bench.read()
     newer = bench.set(b"a", 7, b"newer")  # before the tombstone, and not read when the second was let through
-    bench.machine.observe(Tick(5000), newer)
-    while bench.machine.fire_chunk():
-        pass
+    bench.second(5, newer)
     bench.read_all()
     assert bench.ledger.again == [newer]
     copy = bench.log.fetch(TOPIC, 0, 0).records[-1]
@@ -144,14 +143,10 @@ def test_between_the_tombstone_and_its_copy_nothing_fires_twice() -> None:
     bench.set(b"a", 5)
     bench.read()
     newer = bench.set(b"a", 7, b"newer")
-    bench.machine.observe(Tick(5000), newer)
-    while bench.machine.fire_chunk():
-        pass
+    bench.second(5, newer)
     bench.read(2)  # the newer version, and the tombstone of the older; the copy is in the log, unread
     assert bench.ledger.again == [newer]
-    bench.machine.observe(Tick(7000), bench.machine.position)
-    while bench.machine.fire_chunk():
-        pass
+    bench.second(7, bench.machine.position)
     assert bench.fired == [(5, 0)]
     bench.read_all()
     bench.second(8)
@@ -165,9 +160,7 @@ def test_a_copy_is_not_made_of_what_a_customer_has_cancelled() -> None:
     bench.read()
     newer = bench.set(b"a", 7, b"newer")
     bench.cancel(b"a")
-    bench.machine.observe(Tick(5000), newer)
-    while bench.machine.fire_chunk():
-        pass
+    bench.second(5, newer)
     bench.read_all()
     bench.second(9)
     assert bench.fired == [(5, 0)] and bench.ledger.again == []
@@ -196,9 +189,7 @@ def test_a_replay_ends_what_a_tombstone_ended_and_appends_nothing() -> None:
     bench.set(b"a", 5)
     bench.read()
     newer = bench.set(b"a", 7, b"newer")
-    bench.machine.observe(Tick(5000), newer)
-    while bench.machine.fire_chunk():
-        pass
+    bench.second(5, newer)
     bench.read(2)
     bench.store = MemoryStore()
     bench.open()

@@ -44,6 +44,21 @@ Key: TypeAlias = str | bytes | None
 Row: TypeAlias = tuple[int, str, Key, bytes, Headers | None, Origin | None]
 """(source offset, callback topic, callback key, callback value, headers or None, origin or None)"""
 
+
+def origin_of(row: Row, due_s: int, source: str) -> Origin:
+    """What a timer is known by wherever it goes from its own topic.
+
+    Args:
+        row: the timer.
+        due_s: its due second.
+        source: ``<topic>/<partition>/<offset>`` of the record that it was read from.
+    """
+    if row[5] is None:
+        return Origin(source, due_s, 0)
+    origin = Origin(*row[5])
+    return origin if origin.source is not None else origin._replace(source=source)
+
+
 RowsByDue: TypeAlias = dict[int, list[Row]]
 """Due second -> its rows in ascending source offset."""
 

@@ -9,7 +9,7 @@ from timers.callbacks import CallbackRules
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, id_bytes, key_bytes
+from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, id_bytes, key_bytes, origin_of
 from timers.doors import open_doors
 from timers.settings import Settings
 from timers.testing import faults as f
@@ -118,11 +118,7 @@ class SimOutbox:
     def _origin(self, row: Row, due_s: int) -> Origin:
         if self._retries:
             return Origin(*row[5] or ())
-        source = topics.source(self._topic, self._partition, row[0])
-        if row[5] is None:
-            return Origin(source, due_s, 0)
-        origin = Origin(*row[5])
-        return origin if origin.source is not None else origin._replace(source=source)
+        return origin_of(row, due_s, topics.source(self._topic, self._partition, row[0]))
 
     def _fire_one(self, row: Row, due_s: int) -> None:
         topic = row[1]

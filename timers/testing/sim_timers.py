@@ -31,7 +31,7 @@ from timers.client.request import Encoder, HeadersLike, TimerRequest, due_second
 from timers.core.machine import Limits
 from timers.settings import Settings
 from timers.testing.clock import EPOCH_S, SimClock
-from timers.testing.log import SimLog, SimRecord, TopicPartition
+from timers.testing.log import SimLog, SimRecord
 from timers.testing.worker import SimWorker
 from timers.wire import headers as h
 from timers.wire.headers import Header
@@ -170,21 +170,11 @@ class SimTimers:
         """Let the worker do all that it can do now."""
         self._worker.poll_ticks()
         # A timer that cannot be sent becomes a dead letter by way of the retry topic: so that one comes second.
-        self._run_machine(self._machine)
-        self._run_machine(self._retries)
+        self._worker.settle(self._machine)
+        self._worker.settle(self._retries)
         for record in self._log.committed[self._seen :]:
             self._tell(record)
         self._seen = len(self._log.committed)
-
-    def _run_machine(self, machine: TopicPartition) -> None:
-        runner = self._worker.runners[machine]
-        while True:
-            fetched = self._worker.poll_requests(machine)
-            if fetched is not None and fetched.to_offset > fetched.from_offset:
-                runner.waiting.append(fetched)
-            self._worker.step(machine)
-            if not runner.firing and not (runner.waiting and runner.machine.may_accept):
-                break
 
     def _tell(self, record: SimRecord) -> None:
         settings = self._settings

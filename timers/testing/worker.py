@@ -267,6 +267,17 @@ class SimWorker:
         """What the consumer reads."""
         return self.log.fetch(*machine, from_offset, max_offsets)
 
+    def settle(self, machine: TopicPartition) -> None:
+        """Let one machine read and fire until there is nothing more for it to do."""
+        runner = self.runners[machine]
+        while True:
+            fetched = self.poll_requests(machine)
+            if fetched is not None and fetched.to_offset > fetched.from_offset:
+                runner.waiting.append(fetched)
+            self.step(machine)
+            if not runner.firing and not (runner.waiting and runner.machine.may_accept):
+                break
+
     def step(self, machine: TopicPartition) -> None:
         """One round of one machine, and what its owner does about the outcome."""
         runner = self.runners[machine]

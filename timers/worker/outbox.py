@@ -23,7 +23,7 @@ from confluent_kafka import KafkaException
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, id_bytes, key_bytes
+from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, id_bytes, key_bytes, origin_of
 from timers.errors import Fenced
 from timers.settings import Settings
 from timers.wire import cold, dead_letter, future, topics
@@ -210,11 +210,7 @@ class KafkaOutbox:
         """What a timer is known by wherever it goes from here."""
         if self._retries:
             return Origin(*row[5] or ())
-        source = topics.source(self._topic, self._partition, row[0])
-        if row[5] is None:
-            return Origin(source, due_s, 0)
-        origin = Origin(*row[5])
-        return origin if origin.source is not None else origin._replace(source=source)
+        return origin_of(row, due_s, topics.source(self._topic, self._partition, row[0]))
 
     def _route(self, topic: str, *, retried: bool) -> int | Trouble:
         try:

@@ -80,15 +80,20 @@ class Cluster:
     """Of topics that are compacted: how long a store may fall behind its log [9]. Half as long as tombstones live."""
 
 
-def own_topics(settings: Settings) -> list[OwnTopic]:
-    """Every topic the worker needs."""
-    requests = {
+def _of_requests(settings: Settings) -> dict[str, str]:
+    """Of a topic that keeps requests: all of them, in the brokers' time, as large as they may be."""
+    return {
         "cleanup.policy": "delete",
         TIMESTAMP_TYPE: LOG_APPEND_TIME,
         "retention.ms": UNLIMITED,
         "retention.bytes": UNLIMITED,
         "max.message.bytes": str(max_message_bytes(settings)),
     }
+
+
+def own_topics(settings: Settings) -> list[OwnTopic]:
+    """Every topic the worker needs."""
+    requests = _of_requests(settings)
     passing = {
         "cleanup.policy": "delete",
         TIMESTAMP_TYPE: LOG_APPEND_TIME,
@@ -134,13 +139,7 @@ def _cold_topic(settings: Settings) -> list[OwnTopic]:
     away. A request as large as its own topic allows must fit, with what is added to it."""
     if not settings.hot_horizon_s:
         return []
-    config = {
-        "cleanup.policy": "delete",
-        TIMESTAMP_TYPE: LOG_APPEND_TIME,
-        "retention.ms": UNLIMITED,
-        "retention.bytes": UNLIMITED,
-        "max.message.bytes": str(max_message_bytes(settings)),
-    }
+    config = _of_requests(settings)
     return [OwnTopic(settings.cold_topic, config, (_WRITE,), needs_all_records=True, needs_room=True)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import urllib.error
 import urllib.request
@@ -16,6 +17,7 @@ from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Request
 from tests.harness.system import PARTITIONS, System, soon, timers
 from tests.harness.worker import Worker
+from timers.worker.transport import MAX_FETCH_BYTES
 
 pytestmark = pytest.mark.broker
 
@@ -128,7 +130,8 @@ def test_a_partition_cut_under_a_running_worker_stops_alone(system: System) -> N
     system.fired(system.send(*(Request(first, due_in(1), partition=partition) for partition in range(PARTITIONS))))
     worker.send(signal.SIGSTOP)
     try:
-        system.send(Request(first, due_in(60), partition=0))  # a fetch under way may bring this one
+        # A fetch that is under way in the broker may bring this one, which is so large that it brings no other.
+        system.send(Request(first, due_in(60), value=os.urandom(MAX_FETCH_BYTES), partition=0))
         (gone,) = system.send(Request(first, due_in(60), partition=0))
         cut = TopicPartition(system.request_topic, 0, int(gone.source.split("/")[2]) + 1)
         system.admin.delete_records([cut])[cut].result(DEADLINE_S)

@@ -24,11 +24,9 @@ from aiokafka.errors import (
     NoOffsetForPartitionError,
     NotLeaderForPartitionError,
     OffsetOutOfRangeError,
-    UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.protocol.group import HeartbeatRequest
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 from mode import Service
@@ -37,6 +35,7 @@ from timers.core.timer import Fetched
 from timers.errors import TimersError
 from timers.worker import group, records
 from timers.worker.meter import Pulse, keep_beating
+from timers.worker.namesake import NamesakeWatch
 from timers.worker.pool import Pool
 from timers.worker.progress_log import Machine
 
@@ -78,7 +77,6 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         self._said_at: dict[Any, float] = {}
         self.pulse = Pulse()
         self._doubted: set[TP] = set()
-        self._heard_at = float("-inf")
 
     @Service.task
     async def _beat(self) -> None:
@@ -129,33 +127,21 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
     def _listen(self, client: Any) -> None:
         """Look at answers that aiokafka keeps to itself: it asks again, or joins again, whatever they mean."""
         send = client.send
+        conf = self.app.conf
+        namesakes = NamesakeWatch(conf.consumer_group_instance_id, conf.broker_session_timeout)
 
         async def send_and_look(node_id: int, request: Any, **kwargs: Any) -> Any:
+            sent_at = monotonic()
             response = await send(node_id, request, **kwargs)
+            namesakes.look(request, sent_at, response)
             if getattr(response, "API_KEY", None) == FetchRequest.API_KEY:
                 for topic, partitions in response.topics:
                     for partition, error_code, *_ in partitions:
                         if error_code in MAY_BE_DELETED:
                             self._doubt(TP(topic, partition), out_of_range=False)
-            elif getattr(response, "API_KEY", None) == HeartbeatRequest.API_KEY:
-                self._note_heartbeat(response.error_code)
             return response
 
         client.send = send_and_look
-
-    def _note_heartbeat(self, error_code: int) -> None:
-        """A static member that the group forgets before its time was most likely replaced by one of the same name."""
-        now = monotonic()
-        if not error_code:
-            self._heard_at = now
-        elif error_code == UnknownMemberIdError.errno:
-            conf = self.app.conf
-            if now - self._heard_at < conf.broker_session_timeout:
-                logger.error(
-                    "the group forgot this worker while it was there: most likely a second one runs with "
-                    "TIMERS_WORKER_ID=%s, and they take the partitions from each other; give each its own",
-                    conf.consumer_group_instance_id,
-                )
 
     def _doubt(self, tp: TP, out_of_range: bool) -> None:
         """Hand over nothing of a partition until somebody has looked whether its topic is still the same."""

@@ -1,0 +1,129 @@
+"""A worker notices a second one of its name, whichever answer tells, and takes no pause or restart for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiokafka.protocol.group import (
+    HeartbeatRequest,
+    HeartbeatResponse_v1,
+    JoinGroupRequest,
+    JoinGroupResponse_v5,
+    SyncGroupRequest,
+    SyncGroupResponse_v3,
+)
+
+from timers.worker.namesake import NamesakeWatch
+
+OK, UNKNOWN_MEMBER, REBALANCING, FENCED = 0, 25, 27, 82
+SESSION_S = 10.0
+
+
+class Member:
+    """One worker's talk with the coordinator, on a clock of its own."""
+
+    def __init__(self, member_id: str = "") -> None:
+        self.now = 1000.0
+        self._id = member_id
+        self._watch = NamesakeWatch("twin", SESSION_S, lambda: self.now)
+
+    def joins(self, error_code: int, waits_s: float = 0.0) -> Any:
+        request = JoinGroupRequest("group", 10_000, 60_000, self._id, "twin", "consumer", [])
+        return self._asks(request, JoinGroupResponse_v5(0, error_code, 1, "plain", "leader", "id", []), waits_s)
+
+    def syncs(self, error_code: int, waits_s: float = 0.0) -> Any:
+        request = SyncGroupRequest("group", 1, self._id, "twin", [])
+        return self._asks(request, SyncGroupResponse_v3(0, error_code, b""), waits_s)
+
+    def beats(self, error_code: int, waits_s: float = 0.0) -> Any:
+        return self._asks(HeartbeatRequest("group", 1, self._id), HeartbeatResponse_v1(0, error_code), waits_s)
+
+    def _asks(self, request: Any, response: Any, waits_s: float) -> Any:
+        sent_at = self.now
+        self.now += waits_s
+        self._watch.look(request, sent_at, response)
+        return response
+
+
+def member() -> Member:
+    """One that joined just now."""
+    joining = Member()
+    joining.joins(OK)
+    joining._id = "id"
+    joining.syncs(OK)
+    return joining
+
+
+def says_so(caplog: pytest.LogCaptureFixture) -> bool:
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert all("a second one runs with TIMERS_WORKER_ID=twin," in message for message in said)
+    return bool(said)
+
+
+def test_replaced_between_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
+    it = member()
+    it.beats(OK)
+    it.now += 2
+    it.beats(UNKNOWN_MEMBER)
+    assert says_so(caplog)
+
+
+def test_replaced_before_its_first_heartbeat(caplog: pytest.LogCaptureFixture) -> None:
+    """Two that take turns replace each other each time before that."""
+    it = member()
+    it.now += 2
+    it.beats(UNKNOWN_MEMBER)
+    assert says_so(caplog)
+
+
+@pytest.mark.parametrize("ask", [Member.joins, Member.syncs])
+def test_replaced_in_a_rebalance(ask: Any, caplog: pytest.LogCaptureFixture) -> None:
+    it = member()
+    it.beats(REBALANCING)
+    it.now += 2
+    ask(it, UNKNOWN_MEMBER)
+    assert says_so(caplog)
+
+
+@pytest.mark.parametrize("ask", [Member.joins, Member.syncs])
+def test_replaced_while_it_waits_for_the_others(ask: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """However long that takes. aiokafka does not know the code: it must read one that has it join anew."""
+    answer = ask(Member(), FENCED, waits_s=3 * SESSION_S)
+    assert says_so(caplog)
+    assert answer.error_code == UNKNOWN_MEMBER
+
+
+def test_a_rebalance_keeps_a_member(caplog: pytest.LogCaptureFixture) -> None:
+    it = member()
+    for _ in range(10):
+        it.now += 2
+        it.beats(REBALANCING)
+    it.now += 2
+    it.joins(UNKNOWN_MEMBER)
+    assert says_so(caplog)
+
+
+def test_a_pause_is_no_second_worker(caplog: pytest.LogCaptureFixture) -> None:
+    it = member()
+    it.beats(OK)
+    it.now += SESSION_S + 1
+    it.beats(UNKNOWN_MEMBER)
+    assert not says_so(caplog)
+
+
+def test_an_answer_that_waited_out_a_pause_proves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    it = member()
+    it.beats(OK, waits_s=SESSION_S - 1)
+    it.now += 2
+    it.beats(UNKNOWN_MEMBER)
+    assert not says_so(caplog)
+
+
+def test_a_start_is_no_second_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """The group has forgotten the process before it; and who has no id yet cannot be told by it."""
+    Member("id-of-before").joins(UNKNOWN_MEMBER)
+    it = member()
+    it._id = ""
+    it.beats(UNKNOWN_MEMBER)
+    assert not says_so(caplog)

@@ -22,7 +22,9 @@ os.environ.setdefault("KAFKA_OPTS", "-XX:TieredStopAtLevel=1")
 @pytest.fixture(scope="session")
 def broker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``host:port`` of a broker that all tests share: keep to topics and groups of your own, and never stop it."""
-    broker = EmbeddedBroker(tmp_path_factory.mktemp("shared") / "broker", port=0)
+    # Compaction is looked for every 15 s by default, for which a test would wait.
+    properties = {"log.cleaner.backoff.ms": "500"}
+    broker = EmbeddedBroker(tmp_path_factory.mktemp("shared") / "broker", port=0, properties=properties)
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("KAFKA_OPTS")  # it lives long enough to become faster

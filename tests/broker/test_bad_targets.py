@@ -104,13 +104,14 @@ def test_a_target_deleted_under_load_is_made_again_where_that_is_wanted(broker_a
         system.worker().start().ready()
         doomed, other = system.target(), system.target()
         first_s = due_in(2)
-        lost, kept = timers(doomed, 300, first_s, 5), timers(other, 300, first_s, 5)
+        lost, kept = timers(doomed, 480, first_s, 8), timers(other, 480, first_s, 8)
+        before = system.reader(doomed)
         system.send(*(request for pair in zip(lost, kept, strict=True) for request in pair))
-        system.reader(doomed).take(60)
+        before.take(60)
         system.delete_topic(doomed)
         fired = system.fired(kept)
         assert all(record.lag_ms < 2 * MAX_LAG_MS for record in fired.values())
-        last = {request.source for request in lost if request.due_s == first_s + 4}
+        last = {request.source for request in lost if request.due_s == first_s + 7}
         reader = system.reader(doomed, append_time=False)
         found: set[str] = set()
         while not last <= found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import time
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.broker
 def test_a_stopped_worker_leaves_nothing_and_fires_what_was_due_meanwhile_when_it_is_back(system: System) -> None:
     target, unread = system.target(), system.target()
     worker = system.worker().start().ready()
-    due_s = due_in(4)
+    due_s = due_in(4 + math.ceil(worker.ready_s))
     accepted = system.send(*timers(target, 300, due_s, 2))
     system.wait_past(1)  # all of them are accepted: a request behind them is
     worker.stop()

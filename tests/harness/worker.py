@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,11 +30,13 @@ class Worker:
 
     Attributes:
         log_level: of the next start.
+        ready_s: how long its last start took until it was ready: how busy this machine is.
     """
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         directory.mkdir(parents=True)
         self.log_level = "info"
+        self.ready_s = 0.0
         self.port = free_port()
         self.data_dir = directory / "data"
         self.log_path = directory / "log"
@@ -42,11 +45,13 @@ class Worker:
         self._environment = {**environment, "TIMERS_DATA_DIR": str(self.data_dir)}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
+        self._started_at = 0.0
 
     def start(self, **changes: str) -> Worker:
         """Start the process and return at once; ``changes`` are settings of this start only."""
         assert self._process is None or self._process.poll() is not None, "it still runs"
         self._log_start = self.log_path.stat().st_size
+        self._started_at = time.monotonic()
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TIMERS_")}
         with self.log_path.open("ab") as output:
             self._process = subprocess.Popen(
@@ -66,6 +71,7 @@ class Worker:
     def ready(self) -> Worker:
         """Wait until it says that it is."""
         self.wait_for(READY)
+        self.ready_s = time.monotonic() - self._started_at
         return self
 
     @property

@@ -19,8 +19,8 @@ from timers.testing.log import SimRecord
 from timers.wire import cold, future
 from timers.wire.cold import PartitionFormat
 from timers.wire.doors import Door, Sent, future_by_id
-from timers.worker import reading
-from timers.worker.reading import Place, Recovering, Wanted
+from timers.worker.queries import reading
+from timers.worker.queries.reading import Place, Recovering, Wanted
 
 RETENTION_S = 20
 ANY = Wanted(None, "canary", None, with_values=False)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from timers.core.tally import MAX_CALLERS, OTHER_CALLERS, Histogram, Tally
-from timers.worker import query_pages
 from timers.worker.opening import store_path
+from timers.worker.queries import pages as query_pages
 
 if TYPE_CHECKING:
     from timers.worker.canary import Sight

@@ -28,13 +28,13 @@ from timers.worker.clock import Clock
 from timers.worker.group import Member, Unsettled
 from timers.worker.kafka import faust_credentials, hide_logins
 from timers.worker.log_watch import LogWatch
-from timers.worker.lull import Lull
 from timers.worker.meter import Pulse
 from timers.worker.pool import Events, Pool
 from timers.worker.port import check_port
 from timers.worker.progress_log import Machine
-from timers.worker.queries import Queries
-from timers.worker.query_pages import QueryPages
+from timers.worker.queries.answers import Queries
+from timers.worker.queries.lull import Lull
+from timers.worker.queries.pages import QueryPages
 from timers.worker.ticks import TickReader
 from timers.worker.topics import Cluster
 from timers.worker.transport import BatchConsumer, BatchTransport

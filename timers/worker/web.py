@@ -17,7 +17,7 @@ UNAVAILABLE = 503
 
 def register(app: TimersApp) -> None:
     """Add the pages: ``/health/live`` and ``/health/ready`` (200, or 503 with reasons), ``/metrics``, and
-    those of :mod:`timers.worker.query_pages`."""
+    those of :mod:`timers.worker.queries.pages`."""
     registry = exposition.registry(app)
     app.query_pages.register()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from timers.core.tally import Histogram
 from timers.wire import query as wire
 from timers.wire.query import InvalidQueryError
-from timers.worker.queries import Answer, Queries
+from timers.worker.queries.answers import Answer, Queries
 
 if TYPE_CHECKING:
     from timers.worker.service import TimersApp

@@ -16,10 +16,10 @@ from timers.wire import topics
 from timers.wire.query import Query, Timer
 from timers.worker.group import Member
 from timers.worker.progress_log import Machine
-from timers.worker.shares import Sought
+from timers.worker.queries.shares import Sought
 
 ANSWER_S = 8.0
-"""Longer than a worker takes that has something to say; see :mod:`timers.worker.queries`."""
+"""Longer than a worker takes that has something to say; see :mod:`timers.worker.queries.answers`."""
 
 
 class Peer:

@@ -14,7 +14,7 @@ import promql_parser
 import pytest
 import yaml
 
-from timers.worker.metrics import METRICS
+from timers.worker.metrics.catalog import METRICS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

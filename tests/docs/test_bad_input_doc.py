@@ -7,7 +7,7 @@ from pathlib import Path
 from timers.settings import Settings, describe
 from timers.wire import topics
 from timers.wire.dead_letter import CODES, WHEN_DUE
-from timers.worker.metrics import METRICS
+from timers.worker.metrics.catalog import METRICS
 
 DOC = (Path(__file__).parents[2] / "docs" / "bad-input.md").read_text()
 

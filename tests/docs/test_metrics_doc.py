@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from timers.wire.dead_letter import CODES
-from timers.worker.metrics import METRICS
+from timers.worker.metrics.catalog import METRICS
 
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "metrics.md").read_text()

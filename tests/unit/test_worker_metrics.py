@@ -7,7 +7,7 @@ from typing import Any
 
 from timers.doors import open_doors
 from timers.settings import Settings
-from timers.worker.metrics import METRICS
+from timers.worker.metrics.catalog import METRICS
 
 
 def test_the_partitions_to_own_are_those_of_all_open_doors() -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.exposition import choose_encoder
 
-from timers.worker import exposition, health
+from timers.worker import health
+from timers.worker.metrics import exposition
 
 if TYPE_CHECKING:
     from timers.worker.service import TimersApp

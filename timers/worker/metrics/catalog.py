@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from timers import __version__
 from timers.core.operation import CANCELLED, VERDICTS
 from timers.wire.dead_letter import CODES
-from timers.worker import health, samples
-from timers.worker.samples import Labels, Samples
+from timers.worker import health
+from timers.worker.metrics import samples
+from timers.worker.metrics.samples import Labels, Samples
 
 if TYPE_CHECKING:
     from timers.worker.service import TimersApp

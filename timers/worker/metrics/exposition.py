@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from timers.core.tally import Histogram
-from timers.worker.metrics import COUNTER, HISTOGRAM, METRICS, Entry
-from timers.worker.samples import Samples
+from timers.worker.metrics.catalog import COUNTER, HISTOGRAM, METRICS, Entry
+from timers.worker.metrics.samples import Samples
 
 if TYPE_CHECKING:
     from timers.worker.service import TimersApp

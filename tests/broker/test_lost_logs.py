@@ -17,7 +17,7 @@ from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Request
 from tests.harness.system import PARTITIONS, System, soon, timers
 from tests.harness.worker import Worker
-from timers.worker.transport import MAX_FETCH_BYTES
+from timers.worker.consumer.transport import MAX_FETCH_BYTES
 
 pytestmark = pytest.mark.broker
 

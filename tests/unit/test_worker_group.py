@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from timers.worker.group import Member, assignor, owners
+from timers.worker.consumer.group import Member, assignor, owners
 
 
 def described(worker_id: str, user_data: bytes, **partitions: list[int]) -> tuple[str, str, str, bytes, bytes]:

@@ -10,8 +10,8 @@ import pytest
 
 from timers.errors import AccessError
 from timers.settings import Settings
-from timers.worker import log_watch as module
-from timers.worker.log_watch import LogWatch
+from timers.worker.consumer import log_watch as module
+from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.progress_log import Machine
 from timers.worker.topics import Cluster, own_topics
 

@@ -7,7 +7,7 @@ from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from timers.worker.records import KeptRecords, LeanRecords
+from timers.worker.consumer.records import KeptRecords, LeanRecords
 
 MARK = "mark"
 

@@ -11,7 +11,7 @@ from typing import Any
 from faust.types import TP
 
 from timers.core.timer import Fetched
-from timers.worker.transport import BatchConsumerThread
+from timers.worker.consumer.transport import BatchConsumerThread
 
 REQUESTS = TP("timer-request", 0)
 

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING = 4
 """Fetches that may wait for a machine before its partition is paused. Bounds memory: a fetch is at most
-``worker.transport.MAX_FETCH_BYTES`` of raw records."""
+``worker.consumer.transport.MAX_FETCH_BYTES`` of raw records."""
 
 IDLE_COMMIT_S = 60
 """A machine that only saw time pass commits this often, so that a new owner starts from a recent second."""

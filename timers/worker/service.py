@@ -25,9 +25,10 @@ from timers.store.rocks import RocksMemory
 from timers.worker import agents, logs, topics, web
 from timers.worker.canary import Canary
 from timers.worker.clock import Clock
-from timers.worker.group import Member, Unsettled
+from timers.worker.consumer.group import Member, Unsettled
+from timers.worker.consumer.log_watch import LogWatch
+from timers.worker.consumer.transport import BatchConsumer, BatchTransport
 from timers.worker.kafka import faust_credentials, hide_logins
-from timers.worker.log_watch import LogWatch
 from timers.worker.meter import Pulse
 from timers.worker.pool import Events, Pool
 from timers.worker.port import check_port
@@ -37,7 +38,6 @@ from timers.worker.queries.lull import Lull
 from timers.worker.queries.pages import QueryPages
 from timers.worker.ticks import TickReader
 from timers.worker.topics import Cluster
-from timers.worker.transport import BatchConsumer, BatchTransport
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from timers.core.listing import Page, Position, Silent, merge, share_of
 from timers.settings import Settings
 from timers.wire import topics
 from timers.wire.query import Query, Timer
-from timers.worker.group import Member, Unsettled
+from timers.worker.consumer.group import Member, Unsettled
 from timers.worker.originals import Originals
 from timers.worker.pool import Pool
 from timers.worker.progress_log import Machine

@@ -14,7 +14,7 @@ from timers.core.listing import Listed, Page, Position, Silent
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.query import Query, Timer
-from timers.worker.group import Member
+from timers.worker.consumer.group import Member
 from timers.worker.progress_log import Machine
 from timers.worker.queries.shares import Sought
 

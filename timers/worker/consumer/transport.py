@@ -33,9 +33,9 @@ from mode import Service
 
 from timers.core.timer import Fetched
 from timers.errors import TimersError
-from timers.worker import group, records
+from timers.worker.consumer import group, records
+from timers.worker.consumer.namesake import NamesakeWatch
 from timers.worker.meter import Pulse, keep_beating
-from timers.worker.namesake import NamesakeWatch
 from timers.worker.pool import Pool
 from timers.worker.progress_log import Machine
 
@@ -214,7 +214,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         return tp in consumer.assignment() if alive else None
 
     async def members(self) -> dict[Machine, group.Member]:
-        """Who has which partition, as the coordinator says it now; see :func:`timers.worker.group.members`."""
+        """Who has which partition, as the coordinator says it now; see :func:`timers.worker.consumer.group.members`."""
         return await group.members(self._ensure_consumer())
 
     def _stopped_set(self) -> None:

@@ -21,7 +21,8 @@ from timers.core.operation import Verdict
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Rejected, Row, Tick
 from timers.doors import KINDS, index_of
-from timers.store.rocks import RocksMemory, RocksStore
+from timers.store.budget import RocksMemory
+from timers.store.rocks import RocksStore
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire import verdict as verdict_record

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.timer import Origin, Row, RowsByDue
-from timers.store import rocks
+from timers.store import budget, rocks
+from timers.store.budget import RocksMemory
 from timers.store.memory import MemoryStore
-from timers.store.rocks import RocksMemory, RocksStore
+from timers.store.rocks import RocksStore
 
 MEMORY = RocksMemory(16 * 1024 * 1024)
 ALL_S = 10**11
@@ -23,11 +24,13 @@ ALL_S = 10**11
 
 @pytest.fixture(autouse=True)
 def small_groups() -> Iterator[None]:
-    """Entries of at most 3 rows and few point deletes, so that small examples meet every limit."""
+    """Entries of at most 3 rows, few point deletes and few recent ids, so that small examples meet every limit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rocks, "GROUP_ROWS", 3)
         patch.setattr(rocks, "GROUP_BYTES", 40)
         patch.setattr(rocks, "POINT_DELETES", 2)
+        patch.setattr(budget, "RECENT_IDS", 2)
+        patch.setattr(budget, "LEAST_RECENT_IDS", 2)
         yield
 
 
@@ -39,7 +42,8 @@ VALUES = st.tuples(
     st.none() | st.builds(Origin, st.just("t/0/1"), st.integers(0, 9), st.integers(0, 9)),
 )
 SECONDS = st.integers(0, 3)
-IDS = st.sampled_from([b"a", b"ab", b"\xff\xff", b"\x00"])
+ALL_IDS = [b"a", b"ab", b"\xff\xff", b"\x00", b"b"]
+IDS = st.sampled_from(ALL_IDS)
 ENTRIES = st.dictionaries(IDS, st.none() | st.tuples(SECONDS, st.integers(0, 30), SECONDS), max_size=4)
 ROWS = st.lists(st.tuples(SECONDS, VALUES), min_size=1, max_size=9)
 BATCH = st.tuples(st.just("write"), st.tuples(ROWS, ENTRIES))
@@ -139,9 +143,28 @@ class Twins:
         assert self.rocks.applied == self.memory.applied
         assert self.rocks.oldest_due_s() == self.memory.oldest_due_s()
         page = list(self.memory.entries_after(b"", 10))
-        assert list(self.rocks.entries_after(b"", 10)) == page
-        assert list(self.rocks.entries_after(b"a", 2)) == [entry for entry in page if entry[0] > b"a"][:2]
-        assert self.rocks.entries([b"a", b"ab", b"nobody"]) == {id: e for id, e in page if id in (b"a", b"ab")}
+        mature = list(self.rocks.entries_after(b"", 10))
+        assert [entry for entry in page if entry in mature] == mature  # without the latest ones
+        assert list(self.rocks.entries_after(b"a", 2)) == [entry for entry in mature if entry[0] > b"a"][:2]
+        for ids in (ALL_IDS, [b"a", b"nobody"]):
+            found = self.rocks.entries(ids)
+            assert {id: found[id] for id in found if found[id]} == {id: entry for id, entry in page if id in ids}
+
+
+def test_what_is_recent_becomes_keys_and_the_journal_goes(tmp_path: Path) -> None:
+    twins = Twins(tmp_path / "store")
+    for number in range(40):
+        before = b"%d" % max(0, number - 3)
+        twins.write([], {b"%d" % number: (number, number, 0), before: None if number % 2 else (9, 9, 9)})
+        if number % 7 == 0:
+            twins.reopen()
+        page = dict(twins.memory.entries_after(b"", 100))
+        assert twins.rocks.entries(page) == page
+        mature = dict(twins.rocks.entries_after(b"", 100))
+        assert mature.items() <= page.items()
+        assert page.keys() - mature.keys() <= {b"%d" % each for each in range(max(0, number - 11), number + 1)}
+        assert sum(key < b"\xfe" for key in twins.rocks._db.keys(from_key=b"\xfd")) <= 8, "batches in the journal"
+    twins.rocks.close()
 
 
 @settings(deadline=None, max_examples=50)

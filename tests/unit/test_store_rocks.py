@@ -17,7 +17,8 @@ from timers.core.progress import SettingChange
 from timers.core.timer import Row
 from timers.errors import StoreError
 from timers.store import failures, rocks
-from timers.store.rocks import RocksMemory, RocksStore
+from timers.store.budget import RocksMemory
+from timers.store.rocks import RocksStore
 
 MEMORY = RocksMemory(16 * 1024 * 1024)
 

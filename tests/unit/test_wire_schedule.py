@@ -107,8 +107,17 @@ def test_of_several_headers_the_first_counts() -> None:
     assert (due_s, row[1], row[2]) == (1893456000, "online-videos", b"vid1")
 
 
-def test_what_waits_can_be_published_as_it_was() -> None:
-    headers = [("timer-x", b"1"), *SENT, ("z", None)]
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("timer-x", b"1"), *SENT, ("z", None)],
+        SENT[:3],
+        [*SENT[:2], ("scheduler-target-key", None)],
+        SENT[2::-1],
+        [("scheduler-epoch", b"01893456000"), *SENT[1:3]],
+    ],
+)
+def test_what_waits_can_be_published_as_it_was(headers: Any) -> None:
     _, row = row_of(record(key=b"\xff", headers=headers, timestamp=1607918336_789))
     assert schedule.published(row) == (b"\xff", b'"video 1"', headers, 1607918336_789)
     again = record(*schedule.published(row)[:3], timestamp=1607918336_789)

@@ -15,7 +15,7 @@ from timers.core.ports import Lost
 from timers.doors import open_doors
 from timers.errors import Fenced
 from timers.settings import Settings
-from timers.store.rocks import RocksMemory
+from timers.store.budget import RocksMemory
 from timers.worker import pool as pools
 from timers.worker.pool import Events, Pool
 from timers.worker.progress_log import Machine

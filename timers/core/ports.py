@@ -61,7 +61,7 @@ class Store(Protocol):
         """The entries of some ids in the index; an id may be missing, or have None, if it has none."""
 
     def entries_after(self, id: bytes, limit: int) -> Sequence[tuple[bytes, Entry]]:
-        """The next entries of the index above ``id``, in the order of ids."""
+        """The next entries of the index above ``id``, in the order of ids; the latest may not be there yet."""
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
         """Groups of rows above ``after`` and due at or before ``until_s``, in key order: (due second, rows)."""

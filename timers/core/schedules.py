@@ -20,51 +20,36 @@ from timers.core.index import Index
 from timers.core.keys import OrderKey
 from timers.core.operation import ANY_VERSION, Entries, Entry, Judged, Operation
 from timers.core.ports import Store
-from timers.core.timer import Row
-
-RECENT = 50_000
-"""Ids whose version is remembered in memory, or up to twice as many; about 9 MB."""
+from timers.core.timer import Row, id_bytes
 
 
 class ScheduleIndex(Index):
-    """Implements what :class:`timers.core.index.Index` does, without verdicts.
-
-    Looking an id up takes longer than all else that happens to a schedule when it fires. So the latest versions are
-    remembered, in two generations: for those the store need not be asked, nor when their tombstone comes back.
-    """
+    """Implements what :class:`timers.core.index.Index` does, without verdicts."""
 
     fires_first = True
 
     def __init__(self, store: Store) -> None:
         super().__init__(store, retention_s=0)
-        self._young: dict[bytes, int] = {}
-        self._old: dict[bytes, int] = {}
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
-        """Decide new operations in the order of the log. Only for tombstones of ours may the store be asked."""
-        if len(self._young) >= RECENT:
-            self._young, self._old = {}, self._young
-        young, old = self._young, self._old
+        """Decide new operations in the order of the log. Only for tombstones of ours is the store asked."""
         entries: Entries = {}
-        doubtful: list[tuple[bytes, int]] = []
+        named: list[tuple[bytes, int]] = []
         overtaken: list[OrderKey] = []
         for id, offset, due_s, version in operations:
             if due_s is not None:
                 entries[id] = (due_s, offset, 0)
-                young[id] = offset
                 continue
-            known, older = young.pop(id, None), old.pop(id, None)
-            if version not in (ANY_VERSION, known, older if known is None else None):
+            if version != ANY_VERSION:
                 if id in entries:
                     self._look(entries[id], version, fired_through, overtaken)
                 else:
-                    doubtful.append((id, version))
+                    named.append((id, version))
             entries[id] = None
-        if doubtful:
-            stored = self._store.entries({id for id, _ in doubtful})
-            for id, version in doubtful:
-                self._look(stored.get(id), version, fired_through, overtaken)
-        self._written += len(operations)
+        if named:
+            known = self._store.entries([id for id, _ in named])
+            for id, version in named:
+                self._look(known.get(id), version, fired_through, overtaken)
         return Judged(entries, overtaken=overtaken)
 
     @staticmethod
@@ -74,15 +59,7 @@ class ScheduleIndex(Index):
 
     def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
         """Those of one due second that are still the latest of their id."""
-        young, old = self._young.get, self._old.get
-        ids = [row[5][0].encode("utf-8", "surrogateescape") for row in rows if row[5] is not None]
-        latest = [young(id) or old(id) for id in ids]
-        if None not in latest:
-            return [row for row, offset in zip(rows, latest, strict=True) if row[0] == offset]
-        known = self._store.entries([id for id, offset in zip(ids, latest, strict=True) if offset is None])
-        alive = []
-        for row, id, offset in zip(rows, ids, latest, strict=True):
-            entry = known.get(id) if offset is None else (due_s, offset)
-            if entry is not None and entry[:2] == (due_s, row[0]):
-                alive.append(row)
-        return alive
+        ids = [id_bytes(row[5][0]) for row in rows if row[5] is not None]
+        known = self._store.entries(ids)
+        latest = [known.get(id) for id in ids]
+        return [row for row, entry in zip(rows, latest, strict=True) if entry is not None and entry[1] == row[0]]

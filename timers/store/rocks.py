@@ -3,6 +3,7 @@
 Layout (format version :data:`FORMAT`), keys and values as bytes::
 
     due_s (8, big-endian) | offset (8, big-endian)   ->  msgpack array of rows, all of that due second
+    0xFD number (8, big-endian)                      ->  msgpack map of id -> [due_s, offset, append second] or nil
     0xFE id                                          ->  due_s (8) | offset (8) | append second (8), big-endian
     0xFF "applied"                                   ->  8 bytes, big-endian
     0xFF "pending"                                   ->  8 bytes, big-endian
@@ -15,7 +16,8 @@ batch has higher offsets, so entries of a second never overlap and key order sta
 timer this saves 0.7 us of 1.9 us on the way in and more on the way out (``docs/adr/0002``); a lone timer is an entry of
 one row and costs what it did.
 
-Entries of the index are there only in stores of timers with an id. A version that is replaced or cancelled stays in its
+Entries of the index are there only in stores of timers with an id; the latest stand in a journal, batch by batch
+(:mod:`timers.store.recent`). A version that is replaced or cancelled stays in its
 group until its second is scanned: rewriting the group would cost more than the row is worth.
 
 The write-ahead log is on and is not synced: after a crash of the machine ``applied`` is a little older, consistently,
@@ -26,29 +28,22 @@ from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
 import msgpack
-from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    DBCompressionType,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-    WriteBufferManager,
-)
+from rocksdict import Options, Rdict, ReadOptions, WriteBatch
 
 from timers.core import keys
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.operation import NO_ENTRIES, Entry
 from timers.core.progress import SettingChange
 from timers.core.timer import Row, RowsByDue, bytes_of
+from timers.store.budget import RocksMemory
 from timers.store.failures import failure, refusal
+from timers.store.recent import Recent
 
 FORMAT = 1
 """Version of the layout; part of the identity, so another version's store is rebuilt from the log."""
@@ -68,9 +63,10 @@ _PENDING = b"\xffpending"
 _IDENTITY = b"\xffidentity"
 _HISTORY = b"\xffhistory"
 _READ_THROUGH = b"\xffread-through"
+_JOURNAL = b"\xfd"
 _INDEX = b"\xfe"
 _INDEX_END = b"\xff"
-_ROWS_END = _INDEX
+_ROWS_END = _JOURNAL
 _LAST_S = 2**56 - 1
 """No due second is above it, and its keys are below ``_ROWS_END``."""
 _U64 = struct.Struct(">Q")
@@ -79,71 +75,14 @@ _ENTRY = struct.Struct(">QQQ")
 _ANY_TEXT = "surrogatepass"
 """Ids may be text that stands for bytes; see :func:`timers.core.timer.id_text`."""
 
-BLOOM_BITS = 10
-"""A key. Most ids that are looked up are new, and one in a hundred of these then looks at a block in vain."""
-
-
-WRITE_BUFFERS_SHARE = 2 / 3
-"""Of the budget: what is written and not yet in a table. The rest is for blocks and indexes of tables. Timers that fire
-before they are flushed never become a table, so most of it goes here."""
-
-ARENA_BYTES = 128 * 1024
-"""RocksDB takes memory for a write buffer in such pieces. By default they are 1 MiB, at once and for each store: 512
-partitions then hold 556 MiB under a bound of 128."""
-
-
-class RocksMemory:
-    """Memory of all stores of a worker: one block cache is the bound of their blocks, indexes and write buffers.
-
-    Measured with 3,000,000 timers in 4, 64 and 512 stores: write buffers stay below their share, everything together
-    below ``budget_bytes`` plus 0.25 MB for each open store. A store that is written to holds at least one fetch, so a
-    budget below 0.5 MB a store is passed; and so it is for a moment while stores are written faster than flushed.
-
-    Args:
-        budget_bytes: for all stores together.
-    """
-
-    def __init__(self, budget_bytes: int) -> None:
-        self.cache = Cache(budget_bytes)
-        # Charged to the cache, which gives blocks away for them. Never stalling: a writer would wait for memory that
-        # stores hold which nobody writes to, and so for ever.
-        self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
-            int(budget_bytes * WRITE_BUFFERS_SHARE), False, self.cache
-        )
-
-    def options(self, *, indexed: bool = False) -> Options:
-        """Options of one store. RocksDB's and Faust's defaults are sized for a machine that runs nothing else.
-
-        Args:
-            indexed: keys are also looked up one by one, not only scanned.
-        """
-        table = BlockBasedOptions()
-        table.set_block_cache(self.cache)
-        table.set_block_size(16 * 1024)
-        table.set_cache_index_and_filter_blocks(True)  # else outside the budget
-        if indexed:
-            table.set_bloom_filter(BLOOM_BITS, False)
-        options = Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_block_based_table_factory(table)
-        options.set_write_buffer_manager(self.write_buffers)
-        options.set_write_buffer_size(32 * 1024 * 1024)
-        options.set_arena_block_size(ARENA_BYTES)
-        options.set_max_write_buffer_number(3)
-        options.set_compression_type(DBCompressionType.lz4())
-        options.set_max_background_jobs(2)
-        options.set_max_open_files(256)
-        options.set_keep_log_file_num(2)
-        options.set_max_total_wal_size(256 * 1024 * 1024)
-        return options
-
 
 class RocksStore:
     """Implements :class:`timers.core.ports.Store`. Open with :meth:`open`."""
 
-    def __init__(self, path: Path, db: Rdict) -> None:
+    def __init__(self, path: Path, db: Rdict, memory: RocksMemory, *, indexed: bool) -> None:
         self._path = path
         self._db = db
+        self._memory = memory
         self._pack_text = msgpack.Packer(use_bin_type=True).pack
         self._applied = self._read_number(_APPLIED)
         self._pending = self._read_number(_PENDING)
@@ -153,6 +92,12 @@ class RocksStore:
         self._broken = False
         self._once = ReadOptions()
         self._once.fill_cache(False)  # a timer is read to be fired, and never again
+        self._recent: Recent | None = memory.recent() if indexed else None
+        if self._recent is not None:
+            journal = db.items(from_key=_JOURNAL, read_opt=self._once)
+            for key, packed in takewhile(lambda item: item[0] < _INDEX, journal):
+                entries = msgpack.unpackb(packed, use_list=False, strict_map_key=False)
+                self._recent.restore(_U64.unpack_from(key, 1)[0], entries)
 
     @classmethod
     def open(cls, path: Path, identity: str, memory: RocksMemory, *, indexed: bool = False) -> RocksStore:
@@ -167,20 +112,20 @@ class RocksStore:
         Raises:
             StoreError: the disk is full, read-only, or otherwise refuses. Nothing was wiped for that.
         """
-        name = f"format={FORMAT} {identity}{' indexed' if indexed else ''}".encode()
+        name = f"format={FORMAT} {identity}{' journaled' if indexed else ''}".encode()
         options = memory.options(indexed=indexed)
         try:
             if path.exists():
                 db = cls._reopen(path, options)
                 if db is not None:
                     if db.get(_IDENTITY) == name:
-                        return cls(path, db)
+                        return cls(path, db, memory, indexed=indexed)
                     db.close()
                 cls.wipe(path)
             path.mkdir(parents=True)
             db = Rdict(str(path), options)
             db.put(_IDENTITY, name)
-            return cls(path, db)
+            return cls(path, db, memory, indexed=indexed)
         except Exception as error:
             refused = refusal(path, error)
             if refused is None:
@@ -254,12 +199,17 @@ class RocksStore:
             else:
                 for part in _parts(group):
                     batch.put(keys.encode((due_s, part[0][0])), self._pack(part))
-        for id, entry in entries.items():
-            if entry is None:
-                batch.delete(_INDEX + id)
-            else:
-                batch.put(_INDEX + id, _ENTRY.pack(*entry))
+        recent = self._recent
+        if recent is None:
+            _put(batch, entries.items())
+        elif entries:
+            _put(batch, recent.leaving(len(entries)))
+            if recent.is_last(len(entries)):
+                batch.delete_range(_journal_key(recent.first), _journal_key(recent.turned))
+            batch.put(_journal_key(recent.next), msgpack.packb(dict(entries)))
         self._write(batch, pending, applied)
+        if recent is not None and entries:
+            recent.wrote(entries)
 
     def _pack(self, rows: Sequence[Row]) -> bytes:
         try:
@@ -270,16 +220,21 @@ class RocksStore:
 
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
         """The entries of some ids."""
-        if not ids:
-            return {}
-        found = self._db.get([_INDEX + id for id in ids])
-        return {id: _ENTRY.unpack(value) for id, value in zip(ids, found, strict=True) if value is not None}
+        known: dict[bytes, Entry | None] = {}
+        if self._recent is not None:
+            known, ids = self._recent.find(ids)
+        if ids:
+            found = self._db.get([_INDEX + id for id in ids])
+            known |= {id: _ENTRY.unpack(value) for id, value in zip(ids, found, strict=True) if value is not None}
+        return known
 
     def entries_after(self, id: bytes, limit: int) -> Sequence[tuple[bytes, Entry]]:
-        """The next entries in the order of ids."""
+        """The next entries in the order of ids, without the latest ones."""
+        recent = self._recent or ()
         items = self._db.items(from_key=_INDEX + id + b"\0", read_opt=self._once)
-        page = takewhile(lambda item: item[0] < _INDEX_END, islice(items, limit))
-        return [(key[1:], _ENTRY.unpack(value)) for key, value in page]
+        entries = ((key[1:], value) for key, value in takewhile(lambda item: item[0] < _INDEX_END, items))
+        page = islice((entry for entry in entries if entry[0] not in recent), limit)
+        return [(id, _ENTRY.unpack(value)) for id, value in page]
 
     def _write(self, batch: WriteBatch, pending: int, applied: int) -> None:
         if applied != self._applied:
@@ -375,6 +330,8 @@ class RocksStore:
         Raises:
             StoreError: what could not be flushed is in the write-ahead log. Said once: not if a write failed before.
         """
+        if self._recent is not None:
+            self._memory.forget(self._recent)
         try:
             self._db.close()
         except Exception as error:
@@ -384,6 +341,18 @@ class RocksStore:
     def _read_number(self, key: bytes) -> int:
         value: Any = self._db.get(key)
         return int(_U64.unpack(value)[0]) if value is not None else 0
+
+
+def _put(batch: WriteBatch, entries: Iterable[tuple[bytes, Entry | None]]) -> None:
+    for id, entry in entries:
+        if entry is None:
+            batch.delete(_INDEX + id)
+        else:
+            batch.put(_INDEX + id, _ENTRY.pack(*entry))
+
+
+def _journal_key(number: int) -> bytes:
+    return _JOURNAL + _U64.pack(number)
 
 
 def _unpack(value: Any) -> list[Row]:

@@ -11,7 +11,8 @@ from timers.core.machine import catch_up
 from timers.core.progress import Progress
 from timers.errors import LogMismatch
 from timers.settings import Settings
-from timers.store.rocks import RocksMemory, RocksStore
+from timers.store.budget import RocksMemory
+from timers.store.rocks import RocksStore
 from timers.wire.doors import Door
 from timers.worker.progress_log import Machine, ProgressLog
 from timers.worker.topics import Cluster

@@ -24,7 +24,8 @@ from timers.core.timer import Fetched, Tick
 from timers.doors import index_of
 from timers.errors import Fenced, LogMismatch, StoreError
 from timers.settings import Settings
-from timers.store.rocks import RocksMemory, RocksStore
+from timers.store.budget import RocksMemory
+from timers.store.rocks import RocksStore
 from timers.wire import topics
 from timers.wire.cold import PartitionFormat
 from timers.wire.doors import Door

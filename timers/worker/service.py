@@ -21,7 +21,7 @@ from yarl import URL
 from timers.doors import open_doors
 from timers.errors import TimersError
 from timers.settings import Settings
-from timers.store.rocks import RocksMemory
+from timers.store.budget import RocksMemory
 from timers.worker import agents, logs, topics, web
 from timers.worker.canary import Canary
 from timers.worker.clock import Clock

@@ -15,13 +15,11 @@ from typing import Any
 
 from timers import security, variables
 from timers.errors import SettingsError
+from timers.project import project_broker, project_dir
 from timers.variables import Setting
 from timers.wire import topics
 
 FALLBACK_BROKERS = "127.0.0.1:9092"
-PROJECT_DIR = ".timers"
-ADDRESS_FILE = Path("broker") / "address"
-"""Below the project directory: bootstrap address of the embedded broker, written when it answers, removed on stop."""
 
 _APP_ID = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 _WORKER_ID = re.compile(r"[a-zA-Z0-9._-]{1,200}")
@@ -30,26 +28,6 @@ _WORKER_ID = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 def _setting(env: str, parse: Callable[[str, str], Any], why: str, *, default: Any = None, unit: str = "") -> Any:
     meta = {"setting": Setting(env, unit, why, parse)}
     return field(default=default, metadata=meta)
-
-
-def project_dir() -> Path:
-    """The ``.timers`` directory of the project one stands in: the nearest one upwards, else here."""
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / PROJECT_DIR).is_dir():
-            return folder / PROJECT_DIR
-    return here / PROJECT_DIR
-
-
-def project_broker() -> str | None:
-    """Bootstrap address of this project's embedded broker, if one answers there."""
-    try:
-        address = (project_dir() / ADDRESS_FILE).read_text().strip()
-        host, _, port = address.rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=0.5):
-            return address
-    except (OSError, ValueError):
-        return None
 
 
 def default_worker_id(web_port: int) -> str:

@@ -16,7 +16,8 @@ import click
 from timers.cli.spark.options import launch_of, launch_options
 from timers.doors import open_doors
 from timers.errors import SettingsError
-from timers.settings import Settings, project_dir
+from timers.project import project_dir
+from timers.settings import Settings
 
 if TYPE_CHECKING:
     from timers.core.progress import Progress

@@ -7,15 +7,11 @@ any one of them it says so at its start.
 from __future__ import annotations
 
 import json
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
-import psutil
 import pytest
 
 from tests.harness import acls
@@ -34,9 +30,8 @@ from tests.harness.acls import (
 from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Publisher, Request
 from tests.harness.scrape import get
-from tests.harness.secure import PLAIN_USER, SecureBroker
+from tests.harness.secure import PLAIN_USER, SecureBroker, secure_broker
 from tests.harness.system import System, soon
-from tests.harness.worker import COMMAND
 from timers.cli.main import main
 from timers.client import TimersClient
 from timers.core.timer import Rejected
@@ -61,13 +56,8 @@ AS_PLAIN = {
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
-    server = SecureBroker(tmp_path_factory.mktemp("secure") / "broker", PLAIN_PASSWORD)
-    try:
-        server.start()
-        server.add_user(USER, PASSWORD)
+    with secure_broker(tmp_path_factory.mktemp("secure") / "broker", {USER: PASSWORD}, PLAIN_PASSWORD) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
@@ -386,34 +376,3 @@ def test_brokers_that_speak_something_else_are_asked_about(
     environment = {"TIMERS_BROKERS": broker.address_of("SASL_SSL")}
     with pytest.raises(TimersError, match="do they speak TIMERS_SECURITY_PROTOCOL='PLAINTEXT' there"):
         topics.ensure(Settings.load(environment))
-
-
-# ---- who listens ----------------------------------------------------------------------------------------------------
-
-
-def test_worker_and_broker_listen_on_loopback_only(running: System) -> None:
-    (worker,) = running.workers
-    broker_port = int(running.address.rpartition(":")[2])
-    listening = [connection for connection in psutil.net_connections("inet") if connection.status == psutil.CONN_LISTEN]
-    (broker_pid,) = {connection.pid for connection in listening if connection.laddr.port == broker_port}
-    for pid, expected in ((worker.pid, 1), (broker_pid, 2)):
-        addresses = [connection.laddr.ip for connection in listening if connection.pid == pid]
-        assert len(addresses) == expected
-        assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}
-
-
-def test_neither_the_machine_nor_the_web_port_shows_more_than_it_should(running: System) -> None:
-    (worker,) = running.workers
-    (directory,) = worker.data_dir.iterdir()
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o700, "callbacks lie there as they are"
-    assert set(psutil.Process(worker.pid).cmdline()[1:]) <= {
-        *COMMAND,
-        "-m",
-        "-l",
-        "info",
-        "--web-port",
-        str(worker.port),
-    }
-    for page in ("router/", "table/", "graph/", "performance/", "stats/"):
-        with pytest.raises(HTTPError, match="404"):
-            urlopen(f"http://127.0.0.1:{worker.port}/{page}", timeout=DEADLINE_S)

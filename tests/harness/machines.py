@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from timers.core.machine import Machine
+from timers.core.timer import Forwarded
 from timers.store.memory import MemoryStore
 from timers.testing import SimLedger, SimLog
+from timers.wire import cold
 
 HORIZON_S = 12
 """Due seconds and ticks of these tests are below it."""
+
+
+class ColdLedger(SimLedger):
+    """Remembers what went cold, as whoever keeps it is told of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cold: list[cold.Cold] = []
+
+    def forward(self, forwarded: Sequence[Forwarded]) -> None:
+        super().forward(forwarded)
+        for record, due_s, secret in forwarded:
+            told = cold.decode_cold(cold.encode_cold(record, record.source, due_s, secret))
+            assert told is not None
+            self.cold.append(told)
 
 
 class MachineRig:

@@ -6,6 +6,8 @@ Its PLAINTEXT listener is the harness's own, and may do everything. Beside it, w
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +69,19 @@ class Certificates:
             private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
         )
         return chain, key
+
+
+@contextmanager
+def secure_broker(directory: Path, users: Mapping[str, str], plain_password: str = "unused") -> Iterator[SecureBroker]:
+    """One that runs and lets ``users``, name -> password, log in."""
+    server = SecureBroker(directory, plain_password)
+    try:
+        server.start()
+        for name, password in users.items():
+            server.add_user(name, password)
+        yield server
+    finally:
+        server.stop()
 
 
 class SecureBroker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,18 @@ class Now:
         time.sleep(seconds)
 
 
-def test_cold_timers_fire_once_though_the_promoter_is_killed(
-    spark: SparkSession, broker_address: str, tmp_path: Path
-) -> None:
+@pytest.fixture
+def system(broker_address: str, tmp_path: Path) -> Iterator[System]:
+    """One with a horizon."""
     system = System(broker_address, tmp_path, TIMERS_HOT_HORIZON_S="5", TIMERS_COLD_TOPIC=f"cold-{tmp_path.name}")
-    worker = system.worker()
-    worker.start()
-    worker.ready()
+    yield system
+    system.close()
+
+
+def test_cold_timers_fire_once_though_the_promoter_is_killed(
+    spark: SparkSession, system: System, tmp_path: Path
+) -> None:
+    worker = system.worker().start().ready()
     target = system.target()
     headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("a", None), ("timer-id", b"copied")]
     due_s = due_in(120)
@@ -79,7 +85,6 @@ def test_cold_timers_fire_once_though_the_promoter_is_killed(
     assert promote.run(spark, job, Logs(spark, system.settings, config), Now(), said.append) == 0
     assert system.dead_letters().rest() == []
     worker.stop()
-    system.close()
 
 
 def repeat_all(spark: SparkSession, tables: ColdTables, config: dict[str, Any], system: System) -> None:
@@ -88,8 +93,7 @@ def repeat_all(spark: SparkSession, tables: ColdTables, config: dict[str, Any], 
         port.write(list(copies_of(batch)))
 
 
-def test_a_second_promoter_ends_the_first(broker_address: str, tmp_path: Path) -> None:
-    system = System(broker_address, tmp_path)
+def test_a_second_promoter_ends_the_first(system: System) -> None:
     topic = system.target()
     config = connection.librdkafka(system.settings)
     first, copy = KafkaPort(config, system.app_id), Copy(topic, 0, b"k", b"v", [])
@@ -99,4 +103,3 @@ def test_a_second_promoter_ends_the_first(broker_address: str, tmp_path: Path) -
         first.write([copy])
     second.write([copy])
     assert len(system.reader(topic).take(2)) == 2
-    system.close()

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from tests.harness.acls import READ, TOPIC, WRITE, acl, add
 from tests.harness.records import Publisher
-from tests.harness.secure import SecureBroker
+from tests.harness.secure import SecureBroker, secure_broker
 from tests.harness.system import System
 from timers.settings import Settings
 from timers.spark import kafka
@@ -23,13 +23,8 @@ USER, PASSWORD, KEY_PASSWORD = "ada", 'pa55 "quoted" w0rd', "pa55-w0rd-of-the-ke
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
-    server = SecureBroker(tmp_path_factory.mktemp("secure") / "broker", "unused")
-    try:
-        server.start()
-        server.add_user(USER, PASSWORD)
+    with secure_broker(tmp_path_factory.mktemp("secure") / "broker", {USER: PASSWORD}) as server:
         yield server
-    finally:
-        server.stop()
 
 
 def login(broker: SecureBroker, protocol: str) -> Settings:

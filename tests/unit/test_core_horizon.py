@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from tests.harness.machines import ColdLedger
 from timers.core.horizon import HOT_HORIZON, SEAL, Horizon, concerns, is_far
 from timers.core.index import Index, nothing_is_cold
 from timers.core.keys import NEVER
 from timers.core.machine import Limits, Machine, catch_up
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED
 from timers.core.progress import Progress
-from timers.core.timer import Fetched, Forwarded, Row, Tick
+from timers.core.timer import Fetched, Row, Tick
 from timers.store.memory import MemoryStore
-from timers.testing import SimClock, SimLedger, SimLog
+from timers.testing import SimClock, SimLog
 from timers.testing.log import SimRecord
 from timers.wire import cold, future
 from timers.wire import headers as h
@@ -27,20 +28,12 @@ LIMITS = Limits(chunk_timers=1000, chunk_bytes=10**6, max_request_bytes=40_000)
 RETENTION_S = 100
 
 
-class Ledger(SimLedger):
-    """Remembers what went cold, as it does, and under which name each timer fired."""
+class Ledger(ColdLedger):
+    """Remembers under which name each timer fired."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.cold: list[cold.Cold] = []
         self.names: list[str | None] = []
-
-    def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        super().forward(forwarded)
-        for record, due_s, secret in forwarded:
-            told = cold.decode_cold(cold.encode_cold(record, record.source, due_s, secret))
-            assert told is not None
-            self.cold.append(told)
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         super().fire(due_s, rows)

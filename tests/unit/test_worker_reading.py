@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from tests.harness.machines import MachineRig
+from tests.harness.machines import ColdLedger, MachineRig
 from timers.core.horizon import Horizon
 from timers.core.index import Index
 from timers.core.listing import START
 from timers.core.machine import Limits, Machine
 from timers.core.progress import Progress
-from timers.core.timer import Forwarded, Row, Tick
+from timers.core.timer import Row, Tick
 from timers.store.memory import MemoryStore
-from timers.testing import SimClock, SimLedger, SimLog
+from timers.testing import SimClock, SimLog
 from timers.testing.log import SimRecord
 from timers.wire import cold, future
 from timers.wire.cold import PartitionFormat
@@ -26,19 +24,6 @@ RETENTION_S = 20
 ANY = Wanted(None, "canary", None, with_values=False)
 
 
-class Ledger(SimLedger):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cold: list[cold.Cold] = []
-
-    def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        super().forward(forwarded)
-        for record, due_s, secret in forwarded:
-            told = cold.decode_cold(cold.encode_cold(record, record.source, due_s, secret))
-            assert told is not None
-            self.cold.append(told)
-
-
 class Rig(MachineRig):
     """A partition whose timers go cold if they are due in more than 100 s."""
 
@@ -47,7 +32,7 @@ class Rig(MachineRig):
         decode = future_by_id.decode if indexed else future.decode
         self.door = Door("future", decode, future.anew, indexed=indexed, may_go_cold=True)
         self.log = SimLog(SimClock(0), partitions=1)
-        self.ledger, self.store = Ledger(), MemoryStore()
+        self.ledger, self.store = ColdLedger(), MemoryStore()
         horizon = Horizon(PartitionFormat(self.topic, 0), self.store, 100, 7, RETENTION_S, indexed=indexed)
         index = Index(self.store, RETENTION_S, horizon.is_cold) if indexed else None
         limits = Limits(chunk_timers=1000, chunk_bytes=10**6, max_request_bytes=40_000)

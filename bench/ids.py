@@ -27,7 +27,7 @@ from timers.wire import future
 from timers.wire import headers as h
 from timers.wire import verdict as verdict_record
 from timers.wire.doors import Door, countdown, future_by_id, schedule
-from timers.worker.batches import Batches
+from timers.worker.sending.batches import Batches
 
 TIMERS = 300_000
 FETCH = 3_000

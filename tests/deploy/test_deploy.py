@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from timers.settings import Settings
-from timers.worker.pool import CLOSE_TIMEOUT_S
+from timers.worker.machines.pool import CLOSE_TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -25,8 +25,8 @@ from timers.errors import LogMismatch
 from timers.wire import dead_letter, future, headers, progress, topics
 from timers.wire.dead_letter import CODES
 from timers.wire.doors import Sent, countdown, future_by_id, schedule
-from timers.worker.batches import Batches
 from timers.worker.consumer.records import KeptRecords, LeanRecords
+from timers.worker.sending.batches import Batches
 
 MAX_REQUEST_BYTES = 200
 MAX_COUNTDOWN_BYTES = 2000

@@ -17,7 +17,8 @@ from timers.errors import SettingsError, TopicConfigError
 from timers.store.memory import MemoryStore
 from timers.testing import SimClock, SimLedger, SimLog
 from timers.wire import future
-from timers.worker import logs, recovery
+from timers.worker import logs
+from timers.worker.machines import recovery
 
 
 def record(name: str, message: str, *args: Any, level: int = logging.ERROR, error: bool = False) -> logging.LogRecord:
@@ -56,7 +57,9 @@ def test_other_messages_and_levels_are_not_held_back_for_it() -> None:
     assert not repeats.filter(record("aiokafka.conn", "one"))
 
 
-@pytest.mark.parametrize(("name", "level"), [("timers.worker.pool", logging.ERROR), ("mode.services", logging.INFO)])
+@pytest.mark.parametrize(
+    ("name", "level"), [("timers.worker.machines.pool", logging.ERROR), ("mode.services", logging.INFO)]
+)
 def test_our_own_lines_and_faust_s_news_are_never_held_back(name: str, level: int) -> None:
     repeats = logs.Repeats(Clock())
     assert all(repeats.filter(record(name, "said again", level=level)) for _ in range(3))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 from timers.spark.engine import sizes
-from timers.worker import batches
+from timers.worker.sending import batches
 
 some_bytes = st.none() | st.binary(max_size=300) | st.integers(60, 70_000).map(bytes)
 

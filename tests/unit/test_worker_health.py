@@ -13,8 +13,8 @@ import pytest
 from tests.harness.patience import wait_until
 from timers.core.timer import Tick
 from timers.worker import health
+from timers.worker.machines.runner import Runner
 from timers.worker.meter import Meter, Pulse, keep_beating
-from timers.worker.runner import Runner
 
 STUCK_S = 0.3
 

@@ -12,7 +12,7 @@ from timers.errors import AccessError
 from timers.settings import Settings
 from timers.worker.consumer import log_watch as module
 from timers.worker.consumer.log_watch import LogWatch
-from timers.worker.progress_log import Machine
+from timers.worker.machines.progress_log import Machine
 from timers.worker.topics import Cluster, own_topics
 
 

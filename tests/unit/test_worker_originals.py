@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from timers.core.ports import Lost
 from timers.settings import Settings
-from timers.worker import originals as module
-from timers.worker.originals import Originals
+from timers.worker.sending import originals as module
+from timers.worker.sending.originals import Originals
 
 
 class SimConsumer:

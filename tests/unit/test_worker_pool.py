@@ -16,9 +16,9 @@ from timers.doors import open_doors
 from timers.errors import Fenced
 from timers.settings import Settings
 from timers.store.budget import RocksMemory
-from timers.worker import pool as pools
-from timers.worker.pool import Events, Pool
-from timers.worker.progress_log import Machine
+from timers.worker.machines import pool as pools
+from timers.worker.machines.pool import Events, Pool
+from timers.worker.machines.progress_log import Machine
 from timers.worker.topics import Cluster
 
 REQUESTS = ("timer-request", 0)

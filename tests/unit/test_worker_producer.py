@@ -11,8 +11,8 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, ProducerFenced
 
-from timers.worker import producer as module
-from timers.worker.producer import ProducerLoop, TransactionalProducer
+from timers.worker.sending import producer as module
+from timers.worker.sending.producer import ProducerLoop, TransactionalProducer
 
 
 def test_the_log_has_no_second_word_of_a_producers_failure(caplog: pytest.LogCaptureFixture) -> None:

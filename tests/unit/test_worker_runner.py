@@ -12,8 +12,8 @@ from timers.core.timer import Fetched, Tick
 from timers.store.memory import MemoryStore
 from timers.testing import SimLedger
 from timers.wire import future
+from timers.worker.machines.runner import MAX_WAITING, Ended, Runner
 from timers.worker.meter import Meter
-from timers.worker.runner import MAX_WAITING, Ended, Runner
 
 PATIENCE_S = 30
 

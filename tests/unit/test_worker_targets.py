@@ -17,12 +17,12 @@ from aiokafka.errors import (
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.settings import Settings
-from timers.worker import targets as module
 from timers.worker.meter import Meter
-from timers.worker.outbox import KafkaOutbox
-from timers.worker.producer import DeliveryFailed
-from timers.worker.quarantine import Trouble
-from timers.worker.targets import Targets
+from timers.worker.sending import targets as module
+from timers.worker.sending.outbox import KafkaOutbox
+from timers.worker.sending.producer import DeliveryFailed
+from timers.worker.sending.quarantine import Trouble
+from timers.worker.sending.targets import Targets
 
 
 class SimAdmin:

@@ -1,4 +1,4 @@
-"""Transactions over the simulated log: what :mod:`timers.worker.outbox` does on Kafka, step for step."""
+"""Transactions over the simulated log: what :mod:`timers.worker.sending.outbox` does on Kafka, step for step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker without threads: the same steps in the same order as :mod:`timers.worker.runner` and ``pool``.
+"""A worker without threads: the same steps in the same order as :mod:`timers.worker.machines.runner` and ``pool``.
 
 The real runner takes what waits in its inbox, then makes at most one chunk, one acceptance and one commit of progress,
 and so on. Here each of these rounds is one call of :meth:`SimWorker.step`, so that anything may happen between two of
@@ -49,7 +49,7 @@ SOUND = Parts()
 
 @dataclass
 class SimRunner:
-    """Runs one machine; the counterpart of :class:`timers.worker.runner.Runner`."""
+    """Runs one machine; the counterpart of :class:`timers.worker.machines.runner.Runner`."""
 
     name: TopicPartition
     machine: Machine

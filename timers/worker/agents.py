@@ -15,7 +15,7 @@ from mode import Service
 from timers.core.ticking import Phase
 from timers.settings import Settings
 from timers.worker.clock import Clock
-from timers.worker.pool import Pool
+from timers.worker.machines.pool import Pool
 from timers.worker.ticks import wait_until
 
 logger = logging.getLogger(__name__)

@@ -29,10 +29,10 @@ from timers.worker.consumer.group import Member, Unsettled
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.transport import BatchConsumer, BatchTransport
 from timers.worker.kafka import faust_credentials, hide_logins
+from timers.worker.machines.pool import Events, Pool
+from timers.worker.machines.progress_log import Machine
 from timers.worker.meter import Pulse
-from timers.worker.pool import Events, Pool
 from timers.worker.port import check_port
-from timers.worker.progress_log import Machine
 from timers.worker.queries.answers import Queries
 from timers.worker.queries.lull import Lull
 from timers.worker.queries.pages import QueryPages

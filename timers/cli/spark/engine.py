@@ -88,7 +88,7 @@ def engine(
 def _workers_progress(settings: Settings, cluster: Cluster) -> dict[str, Progress]:
     """How far workers of this app came, by ``<topic>/<partition>``; empty where none ever ran."""
     from timers.wire import progress
-    from timers.worker.progress_log import ProgressLog
+    from timers.worker.machines.progress_log import ProgressLog
 
     topic = settings.request_topic
     log = ProgressLog(settings, cluster)

@@ -22,7 +22,7 @@ from timers.errors import AccessError, TopicConfigError
 from timers.settings import Settings
 from timers.worker import topics
 from timers.worker.kafka import librdkafka
-from timers.worker.progress_log import Machine
+from timers.worker.machines.progress_log import Machine
 from timers.worker.topics import Cluster
 
 logger = logging.getLogger(__name__)

@@ -35,9 +35,9 @@ from timers.core.timer import Fetched
 from timers.errors import TimersError
 from timers.worker.consumer import group, records
 from timers.worker.consumer.namesake import NamesakeWatch
+from timers.worker.machines.pool import Pool
+from timers.worker.machines.progress_log import Machine
 from timers.worker.meter import Pulse, keep_beating
-from timers.worker.pool import Pool
-from timers.worker.progress_log import Machine
 
 logger = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from timers.core.tally import MAX_CALLERS, OTHER_CALLERS, Histogram, Tally
-from timers.worker.opening import store_path
+from timers.worker.machines.opening import store_path
 from timers.worker.queries import pages as query_pages
 
 if TYPE_CHECKING:
     from timers.worker.canary import Sight
+    from timers.worker.machines.progress_log import Machine
+    from timers.worker.machines.runner import Runner
     from timers.worker.meter import Meter
-    from timers.worker.progress_log import Machine
-    from timers.worker.runner import Runner
     from timers.worker.service import TimersApp
 
 Labels: TypeAlias = tuple[str, ...]

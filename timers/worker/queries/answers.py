@@ -17,12 +17,12 @@ from timers.settings import Settings
 from timers.wire import topics
 from timers.wire.query import Query, Timer
 from timers.worker.consumer.group import Member, Unsettled
-from timers.worker.originals import Originals
-from timers.worker.pool import Pool
-from timers.worker.progress_log import Machine
+from timers.worker.machines.pool import Pool
+from timers.worker.machines.progress_log import Machine
 from timers.worker.queries.lull import Lull
 from timers.worker.queries.peers import Peer
 from timers.worker.queries.shares import Here, Share, Sought
+from timers.worker.sending.originals import Originals
 
 READING_S = 2.0
 """A page ends after this, with what there is: a filter may leave little of much."""

@@ -15,7 +15,7 @@ from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.query import Query, Timer
 from timers.worker.consumer.group import Member
-from timers.worker.progress_log import Machine
+from timers.worker.machines.progress_log import Machine
 from timers.worker.queries.shares import Sought
 
 ANSWER_S = 8.0

@@ -15,12 +15,12 @@ from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.doors import Door
 from timers.wire.query import Query, Timer
-from timers.worker.originals import Originals
-from timers.worker.progress_log import Machine
+from timers.worker.machines.progress_log import Machine
+from timers.worker.machines.runner import Ended, Runner
 from timers.worker.queries import reading
 from timers.worker.queries.lull import Lull
 from timers.worker.queries.reading import Place, Recovering, Wanted
-from timers.worker.runner import Ended, Runner
+from timers.worker.sending.originals import Originals
 
 logger = logging.getLogger(__name__)
 

@@ -29,16 +29,16 @@ from timers.store.rocks import RocksStore
 from timers.wire import topics
 from timers.wire.cold import PartitionFormat
 from timers.wire.doors import Door
-from timers.worker import recovery
-from timers.worker.ends import StableEnds
+from timers.worker.machines import recovery
+from timers.worker.machines.ends import StableEnds
+from timers.worker.machines.opening import open_stores
+from timers.worker.machines.progress_log import Machine, progress_partition
+from timers.worker.machines.runner import Runner
 from timers.worker.meter import Meter, Pulse
-from timers.worker.opening import open_stores
-from timers.worker.originals import Originals
-from timers.worker.outbox import KafkaOutbox
-from timers.worker.producer import ProducerLoop, TransactionalProducer
-from timers.worker.progress_log import Machine, progress_partition
-from timers.worker.runner import Runner
-from timers.worker.targets import Targets
+from timers.worker.sending.originals import Originals
+from timers.worker.sending.outbox import KafkaOutbox
+from timers.worker.sending.producer import ProducerLoop, TransactionalProducer
+from timers.worker.sending.targets import Targets
 from timers.worker.topics import Cluster
 
 logger = logging.getLogger(__name__)

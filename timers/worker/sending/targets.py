@@ -33,7 +33,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from timers.callbacks import CallbackRules
 from timers.settings import Settings
 from timers.worker.kafka import librdkafka
-from timers.worker.quarantine import Quarantine, Trouble
+from timers.worker.sending.quarantine import Quarantine, Trouble
 
 logger = logging.getLogger(__name__)
 

@@ -43,9 +43,9 @@ from timers import connection
 from timers.core.ports import Lost
 from timers.errors import AccessError, Fenced
 from timers.settings import Settings
-from timers.worker.batches import RecordBatch
 from timers.worker.kafka import TRANSACTION_TIMEOUT_MS
 from timers.worker.meter import Pulse, keep_beating
+from timers.worker.sending.batches import RecordBatch
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from timers.worker.runner import Runner
+    from timers.worker.machines.runner import Runner
 
 logger = logging.getLogger(__name__)
 

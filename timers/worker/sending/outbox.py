@@ -33,13 +33,13 @@ from timers.wire import verdict as verdict_record
 from timers.wire.doors import schedule
 from timers.wire.future import InvalidRequestError
 from timers.wire.partitioner import partitions_for, partitions_of
-from timers.worker.batches import Batches, size_alone
 from timers.worker.kafka import max_message_bytes
 from timers.worker.meter import Meter
-from timers.worker.originals import Originals
-from timers.worker.producer import Batch, DeliveryFailed, TransactionalProducer
-from timers.worker.quarantine import Trouble
-from timers.worker.targets import Targets
+from timers.worker.sending.batches import Batches, size_alone
+from timers.worker.sending.originals import Originals
+from timers.worker.sending.producer import Batch, DeliveryFailed, TransactionalProducer
+from timers.worker.sending.quarantine import Trouble
+from timers.worker.sending.targets import Targets
 
 MAX_BACKOFF_S = 300
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from timers.settings import Settings
 from timers.worker.kafka import librdkafka
-from timers.worker.progress_log import Machine
+from timers.worker.machines.progress_log import Machine
 
 logger = logging.getLogger(__name__)
 

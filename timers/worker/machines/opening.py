@@ -14,7 +14,7 @@ from timers.settings import Settings
 from timers.store.budget import RocksMemory
 from timers.store.rocks import RocksStore
 from timers.wire.doors import Door
-from timers.worker.progress_log import Machine, ProgressLog
+from timers.worker.machines.progress_log import Machine, ProgressLog
 from timers.worker.topics import Cluster
 
 Opened: TypeAlias = tuple[Progress, RocksStore]

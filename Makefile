@@ -75,8 +75,9 @@ protos: $(VENV)/.dev ## Generate timers/v1 from protos/
 bench: $(VENV)/.dev ## Measure; ONLY=storm runs one
 	@$(BIN)/python -m bench $(ONLY)
 
-bench-spark: $(VENV)/.dev ## Measure the engine on Spark against a worker, in one run
+bench-spark: $(VENV)/.dev ## Measure the engine on Spark against a worker, and an audit of 10,000,000 requests
 	@$(BIN)/python -m bench.spark
+	@$(BIN)/python -m bench.spark_audit
 
 # --build-deps-for: setuptools is pinned, too, for the editable install without build isolation.
 PIP_COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \

@@ -17,8 +17,8 @@ from confluent_kafka.admin import NewPartitions
 from tests.harness.console import produce_lines
 from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.race import race
-from tests.harness.records import Headers, Publisher, Record
-from tests.harness.system import System
+from tests.harness.records import Headers
+from tests.harness.schedules import PARTITIONS, Schedules, id_of
 from timers.errors import TopicConfigError
 from timers.settings import Settings
 from timers.wire.doors import schedule
@@ -26,85 +26,7 @@ from timers.worker import topics
 
 pytestmark = pytest.mark.broker
 
-PARTITIONS = 3
 CATCH_UP_PER_S = 100
-
-
-class Schedules:
-    """A system whose door for schedules is open, over topics that its users have made: the first is compacted."""
-
-    def __init__(self, address: str, directory: Path, **settings: str) -> None:
-        run = uuid.uuid4().hex[:8]
-        self.topics = (f"schedules-{run}", f"more-schedules-{run}")
-        self.topic = self.topics[0]
-        self.system = System(address, directory, TIMERS_SCHEDULE_TOPICS=",".join(self.topics), **settings)
-        by_producers = {"message.timestamp.type": "CreateTime"}
-        compacted = {
-            "cleanup.policy": "compact",
-            "segment.ms": "500",
-            "min.cleanable.dirty.ratio": "0.001",
-            "delete.retention.ms": "600000",
-        }
-        self.system.create_topic(self.topics[0], PARTITIONS, **compacted, **by_producers)
-        self.system.create_topic(self.topics[1], 1, **by_producers)
-        self.system.create_own_topics()
-        self.target = self.system.target(partitions=2)
-        self.fired = self.system.reader(self.target)
-        self.producer = Publisher(address, self.topic).producer
-
-    def set(
-        self,
-        id: bytes,
-        due_s: int,
-        value: bytes,
-        *,
-        key: bytes | None = b"key",
-        headers: Headers | None = None,
-        target: str = "",
-        topic: str = "",
-        timestamp_s: int | None = None,
-    ) -> None:
-        sent = [*(headers or ()), *schedule.encode_headers(due_s, target or self.target, key)]
-        timestamp_ms = int(1000 * time.time()) if timestamp_s is None else 1000 * timestamp_s
-        self.send(id, value, sent, topic, timestamp_ms)
-
-    def delete(self, id: bytes) -> None:
-        self.send(id, None, [])
-
-    def send(
-        self, id: bytes | None, value: bytes | None, headers: Headers, topic: str = "", timestamp_ms: int = 0
-    ) -> None:
-        self.producer.produce(topic or self.topic, value, id, headers=headers, timestamp=timestamp_ms)
-        self.producer.poll(0)
-
-    def flush(self) -> None:
-        assert self.producer.flush(DEADLINE_S) == 0
-
-    def log(self, topic: str = "") -> list[Record]:
-        """All that is in a topic of schedules."""
-        reader = self.system.reader(topic or self.topic, append_time=False)
-        return reader.rest()
-
-    def wait_past(self, due_s: int) -> None:
-        """Wait until all that is due by ``due_s`` has left its topic: a machine fires in the order of due seconds."""
-        fence = self.system.target()
-        reader = self.system.reader(fence)  # which waits until the brokers know the topic: these fire at once
-        for partition in range(PARTITIONS):
-            sent = schedule.encode_headers(due_s, fence, None)
-            self.producer.produce(self.topic, b"", f"fence-{partition}-{fence}".encode(), partition, headers=sent)
-        self.flush()
-        reader.take(PARTITIONS)
-
-    def everything_is_over(self, topic: str = "") -> None:
-        """Of each id the last record is a tombstone; and each of ours ends a version on its own partition."""
-        log = self.log(topic)
-        latest = {(record.partition, record.key): record for record in log}
-        assert [record for record in latest.values() if record.value is not None] == []
-        versions = {(record.partition, record.offset): record for record in log if record.value is not None}
-        for record in log:
-            if record.value is None and record.headers:
-                ended = versions.get((record.partition, int(record.text("timer-fired-offset"))))
-                assert ended is None or ended.key == record.key  # compaction may have taken it
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +35,6 @@ def schedules(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> 
     schedules = Schedules(broker_address, directory, TIMERS_CATCH_UP_PER_S=str(CATCH_UP_PER_S))
     yield schedules
     schedules.system.close()
-
-
-def id_of(record: Record) -> bytes:
-    return next(value or b"" for name, value in record.headers if name == "scheduler-key")
 
 
 def test_message_for_message(schedules: Schedules) -> None:

@@ -41,9 +41,9 @@ class Engine:
     def __init__(self, system: System) -> None:
         self._producer = Producer({"bootstrap.servers": system.address, "acks": "all"})
 
-    def fire(self, request: Request, tick_ms: int | None = None) -> None:
+    def fire(self, request: Request, tick_ms: int | None = None, id: bytes = b"") -> None:
         headers = [
-            (h.TIMER_ID, request.source),
+            (h.TIMER_ID, id or request.source),
             (h.TIMER_DUE, str(request.due_s)),
             (h.TIMER_FIRED, str(request.due_s * 1000 + 5 if tick_ms is None else tick_ms)),
         ]

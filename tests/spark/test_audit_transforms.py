@@ -74,6 +74,20 @@ def became(
         of = versions.with_ids(requests, spark.createDataFrame(verdicts or [], VERDICTS))
     else:
         of = versions.without_ids(requests)
+    return outcomes_of(spark, of, firings, letters=letters, moved=moved, whole_since=whole_since, ids=ids)
+
+
+def outcomes_of(
+    spark: SparkSession,
+    of: DataFrame,
+    firings: list[dict[str, Any]],
+    *,
+    letters: list[tuple[str, int, str]] | None = None,
+    moved: list[tuple[str, int, int]] | None = None,
+    whole_since: dict[str, int] | None = None,
+    ids: bool,
+) -> DataFrame:
+    """The outcomes of versions."""
     slots = outcomes.slots(
         of, spark.createDataFrame(letters or [], LETTERS), spark.createDataFrame(moved or [], MOVED), ids=ids
     )
@@ -233,6 +247,90 @@ def test_a_story_of_an_id(
     with_ids: dict[int, tuple[str, list[str]]], offsets: tuple[int, ...], expected: list[tuple[str, list[str]]]
 ) -> None:
     assert [with_ids[offset] for offset in offsets] == expected
+
+
+@pytest.fixture(scope="module")
+def schedules(spark: SparkSession) -> dict[int, tuple[str, list[str]]]:
+    """Stories in a topic of schedules; ``ends`` are tombstones of the engine's, by the version that they name."""
+
+    def ends(offset: int, id: str, version: int) -> Row:
+        row = request(offset, id=id, kind="ended", due_s=None, target=None, accepted_ms=AFTER)
+        return Row(**{**row_fields(row), "request": f"timer-request/0/{version}"})
+
+    long_before = (DUE - 90) * 1000
+    asked = [
+        # a: fires, and is ended; b: the engine says that it has left, and it went nowhere
+        *(request(0, id="a"), ends(1, "a", 0)),
+        *(request(2, id="b"), ends(3, "b", 2)),
+        # c: its users replaced it long before; d: deleted it; e: wrote what cannot be read
+        *(request(4, id="c"), request(5, DUE + 5, id="c", accepted_ms=long_before), ends(6, "c", 5)),
+        *(request(7, id="d"), request(8, id="d", accepted_ms=long_before, **CANCEL)),
+        *(request(9, id="e"), rejected(10, "e", long_before)),
+        # f: deleted long before, and fired all the same; g: within a minute, which may be a clock's
+        *(request(11, id="f"), request(12, id="f", accepted_ms=long_before, **CANCEL)),
+        *(request(13, id="g"), request(14, id="g", accepted_ms=BEFORE, **CANCEL)),
+        # h: replaced in its very second, when it had left; what it is deleted by later changes nothing
+        *(request(15, id="h"), request(16, DUE + 5, id="h", accepted_ms=AFTER), ends(17, "h", 15)),
+        # i: a version that comes between a firing and its tombstone is appended again; j: and is not
+        *(request(18, id="i"), request(19, DUE + 5, id="i", accepted_ms=DUE * 1000), ends(20, "i", 18)),
+        *(request(21, DUE + 5, id="i", accepted_ms=DUE * 1000), ends(22, "i", 21)),
+        *(request(23, id="j"), request(24, DUE + 5, id="j", accepted_ms=DUE * 1000), ends(25, "j", 23)),
+        # k: compaction took the versions before; l: it waits
+        request(30, id="k"),
+        request(31, DUE + 5000, id="l"),
+    ]
+    firings = [*map(fired, ["a", "f", "h", "i", "j", "k"]), fired("i", (DUE + 5) * 1000, due_s=DUE + 5)]
+    firings += [fired("c", (DUE + 5) * 1000, due_s=DUE + 5)]
+    of = versions.of_schedules(spark.createDataFrame(asked, REQUEST))
+    letters = [("timer-request/0/10", 1, "due-missing")]
+    return said(outcomes_of(spark, of, firings, letters=letters, ids=True))
+
+
+def row_fields(row: Row) -> dict[str, Any]:
+    return dict(zip(REQUEST.names, row, strict=True))
+
+
+def rejected(offset: int, id: str, accepted_ms: int) -> Row:
+    said = {"kind": "rejected", "due_s": None, "target": None, "code": "due-missing"}
+    return request(offset, id=id, accepted_ms=accepted_ms, **said)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [
+        ((0,), [("fired", [])]),
+        ((2,), [("lost", ["lost"])]),
+        ((4, 5), [("replaced", []), ("fired", [])]),
+        ((7,), [("cancelled", [])]),
+        ((9, 10), [("replaced", []), ("dead-lettered", [])]),
+        ((11,), [("fired", ["revoked"])]),
+        ((13,), [("cancelled", [])]),
+        ((15, 16), [("fired", []), ("lost", ["lost"])]),
+        ((18, 19, 21), [("fired", []), None, ("fired", [])]),
+        ((23, 24), [("fired", []), ("lost", ["lost"])]),
+        ((30,), [("fired", [])]),
+        ((31,), [("pending", [])]),
+    ],
+)
+def test_a_story_of_a_schedule(
+    schedules: dict[int, tuple[str, list[str]]],
+    offsets: tuple[int, ...],
+    expected: list[tuple[str, list[str]] | None],
+) -> None:
+    assert [schedules.get(offset) for offset in offsets] == expected
+
+
+def test_what_a_schedule_that_compaction_took_has_fired_is_not_its_successors(spark: SparkSession) -> None:
+    """Set again, for the same second and topic, when it had fired: the first version and its tombstone are gone."""
+    late_ms = (DUE + 120) * 1000
+    of = versions.of_schedules(spark.createDataFrame([request(5, id="a", accepted_ms=late_ms)], REQUEST))
+    rows = [fired("a"), fired("a", late_ms), fired("b")]
+    firings = spark.createDataFrame([Row(*each.values()) for each in rows], FIRED)
+    kept = evidence.without_former(firings, of)
+    assert sorted((row.timer_id, row.fired_ms) for row in kept.collect()) == [
+        ("a", late_ms),
+        ("b", DUE * 1000 + 20),
+    ]
 
 
 def test_evidence_is_what_the_headers_say(spark: SparkSession) -> None:

@@ -51,6 +51,21 @@ def test_a_due_second_is_what_the_wire_format_takes(spark: SparkSession) -> None
     assert [said[offset] for offset in range(len(keys))] == [decode_due(key) for key in keys]
 
 
+IDS = [
+    *(b"", b"order-1", "größe".encode(), b"\xff\xfe", b"a\xffb", b"\\xfffe", b"\\x", b"\\X", b"0xfffe", b"\x00"),
+    *(b"\xed\xa0\x80", b"\xc0\xaf", b"\xf4\x90\x80\x80", "𝄞".encode(), b"\xe2\x82"),
+]
+
+
+def test_ids_are_shown_alike_by_sql_and_python_and_each_by_a_text_of_its_own(spark: SparkSession) -> None:
+    rows = [Row(number, id) for number, id in enumerate([*IDS, None])]
+    frame = spark.createDataFrame(rows, "number int, id binary").select("number", columns.id_shown(F.col("id")))
+    shown = [row[1] for row in sorted(frame.collect())]
+    assert shown == [*map(h.id_shown, IDS), None]
+    assert len(set(shown)) == len(shown)
+    assert shown[1:4] == ["order-1", "größe", "\\xfffe"]
+
+
 def test_of_headers_with_one_name_the_last_counts(spark: SparkSession) -> None:
     fired: list[tuple[str, bytes | None]] = [
         ("timer-id", b"forged"),

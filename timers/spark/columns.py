@@ -82,9 +82,16 @@ def due_second(text: Column) -> Column:
     return F.when(digits.rlike(_DUE), digits.cast("long"))
 
 
+def id_shown(id: Column) -> Column:
+    """An id's bytes as :func:`timers.wire.headers.id_shown` shows them."""
+    text = id.cast("string")
+    by_bytes = F.concat(F.lit(h.HEX), F.lower(F.hex(id)))
+    return F.when(F.is_valid_utf8(text) & ~text.startswith(h.HEX), text).when(id.isNotNull(), by_bytes)
+
+
 def timer_id() -> Column:
-    """Of a fired message."""
-    return header_text(h.TIMER_ID)
+    """Of a fired message, as text."""
+    return id_shown(header(h.TIMER_ID))
 
 
 def timer_due() -> Column:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, Self
 
@@ -104,6 +105,9 @@ class Topics:
                 if error.args[0].code() not in _MOVING or monotonic() > give_up:
                     raise self._explained(error, where.topic) from error
                 sleep(_POLL_S)
+                # The client goes on asking by the leader that it knows until it hears of another one.
+                with suppress(KafkaException):
+                    connection.metadata(self._admin, self._reports, TIMEOUT_S)
 
     def whole_since_ms(self, topics: Iterable[str], as_of_ms: int) -> dict[str, int]:
         """Since when nothing was deleted from each topic: 0 if nothing ever was, as far as offsets tell.

@@ -15,13 +15,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from timers.core.operation import ANY_VERSION
+from timers.core.timer import id_bytes
 from timers.spark.columns import size_bytes
+from timers.wire import headers as h
 from timers.wire.cold import PartitionFormat
 from timers.wire.doors import Door, Sent
 from timers.wire.future import decode_retry
 from timers.wire.topics import source
 
-TIMER, CANCEL, REJECTED, COPY = "timer", "cancel", "rejected", "copy"
+TIMER, CANCEL, REJECTED, COPY, ENDED = "timer", "cancel", "rejected", "copy", "ended"
 
 REQUEST = StructType(
     [
@@ -42,11 +45,12 @@ REQUEST = StructType(
 )
 """One row for each record of a request topic.
 
-``kind`` is ``timer``, ``cancel``, ``rejected`` (then ``code`` says why) or ``copy`` (of a request that was cold, which
-asks for nothing new). ``timer_id`` is what the fired message will
-carry. ``due_s`` is the second first asked for; ``wait_s`` the one that the record waits for, which differs on the retry
-topic. ``request`` is the record that asked first: on the retry topic another one. ``attempt`` counts failed sendings,
-``bytes`` those of key, value and headers.
+``kind`` is ``timer``, ``cancel``, ``rejected`` (then ``code`` says why), ``copy`` (of a request that was cold, which
+asks for nothing new) or ``ended`` (a tombstone of the engine's in a topic of schedules). ``timer_id`` is what the fired
+message will carry, as :func:`timers.wire.headers.id_shown` shows it; of what was rejected it is the id that ended with
+it, if any. ``due_s`` is the second first asked for; ``wait_s`` the one that the record waits for, which differs on the
+retry topic. ``request`` is the record that asked first: another one on the retry topic, and of a tombstone the one that
+it ended. ``attempt`` counts failed sendings, ``bytes`` those of key, value and headers.
 """
 
 _ARROW = to_arrow_schema(REQUEST)
@@ -131,11 +135,16 @@ def _said(
                 said[row[0]] = (TIMER, name, wait_s, wait_s, row[1], 0, name, None)
             else:
                 request = origin.request if moved else name
-                said[row[0]] = (TIMER, origin.timer_id, origin.due_s, wait_s, row[1], origin.attempt, request, None)
-    for id, offset, due_s, _ in decoded.operations:
+                id = h.id_shown(id_bytes(origin.timer_id))
+                said[row[0]] = (TIMER, id, origin.due_s, wait_s, row[1], origin.attempt, request, None)
+    ended: dict[int, str] = {}
+    for named, offset, due_s, version in decoded.operations:
         if due_s is None:
-            said[offset] = (CANCEL, id.decode(), None, None, None, 0, source(topic, partition, offset), None)
+            ours = door.compacted and version != ANY_VERSION
+            kind, about = (ENDED, version) if ours else (CANCEL, offset)
+            ended[offset] = id = h.id_shown(named)
+            said[offset] = (kind, id, None, None, None, 0, source(topic, partition, about), None)
     for rejected in decoded.rejected:
         name = source(topic, partition, rejected.offset)
-        said[rejected.offset] = (REJECTED, None, None, None, None, 0, name, rejected.code)
+        said[rejected.offset] = (REJECTED, ended.get(rejected.offset), None, None, None, 0, name, rejected.code)
     return said

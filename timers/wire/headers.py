@@ -81,6 +81,22 @@ def callback_key(headers: Sequence[Header], key: str | bytes | None) -> str | by
     return next((value for name, value in reversed(headers) if name == TIMER_KEY), key)
 
 
+HEX = "\\x"
+"""What an id begins with that is shown by its bytes."""
+
+
+def id_shown(id: bytes) -> str:
+    """A timer's id as text, for people and for tables: itself, but ``\\x`` and hex digits where it is not UTF-8.
+
+    No two ids are shown alike: one that begins as hex digits do is shown by them, too.
+    """
+    try:
+        text = id.decode()
+    except UnicodeDecodeError:
+        return HEX + id.hex()
+    return HEX + id.hex() if text.startswith(HEX) else text
+
+
 def without_ours(headers: Sequence[Header]) -> list[Header]:
     """The headers that travel from a request to its fired message, in order, repeats and nulls included."""
     return [header for header in headers if not header[0].startswith(PREFIX)]

@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from timers.spark import columns
+from timers.spark.audit.versions import CLOCKS_MS
 from timers.wire import headers as h
 
 
@@ -28,6 +29,21 @@ def firings(records: DataFrame) -> DataFrame:
         append_ms.alias("append_ms"),
         columns.source().alias("position"),
     ).where("timer_id is not null and due_s is not null")
+
+
+def without_former(firings: DataFrame, schedules: DataFrame) -> DataFrame:
+    """Firings, less those of schedules that compaction has taken and that were set again for the same second and topic.
+
+    They came out before the version that is there was written, give or take what a producer's clock is off.
+
+    Args:
+        firings: as :func:`firings` gives them.
+        schedules: in the shape of :data:`timers.spark.audit.versions.VERSION`.
+    """
+    slot = ["timer_id", "due_s", "callback_topic"]
+    since = schedules.groupBy(*slot).agg((F.min("accepted_ms") - CLOCKS_MS).alias("since_ms"))
+    known = firings.join(since, slot, "left").where("since_ms is null or fired_ms is null or fired_ms >= since_ms")
+    return known.select(firings.columns)
 
 
 def letters(records: DataFrame) -> DataFrame:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from time import monotonic
 
 from pyspark import StorageLevel
@@ -62,9 +63,11 @@ class _Plan:
     output_starts: Places
     output_ends: Places
 
-    def topics(self, *, ids: bool) -> list[str]:
-        """Topics of requests that are there, without the retry topic."""
-        return [topic for topic in self.span.starts if topic != self.retry and self.doors[topic].indexed == ids]
+    def topics(self, *, ids: bool, compacted: bool = False) -> list[str]:
+        """Topics of requests that are there, without the retry topic. Those of schedules are ``compacted``."""
+        kind = (ids, compacted)
+        others = {topic: self.doors[topic] for topic in self.span.starts if topic != self.retry}
+        return [topic for topic, door in others.items() if (door.indexed, door.compacted) == kind]
 
 
 def run(spark: SparkSession, audit: Audit, say: Say) -> Findings:
@@ -86,6 +89,8 @@ def run(spark: SparkSession, audit: Audit, say: Say) -> Findings:
     callback_topics = [topic for topic in topics.existing(named) if re.fullmatch(_pattern(audit), topic)]
     whole_since = topics.whole_since_ms(callback_topics, audit.moment.as_of_ms)
     fired = evidence.firings(_outputs(spark, audit, plan, callback_topics))
+    if plan.topics(ids=True, compacted=True):
+        fired = evidence.without_former(fired, _schedules(audit, plan, asked))
     became = _outcomes(spark, audit, plan, asked, fired, whole_since).persist(StorageLevel.DISK_ONLY)
     with stages("outcomes found") as stage:
         stage.rows = became.count()
@@ -172,22 +177,30 @@ def _outcomes(
     settings = audit.settings
     letters = evidence.letters(_outputs(spark, audit, plan, [settings.dead_letter_topic]))
     moved = evidence.moved(asked.where(F.col("topic") == plan.retry))
-    plain = _versions(audit, plan, asked, spark, ids=False)
+    plain = versions.without_ids(_of(asked, plan.topics(ids=False))).where(_of_interest(audit))
     slots = outcomes.slots(plain, letters, moved, ids=False)
+    named = []
     if plan.topics(ids=True):
-        named = _versions(audit, plan, asked, spark, ids=True)
-        slots = slots.unionByName(outcomes.slots(named, letters, moved, ids=True))
+        verdicts = evidence.verdicts(_outputs(spark, audit, plan, [settings.verdict_topic]))
+        with_ids = versions.with_ids(_of(asked, plan.topics(ids=True)), verdicts)
+        named.append(with_ids.where(_of_interest(audit) & _in_scope(plan.span)))
+    if plan.topics(ids=True, compacted=True):
+        named.append(_schedules(audit, plan, asked))
+    if named:
+        all_named = reduce(DataFrame.unionByName, named)  # ids may be the same on several topics
+        slots = slots.unionByName(outcomes.slots(all_named, letters, moved, ids=True))
     since = spark.createDataFrame(list(whole_since.items()), "callback_topic string, whole_since_ms long")
     return outcomes.outcomes(slots, fired, since, audit.moment)
 
 
-def _versions(audit: Audit, plan: _Plan, asked: DataFrame, spark: SparkSession, *, ids: bool) -> DataFrame:
-    """What was asked for on topics with or without ids, in scope."""
-    of_kind = asked.where(F.col("topic").isin(plan.topics(ids=ids)))
-    if not ids:
-        return versions.without_ids(of_kind).where(_of_interest(audit))
-    verdicts = evidence.verdicts(_outputs(spark, audit, plan, [audit.settings.verdict_topic]))
-    return versions.with_ids(of_kind, verdicts).where(_of_interest(audit) & _in_scope(plan.span))
+def _of(asked: DataFrame, topics: list[str]) -> DataFrame:
+    return asked.where(F.col("topic").isin(topics))
+
+
+def _schedules(audit: Audit, plan: _Plan, asked: DataFrame) -> DataFrame:
+    """What was asked for on topics of schedules, in scope."""
+    found = versions.of_schedules(_of(asked, plan.topics(ids=True, compacted=True)))
+    return found.where(_of_interest(audit) & _in_scope(plan.span))
 
 
 def _pattern(audit: Audit) -> str:

@@ -1,0 +1,197 @@
+"""``timers spark audit`` of the doors whose timers have ids, after a real worker, and with faults planted in each.
+
+Schedules of kafka-message-scheduler in a topic that brokers compact, countdowns, and timers with an id, at once: all of
+them go out to the same target, and some ids are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from pyspark.sql import SparkSession
+
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
+from tests.harness.race import race
+from tests.harness.records import Publisher, Request
+from tests.harness.schedules import PARTITIONS, Schedules
+from tests.spark.test_audit import Engine, found
+from timers.spark.audit import report
+from timers.spark.audit.findings import Findings
+from timers.wire.doors import future_by_id
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+RACES = 200
+"""Schedules that are replaced or deleted in the very second that they are due."""
+
+
+class Doors(Schedules):
+    """Schedules, countdowns and timers with an id."""
+
+    def __init__(self, address: str, directory: Path) -> None:
+        run = uuid.uuid4().hex[:8]
+        self.waits, self.ids = f"waits-{run}", f"by-id-{run}"
+        names = {
+            "TIMERS_COUNTDOWN_TOPIC": self.waits,
+            "TIMERS_ID_TOPIC": self.ids,
+            "TIMERS_VERDICT_TOPIC": f"verdicts-{run}",
+            "TIMERS_SCHEDULE_OVERDUE": "reject",
+        }
+        super().__init__(address, directory, **names)
+        self.may_compact_after(3_600_000)
+        self.by_id = Publisher(address, self.ids)
+
+    def ask(self, countdown: float, id: str = "", **more: object) -> None:
+        """A countdown; with an id, that is its key."""
+        named = {"id": id} if id else {}
+        body = {"topic": self.target, "message": "m", "countdown": countdown, **named, **more}
+        self.send(id.encode() or None, json.dumps(body).encode(), [], self.waits)
+
+    def put(self, id: str, due_s: int) -> None:
+        """A timer with an id."""
+        value = Request(self.target, due_s).wire_value
+        self.by_id.queue_raw(id.encode(), value, future_by_id.encode_headers(due_s), 0)
+
+    def cancel(self, id: str) -> None:
+        self.by_id.queue_raw(id.encode(), None, [], 0)
+
+    def may_compact_after(self, lag_ms: int) -> None:
+        """How old a record must be before the brokers take it, if a newer one has its key."""
+        lag = ConfigEntry("min.compaction.lag.ms", str(lag_ms), incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=[lag])
+        self.system.admin.incremental_alter_configs([topic])[topic].result(DEADLINE_S)
+
+    def flush(self) -> None:
+        super().flush()
+        self.by_id.flush()
+
+
+@pytest.fixture
+def doors(broker_address: str, tmp_path: Path) -> Iterator[Doors]:
+    doors = Doors(broker_address, tmp_path)
+    yield doors
+    doors.system.close()
+
+
+def counts(findings: Findings) -> dict[str, int]:
+    return {status: count for status, count in findings.statuses.items() if count}
+
+
+def compact(doors: Doors) -> None:
+    """Wait until the brokers have taken what they may of the topic of schedules, but for its newest segment."""
+    before = sum(record.value is not None for record in doors.log())
+    doors.may_compact_after(0)
+
+    def compacted() -> bool:
+        for partition in range(PARTITIONS):  # a segment is closed by what comes after it
+            doors.producer.produce(doors.topic, None, b"filler", partition)
+        doors.flush()
+        time.sleep(0.5)
+        return sum(record.value is not None for record in doors.log()) < before // 2
+
+    wait_until(compacted, "brokers have compacted the topic", 3 * DEADLINE_S)
+
+
+def test_every_door_adds_up_and_each_planted_fault_is_found(spark: SparkSession, doors: Doors) -> None:
+    system = doors.system
+    worker = system.worker().start().ready()
+    due_s, far_s = due_in(6), due_in(86_400)
+    for number in range(40):
+        doors.set(b"video-%d\xff" % number, due_s, b"v")  # no UTF-8
+        doors.set(b"elsewhere-%d" % number, due_s, b"v", topic=doors.topics[1])
+        doors.ask(2, f"wait-{number}")
+        doors.ask(2.5)
+        doors.put(f"elsewhere-{number}", due_s)  # an id of a schedule's, and a timer of its own
+    for number in range(10):
+        doors.set(b"video-%d\xff" % number, far_s, b"moved")
+        doors.set(b"never-%d" % number, far_s, b"v")
+        doors.delete(b"never-%d" % number)
+        doors.ask(3600, f"wait-{number}")
+        doors.ask(3600, f"wait-never-{number}")
+        doors.ask(0, f"wait-never-{number}", cancel=True)
+        doors.cancel(f"elsewhere-{number}")
+    doors.set(b"overdue", due_s, b"v", timestamp_s=due_s + 1)
+    doors.set(b"late", due_s - 3600, b"v", timestamp_s=due_s - 4000)
+    doors.set(b"nowhere", due_s, b"v", target="no-such-topic")
+    doors.set(b"broken", far_s, b"never: what follows takes its place")
+    doors.send(b"broken", b"v", [("scheduler-epoch", b"soon")])
+    doors.send(None, b"v", [], doors.topics[1])
+    doors.ask(-1)
+    doors.flush()
+    # Of video-0 to -9, wait-0 to -9 the version that counts is far ahead, and elsewhere-0 to -9 by id are cancelled.
+    fired = (40 - 10) + 40 + (40 - 10) + 40 + (40 - 10) + 1
+    doors.fired.take(fired)
+    race_s = due_in(3)
+    names = [b"race-%d" % number for number in range(RACES)]
+    for name in names:
+        doors.set(name, race_s, b"first")
+    doors.flush()
+
+    def change(number: int, name: bytes) -> None:
+        doors.delete(name) if number % 2 else doors.set(name, race_s + 3, b"second")
+
+    seen = race(names, race_s, change, doors.flush, doors.fired)
+    doors.wait_past(race_s + 4)
+    raced = len(seen) + len(doors.fired.rest())
+    assert raced >= RACES // 2, "all of the second versions have fired"
+
+    clean = found(spark, system)
+    assert clean.clean, list(report.lines(clean))
+    told = counts(clean)
+    rejected = 4  # of them the two that cannot be read on the topic of schedules, and a countdown; and an overdue one
+    assert told.pop("dead-lettered") == rejected + 1
+    assert told.pop("fired") == fired + raced + PARTITIONS  # and what waited until the race was over
+    assert told.pop("pending") == 10 + 10
+    ended = 10 + 10 + 10 + 10 + 10 + 1  # all that is far ahead but these, what is broken, and the ids
+    assert told["cancelled"] + told["replaced"] == ended + RACES // 2 + RACES - raced
+    assert told.keys() == {"cancelled", "replaced"}
+
+    worker.stop()
+    compact(doors)
+    past, near = int(time.time()) - 1, due_in(300)
+    ids = {name: f"{name}-{uuid.uuid4().hex[:8]}" for name in ("lost", "doubled", "early", "revoked", "unended")}
+    engine = Engine(system)
+
+    def fire(id: bytes, due_s: int, tick_ms: int | None = None) -> None:
+        engine.fire(Request(doors.target, due_s), tick_ms, id)
+
+    mark = b"\xfe"
+    doors.set(mark + ids["lost"].encode(), past, b"v")
+    doors.set(mark + ids["doubled"].encode(), past, b"v")
+    doors.set(mark + ids["early"].encode(), near, b"v")
+    doors.set(mark + ids["revoked"].encode(), near, b"v")
+    doors.delete(mark + ids["revoked"].encode())
+    doors.put(ids["lost"], past)
+    doors.put(ids["doubled"], past)
+    doors.put(ids["early"], near)
+    doors.put(ids["revoked"], near)
+    doors.cancel(ids["revoked"])
+    doors.ask(0, ids["unended"])  # a countdown that never comes back
+    doors.flush()
+    for of in (mark, b""):
+        for _ in range(2):
+            fire(of + ids["doubled"].encode(), past)
+        fire(of + ids["early"].encode(), near, past * 1000)
+        fire(of + ids["revoked"].encode(), near, near * 1000)  # and early, by the broker's time
+    engine.flush()
+    wait_until(lambda: time.time() > past + 3, "what is overdue is so by more than a second")
+    faulty = found(spark, system)
+    assert faulty.requests < clean.requests and counts(faulty)["pending"] == 20, "the rest went, but for what waits"
+
+    def shown(*of: str) -> list[str]:
+        return sorted(each for name in of for each in ("\\x" + (mark + ids[name].encode()).hex(), ids[name]))
+
+    offenders = {fault: sorted(row["timer_id"] for row in rows) for fault, rows in faulty.listed.items()}
+    assert offenders == {
+        "lost": sorted([*shown("lost"), ids["unended"]]),
+        "duplicate": shown("doubled"),
+        "early": shown("early", "revoked"),
+        "revoked": shown("revoked"),
+    }
+    assert all(name in report.page(faulty, system.settings) for name in shown(*list(ids)[:4]))

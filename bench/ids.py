@@ -112,7 +112,7 @@ class SealedSchedules(Sealed):
         self.tombstones: list[tuple[bytes, int]] = []
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        tombstones = [schedule.tombstone(row) for row in rows]
+        tombstones = schedule.tombstones(rows)
         self._batches.end("schedules", 0, tombstones, 1)
         self.tombstones += zip([id for id, _ in tombstones], [row[0] for row in rows], strict=True)
         going = [schedule.fired(row, b"schedules") for row in rows]

@@ -60,6 +60,5 @@ class ScheduleIndex(Index):
     def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
         """Those of one due second that are still the latest of their id."""
         ids = [id_bytes(row[5][0]) for row in rows if row[5] is not None]
-        known = self._store.entries(ids)
-        latest = [known.get(id) for id in ids]
+        latest = map(self._store.entries(ids).get, ids)
         return [row for row, entry in zip(rows, latest, strict=True) if entry is not None and entry[1] == row[0]]

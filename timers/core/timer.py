@@ -81,10 +81,7 @@ def id_bytes(text: str) -> bytes:
 def bytes_of(rows: Sequence[Row]) -> int:
     """Bytes that rows hold: keys, values and headers; what bounds memory."""
     size = sum([len(row[2] or "") + len(row[3]) for row in rows])
-    for row in rows:
-        if row[4] is not None:
-            size += sum([len(name) + len(value or b"") for name, value in row[4]])
-    return size
+    return size + sum([len(name) + len(value or b"") for row in rows if row[4] for name, value in row[4]])
 
 
 class Rejected(NamedTuple):

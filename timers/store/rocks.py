@@ -367,11 +367,20 @@ def _next_key(key: OrderKey) -> bytes:
 
 
 def _parts(rows: list[Row]) -> Iterator[list[Row]]:
+    for start in range(0, len(rows), GROUP_ROWS):
+        some = rows[start : start + GROUP_ROWS]
+        if bytes_of(some) <= GROUP_BYTES:
+            yield some
+        else:
+            yield from _smaller_parts(some)
+
+
+def _smaller_parts(rows: list[Row]) -> Iterator[list[Row]]:
     part: list[Row] = []
     size = 0
     for row in rows:
         row_size = bytes_of([row])
-        if part and (len(part) == GROUP_ROWS or size + row_size > GROUP_BYTES):
+        if part and size + row_size > GROUP_BYTES:
             yield part
             part, size = [], 0
         part.append(row)

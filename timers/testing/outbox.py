@@ -106,7 +106,7 @@ class SimOutbox:
         return [schedule.fired(row, self._topic.encode()) for row in rows]
 
     def _add_tombstone(self, row: Row) -> None:
-        id, headers = schedule.tombstone(row)
+        ((id, headers),) = schedule.tombstones([row])
         self._outgoing.append(Outgoing(self._topic, id, None, headers, self._partition))
 
     def append_again(self, rows: Sequence[Row]) -> None:

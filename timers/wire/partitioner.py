@@ -34,6 +34,8 @@ def partitions_of(keys: Sequence[bytes], count: int) -> list[int]:
 
 def partitions_for(keys: Sequence[bytes | None], offsets: Sequence[int], count: int) -> list[int]:
     """The same where some have no key: those are spread, each by the offset of its request."""
+    if None not in keys:
+        return partitions_of(keys, count)  # type: ignore[arg-type]
     hashed = iter(partitions_of([key for key in keys if key is not None], count))
     return [offset % count if key is None else next(hashed) for key, offset in zip(keys, offsets, strict=True)]
 

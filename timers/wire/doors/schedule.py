@@ -15,6 +15,7 @@ tombstone of ours, which names the version that it is about. Of several headers 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from timers.core.operation import ANY_VERSION
@@ -45,6 +46,10 @@ MAX_ID_BYTES = 32 * 1024
 
 OVERDUE = "overdue"
 """Code of a schedule that was due before it was written, where such are rejected."""
+
+
+_MS_DIGITS = 13
+"""Of epoch milliseconds from 2001 to 2286."""
 
 
 class Schedule(NamedTuple):
@@ -86,6 +91,8 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
     seconds: dict[bytes | None, int] = {}
     topics: dict[bytes | None, str] = {}
     plain: set[bytes | None] = set()
+    new_origin = partial(tuple.__new__, Origin)  # its own constructor takes three times as long
+    stamp_ms, stamp = -1, ((h.TIMER_TIMESTAMP, b"-1"),)
     for record in records:
         key, value, offset = record.key, record.value, record.offset
         headers: Headers = record.headers or ()
@@ -130,10 +137,10 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
             continue
         # The version may have to be appended again as it was: with its timestamp, and with all headers, unless the row
         # says what stood in them.
-        kept: Headers = ((h.TIMER_TIMESTAMP, b"%d" % timestamp_ms),)
-        if not (is_plain and epoch in plain):
-            kept = (*kept, *headers)
-        row = (offset, topic, target_key, value, kept, Origin(id_text(key), due_s, 0))
+        if timestamp_ms != stamp_ms:
+            stamp_ms, stamp = timestamp_ms, ((h.TIMER_TIMESTAMP, b"%d" % timestamp_ms),)
+        kept = stamp if is_plain and epoch in plain else (*stamp, *headers)
+        row = (offset, topic, target_key, value, kept, new_origin((id_text(key), due_s, 0, None)))
         operations.append((key, offset, due_s, 0))
         if due_s in by_due:
             by_due[due_s].append(row)
@@ -173,7 +180,8 @@ def fired(row: Row, topic: bytes) -> Row:
     """
     offset, target, key, value, kept, origin = row
     assert kept is not None and origin is not None
-    seconds = b"%d" % (int(kept[0][1] or b"0") // 1000)
+    stamp = kept[0][1] or b"0"
+    seconds = stamp[:-3] if len(stamp) == _MS_DIGITS else b"%d" % (int(stamp) // 1000)
     headers: list[h.Header] = [(TIMESTAMP, seconds), (KEY, id_bytes(origin[0])), (TOPIC, topic)]
     if len(kept) > 1:
         headers[:0] = [header for header in kept if not header[0].startswith((h.PREFIX, PREFIX))]
@@ -199,10 +207,9 @@ def anew(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]
 # ---- tombstones of ours ---------------------------------------------------------------------------------------------
 
 
-def tombstone(row: Row) -> tuple[bytes, list[h.Header]]:
-    """Key and headers of the tombstone that ends a waiting schedule."""
-    assert row[5] is not None
-    return id_bytes(row[5][0]), tombstone_headers(row[0])
+def tombstones(rows: Sequence[Row]) -> list[tuple[bytes, list[h.Header]]]:
+    """Key and headers of the tombstones that end waiting schedules."""
+    return [(id_bytes(row[5][0]), [(h.TIMER_FIRED_OFFSET, b"%d" % row[0])]) for row in rows if row[5] is not None]
 
 
 def tombstone_headers(offset: int) -> list[h.Header]:

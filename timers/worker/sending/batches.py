@@ -67,7 +67,7 @@ def _keys_and_partitions(rows: Sequence[Row], count: int) -> tuple[Sequence[byte
     try:
         texts = [row[2].encode() for row in rows]  # type: ignore[union-attr]  # nearly all keys are text
     except AttributeError:
-        keys = [key_bytes(row[2]) for row in rows]
+        keys = [key if isinstance(key, bytes) else key_bytes(key) for _, _, key, _, _, _ in rows]
         return keys, partitions_for(keys, [row[0] for row in rows], count)
     return texts, partitions_of(texts, count)
 
@@ -110,11 +110,16 @@ class Batches:
 
     def fire_schedules(self, topic: str, partitions: int, rows: Sequence[Row], tail: list[Header], now_ms: int) -> None:
         """Add firings of timers whose ids may be any bytes; see :meth:`fire`, which does not pay for that."""
+        batches = self._open.setdefault(topic, {})
         keys, chosen = _keys_and_partitions(rows, partitions)
         for (_, _, _, value, headers, origin), key, partition in zip(rows, keys, chosen, strict=True):
             assert origin is not None
-            ours = (TIMER_ID, id_bytes(origin[0]))
-            self.add(topic, partition, key, value, [*(headers or ()), ours, *tail], now_ms)
+            all_headers = [*(headers or ()), (TIMER_ID, id_bytes(origin[0])), *tail]
+            batch = batches.get(partition) or self._begin(topic, partition)
+            if batch.add(batch.count, now_ms, key, value, all_headers) is None:
+                batch = self._next(topic, partition)
+                batch.add(0, now_ms, key, value, all_headers)
+            batch.count += 1
 
     def end(
         self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[Header]]], now_ms: int

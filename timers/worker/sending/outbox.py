@@ -196,7 +196,7 @@ class KafkaOutbox:
 
         On the partition that it came from: producers differ in how they hash, and elsewhere it would end nothing.
         """
-        self._batches.end(self._topic, self._partition, map(schedule.tombstone, rows), self._now_ms())
+        self._batches.end(self._topic, self._partition, schedule.tombstones(rows), self._now_ms())
         topic = self._topic.encode()
         return [schedule.fired(row, topic) for row in rows]
 

@@ -1,0 +1,246 @@
+"""``python -m bench.doors``: how fast are timers that come by other doors, beside native ones, in one run?
+
+A backlog is due when the worker starts; a burst is accepted before, and due in one second. Same broker, fresh
+topics, one after the other; every callback is counted. CPU is the worker's own, broker and publisher not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from confluent_kafka import Producer
+
+from bench.engine import Engine
+from bench.harness import checker
+from bench.harness.cluster import Cluster, quiet
+from bench.harness.process import stop_everything
+from bench.harness.publisher import ID, Publication, dues, filler, key
+from bench.harness.say import Say
+from bench.harness.subject import ROOT, Bench, Names
+from bench.workload import Workload
+from timers.broker import EmbeddedBroker
+from timers.wire import future
+from timers.wire import headers as h
+from timers.wire.doors import future_by_id, schedule
+
+BACKLOG = Workload("backlog", 200_000, 60)
+BURST = Workload("burst", 150_000, 1)
+PATIENCE_S = 120.0
+STABLE_S = 2.0
+IN_FLIGHT = 100_000
+
+Request = tuple[bytes, bytes, list[h.Header]]
+"""Key, value and headers of a request."""
+
+
+class Entrance(NamedTuple):
+    """A door with its topic, and how its requests are written."""
+
+    name: str
+    topic: Callable[[Names], str]
+    settings: Callable[[str], dict[str, str]]
+    request: Callable[[str, bytes, int, bytes, bytes], Request]
+    """Of target, id, due second, callback key and value."""
+    config: dict[str, str]
+
+
+def _native(target: str, id: bytes, due_s: int, callback_key: bytes, value: bytes) -> Request:
+    return b"%d" % due_s, future.encode(target, callback_key.decode(), value), []
+
+
+def _by_id(target: str, id: bytes, due_s: int, callback_key: bytes, value: bytes) -> Request:
+    return id, future.encode(target, callback_key.decode(), value), future_by_id.encode_headers(due_s)
+
+
+def _schedule(target: str, id: bytes, due_s: int, callback_key: bytes, value: bytes) -> Request:
+    return id, value, schedule.encode_headers(due_s, target, callback_key)
+
+
+ENTRANCES = (
+    Entrance("future", lambda names: names.request, lambda topic: {}, _native, {}),
+    Entrance(
+        "future-by-id",
+        lambda names: f"by-id-{names.run}",
+        lambda topic: {"TIMERS_ID_TOPIC": topic, "TIMERS_VERDICT_TOPIC": f"verdict-{topic}"},
+        _by_id,
+        {},
+    ),
+    Entrance(
+        "schedule",
+        lambda names: f"schedules-{names.run}",
+        lambda topic: {"TIMERS_SCHEDULE_TOPICS": topic},
+        _schedule,
+        {"cleanup.policy": "compact"},
+    ),
+)
+
+
+class Figures(NamedTuple):
+    """What came of one door in one workload."""
+
+    door: str
+    workload: str
+    timers: int
+    per_s: float
+    """From the first callback to the last."""
+    from_start_per_s: float
+    """Of a backlog from the moment when the worker was ready, of a burst from its due second on, to the last."""
+    cpu_us: float
+    """The worker's, for each timer: of a backlog its whole life, of a burst from its due second on."""
+    lost: int
+    duplicates: int
+    early: int
+
+
+def _publish(brokers: str, topic: str, entrance: Entrance, publication: Publication) -> None:
+    """Publish everything, each id on the partition that its bytes say."""
+    producer = Producer(
+        quiet(
+            brokers,
+            **{
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 20,
+                "partitioner": "murmur2_random",
+                "queue.buffering.max.messages": 2 * IN_FLIGHT,
+            },
+        )
+    )
+    dice, fill = random.Random(1), filler(publication.payload_bytes)
+    spread = entrance.name == "future"
+    for number, due_s in enumerate(dues(publication).tolist()):
+        id = b"%032x" % dice.getrandbits(128)
+        request = entrance.request(publication.target, id, due_s, key(number), ID.pack(number) + fill)
+        partition = number % publication.partitions if spread else -1
+        while len(producer) > IN_FLIGHT:
+            producer.poll(0.01)
+        producer.produce(topic, request[1], request[0], partition, headers=[*request[2]])
+        producer.poll(0)
+    if producer.flush(60):
+        raise RuntimeError("not everything was acknowledged")
+
+
+def measure(bench: Bench, entrance: Entrance, workload: Workload) -> Figures:
+    """One workload by one door."""
+    names = bench.names(entrance.name)
+    topic = entrance.topic(names)
+    backlog = workload.spread_s > 1
+    engine = Engine(entrance.settings(topic))
+    bench.cluster.create(names.target, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
+    bench.cluster.create(topic, workload.partitions, entrance.config)
+    head_start_s = -workload.spread_s if backlog else 10 + workload.timers // 25_000
+    publication = Publication(
+        brokers=bench.cluster.brokers,
+        topic=topic,
+        target=names.target,
+        timers=workload.timers,
+        first_due_s=int(time.time()) + head_start_s,
+        spread_s=workload.spread_s,
+        payload_bytes=workload.payload_bytes,
+        partitions=workload.partitions,
+        partitioner="",
+    )
+    if backlog:
+        _publish(bench.cluster.brokers, topic, entrance, publication)
+        running = engine.start(bench, names, workload)
+        since = running.ready_at
+    else:
+        running = engine.start(bench, names, workload)
+        _publish(bench.cluster.brokers, topic, entrance, publication)
+        since = publication.first_due_s
+        if time.time() > since - 1:
+            raise RuntimeError("the burst was not published before it was due")
+    try:
+        _wait(bench, names.target, workload.timers, since)
+        fired = checker.check(bench.cluster, publication)
+    finally:
+        running.stop()
+    last_s = fired.last_ms / 1000
+    cpu_s = running.meter.cpu_s("subject", None if backlog else since, last_s + 0.5)
+    bench.clear(names)
+    return Figures(
+        entrance.name,
+        workload.name,
+        workload.timers,
+        per_s=round(workload.timers / max(0.001, last_s - fired.first_ms / 1000)),
+        from_start_per_s=round(workload.timers / max(0.001, last_s - since)),
+        cpu_us=round(1e6 * cpu_s / workload.timers, 2),
+        lost=fired.lost,
+        duplicates=fired.duplicates,
+        early=fired.early,
+    )
+
+
+def _wait(bench: Bench, target: str, timers: int, since: float) -> None:
+    """Until everything is out, and nothing more comes."""
+    seen, changed = 0, time.time()
+    while not (seen >= timers and time.time() - changed > STABLE_S):
+        if time.time() > max(since, changed) + PATIENCE_S:
+            return  # the figures will say how many are lost
+        out = bench.cluster.end(target)
+        if out != seen:
+            seen, changed = out, time.time()
+        time.sleep(0.1)
+
+
+def _run(bench: Bench, options: argparse.Namespace) -> Iterator[Figures]:
+    for workload in (BACKLOG, BURST):
+        if options.workload in (None, workload.name):
+            sized = replace(workload, timers=options.timers) if options.timers else workload
+            for _ in range(options.repeat):
+                for entrance in ENTRANCES:
+                    if options.door is None or entrance.name in options.door:
+                        figures = measure(bench, entrance, sized)
+                        bench.say.line(json.dumps(figures._asdict()))
+                        yield figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.doors", description=__doc__.split(":")[1])
+    parser.add_argument("--workload", choices=(BACKLOG.name, BURST.name), help="only this one")
+    parser.add_argument("--door", action="append", choices=[one.name for one in ENTRANCES], help="only this one")
+    parser.add_argument("--timers", type=int, help=f"({BACKLOG.timers}, {BURST.timers})")
+    parser.add_argument("--repeat", type=int, default=1, help="the median counts (1)")
+    options = parser.parse_args()
+    workdir = ROOT / ".timers" / "bench" / time.strftime("%Y%m%d-%H%M%S")
+    workdir.mkdir(parents=True)
+    broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
+    try:
+        brokers = broker.start()
+        assert broker.pid is not None
+        bench = Bench(Say(), Cluster(brokers), broker.pid, workdir / "broker", workdir)
+        measure(bench, ENTRANCES[0], BACKLOG)  # the broker's Java compiles its hot paths
+        found = list(_run(bench, options))
+    finally:
+        stop_everything()
+        broker.stop()
+        shutil.rmtree(workdir, ignore_errors=True)
+    for workload in (BACKLOG, BURST):
+        by_door = {
+            one.name: np.median(np.array([f[3:6] for f in found if f[:2] == (one.name, workload.name)]), axis=0)
+            for one in ENTRANCES
+            if any(f[:2] == (one.name, workload.name) for f in found)
+        }
+        for name, figures in by_door.items():
+            rates = by_door.get("future", figures)
+            print(
+                f"{workload.name:8} {name:13} {figures[0]:8,.0f}/s ({figures[0] / rates[0]:.2f})  "
+                f"from its start {figures[1]:8,.0f}/s ({figures[1] / rates[1]:.2f})  CPU {figures[2]:6.2f} us",
+                flush=True,
+            )
+    return int(any(f.lost or f.duplicates or f.early for f in found))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(main())

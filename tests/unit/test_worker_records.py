@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import READ_COMMITTED
@@ -12,8 +14,8 @@ from timers.worker.consumer.records import KeptRecords, LeanRecords
 MARK = "mark"
 
 
-def batch(first_offset: int, names: list[str], *, compression: int = 0) -> bytes:
-    builder = DefaultRecordBatchBuilder(2, compression, False, -1, -1, -1, 1 << 20)
+def batch(first_offset: int, names: list[str], *, producer: int = -1) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, 0, producer >= 0, producer, 0, 0, 1 << 20)
     for index, name in enumerate(names):
         builder.append(index, 1_800_000_000_000, b"key", b"value", [(name, b"x"), ("null", None)])
     data = bytearray(builder.build())
@@ -21,10 +23,14 @@ def batch(first_offset: int, names: list[str], *, compression: int = 0) -> bytes
     return bytes(data)
 
 
-def read(data: bytes, start: int) -> tuple[list[tuple[int, str]], int]:
+def read(data: bytes, start: int, aborted: Sequence[tuple[int, int]] = ()) -> tuple[list[tuple[int, str]], int]:
     tp = TopicPartition("requests", 0)
-    records = LeanRecords(tp, KeptRecords(data), [], start, None, None, False, READ_COMMITTED)
-    return [(record.offset, record.headers[0][0]) for record in records], records.next_fetch_offset
+    one_by_one = LeanRecords(tp, KeptRecords(data), aborted, start, None, None, False, READ_COMMITTED)
+    found = [(record.offset, record.headers[0][0]) for record in one_by_one]
+    at_once = LeanRecords(tp, KeptRecords(data), aborted, start, None, None, False, READ_COMMITTED)
+    assert [(record.offset, record.headers[0][0]) for record in at_once.all()] == found
+    assert at_once.next_fetch_offset == one_by_one.next_fetch_offset
+    return found, one_by_one.next_fetch_offset
 
 
 def test_a_broken_name_is_replaced_and_everything_around_it_is_read() -> None:
@@ -46,6 +52,29 @@ def test_reading_may_begin_anywhere(start: int) -> None:
 
 def test_sound_batches_are_read_as_they_are() -> None:
     assert read(batch(0, ["ä", "b"]), 0) == ([(0, "ä"), (1, "b")], 2)
+
+
+def control(offset: int, producer: int, *, committed: bool) -> bytes:
+    """A marker that ends a transaction."""
+    builder = DefaultRecordBatchBuilder(2, 0, True, producer, 0, -1, 1 << 20)
+    builder.append(0, 1_800_000_000_000, b"\0\0\0%c" % committed, bytes(6), [])
+    data = bytearray(builder.build())
+    data[0:8] = offset.to_bytes(8, "big")
+    data[22] |= 0x20  # the attribute of control batches
+    return bytes(data)
+
+
+def test_aborted_records_and_markers_are_left_out() -> None:
+    data = (
+        batch(0, ["a"], producer=1)
+        + batch(1, ["aborted", "too"], producer=2)
+        + control(3, 2, committed=False)
+        + batch(4, ["b"], producer=2)
+        + control(5, 2, committed=True)
+        + batch(6, ["c"])
+        + control(7, 1, committed=True)
+    )
+    assert read(data, 0, [(2, 1)]) == ([(0, "a"), (4, "b"), (6, "c")], 8)
 
 
 def test_broken_names_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

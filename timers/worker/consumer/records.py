@@ -26,6 +26,49 @@ class KeptRecords(MemoryRecords):
         self.data = data
 
 
+class _AsOne:
+    """A batch whose records come as one list: one by one, handing them on costs more than parsing them."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __next__(self) -> Any:
+        return next(self._batch)  # a control batch is looked into
+
+    def __iter__(self) -> Iterator[_Records]:
+        records = _Records(self._batch)
+        if records:
+            yield records
+
+
+class _Records(list[Any]):
+    """Stands for its last record."""
+
+    @property
+    def offset(self) -> int:
+        offset: int = self[-1].offset
+        return offset
+
+    def starting_at(self, offset: int) -> list[Any]:
+        """What is not before that: a broker answers from the batch that holds what was asked for."""
+        return self if self[0].offset >= offset else [record for record in self if record.offset >= offset]
+
+
+class _Batches:
+    """Batches, each :class:`_AsOne`."""
+
+    def __init__(self, records: KeptRecords) -> None:
+        self._records = records
+        self.data = records.data
+        self.has_next = records.has_next
+
+    def next_batch(self) -> _AsOne:
+        return _AsOne(self._records.next_batch())
+
+
 class LeanRecords(fetcher.PartitionRecords):
     """Hands out the records of aiokafka's Cython parser as they are.
 
@@ -37,7 +80,18 @@ class LeanRecords(fetcher.PartitionRecords):
     _told: ClassVar[set[Any]] = set()
 
     def _consumer_record(self, tp: Any, record: Any) -> Any:
-        return record
+        return record.starting_at(self.next_fetch_offset) if isinstance(record, _Records) else record
+
+    def all(self) -> list[Any]:
+        """All records from here on; none was taken before."""
+        self._records = _Batches(self._records)
+        records: list[Any] = []
+        for some in self:
+            if isinstance(some, list):
+                records += some
+            else:  # of a batch with a broken name
+                records.append(some)
+        return records
 
     def _unpack_records(self) -> Iterator[Any]:
         try:
@@ -89,7 +143,23 @@ class _LenientBytes(bytearray):
         return super().decode(encoding, "replace")
 
 
+class LeanResult(fetcher.FetchResult):
+    """Hands out all records of a fetch at once, where no bound is asked for."""
+
+    _partition_records: Any
+
+    def getall(self, max_records: int | None = None) -> list[Any]:
+        if max_records is not None or not self.check_assignment(self._topic_partition) or not self.has_more():
+            records: list[Any] = super().getall(max_records)
+            return records
+        records = self._partition_records.all()
+        self._update_position()
+        self._partition_records = None
+        return records
+
+
 def install() -> None:
     """Make aiokafka's fetcher use these. It has no seam for that but the names it looks up."""
+    fetcher.FetchResult = LeanResult
     fetcher.PartitionRecords = LeanRecords
     fetcher.MemoryRecords = KeptRecords

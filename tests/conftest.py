@@ -22,8 +22,12 @@ os.environ.setdefault("KAFKA_OPTS", "-XX:TieredStopAtLevel=1")
 @pytest.fixture(scope="session")
 def broker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``host:port`` of a broker that all tests share: keep to topics and groups of your own, and never stop it."""
-    # Compaction is looked for every 15 s by default, for which a test would wait.
-    properties = {"log.cleaner.backoff.ms": "500"}
+    properties = {
+        # Compaction is looked for every 15 s by default, for which a test would wait.
+        "log.cleaner.backoff.ms": "500",
+        # It is never killed: that a busy machine lets it wait for some seconds is no reason to fence it.
+        "broker.session.timeout.ms": "30000",
+    }
     broker = EmbeddedBroker(tmp_path_factory.mktemp("shared") / "broker", port=0, properties=properties)
     try:
         with pytest.MonkeyPatch.context() as patch:

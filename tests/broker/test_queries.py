@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.patience import due_in, wait_until
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Publisher, Request
 from tests.harness.scrape import get, scrape
 from tests.harness.system import PARTITIONS, System
@@ -42,7 +42,11 @@ class Fleet:
         self.by_id = Publisher(address, ID_TOPIC)
 
     def wait_for_halves(self) -> None:
-        wait_until(lambda: all(self.owned(worker) == 3 * PARTITIONS / 2 for worker in self.workers), "half for each")
+        wait_until(
+            lambda: all(self.owned(worker) == 3 * PARTITIONS / 2 for worker in self.workers),
+            "half for each",
+            2 * DEADLINE_S,
+        )
 
     def owned(self, worker: Worker) -> int:
         try:

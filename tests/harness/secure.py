@@ -108,6 +108,7 @@ class SecureBroker:
         properties = {
             **AUTHORIZER,
             "super.users": ANONYMOUS,
+            "broker.session.timeout.ms": "30000",  # as the shared broker, it is never killed
             "controller.quorum.voters": f"{NODE_ID}@{HOST}:{controller}",
             "listeners": f"{clients},CONTROLLER://{HOST}:{controller}",
             "advertised.listeners": clients,

@@ -70,7 +70,7 @@ class Worker:
 
     def ready(self) -> Worker:
         """Wait until it says that it is."""
-        self.wait_for(READY)
+        self.wait_for(READY, 2 * DEADLINE_S)
         self.ready_s = time.monotonic() - self._started_at
         return self
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,29 +14,24 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException
 
-from timers.core import machine as core
-from timers.core.horizon import Horizon, concerns
-from timers.core.index import nothing_is_cold
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
-from timers.doors import index_of
-from timers.errors import Fenced, LogMismatch, StoreError
+from timers.errors import Fenced, LogMismatch
 from timers.settings import Settings
 from timers.store.budget import RocksMemory
 from timers.store.rocks import RocksStore
-from timers.wire import topics
-from timers.wire.cold import PartitionFormat
 from timers.wire.doors import Door
-from timers.worker.machines import recovery
 from timers.worker.machines.ends import StableEnds
+from timers.worker.machines.making import Parts, closer
 from timers.worker.machines.opening import open_stores
-from timers.worker.machines.progress_log import Machine, progress_partition
+from timers.worker.machines.progress_log import Machine
+from timers.worker.machines.recovery import Recoveries
 from timers.worker.machines.runner import Runner
-from timers.worker.meter import Meter, Pulse
+from timers.worker.meter import Meter
 from timers.worker.sending.originals import Originals
 from timers.worker.sending.outbox import KafkaOutbox
-from timers.worker.sending.producer import ProducerLoop, TransactionalProducer
+from timers.worker.sending.producer import ProducerLoop
 from timers.worker.sending.targets import Targets
 from timers.worker.topics import Cluster
 
@@ -73,16 +67,11 @@ class Events:
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(Parts):
     """What is known once the brokers have answered."""
 
-    settings: Settings
-    cluster: Cluster
     events: Events
-    targets: Targets
-    originals: Originals
     ends: StableEnds
-    now_s: Callable[[], float | None]
     loop: asyncio.AbstractEventLoop
 
 
@@ -107,15 +96,11 @@ class Pool:
         self._lock = asyncio.Lock()
         self._threads = ThreadPoolExecutor(OPEN_THREADS, thread_name_prefix="timers-open")
         self.producers = ProducerLoop()
-        self._turn = threading.Lock()
         self._bound: Bound | None = None
         self._last_tick: Tick | None = None
         self._last_tick_at = 0.0
         self._asking: asyncio.Task[None] | None = None
-        self._assigned_at = monotonic()
-        self._ready_said = True
-        self._said_recovered: set[Runner] = set()
-        self._reporting: asyncio.Task[None] | None = None
+        self._recoveries = Recoveries()
         self._ending = False
         self.closed = False
         self._opening: Collection[threading.Event] = ()
@@ -156,8 +141,17 @@ class Pool:
         originals = Originals(
             settings, {topic: self.doors[topic] for topic in self.doors.keys() - {settings.retry_topic}}
         )
-        ends = StableEnds(settings)
-        self._bound = Bound(settings, cluster, events, targets, originals, ends, now_s, asyncio.get_running_loop())
+        self._bound = Bound(
+            settings,
+            cluster,
+            targets,
+            originals,
+            self.producers,
+            now_s,
+            events=events,
+            ends=StableEnds(settings),
+            loop=asyncio.get_running_loop(),
+        )
 
     @property
     def _world(self) -> Bound:
@@ -188,16 +182,10 @@ class Pool:
             known = self._world.cluster.topic_ids
             fresh = sorted(machine for machine in wanted - self._runners.keys() if machine[0] in known)
             if fresh:
-                self._assigned_at = monotonic()
-                self._ready_said = False
+                self._recoveries.begin()
                 await self._open(fresh)
-                self._report_recovery()
+                self._recoveries.report(lambda: self._runners.values())
             return {machine: runner.machine.position for machine, runner in self._runners.items()}
-
-    def _report_recovery(self) -> None:
-        if self._reporting is not None:
-            self._reporting.cancel()
-        self._reporting = self._world.loop.create_task(recovery.report(lambda: self._runners.values()))
 
     async def _open(self, fresh: list[Machine]) -> None:
         """Open machines; tried again while the brokers do not answer, for as long as Faust waits for it. At the end of
@@ -207,7 +195,8 @@ class Pool:
                 return
             stops = {machine: threading.Event() for machine in fresh}
             self._opening = stops.values()
-            outboxes = {machine: self._outbox(machine, stops[machine]) for machine in fresh}
+            meters = {machine: self.meters.setdefault(machine, Meter()) for machine in fresh}
+            outboxes = {machine: self._world.outbox(machine, stops[machine], meters[machine]) for machine in fresh}
             try:
                 # First fence every former owner, then read: only then is the newest progress final.
                 await asyncio.gather(*(self._in_thread(outbox.open) for outbox in outboxes.values()))
@@ -243,61 +232,15 @@ class Pool:
     def _start(
         self, machine: Machine, progress: Progress, store: RocksStore, outbox: KafkaOutbox, stop: threading.Event
     ) -> None:
-        settings, cluster = self._world.settings, self._world.cluster
-        limits = core.Limits(
-            settings.chunk_timers,
-            settings.chunk_bytes,
-            settings.max_request_bytes,
-            -(-settings.catch_up_per_s // cluster.partitions[machine[0]]),  # rounded up: 0 would mean no bound
-            partitions=cluster.partitions[machine[0]],
-            reject_overdue=settings.schedule_overdue == "reject",
-            stale_after_s=cluster.stale_after_s.get(machine[0], 0),
-        )
         meter = self.meters[machine]
-        door = self.doors[machine[0]]
-        horizon = self._horizon(machine, progress, store)
-        is_cold = nothing_is_cold if horizon is None else horizon.is_cold
-        index = index_of(door, store, settings.verdict_retention_s, is_cold)
-        opened = core.Machine(
-            progress, door.decode, store, outbox, limits, meter.tally, index, horizon, door.decode_rejecting
-        )
-        outbox.bind(cluster.topic_ids[machine[0]], progress_partition(machine, cluster, settings))
+        opened = self._world.machine(machine, self.doors[machine[0]], progress, store, outbox, meter)
         name = "/".join(map(str, machine))
-        runner = Runner(name, opened, _closer(store, outbox), stop, _Listener(self, machine), meter)
+        runner = Runner(name, opened, closer(store, outbox), stop, _Listener(self, machine), meter)
         self._runners = {**self._runners, machine: runner}
         self._world.events.pressure(machine, False)
         if self._last_tick is not None and monotonic() - self._last_tick_at < STALE_TICK_S:
             runner.tick(self._last_tick)
         runner.start()
-
-    def _horizon(self, machine: Machine, progress: Progress, store: RocksStore) -> Horizon | None:
-        """Where timers may go cold, or went cold once and come back."""
-        settings, door = self._world.settings, self.doors[machine[0]]
-        if not door.may_go_cold or not concerns(progress, settings.hot_horizon_s):
-            return None
-        return Horizon(
-            PartitionFormat(*machine),
-            store,
-            settings.hot_horizon_s,
-            secrets.randbits(63) | 1,
-            settings.verdict_retention_s,
-            indexed=door.indexed,
-        )
-
-    def _outbox(self, machine: Machine, stop: threading.Event) -> KafkaOutbox:
-        world = self._world
-        meter = self.meters.setdefault(machine, Meter())
-        producer = self._producer(machine, stop, meter.pulse)
-        return KafkaOutbox(
-            world.settings, *machine, world.targets, world.originals, producer, self._turn, meter, world.now_s
-        )
-
-    def _producer(self, machine: Machine, stop: threading.Event, pulse: Pulse) -> TransactionalProducer:
-        settings = self._world.settings
-        transactional_id = topics.transactional_id(settings.app_id, *machine)
-        return TransactionalProducer(
-            self.producers, settings, transactional_id, stop, self._world.targets.ailing, pulse
-        )
 
     async def renew(self, cluster: Cluster, doubted: Mapping[Machine, bool]) -> None:
         """Take in what has become of our topics: machines of a log that is gone are closed, those of a new one opened.
@@ -345,7 +288,7 @@ class Pool:
         for runner in closing:
             runner.stop()
         self._runners = {machine: runner for machine, runner in self._runners.items() if runner not in closing}
-        self._said_recovered.difference_update(closing)
+        self._recoveries.forget(closing)
         ended = await asyncio.gather(*(self._in_thread(runner.join, CLOSE_TIMEOUT_S) for runner in closing))
         for runner, done in zip(closing, ended, strict=True):
             if not done:
@@ -364,9 +307,9 @@ class Pool:
         self._ending = True
         for stop in self._opening:  # else this would wait for brokers that do not answer
             stop.set()
-        for task in (self._reporting, self._asking):
-            if task is not None:
-                task.cancel()
+        self._recoveries.close()
+        if self._asking is not None:
+            self._asking.cancel()
         await self.revoke()
         if self._bound is not None:
             await self._in_thread(self._bound.originals.close)
@@ -421,29 +364,8 @@ class Pool:
     def on_recovered(self, machine: Machine, seconds: float) -> None:
         """Say what was recovered, and once all machines fire, that the worker is ready."""
         runner = self._runners.get(machine)
-        if runner is None:
-            return
-        opened = runner.machine
-        replayed = opened.replayed
-        rate = f", {replayed / seconds:,.0f}/s" if replayed and seconds else ""
-        self._said_recovered.add(runner)
-        logger.info(
-            "recovered %s: %d pending, %d records read again in %.2f s%s",
-            runner.name,
-            opened.pending,
-            replayed,
-            seconds,
-            rate,
-        )
-        if not self._ready_said and self._said_recovered.issuperset(self._runners.values()):
-            self._ready_said = True
-            pending = sum(runner.machine.pending for runner in self._runners.values())
-            logger.info(
-                "ready: %d partitions, %d timers pending, %.2f s after assignment",
-                len(self._runners),
-                pending,
-                monotonic() - self._assigned_at,
-            )
+        if runner is not None:
+            self._recoveries.say(runner, seconds, self._runners.values())
 
     async def on_failed(self, machine: Machine, runner: Runner, error: BaseException) -> None:
         """Open a machine again whose transaction failed; anything else ends the worker.
@@ -534,14 +456,3 @@ class _Listener:
 
     def on_failed(self, runner: Runner, error: BaseException) -> None:
         asyncio.run_coroutine_threadsafe(self._pool.on_failed(self._machine, runner, error), self._loop)
-
-
-def _closer(store: RocksStore, outbox: KafkaOutbox) -> Callable[[], None]:
-    def close() -> None:
-        outbox.close()
-        try:
-            store.close()
-        except StoreError as error:  # no reason not to go on: what was not flushed is read again
-            logger.warning("%s", error)
-
-    return close

@@ -1,10 +1,11 @@
-"""Says how a recovery goes, if it takes long enough for somebody to wonder."""
+"""Says what machines have recovered, and how far they are where that takes long enough for somebody to wonder."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from time import monotonic
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +14,56 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REPORT_S = 2.0
+
+
+class Recoveries:
+    """Of the machines that were opened for an assignment: says of each when it fires, and when all of them do."""
+
+    def __init__(self) -> None:
+        self._began_at = monotonic()
+        self._ready_said = True
+        self._recovered: set[Runner] = set()
+        self._reporting: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Machines are about to be opened."""
+        self._began_at = monotonic()
+        self._ready_said = False
+
+    def report(self, runners: Callable[[], Collection[Runner]]) -> None:
+        """Say now and then how they come on, until all fire. On the event loop."""
+        self.close()
+        self._reporting = asyncio.create_task(report(runners))
+
+    def forget(self, closing: Iterable[Runner]) -> None:
+        """Leave out what is closed."""
+        self._recovered.difference_update(closing)
+
+    def say(self, runner: Runner, seconds: float, runners: Collection[Runner]) -> None:
+        """Say what was recovered; and once all of ``runners`` fire, that the worker is ready."""
+        machine = runner.machine
+        self._recovered.add(runner)
+        logger.info(
+            "recovered %s: %d pending, %d records read again in %.2f s%s",
+            runner.name,
+            machine.pending,
+            machine.replayed,
+            seconds,
+            f", {machine.replayed / seconds:,.0f}/s" if machine.replayed and seconds else "",
+        )
+        if not self._ready_said and self._recovered.issuperset(runners):
+            self._ready_said = True
+            logger.info(
+                "ready: %d partitions, %d timers pending, %.2f s after assignment",
+                len(runners),
+                sum(each.machine.pending for each in runners),
+                monotonic() - self._began_at,
+            )
+
+    def close(self) -> None:
+        """End the reports."""
+        if self._reporting is not None:
+            self._reporting.cancel()
 
 
 async def report(runners: Callable[[], Collection[Runner]], pause_s: float = REPORT_S) -> None:

@@ -39,6 +39,7 @@ from timers.errors import AccessError, TimersError
 from timers.settings import Settings
 from timers.wire import dead_letter, future
 from timers.worker import topics
+from timers.worker.own_topics import own_topics
 
 pytestmark = pytest.mark.broker
 
@@ -269,7 +270,7 @@ def test_a_worker_that_may_create_makes_its_topics(broker: SecureBroker, tmp_pat
     system.environment |= login(broker)
     with pytest.raises(AccessError, match=r"lacks at .*: Read, DescribeConfigs on topic 'request-"):
         topics.ensure(as_worker(system))
-    owned = [topic.name for topic in topics.own_topics(system.settings)]
+    owned = [topic.name for topic in own_topics(system.settings)]
     needed = worker_acls(system.settings, USER)
     acls.add(system.admin, needed)
     with pytest.raises(AccessError, match=r"Create on topic '.*', which does not exist"):

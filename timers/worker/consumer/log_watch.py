@@ -23,6 +23,7 @@ from timers.settings import Settings
 from timers.worker import topics
 from timers.worker.kafka import librdkafka
 from timers.worker.machines.progress_log import Machine
+from timers.worker.own_topics import own_topics
 from timers.worker.topics import Cluster
 
 logger = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class LogWatch(Service):
     def _note_missing(self, found: Cluster) -> bool:
         """Returns: whether a topic is missing for so long that it must be made."""
         now = monotonic()
-        missing = {each.name: each for each in topics.own_topics(self._settings) if each.name not in found.topic_ids}
+        missing = {each.name: each for each in own_topics(self._settings) if each.name not in found.topic_ids}
         for name in missing.keys() - self._missing_since.keys():
             if missing[name].must_exist:
                 logger.error("topic %s is gone; its partitions wait until somebody makes it anew", name)

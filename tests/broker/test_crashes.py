@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 
@@ -46,7 +47,7 @@ def test_a_killed_worker_and_its_restart_lose_nothing_and_repeat_nothing(system:
 def test_an_idle_worker_that_lost_its_disk_reads_its_timers_again(system: System) -> None:
     target = system.target()
     worker = system.worker().start().ready()
-    due_s = due_in(7)
+    due_s = due_in(5 + math.ceil(2 * worker.ready_s))
     fired_before = system.send(*spread(system.target(), 50, due_in(1), 1))
     waiting = system.send(*spread(target, 2_000, due_s, 2))
     assert len(system.fired(fired_before)) == 50

@@ -35,6 +35,9 @@ from timers.wire.doors import future_by_id, schedule
 
 BACKLOG = Workload("backlog", 200_000, 60)
 BURST = Workload("burst", 150_000, 1)
+BURST_LEAD_S = 10
+PUBLISHES_PER_S = 25_000
+"""A low guess."""
 PATIENCE_S = 120.0
 STABLE_S = 2.0
 IN_FLIGHT = 100_000
@@ -138,13 +141,12 @@ def measure(bench: Bench, entrance: Entrance, workload: Workload) -> Figures:
     engine = Engine(entrance.settings(topic))
     bench.cluster.create(names.target, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
     bench.cluster.create(topic, workload.partitions, entrance.config)
-    head_start_s = -workload.spread_s if backlog else 10 + workload.timers // 25_000
     publication = Publication(
         brokers=bench.cluster.brokers,
         topic=topic,
         target=names.target,
         timers=workload.timers,
-        first_due_s=int(time.time()) + head_start_s,
+        first_due_s=int(time.time()) - workload.spread_s,
         spread_s=workload.spread_s,
         payload_bytes=workload.payload_bytes,
         partitions=workload.partitions,
@@ -156,8 +158,9 @@ def measure(bench: Bench, entrance: Entrance, workload: Workload) -> Figures:
         since = running.ready_at
     else:
         running = engine.start(bench, names, workload)
+        since = int(time.time()) + BURST_LEAD_S + workload.timers // PUBLISHES_PER_S
+        publication = replace(publication, first_due_s=since)
         _publish(bench.cluster.brokers, topic, entrance, publication)
-        since = publication.first_due_s
         if time.time() > since - 1:
             raise RuntimeError("the burst was not published before it was due")
     try:

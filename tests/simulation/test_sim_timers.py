@@ -87,3 +87,38 @@ def test_a_receiver_with_tokens() -> None:
     timeouts.cancel("paid")
     expired = [fired.key for fired in timers.advance(60) if timeouts.accept(fired.key.decode(), fired)]
     assert expired == [b"unpaid"]
+
+
+def test_timers_with_an_id() -> None:
+    timers = SimTimers()
+    now_s = timers.clock.now_s
+    timers.schedule("t", "k", "without", delay=10)
+    assert timers.schedule("t", "k", "first", delay=10, id="order-1") == "order-1"
+    timers.schedule("t", "k", "cancelled", delay=10, id="order-2")
+    assert timers.pending == 3
+    assert timers.update("order-1", "t", "k", "second", delay=20, headers={"a": "b"}) == (
+        "order-1",
+        "replaced",
+        now_s + 10,
+    )
+    assert timers.update("order-3", "t", "k", "new", delay=10).verdict == "unknown"
+    assert timers.cancel("order-2", timeout_s=5) == ("order-2", "cancelled", now_s + 10)
+    assert timers.cancel("order-2").verdict == "unknown"
+    assert timers.pending == 3
+    timers.restart(lose_disk=True)
+    fired = timers.advance(15)
+    assert sorted(each.value for each in fired) == [b"new", b"without"]
+    assert timers.cancel("order-3") == ("order-3", "already-fired", now_s + 10)
+    [second] = timers.advance(60)
+    assert (second.timer_id, second.value, second.due_s, second.headers[0]) == (
+        "order-1",
+        b"second",
+        now_s + 20,
+        ("a", b"b"),
+    )
+    assert timers.schedule("t", "k", "late", at=now_s, id="order-4") == "order-4"
+    assert timers.fired[-1].timer_id == "order-4"
+    assert (timers.pending, timers.dead_letters) == (0, [])
+    for call in (timers.cancel, lambda id: timers.schedule("t", "k", "v", delay=1, id=id)):
+        with pytest.raises(InvalidTimerError, match="id"):
+            call("")

@@ -22,13 +22,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from timers.client.config import Connection
 from timers.client.publish import CLOSED
-from timers.client.request import Encoder, TimerRequest
+from timers.client.request import Encoder, TimerRequest, id_key
 from timers.core.operation import UNKNOWN
-from timers.errors import InvalidTimerError, NoVerdictError, PublishError, SettingsError, TimersError
+from timers.errors import NoVerdictError, PublishError, SettingsError, TimersError
 from timers.wire import headers as h
 from timers.wire import topics, verdict
 from timers.wire.doors import future_by_id
-from timers.wire.future import InvalidRequestError
 from timers.wire.verdict import Told
 
 PARTITIONER = "murmur2_random"
@@ -201,7 +200,7 @@ class ById:
 
     def cancel(self, id: str) -> Future[Told]:
         """Publish a cancel. The future says what became of the timer. Needs :meth:`listen`."""
-        key = _key(id)
+        key = id_key(id)
         question = self._ask(key)
         try:
             self._publish(key, None, (), partial(self._sent, question))
@@ -231,7 +230,7 @@ class ById:
 
     def _encode(self, id: str, request: TimerRequest) -> tuple[bytes, bytes, _Headers]:
         due, value, headers = Encoder(self._to.max_request_bytes)(request)
-        return _key(id), value, [*(headers or ()), *future_by_id.encode_headers(int(due))]
+        return id_key(id), value, [*(headers or ()), *future_by_id.encode_headers(int(due))]
 
     def _publish(
         self, key: bytes, value: bytes | None, headers: _Headers, answer: _Answer, partition: int = -1
@@ -312,15 +311,6 @@ class ById:
             told = verdict.decode(message.value() or b"")
             for question in questions:
                 question.hear(source, told)
-
-
-def _key(id: str) -> bytes:
-    key = id.encode(errors="surrogateescape")
-    try:
-        future_by_id.decode_id(key)
-    except InvalidRequestError as error:
-        raise InvalidTimerError(str(error)) from None
-    return key
 
 
 def _probe(key: bytes, partitions: int) -> bytes:

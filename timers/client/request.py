@@ -17,6 +17,8 @@ from timers.errors import InvalidTimerError
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as names
 from timers.wire import topics
+from timers.wire.doors import future_by_id
+from timers.wire.future import InvalidRequestError
 
 MAX_DUE_S = 99_999_999_999
 """Largest due second: the wire's 11 digits, which is the year 5138."""
@@ -121,6 +123,20 @@ class Encoder:
         if more:
             return self._record_key, payload, [*_headers(headers, token), *more]
         return self._record_key, payload, _headers(headers, token) if headers or token is not None else None
+
+
+def id_key(id: str) -> bytes:
+    """The record key of a timer with an id.
+
+    Raises:
+        InvalidTimerError: it is empty, too long, or cannot be told in a verdict.
+    """
+    key = id.encode(errors="surrogateescape")
+    try:
+        future_by_id.decode_id(key)
+    except InvalidRequestError as error:
+        raise InvalidTimerError(str(error)) from None
+    return key
 
 
 def due_second(at: datetime | float | None, delay: timedelta | float | None, *, now_ns: int | None = None) -> int:

@@ -16,9 +16,9 @@ so a timer fires here as it would on Kafka: at its second, once, with its key, v
         [callback] = timers.fired
         assert (callback.topic, callback.key, callback.value) == ("order-timeouts", b"order-17", b"unpaid")
 
-:meth:`SimTimers.schedule` takes what :meth:`timers.client.TimersClient.schedule` takes, but for ``id``, and refuses
-what that refuses: give it to your code in the client's place. :meth:`SimTimers.restart` kills the worker, with its disk
-if you like, to show that your program does not mind.
+:meth:`SimTimers.schedule`, ``update`` and ``cancel`` take what those of :class:`timers.client.TimersClient` take, and
+refuse what these refuse: give it to your code in the client's place. :meth:`SimTimers.restart` kills the worker, with
+its disk if you like, to show that your program does not mind.
 """
 
 from __future__ import annotations
@@ -27,14 +27,19 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from timers.client.request import Encoder, HeadersLike, TimerRequest, due_second
-from timers.core.machine import Limits
+from timers.client.request import Encoder, HeadersLike, TimerRequest, due_second, id_key
+from timers.core.keys import NEVER
+from timers.core.machine import Limits, Machine
+from timers.core.operation import UNKNOWN
 from timers.settings import Settings
 from timers.testing.clock import EPOCH_S, SimClock
 from timers.testing.log import SimLog, SimRecord
 from timers.testing.worker import SimWorker
 from timers.wire import headers as h
+from timers.wire import topics, verdict
+from timers.wire.doors import future_by_id
 from timers.wire.headers import Header
+from timers.wire.verdict import Told
 
 
 class Fired(NamedTuple):
@@ -81,12 +86,13 @@ class SimTimers:
         self.clock = SimClock(now_s)
         self.fired: list[Fired] = []
         self.dead_letters: list[DeadLetter] = []
-        self._settings = Settings()
+        self._settings = Settings(id_topic=topics.ID_REQUEST)
         settings = self._settings
         self._log = SimLog(self.clock, partitions=1)
         self._log.missing.update(missing_topics)
         self._seen = 0
-        self._machine = (settings.request_topic, 0)
+        self._machines = [(settings.request_topic, 0), (settings.id_topic, 0)]
+        self._told: dict[str, Told] = {}
         self._retries = (settings.retry_topic, 0)
         limits = Limits(settings.chunk_timers, settings.chunk_bytes, settings.max_request_bytes)
         self._worker = SimWorker("worker", self._log, settings, limits)
@@ -103,19 +109,56 @@ class SimTimers:
         delay: timedelta | float | None = None,
         headers: HeadersLike = (),
         token: str | None = None,
+        id: str | None = None,
     ) -> str:
         """Ask for a timer; ``delay`` counts from the simulated now. One that is due already fires before this returns.
 
         Returns:
-            The timer id.
+            The id that was given, or the timer id.
 
         Raises:
             InvalidTimerError: an argument is wrong, as with the real client.
         """
-        due_s = due_second(at, delay, now_ns=self.clock.now_ms * 1_000_000)
-        record_key, payload, encoded = self._encode(TimerRequest(topic, key, value, due_s, None, headers, token))
+        request = TimerRequest(topic, key, value, at, delay, headers, token)
+        if id is not None:
+            self._set(id, request)
+            return id
+        due, payload, travelling = self._encoded(request)
+        return self.produce(b"%d" % due, payload, travelling)
+
+    def update(
+        self,
+        id: str,
+        topic: str,
+        key: str | bytes | None,
+        value: str | bytes,
+        *,
+        at: datetime | float | None = None,
+        delay: timedelta | float | None = None,
+        headers: HeadersLike = (),
+        token: str | None = None,
+        timeout_s: float = 0,
+    ) -> Told:
+        """Set a timer anew; what became of the one before. ``timeout_s`` is the client's: here nobody waits."""
+        return self._verdict(id, self._set(id, TimerRequest(topic, key, value, at, delay, headers, token)))
+
+    def cancel(self, id: str, *, timeout_s: float = 0) -> Told:
+        """Cancel a timer that has an id; what came of it."""
+        return self._verdict(id, self._append(self._settings.id_topic, id_key(id), None, ()))
+
+    def _set(self, id: str, request: TimerRequest) -> str:
+        due_s, payload, travelling = self._encoded(request)
+        all_headers = [*travelling, *future_by_id.encode_headers(due_s)]
+        return self._append(self._settings.id_topic, id_key(id), payload, all_headers)
+
+    def _verdict(self, id: str, source: str) -> Told:
+        return self._told.pop(source, Told(id, UNKNOWN, None))
+
+    def _encoded(self, request: TimerRequest) -> tuple[int, bytes, list[Header]]:
+        due_s = due_second(request.at, request.delay, now_ns=self.clock.now_ms * 1_000_000)
+        _, payload, encoded = self._encode(request._replace(at=due_s, delay=None))
         travelling = [(name, data.encode() if isinstance(data, str) else data) for name, data in encoded or ()]
-        return self.produce(record_key, payload, travelling)
+        return due_s, payload, travelling
 
     def produce(self, key: bytes | None, value: bytes | None, headers: Iterable[Header] = ()) -> str:
         """Put a record of your own on the request topic, good or bad, as a foreign producer would.
@@ -123,7 +166,10 @@ class SimTimers:
         Returns:
             Its ``<topic>/<partition>/<offset>``: the timer id if it is a good one, the source of a dead letter if not.
         """
-        record = self._log.append(self._settings.request_topic, key, value, tuple(headers), partition=0)
+        return self._append(self._settings.request_topic, key, value, headers)
+
+    def _append(self, topic: str, key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> str:
+        record = self._log.append(topic, key, value, tuple(headers), partition=0)
         self._run()
         return record.source
 
@@ -139,7 +185,7 @@ class SimTimers:
         end_ms = self.clock.now_ms + round(seconds * 1000)
         if end_ms < self.clock.now_ms:
             raise ValueError(f"time passes forward, not by {seconds} s")
-        while (due_s := self._worker.runners[self._machine].machine.oldest_due_s) is not None:
+        while (due_s := self._oldest_due_s()) is not None:
             if due_s * 1000 > end_ms:
                 break
             self.clock.now_ms = max(self.clock.now_ms, due_s * 1000)
@@ -151,7 +197,13 @@ class SimTimers:
     @property
     def pending(self) -> int:
         """How many timers wait."""
-        return self._worker.runners[self._machine].machine.pending
+        return sum(len(rows) for machine in self._open() for _, rows in machine.waiting(NEVER))
+
+    def _open(self) -> list[Machine]:
+        return [self._worker.runners[name].machine for name in self._machines]
+
+    def _oldest_due_s(self) -> int | None:
+        return min((machine.oldest_due_s for machine in self._open() if machine.oldest_due_s is not None), default=None)
 
     def restart(self, *, lose_disk: bool = False) -> None:
         """Kill the worker and start it again, on an empty disk if you say so. It must make no difference."""
@@ -159,7 +211,7 @@ class SimTimers:
         if lose_disk:
             self._worker.disk.wipe()
         self._worker.start()
-        self._worker.assign([self._machine, self._retries])
+        self._worker.assign([*self._machines, self._retries])
         self._tick()
 
     def _tick(self) -> None:
@@ -170,7 +222,8 @@ class SimTimers:
         """Let the worker do all that it can do now."""
         self._worker.poll_ticks()
         # A timer that cannot be sent becomes a dead letter by way of the retry topic: so that one comes second.
-        self._worker.settle(self._machine)
+        for machine in self._machines:
+            self._worker.settle(machine)
         self._worker.settle(self._retries)
         for record in self._log.committed[self._seen :]:
             self._tell(record)
@@ -179,12 +232,15 @@ class SimTimers:
     def _tell(self, record: SimRecord) -> None:
         settings = self._settings
         internal = (settings.request_topic, settings.oscillator_topic, settings.progress_topic, settings.retry_topic)
-        if record.topic in internal:
+        if record.topic in (*internal, settings.id_topic):
             return
         ours = {name: (value or b"").decode() for name, value in record.headers if name.startswith(h.PREFIX)}
         if record.topic == settings.dead_letter_topic:
             code, message, source = ours[h.TIMER_ERROR], ours[h.TIMER_ERROR_MESSAGE], ours[h.TIMER_SOURCE]
             self.dead_letters.append(DeadLetter(code, message, source, record.key, record.value))
+            return
+        if record.topic == settings.verdict_topic:
+            self._told[ours[h.TIMER_SOURCE]] = verdict.decode(record.value or b"")
             return
         self.fired.append(
             Fired(

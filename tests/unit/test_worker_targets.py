@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,10 +16,7 @@ from aiokafka.errors import (
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.settings import Settings
-from timers.worker.meter import Meter
 from timers.worker.sending import targets as module
-from timers.worker.sending.outbox import KafkaOutbox
-from timers.worker.sending.producer import DeliveryFailed
 from timers.worker.sending.quarantine import Trouble
 from timers.worker.sending.targets import Targets
 
@@ -183,11 +179,11 @@ def test_a_refusal_that_cannot_be_explained_spares_the_topic(targets: Targets) -
 
 
 @pytest.mark.parametrize("open_door", [False, True])
-def test_a_topic_that_only_an_open_door_would_own_is_a_target_like_any(targets: Targets, open_door: bool) -> None:
+def test_a_topic_that_only_an_open_door_would_own_is_a_target_like_any(
+    monkeypatch: pytest.MonkeyPatch, open_door: bool
+) -> None:
+    monkeypatch.setattr(module, "AdminClient", SimAdmin)
     settings = Settings(brokers="localhost:1", id_topic="timer-id-request" if open_door else "")
-    nobody: Any = None
-    outbox = KafkaOutbox(
-        settings, settings.request_topic, 0, targets, nobody, nobody, threading.Lock(), Meter(), lambda: None
-    )
-    outbox._judge(DeliveryFailed({settings.verdict_topic: TopicAuthorizationFailedError()}))
+    targets = Targets(settings, {})
+    targets.blame({settings.verdict_topic: TopicAuthorizationFailedError()})
     assert (settings.verdict_topic in targets.quarantine) is not open_door

@@ -13,22 +13,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from random import Random
 
-from timers.core.horizon import HOT_HORIZON, Horizon
-from timers.core.index import is_over, nothing_is_cold
 from timers.core.keys import NEVER
-from timers.core.machine import Limits, Machine
 from timers.core.operation import ANY_VERSION, CANCELLED, REPLACED
-from timers.core.timer import Fetched, Origin, Row, id_bytes, id_text, key_bytes
-from timers.doors import index_of, open_doors
+from timers.core.timer import Origin, id_bytes, id_text, key_bytes
+from timers.doors import open_doors
 from timers.settings import Settings
-from timers.store.memory import MemoryStore
-from timers.testing.cold import ColdLog, open_horizon
+from timers.testing.cold import ColdLog
 from timers.testing.log import SimLog, SimRecord, TopicPartition
 from timers.testing.machine_log import MachineLog
 from timers.testing.schedules import ScheduleLog
-from timers.testing.silent import SilentOutbox
+from timers.testing.store_checks import StoreChecks
 from timers.testing.stories import Request, Step, Stories, Violation, is_ended, is_told_fired
 from timers.testing.worker import SimRunner
 from timers.wire import headers as h
@@ -68,6 +63,7 @@ class Checkers:
                 requests.schedules = ScheduleLog()
             elif self._doors[machine[0]].indexed:
                 requests.stories = Stories()
+        self.stores = StoreChecks(log, settings, self._doors, self.logs)
         self.counts: Counter[str] = Counter()
 
     def note_tick(self, second: int) -> None:
@@ -110,7 +106,7 @@ class Checkers:
                 log.changed = False
                 self._exactly_once(machine, log)
         if runner is not None:
-            self._store_is_the_log(runner)
+            self.stores.hold(runner)
 
     def _request(self, record: SimRecord) -> None:
         decoded = self._doors[record.topic].decode([record], self._settings.max_request_bytes)
@@ -348,84 +344,6 @@ class Checkers:
                 moved = moved or self._moved[request.name, 1]
         return moved or self._fired[request.name] + self._given_up[request.name]
 
-    def _store_is_the_log(self, runner: SimRunner) -> None:
-        """The live state is the function of the log that it should be: also a zombie's, of its own progress."""
-        store = runner.store
-        log = self.logs[runner.name]
-        progress = runner.machine.progress
-        if log.schedules is not None:
-            self._store_is_what_was_read(runner, log.schedules)
-            return
-        want, keys = log.pending(progress, store.applied), [(due_s, row[0]) for due_s, row in _alive(runner)]
-        if keys != want:
-            missing, surplus = sorted(set(want) - set(keys)), sorted(set(keys) - set(want))
-            raise Violation(f"the store of {runner.name} is not its log: missing {missing}, surplus {surplus}")
-        if log.stories is not None:
-            retention_s = self._settings.verdict_retention_s
-            known, told = dict(store.entries_after(b"", 10**6)), log.entries(progress, store.applied)
-            for id in known.keys() | told.keys():
-                entry = told.get(id)
-                if known.get(id) != entry and (
-                    entry is None or not is_over(entry, progress.fired_through, retention_s)
-                ):
-                    raise Violation(f"the index of {runner.name} holds {known.get(id)} for {id!r}, not {entry}")
-
-    def _store_is_what_was_read(self, runner: SimRunner, log: ScheduleLog) -> None:
-        """As above, but for what compaction took before this store could read it."""
-        store, fired_through = runner.store, runner.machine.progress.fired_through
-        want, keys = log.pending(store.applied, fired_through), [(due_s, row[0]) for due_s, row in _alive(runner)]
-        missing = [key for key in want if key not in keys and not log.is_compacted(key)]
-        surplus = [key for key in keys if key not in want and key > fired_through]
-        known, told = dict(store.entries_after(b"", 10**6)), log.entries(store.applied)
-        for key in list(surplus):  # its successor was gone before it could be read, and is followed by another
-            if log.is_compacted(key):
-                surplus.remove(key)
-        if missing or surplus:
-            raise Violation(f"the store of {runner.name} is not its log: missing {missing}, surplus {surplus}")
-        for id in known.keys() | told.keys():
-            held, entry = known.get(id), told.get(id)
-            if held != entry and not any(
-                each is not None and (each[:2] <= fired_through or log.is_compacted(each[:2])) for each in (held, entry)
-            ):
-                raise Violation(f"the index of {runner.name} holds {held} for {id!r}, not {entry}")
-
-    # ---- now and then -------------------------------------------------------------------------------------------
-
-    def check_recovery(self, runner: SimRunner, limits: Limits, random: Random) -> None:
-        """A fresh machine over an empty store comes to the same state from the log alone, however it is cut.
-
-        Raises:
-            Violation: it does not.
-        """
-        if runner.machine.recovering:
-            return
-        progress = runner.machine.progress
-        store = MemoryStore()
-        door = self._doors[runner.name[0]]
-        retention_s = self._settings.verdict_retention_s
-        horizon_s = progress.setting_at(HOT_HORIZON, progress.next_offset, 0)
-        horizon = open_horizon(Horizon, runner.name, door, progress, store, horizon_s, retention_s)
-        is_cold = nothing_is_cold if horizon is None else horizon.is_cold
-        index = index_of(door, store, retention_s, is_cold)
-        machine = Machine(
-            progress, door.decode, store, SilentOutbox(), limits, None, index, horizon, door.decode_rejecting
-        )
-        while machine.recovering:
-            piece = self._log.fetch(*runner.name, machine.position, random.randint(1, 40))
-            end = min(piece.to_offset, progress.next_offset)
-            machine.accept(Fetched(piece.from_offset, end, [r for r in piece.records if r.offset < end]))
-        rows = [
-            row
-            for due_s, group in store.scan((-1, 0), 10**12)
-            for row in (group if index is None else index.alive(due_s, group))
-        ]
-        live = [row for _, row in _alive(runner)]
-        schedules = self.logs[runner.name].schedules
-        if schedules is not None:  # what was read before compaction took it is not to be had any more
-            live = [row for row in live if not schedules.requests[row[0]].record.compacted]
-        if rows != live:
-            raise Violation(f"recovery of {runner.name} from its log differs from its live state")
-
     def check_end(self, until_s: int) -> None:
         """Everything that came due by ``until_s`` has an outcome: accepted = fired + dead-lettered + pending.
 
@@ -458,13 +376,3 @@ class Checkers:
                 pending, ended = pending + waiting, ended + over
         if accepted != out + pending + ended:
             raise Violation(f"{accepted} accepted, but {out} fired or given up, {pending} pending and {ended} ended")
-
-
-def _alive(runner: SimRunner) -> list[tuple[int, Row]]:
-    """Rows that may fire, with their due seconds; worked out from the index by hand."""
-    store = runner.store
-    rows = [(due_s, row) for (due_s, _), row in zip(store.keys, store.rows, strict=True)]
-    if not runner.indexed:
-        return rows
-    held = {entry[:2] for _, entry in store.entries_after(b"", 10**6)}
-    return [(due_s, row) for due_s, row in rows if (due_s, row[0]) in held]

@@ -205,7 +205,7 @@ class Simulator:
         worker.step(name)
         self.checkers.check(runner if worker.runners.get(name) is runner else None)
         if worker.runners.get(name) is runner and self._random.random() < 0.05:
-            self.checkers.check_recovery(runner, self.limits, self._random)
+            self.checkers.stores.recovers(runner, self.limits, self._random)
         if not worker.alive:
             return f"{worker.name} went down {worker.faults.passed}"
         return f"{worker.name} {name[0]}/{name[1]} at {runner.machine.progress}"
@@ -432,7 +432,7 @@ class Simulator:
                 break
             self.clock.advance_ms(1000)
         for runner in (self._owner[name].runners[name] for name in self.machines):
-            self.checkers.check_recovery(runner, self.limits, self._random)
+            self.checkers.stores.recovers(runner, self.limits, self._random)
         self.checkers.check_end(until_s)
 
     def _settle_once(self) -> None:

@@ -13,11 +13,6 @@ from time import monotonic
 from typing import NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.errors import (
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
-    UnknownTopicOrPartitionError,
-)
 from confluent_kafka import KafkaException
 
 from timers.core.operation import Verdict
@@ -441,7 +436,7 @@ class KafkaOutbox:
             self._producer.transact(batches, offsets)
         except DeliveryFailed as failure:
             self._meter.transaction_failed("delivery")
-            self._judge(failure)
+            self._targets.blame(failure.culprits)
             raise
         except Fenced:
             self._meter.transaction_failed("fenced")
@@ -458,26 +453,3 @@ class KafkaOutbox:
         if self._my_turn:
             self._my_turn = False
             self._turn.release()
-
-    def _judge(self, failure: DeliveryFailed) -> None:
-        """Spare the targets that made a transaction fail, unless the brokers themselves are in trouble."""
-        settings = self._settings
-        own = {settings.progress_topic, settings.retry_topic, settings.dead_letter_topic, *settings.schedule_topics}
-        if settings.has_ids:  # else it is a topic like any, and may be somebody's target
-            own.add(settings.verdict_topic)
-        if settings.hot_horizon_s:
-            own.add(settings.cold_topic)
-        for topic, error in failure.culprits.items():
-            if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
-                try:
-                    learned = self._targets.learn_limit(topic)
-                except KafkaException:
-                    learned = False
-                if not learned:
-                    self._targets.spare(topic, error)
-            elif own & failure.culprits.keys():
-                continue  # our own topics fail too: the brokers are in trouble, not the targets
-            elif isinstance(error, UnknownTopicOrPartitionError):
-                self._targets.forget(topic)
-            else:
-                self._targets.spare(topic, error)

@@ -141,6 +141,33 @@ class Targets:
         with self._lock:
             self.usable.pop(topic, None)
 
+    def blame(self, culprits: Mapping[str, BaseException]) -> None:
+        """Spare the targets that made a transaction fail, unless the brokers themselves are in trouble.
+
+        Args:
+            culprits: topic -> why it did not take its records.
+        """
+        settings = self._settings
+        own = {settings.progress_topic, settings.retry_topic, settings.dead_letter_topic, *settings.schedule_topics}
+        if settings.has_ids:  # else it is a topic like any, and may be somebody's target
+            own.add(settings.verdict_topic)
+        if settings.hot_horizon_s:
+            own.add(settings.cold_topic)
+        for topic, error in culprits.items():
+            if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
+                try:
+                    learned = self.learn_limit(topic)
+                except KafkaException:
+                    learned = False
+                if not learned:
+                    self.spare(topic, error)
+            elif own & culprits.keys():
+                continue  # our own topics fail too: the brokers are in trouble, not the targets
+            elif isinstance(error, UnknownTopicOrPartitionError):
+                self.forget(topic)
+            else:
+                self.spare(topic, error)
+
     def forget(self, topic: str) -> None:
         """Ask the brokers again before the next sending: ``topic``, or a partition of it, was not there."""
         with self._lock:

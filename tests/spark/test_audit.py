@@ -90,6 +90,9 @@ def test_each_planted_fault_is_found(spark: SparkSession, broker_address: str, t
         "early": [by_tick.source, by_broker.source],
     }
     assert said["statuses"]["fired"] == 43 and said["statuses"]["lost"] == 1 and said["requests"] == 44
+    (stored,) = said["storage"]
+    assert stored["topic"] == system.request_topic and stored["records"] == 44
+    assert 0 < stored["disk"] < 2 * stored["formula"], "as brokers say"
     assert not re.search("WARN|INFO|Ivy|:: ", done.stderr), "Spark's words belong into its log"
     html = (tmp_path / "out" / "report.html").read_text()
     assert all(request.source in html for request in (never, twice, by_tick, by_broker))

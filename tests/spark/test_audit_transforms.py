@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from timers.spark import columns
-from timers.spark.audit import evidence, figures, outcomes, versions
+from timers.spark.audit import evidence, figures, outcomes, report, versions
+from timers.spark.audit.findings import Findings
 from timers.spark.audit.outcomes import Moment
 from timers.spark.requests import REQUEST
 from timers.wire import headers as h
@@ -85,6 +86,7 @@ def outcomes_of(
     letters: list[tuple[str, int, str]] | None = None,
     moved: list[tuple[str, int, int]] | None = None,
     whole_since: dict[str, int] | None = None,
+    waiting: DataFrame | None = None,
     ids: bool,
 ) -> DataFrame:
     """The outcomes of versions."""
@@ -93,7 +95,7 @@ def outcomes_of(
     )
     rows = [Row(*each.values()) for each in firings]
     since = spark.createDataFrame(list((whole_since or {"orders": 0}).items()), SINCE)
-    return outcomes.outcomes(slots, spark.createDataFrame(rows, FIRED), since, MOMENT).cache()
+    return outcomes.outcomes(slots, spark.createDataFrame(rows, FIRED), since, MOMENT, waiting).cache()
 
 
 def said(found: DataFrame) -> dict[int, tuple[str, list[str]]]:
@@ -170,6 +172,19 @@ def test_offenders_come_with_the_records_that_show_them(spark: SparkSession) -> 
     assert set(rows) == {"lost", "duplicate"}
     assert rows["duplicate"].positions == [f"orders/0/{DUE * 1000 + 20}", f"orders/0/{DUE * 1000 + 900}"]
     assert (rows["lost"].timer_id, rows["lost"].positions) == ("timer-request/0/1", None)
+
+
+def test_what_is_cold_is_pending_until_it_is_overdue(spark: SparkSession) -> None:
+    asked = [request(0, DUE + 5000), request(1, DUE + 5000), request(2), request(3)]
+    of = versions.without_ids(spark.createDataFrame(asked, REQUEST))
+    waiting = spark.createDataFrame([(f"timer-request/0/{offset}",) for offset in (0, 2, 3)], "request string")
+    found = outcomes_of(spark, of, [fired("timer-request/0/3")], waiting=waiting, ids=False)
+    assert said(found) == {0: ("cold", []), 1: ("pending", []), 2: ("lost", ["lost"]), 3: ("fired", [])}
+    lost = found.where("status = 'lost'").collect()
+    assert [row.cold for row in lost] == [True]
+    findings = Findings(MOMENT, listed={"lost": [row.asDict() for row in lost]})
+    assert report.hint(findings).startswith("All lost timers listed are in the cold tier")
+    assert {row.due_s: row.timers for row in figures.forecast(found).collect()} == {DUE + 5000: 2}
 
 
 def test_what_no_committed_reader_sees_must_not_fire(spark: SparkSession) -> None:

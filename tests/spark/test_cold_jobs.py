@@ -8,23 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicPartition
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.harness.patience import due_in, wait_until
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Request
 from tests.harness.system import System
 from tests.spark.sim_engine import Dying
 from timers import connection
 from timers.spark import cold
+from timers.spark.audit import report
+from timers.spark.audit.outcomes import Moment
+from timers.spark.audit.scope import Scope
 from timers.spark.cold import ColdTables
-from timers.spark.jobs import hold, promote
+from timers.spark.jobs import audit, hold, promote
 from timers.spark.jobs.promote import Logs, Promote
+from timers.spark.offsets import Topics
 from timers.spark.promoter import Copy, KafkaPort, copies_of
 from timers.wire import headers as h
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 COUNT = 200
 
@@ -34,9 +38,6 @@ class Now:
 
     def now_s(self) -> int:
         return int(time.time())
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
 
 
 @pytest.fixture
@@ -91,6 +92,42 @@ def repeat_all(spark: SparkSession, tables: ColdTables, config: dict[str, Any], 
     port = KafkaPort(config, f"{system.app_id}-again")
     for batch in spark.read.format("delta").load(tables.held).toArrow().to_batches():
         port.write(list(copies_of(batch)))
+
+
+def test_the_audit_accounts_for_what_is_cold(spark: SparkSession, system: System, tmp_path: Path) -> None:
+    """By topics and tables; and still when retention has taken the requests from their topic."""
+    worker = system.worker().start().ready()
+    target, tables, cold_topic = system.target(), ColdTables(str(tmp_path / "cold")), system.settings.cold_topic
+
+    def go_cold(count: int, so_far: int) -> None:
+        system.send(*(Request(target, due_in(86_400), f"far-{so_far + n}") for n in range(count)))
+        wait_until(lambda: system.end(cold_topic, committed=True) >= so_far + count, "requests are on the cold topic")
+
+    system.send(*(Request(target, due_in(1)) for _ in range(5)))
+    go_cold(10, so_far=0)
+    hold.run(spark, hold.Hold(system.settings, tables), print)
+    job = Promote(tables, lead_s=2 * cold.DAY_S, chunk=4)
+    logs = Logs(spark, system.settings, connection.librdkafka(system.settings))
+    tables.create(spark)
+    assert promote.round_of(spark, job, logs, int(time.time())).promoted == 4
+    go_cold(3, so_far=10)  # which nobody has held
+    assert len(system.reader(target).take(5)) == 5
+    worker.stop()
+
+    def audited() -> tuple[dict[str, int], int | None]:
+        moment = Moment(int(time.time() * 1000), 0)
+        findings = audit.run(spark, audit.Audit(system.settings, Scope(), moment, cold=tables), print)
+        assert findings.clean, list(report.lines(findings))
+        assert sum(due.timers for due in findings.busiest) == 13
+        return {status: count for status, count in findings.statuses.items() if count}, findings.from_cold
+
+    assert audited() == ({"fired": 5, "pending": 4, "cold": 9}, 0)
+    topic = system.request_topic
+    ends = Topics(system.settings).ends([topic])[topic]
+    gone = [TopicPartition(topic, partition, end) for partition, end in ends.items()]
+    for future in system.admin.delete_records(gone).values():
+        future.result(DEADLINE_S)
+    assert audited() == ({"pending": 4, "cold": 9}, 13)
 
 
 def test_a_second_promoter_ends_the_first(system: System) -> None:

@@ -31,6 +31,7 @@ def offender(timer_id: str | None, **changes: object) -> dict[str, object]:
         "firings": 0,
         "letters": 0,
         "letter_code": None,
+        "cold": False,
         "fired_ms": None,
         "positions": None,
         **changes,

@@ -31,6 +31,7 @@ _MOVING = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
 )
 """What is said of a partition whose leader is not known just now: a new one, or one that moves."""
 

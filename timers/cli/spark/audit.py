@@ -58,6 +58,12 @@ def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, tuple[int, int]]]:
     help="Directory for report.html and the tables.",
 )
 @click.option("--tables", metavar="URI", help="Where the tables go, if elsewhere: a path that all executors can write.")
+@click.option(
+    "--cold-table",
+    "cold_table",
+    metavar="URI",
+    help="Directory of the cold tier's tables, as `hold` and `promote` have it: what waits there is pending, too.",
+)
 @click.option("--format", "table_format", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the totals as one JSON object.")
 @launch_options
@@ -72,6 +78,7 @@ def audit(
     grace: str,
     output: Path,
     tables: str | None,
+    cold_table: str | None,
     table_format: str,
     as_json: bool,
     master: str | None,
@@ -80,9 +87,9 @@ def audit(
 ) -> None:
     """Find out what became of every request, from the topics alone.
 
-    Requests = fired + dead-lettered + cancelled + replaced + pending + lost. Nothing that an engine keeps for itself is
-    believed. Lists the lost, doubled and early ones by timer-id; says how late timers fired, by minute and callback
-    topic, and how many are due when.
+    Requests = fired + dead-lettered + cancelled + replaced + pending + cold + lost. Nothing that an engine keeps for
+    itself is believed. Lists the lost, doubled and early ones by timer-id; says how late timers fired, by minute and
+    callback topic, and how many are due when.
 
     Exit codes: 0 clean, 3 a timer is lost, doubled, early, or fired although it should not have been, 1 failed,
     2 usage or settings.
@@ -100,6 +107,7 @@ def audit(
     from timers.spark.audit import report
     from timers.spark.audit.outcomes import Moment
     from timers.spark.audit.scope import Scope
+    from timers.spark.cold import ColdTables
     from timers.spark.jobs import audit as job
     from timers.spark.session import session
 
@@ -112,7 +120,8 @@ def audit(
     with session(launch) as spark:
         # Now, and not before Spark was there: what was due until then is asked for.
         moment = Moment(int(time.time() * 1000), grace_s)
-        what = job.Audit(settings, scope, moment, patterns, where, table_format)
+        cold = None if cold_table is None else ColdTables(cold_table)
+        what = job.Audit(settings, scope, moment, patterns, where, table_format, cold)
         findings = job.run(spark, what, lambda line: click.echo(line, err=True))
     path = output / "report.html"
     path.write_text(report.page(findings, settings), encoding="utf-8")

@@ -32,6 +32,9 @@ _STYLE = {
     "axes.spines.right": False,
 }
 
+_MIN_SPANS = 10
+"""An axis of time is at least so many steps long."""
+
 _MAX_YEAR_S = 253_402_300_799
 """The end of the year 9999, where Python's calendar ends."""
 
@@ -56,6 +59,7 @@ def lag_chart(lags: Sequence[Lag], span_s: int) -> str:
         axes.set_ylim(bottom=min(0, smallest), top=max(1, largest * 1.1))
     axes.yaxis.set_major_formatter(_thousands())
     axes.legend(ncols=3, loc="upper left", bbox_to_anchor=(0, 1.16), frameon=False, labelcolor=_INK)
+    _limit(axes, lags[0].of, lags[-1].of, span_s)
     return _svg(figure, axes, f"due time, UTC (one point: {_span(span_s)})", "lags")
 
 
@@ -77,7 +81,9 @@ def rate_chart(points: Sequence[tuple[int, int]], span_s: int, what: str, name: 
         color=_BLUE,
     )
     axes.set_ylabel(what)
+    axes.yaxis.set_major_locator(ticker.MaxNLocator(nbins="auto", integer=True))
     axes.yaxis.set_major_formatter(_thousands())
+    _limit(axes, points[0][0], points[-1][0], span_s)
     return _svg(figure, axes, f"due time, UTC (one bar: {_span(span_s)})", name)
 
 
@@ -93,6 +99,12 @@ def _axes() -> tuple[Any, Any]:
     axes.grid(axis="y", color=_GREY, alpha=0.25, linewidth=0.8)
     axes.set_axisbelow(True)
     return figure, axes
+
+
+def _limit(axes: Any, first_s: int, last_s: int, span_s: int) -> None:
+    """Of little, show the time around it: by itself the axis would be years or parts of a second."""
+    around_s = max(span_s, (_MIN_SPANS * span_s - (last_s - first_s)) // 2)
+    axes.set_xlim(_at(first_s - around_s), _at(last_s + span_s + around_s))
 
 
 def _svg(figure: Any, axes: Any, x_label: str, name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from timers.spark.audit.outcomes import PENDING
+from timers.spark.audit.outcomes import COLD, PENDING
 from timers.spark.kafka import Offsets
 
 UNASKED = "unasked"
@@ -113,7 +113,7 @@ def span_s(seconds: int) -> Column:
 def forecast(outcomes: DataFrame) -> DataFrame:
     """What is pending, by second: ``due_s``, ``callback_topic``, ``timers``, ``bytes``."""
     return (
-        outcomes.where(F.col("status") == PENDING)
+        outcomes.where(F.col("status").isin(PENDING, COLD))
         .groupBy("due_s", "callback_topic")
         .agg(F.count(F.lit(1)).alias("timers"), F.sum("bytes").alias("bytes"))
     )

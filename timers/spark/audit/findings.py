@@ -14,6 +14,7 @@ from timers.core import operation
 from timers.spark.audit import figures
 from timers.spark.audit.figures import UNASKED
 from timers.spark.audit.outcomes import (
+    COLD,
     DEAD_LETTERED,
     DUPLICATE,
     EARLY,
@@ -25,7 +26,7 @@ from timers.spark.audit.outcomes import (
     Moment,
 )
 
-STATUSES = (FIRED, DEAD_LETTERED, operation.CANCELLED, operation.REPLACED, PENDING, GONE, LOST)
+STATUSES = (FIRED, DEAD_LETTERED, operation.CANCELLED, operation.REPLACED, PENDING, COLD, GONE, LOST)
 FAULTS = (LOST, DUPLICATE, EARLY, REVOKED, UNASKED)
 
 MAX_LISTED = 200
@@ -98,7 +99,11 @@ class Findings:
     ahead: list[Due] = field(default_factory=list)
     busiest: list[Due] = field(default_factory=list)
     counted: list[Counted] = field(default_factory=list)
+    from_cold: int | None = None
+    """Requests that only the cold tier holds; None where that was not looked at."""
     read: list[PartitionRead] = field(default_factory=list)
+    disks: dict[str, int] | str = field(default_factory=dict)
+    """Bytes on the disk of one replica, by topic of requests; or why nobody knows."""
     callback_topics: list[str] = field(default_factory=list)
     stages: list[tuple[str, int, float]] = field(default_factory=list)
 
@@ -112,10 +117,14 @@ class Findings:
         """Whether no timer was lost, doubled, early, or fired although it should not have been."""
         return not self.faults.total()
 
+    def left_cold(self) -> int:
+        """Of the lost that are listed, those that are in the cold tier still."""
+        return sum(row["cold"] for row in self.listed.get(LOST, []))
+
     def behind(self) -> int:
         """Of the lost that are listed, those that the engine's own progress has not come to."""
         reached = {(each.topic, each.partition): each.fired_through_s for each in self.read}
-        return sum(not is_reached(row, reached) for row in self.listed.get(LOST, []))
+        return sum(not row["cold"] and not is_reached(row, reached) for row in self.listed.get(LOST, []))
 
 
 def is_reached(row: Mapping[str, Any], reached: Mapping[tuple[str, int], int | None]) -> bool:
@@ -147,8 +156,9 @@ def collect(tables: Mapping[str, DataFrame], outcomes: DataFrame, moment: Moment
         findings.lags = [Lag(*row) for row in by_span.collect()]
         by_topic = figures.lags(outcomes, "callback_topic").orderBy(F.desc("fired"))
         findings.lags_by_topic = [Lag(*row) for row in by_topic.limit(MAX_LISTED).collect()]
-    if due[PENDING]:
-        findings.ahead_span_s = span_for(min(due[PENDING]), max(due[PENDING]))
+    ahead = due[PENDING] + due[COLD]
+    if ahead:
+        findings.ahead_span_s = span_for(min(ahead), max(ahead))
         findings.ahead = _due(tables["forecast"], figures.span_s(findings.ahead_span_s), "span_s", 10 * MAX_POINTS)
         findings.busiest = _due(tables["forecast"], F.col("due_s"), F.desc("timers"), BUSIEST)
     return findings

@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 
 from timers.spark.audit.versions import MAY, MUST, NEVER
 
-FIRED, DEAD_LETTERED, PENDING, LOST = "fired", "dead-lettered", "pending", "lost"
+FIRED, DEAD_LETTERED, PENDING, COLD, LOST = "fired", "dead-lettered", "pending", "cold", "lost"
 GONE = "evidence-gone"
 """Statuses, beside ``cancelled`` and ``replaced``. What the last means: its callback topic no longer holds what it held
-when the timer was due, so that nobody can tell."""
+when the timer was due, so that nobody can tell. Cold: pending, and in the cold tier."""
 
 DUPLICATE, EARLY, REVOKED = "duplicate", "early", "revoked"
 """Faults, beside ``lost``. Revoked: fired although its owner was told that it is cancelled or replaced."""
@@ -27,11 +27,12 @@ _SLOT = ["timer_id", "due_s", "callback_topic"]
 OUTCOME = (
     *("request", "topic", "partition", "offset", "accepted_ms", "bytes", "timer_id", "due_s", "callback_topic"),
     *("code", "status", "faults", "firings", "letters", "letter_code", "moved", "fired_ms", "append_ms", "lag_ms"),
+    "cold",
 )
 """``firings`` and ``letters``: how many of each. ``fired_ms`` and ``append_ms``: the earliest. ``lag_ms``: from the
 start of the due second, or from acceptance if that was later, to ``append_ms`` (``fired_ms`` where the callback topic
-carries its producer's time); null for timers that were moved. A row without ``request`` is a firing that answers none
-here."""
+carries its producer's time); null for timers that were moved. ``cold``: it is in the cold tier still. A row without
+``request`` is a firing that answers none here."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ def slots(versions: DataFrame, letters: DataFrame, moved: DataFrame, ids: bool) 
     )
 
 
-def outcomes(slots: DataFrame, firings: DataFrame, whole_since: DataFrame, moment: Moment) -> DataFrame:
+def outcomes(
+    slots: DataFrame, firings: DataFrame, whole_since: DataFrame, moment: Moment, waiting: DataFrame | None = None
+) -> DataFrame:
     """What became of each version, and the firings that answer none.
 
     Args:
@@ -76,10 +79,15 @@ def outcomes(slots: DataFrame, firings: DataFrame, whole_since: DataFrame, momen
         firings: as :func:`timers.spark.audit.evidence.firings` gives them.
         whole_since: ``callback_topic``, ``whole_since_ms``: since when nothing was deleted from it; null for now.
         moment: the moment that the audit speaks of.
+        waiting: requests that are in the cold tier still: ``request``. None where there is none.
 
     Returns:
         In the shape of :data:`OUTCOME`.
     """
+    if waiting is None:
+        slots = slots.withColumn("cold", F.lit(False))
+    else:
+        slots = slots.join(waiting.withColumn("cold", F.lit(True)), "request", "left").fillna(False, ["cold"])
     fired = firings.groupBy(*_SLOT).agg(
         F.count(F.lit(1)).alias("found"), F.min("fired_ms").alias("fired_ms"), F.min("append_ms").alias("append_ms")
     )
@@ -109,7 +117,7 @@ def _status(moment: Moment) -> Column:
         .when(F.col("firings") > 0, FIRED)
         .when(F.col("letters") > 0, DEAD_LETTERED)
         .when(F.col("expected") != MUST, F.col("closed_as"))
-        .when((reached_s + moment.grace_s) * 1000 > moment.as_of_ms, PENDING)
+        .when((reached_s + moment.grace_s) * 1000 > moment.as_of_ms, F.when(F.col("cold"), COLD).otherwise(PENDING))
         .when(gone, GONE)
         .otherwise(LOST)
     )

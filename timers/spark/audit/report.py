@@ -34,7 +34,7 @@ _SECONDS_A_DAY = 86_400
 
 def verdict(findings: Findings) -> str:
     """One sentence."""
-    requests = f"{findings.requests:,} request{'' if findings.requests == 1 else 's'}"
+    requests = counted(findings.requests, "request")
     if not findings.clean:
         found = ", ".join(f"{findings.faults[fault]:,} {fault}" for fault in FAULTS if findings.faults[fault])
         return f"{found}, of {requests}"
@@ -47,15 +47,24 @@ def verdict(findings: Findings) -> str:
 
 def hint(findings: Findings) -> str:
     """What may explain a bad verdict."""
-    behind = findings.behind()
+    behind, cold = findings.behind(), findings.left_cold()
     listed = len(findings.listed.get(LOST, []))
-    if not behind:
-        return ""
-    which = "All" if behind == listed else f"{behind:,} of the {listed:,}"
-    return (
-        f"{which} lost timers listed are beyond what the engine says it has fired through: it is down, behind, or was "
-        "never there. See what is read below, and audit again when it has caught up."
-    )
+    said = []
+    if behind:
+        said.append(
+            f"{_of(behind, listed)} lost timers listed are beyond what the engine says it has fired through: it is "
+            "down, behind, or was never there. See what is read below, and audit again when it has caught up."
+        )
+    if cold:
+        said.append(
+            f"{_of(cold, listed)} lost timers listed are in the cold tier: start 'timers spark promote', or find out "
+            "why it leaves them there, and audit again."
+        )
+    return " ".join(said)
+
+
+def _of(some: int, listed: int) -> str:
+    return "All" if some == listed else f"{some:,} of the {listed:,}"
 
 
 def lines(findings: Findings) -> Iterator[str]:
@@ -89,6 +98,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
         "statuses": {status: findings.statuses[status] for status in STATUSES},
         "faults": {fault: findings.faults[fault] for fault in FAULTS},
         "offenders": {fault: [_name(row) for row in rows] for fault, rows in findings.listed.items()},
+        "storage": _storage(findings),
         "lags": [lag._asdict() for lag in findings.lags_by_topic],
         "busiest": [due._asdict() for due in findings.busiest],
     }
@@ -103,7 +113,13 @@ def page(findings: Findings, settings: Settings) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"n": lambda number: f"{number:,}", "when": when, "when_ms": when_ms, "size": size}
+    environment.filters |= {
+        "n": lambda number: f"{number:,}",
+        "counted": counted,
+        "when": when,
+        "when_ms": when_ms,
+        "size": size,
+    }
     return environment.get_template("report.html").render(
         findings=findings,
         settings=settings,
@@ -139,7 +155,7 @@ def _reached(findings: Findings) -> Any:
 
 
 def _storage(findings: Findings) -> list[dict[str, Any]]:
-    """Each request topic: what its records hold, and what the capacity formula makes of it."""
+    """Each request topic: what its records hold, what the capacity formula makes of them, and what is on disk."""
     by_topic: dict[str, list[Any]] = defaultdict(list)
     for each in findings.counted:
         by_topic[each.topic].append(each)
@@ -155,10 +171,16 @@ def _storage(findings: Findings) -> list[dict[str, Any]]:
                 "held": held,
                 "each": held / records,
                 "formula": formula,
+                "disk": findings.disks.get(topic) if isinstance(findings.disks, dict) else None,
                 "a_day": formula / seconds * _SECONDS_A_DAY if seconds >= 1 else None,
             }
         )
     return rows
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def when(second: int | None) -> str:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from time import monotonic
+from typing import NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,10 +21,11 @@ from pyspark.sql import functions as F
 from timers.doors import open_doors
 from timers.settings import Settings
 from timers.spark import kafka, requests
-from timers.spark.audit import evidence, figures, outcomes, versions
+from timers.spark.audit import cold_tier, disks, evidence, figures, outcomes, versions
 from timers.spark.audit.findings import Counted, Findings, PartitionRead, collect
 from timers.spark.audit.outcomes import Moment
 from timers.spark.audit.scope import Scope, Span
+from timers.spark.cold import ColdTables
 from timers.spark.columns import RECORD
 from timers.spark.offsets import Places, Topics
 from timers.wire import progress
@@ -43,6 +45,7 @@ class Audit:
         callback_topics: only timers of these, with ``*`` for anything; all if empty.
         tables: where the tables go; None for nowhere.
         table_format: ``delta`` or ``parquet``.
+        cold: where the cold tier keeps its tables; None: they are not looked at.
     """
 
     settings: Settings
@@ -51,6 +54,7 @@ class Audit:
     callback_topics: tuple[str, ...] = ()
     tables: str | None = None
     table_format: str = "delta"
+    cold: ColdTables | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class _Plan:
     doors: dict[str, Door]
     retry: str
     span: Span
+    starts: Places
+    """The first offsets that topics of requests still hold."""
     output_starts: Places
     output_ends: Places
 
@@ -78,6 +84,8 @@ def run(spark: SparkSession, audit: Audit, say: Say) -> Findings:
         audit: what to do.
         say: takes a line on each stage.
     """
+    if audit.cold is not None:
+        cold_tier.check(spark, audit.cold)  # before anything that takes its time
     topics = Topics(audit.settings)
     plan = _plan(audit, topics)
     stages = _Stages(say)
@@ -86,12 +94,21 @@ def run(spark: SparkSession, audit: Audit, say: Say) -> Findings:
         counted = [Counted(*row) for row in _counted(asked).collect()]
         stage.rows = sum(each.records for each in counted)
     named = {each.callback_topic for each in counted if each.callback_topic}
+    cold = None
+    if audit.cold is not None:
+        cold = _cold(spark, audit, audit.cold, plan)
+        with stages("cold tier read") as stage:
+            counted_cold = cold.gone.groupBy("callback_topic").count().collect()
+            stage.rows = sum(row["count"] for row in counted_cold)
+        named |= {row.callback_topic for row in counted_cold if row.callback_topic}
+        asked = asked.unionByName(cold.gone)
     callback_topics = [topic for topic in topics.existing(named) if re.fullmatch(_pattern(audit), topic)]
     whole_since = topics.whole_since_ms(callback_topics, audit.moment.as_of_ms)
     fired = evidence.firings(_outputs(spark, audit, plan, callback_topics))
     if plan.topics(ids=True, compacted=True):
         fired = evidence.without_former(fired, _schedules(audit, plan, asked))
-    became = _outcomes(spark, audit, plan, asked, fired, whole_since).persist(StorageLevel.DISK_ONLY)
+    waiting = cold.waiting if cold else None
+    became = _outcomes(spark, audit, plan, asked, fired, whole_since, waiting).persist(StorageLevel.DISK_ONLY)
     with stages("outcomes found") as stage:
         stage.rows = became.count()
     with stages("tables written") as stage:
@@ -105,8 +122,11 @@ def run(spark: SparkSession, audit: Audit, say: Say) -> Findings:
         if audit.tables is not None:
             _write(tables, audit)
     findings.counted = counted
+    if cold is not None:
+        findings.from_cold = sum(row["count"] for row in counted_cold)
     findings.read = _partitions_read(plan, _progress(spark, audit, plan))
     findings.callback_topics = callback_topics
+    findings.disks = disks.held(spark, audit.settings, set(plan.span.starts))
     findings.stages = stages.done
     return findings
 
@@ -126,7 +146,7 @@ def _plan(audit: Audit, topics: Topics) -> _Plan:
     output_starts = topics.starts(everything) if since_ms is None else topics.at(everything, since_ms)
     whole = {topic for topic in asking if doors[topic].indexed or topic == settings.retry_topic}
     span = audit.scope.span(topics, asking, ends, whole)
-    return _Plan(doors, settings.retry_topic, span, output_starts, output_ends)
+    return _Plan(doors, settings.retry_topic, span, topics.starts(asking), output_starts, output_ends)
 
 
 def _requests(spark: SparkSession, audit: Audit, plan: _Plan) -> DataFrame:
@@ -134,6 +154,23 @@ def _requests(spark: SparkSession, audit: Audit, plan: _Plan) -> DataFrame:
     span = plan.span
     records = _read(spark, audit.settings, span.starts, span.ends)
     return requests.decode(records, plan.doors, audit.settings.max_request_bytes)
+
+
+class _Cold(NamedTuple):
+    """What the cold tier holds."""
+
+    gone: DataFrame
+    """Requests that their topics no longer hold, decoded."""
+    waiting: DataFrame
+    """Requests that were not written back: ``request``."""
+
+
+def _cold(spark: SparkSession, audit: Audit, tables: ColdTables, plan: _Plan) -> _Cold:
+    sources = [topic for topic in plan.starts if plan.doors[topic].may_go_cold]
+    requested = cold_tier.requests(spark, tables, _outputs(spark, audit, plan, [audit.settings.cold_topic]), sources)
+    records = cold_tier.no_longer_held(spark, requested, plan.starts, audit.scope)
+    gone = requests.decode(records, plan.doors, audit.settings.max_request_bytes)
+    return _Cold(gone.persist(StorageLevel.DISK_ONLY), cold_tier.waiting(spark, tables, requested))
 
 
 def _outputs(spark: SparkSession, audit: Audit, plan: _Plan, topics: list[str]) -> DataFrame:
@@ -172,7 +209,13 @@ def _counted(asked: DataFrame) -> DataFrame:
 
 
 def _outcomes(
-    spark: SparkSession, audit: Audit, plan: _Plan, asked: DataFrame, fired: DataFrame, whole_since: dict[str, int]
+    spark: SparkSession,
+    audit: Audit,
+    plan: _Plan,
+    asked: DataFrame,
+    fired: DataFrame,
+    whole_since: dict[str, int],
+    waiting: DataFrame | None,
 ) -> DataFrame:
     settings = audit.settings
     letters = evidence.letters(_outputs(spark, audit, plan, [settings.dead_letter_topic]))
@@ -190,7 +233,7 @@ def _outcomes(
         all_named = reduce(DataFrame.unionByName, named)  # ids may be the same on several topics
         slots = slots.unionByName(outcomes.slots(all_named, letters, moved, ids=True))
     since = spark.createDataFrame(list(whole_since.items()), "callback_topic string, whole_since_ms long")
-    return outcomes.outcomes(slots, fired, since, audit.moment)
+    return outcomes.outcomes(slots, fired, since, audit.moment, waiting)
 
 
 def _of(asked: DataFrame, topics: list[str]) -> DataFrame:

@@ -1,0 +1,58 @@
+"""What brokers hold on their disks, by topic.
+
+Asked through Spark's own Kafka client, in its JVM: neither of the clients for Python knows this request.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from timers import connection
+from timers.settings import Settings
+
+TIMEOUT_S = 30
+
+REFUSED = "the brokers do not tell us (it takes Describe on the cluster)"
+
+
+def held(spark: SparkSession, settings: Settings, topics: Collection[str]) -> dict[str, int] | str:
+    """Bytes of one replica of each topic, its largest where they differ; or why nobody knows.
+
+    Args:
+        spark: the session.
+        settings: where the brokers are, and who we are.
+        topics: which.
+    """
+    jvm: Any = spark._jvm
+    properties = jvm.java.util.Properties()
+    for name, value in connection.java(settings).items():
+        properties.setProperty(name, value)
+    seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
+    sizes: dict[tuple[str, int], int] = {}
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+        try:
+            nodes = jvm.java.util.ArrayList(admin.describeCluster().nodes().get(TIMEOUT_S, seconds))
+            ids = [node.id() for node in nodes]
+            for described in admin.describeLogDirs(ids).allDescriptions().get(TIMEOUT_S, seconds).values():
+                for directory in described.values():
+                    for place, replica in directory.replicaInfos().items():
+                        name = place.topic()
+                        if name in topics:
+                            key = name, place.partition()
+                            sizes[key] = max(sizes.get(key, 0), replica.size())
+        finally:
+            admin.close(jvm.java.time.Duration.ofSeconds(1))
+    except Py4JJavaError as error:
+        reason = error.java_exception.getCause() or error.java_exception
+        name = reason.getClass().getSimpleName()
+        return REFUSED if name == "ClusterAuthorizationException" else f"the brokers do not tell us ({name})"
+    by_topic: dict[str, int] = defaultdict(int)
+    for (topic, _), size in sizes.items():
+        by_topic[topic] += size
+    return dict(by_topic)

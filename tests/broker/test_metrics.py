@@ -202,7 +202,11 @@ def test_a_hanging_transaction_shows_as_unstable_offsets(running: System) -> Non
 def test_skew_is_how_far_this_clock_is_ahead(system: System) -> None:
     worker = system.worker().start(TIMERS_CLOCK_OFFSET="-7200").ready()
     wait_until(lambda: "timers_clock_skew_seconds" in scrape(worker.port).names, "the skew is known")
-    assert scrape(worker.port).total("timers_clock_skew_seconds") == pytest.approx(-7200, abs=2)
+
+    def skew_s() -> float:
+        return scrape(worker.port).total("timers_clock_skew_seconds")
+
+    wait_until(lambda: abs(skew_s() + 7200) < 2, "a tick that a busy machine did not hold up")
     assert scrape(worker.port).total("timers_tick_age_seconds") < DEADLINE_S
 
 

@@ -67,6 +67,18 @@ def test_a_request_waits_as_it_came() -> None:
     assert second == (100, 1, "r/2", [(9, b"100", value, ())])
 
 
+def test_timers_that_are_alike_take_little_room() -> None:
+    requests = [
+        parcels.Request(offset, b"100", future.encode("t", f"k{offset}", b"v" * 100), [("a", None), ("b", b"\xff")])
+        for offset in range(100)
+    ]
+    _, count, unit = parcels.timers(100, "r/1", requests)
+    place, again = parcels.requests_of(unit)
+    assert (count, place) == (100, "r/1")
+    assert [each._replace(headers=list(each.headers)) for each in again] == requests
+    assert len(unit) < sum(len(each.value or b"") for each in requests) / 4
+
+
 def test_what_cannot_be_read_goes_on_as_a_dead_letter() -> None:
     (items,) = accept(
         [record(7, None, b"x", [("a", None)]), record(8, b"5", future.encode("t", "", bytes(MAX_BYTES)))]

@@ -25,7 +25,7 @@ from timers.spark.engine import parcels
 from timers.spark.engine.parcels import Item
 from timers.spark.engine.wheel import Slot, slot_of
 
-FORMAT = 1
+FORMAT = 2
 """Version of the state's bytes."""
 
 CHUNK_BYTES = 4 * 1024 * 1024

@@ -5,11 +5,15 @@
     parcel   msgpack array of items
     item     [due_s, timers, unit]         what a bucket looks at; due_s -1: goes out whatever the time is
     unit     bytes, opaque to the bucket:
-             of timers           [place, [[offset, key, value, headers], ...]]      place: <topic>/<partition>
+             of timers           [place, size, requests]      place: <topic>/<partition>
+                                 requests: msgpack of [[offset, key, value, headers], ...], and LZ4 of that if it is of
+                                 ``size`` bytes; 0: not compressed
              of dead letters     [[key, value, headers], ...]
 
 A timer waits as the request that it came as: what is sent is read from it when it fires, by the function that judged it
-when it came, and a request that cannot be sent then goes to the dead letters byte for byte.
+when it came, and a request that cannot be sent then goes to the dead letters byte for byte. Requests of one second are
+much alike: as LZ4 (from pyarrow, 0.1 us a timer) they take a quarter of the room or less, and what Spark's state costs
+goes by room.
 """
 
 from __future__ import annotations
@@ -18,12 +22,19 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgpack
+import pyarrow as pa
 
 from timers.wire.dead_letter import DeadLetter
 from timers.wire.headers import Header
 
 AT_ONCE = -1
 """Due second of what does not wait for any."""
+
+
+COMPRESS_BYTES = 512
+"""Less is not worth it."""
+
+_CODEC = "lz4_raw"
 
 
 class Request(NamedTuple):
@@ -52,13 +63,18 @@ def unpack(parcel: bytes) -> list[Item]:
 
 def timers(due_s: int, place: str, requests: Sequence[Request]) -> Item:
     """Requests of one partition that share a due second. Inverse of its unit: :func:`requests_of`."""
-    return due_s, len(requests), msgpack.packb((place, requests))
+    data = msgpack.packb(requests)
+    if len(data) < COMPRESS_BYTES:
+        return due_s, len(requests), msgpack.packb((place, 0, data))
+    return due_s, len(requests), msgpack.packb((place, len(data), pa.compress(data, codec=_CODEC, asbytes=True)))
 
 
 def requests_of(unit: bytes) -> tuple[str, list[Request]]:
     """Place and requests of a unit of timers."""
-    place, requests = msgpack.unpackb(unit, use_list=False)
-    return place, list(map(Request._make, requests))
+    place, size, data = msgpack.unpackb(unit)
+    if size:
+        data = pa.decompress(data, decompressed_size=size, codec=_CODEC, asbytes=True)
+    return place, list(map(Request._make, msgpack.unpackb(data, use_list=False)))
 
 
 def letters(dead_letters: Sequence[DeadLetter]) -> Item:

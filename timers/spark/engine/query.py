@@ -56,12 +56,20 @@ def session_settings(buckets: int) -> dict[str, str]:
         # Each micro-batch writes what it changed, not all that there is.
         f"{state}.rocksdb.changelogCheckpointing.enabled": "true",
         f"{state}.rocksdb.trackTotalNumberOfRows": "false",
+        # Of a checkpoint on this machine: offsets, commits and changes without a second file of checksums for each.
+        # To make a file costs more than what is in it, since Hadoop starts a process for each one's permissions.
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         # Micro-batches that one can go back to; each is a few files.
         "spark.sql.streaming.minBatchesToRetain": "10",
         # Has no meaning for streams, and Spark says so at each start.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        # Off: with a limit, Spark 4.0 adds up a batch's bytes anew with each of its rows, most of what a request cost.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
         "spark.python.daemon.module": "timers.spark.daemon",
+        # Spark's own work is little for each timer and much code for each micro-batch: Java's second compiler, which
+        # takes minutes of CPU to make that faster, costs more than it brings.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         # A busy machine may take longer than 15 s to start a Python process: no reason to stop an engine.
         "spark.python.authenticate.socketTimeout": "60s",
     }
@@ -174,7 +182,8 @@ def messages(spark: SparkSession, settings: Settings, plan: Plan) -> DataFrame:
     # From the newest: what time it was does not matter. Nor do ticks that retention took while the engine was down.
     ticks = _stream(spark, settings, settings.oscillator_topic, startingOffsets="latest", failOnDataLoss="false")
     accept = Accepting(tuple(keys), settings.max_request_bytes, max_message_bytes, plan.workers)
-    arriving = parcels_of(requests, accept).unionByName(ticks_of(ticks, keys))
+    # As many tasks as buckets: each more costs a process in Python its start, however little it reads.
+    arriving = parcels_of(requests.coalesce(plan.buckets), accept).unionByName(ticks_of(ticks, keys))
     return messages_of(turns_of(arriving), Firing(settings, max_message_bytes))
 
 

@@ -6,9 +6,12 @@ import json
 import threading
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
+    JStreamingQueryListener,
     QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
@@ -79,6 +82,15 @@ def run(spark: SparkSession, settings: Settings, plan: Plan, say: Callable[[str]
         raise SparkError("the query ended and does not say why")
 
 
+class _AsText(JStreamingQueryListener):
+    """Takes Spark's news as the text that it is; PySpark makes objects of it, in a hundred calls into the JVM."""
+
+    def onQueryProgress(self, jevent: Any) -> None:
+        """A micro-batch has ended."""
+        news = {"progress": json.loads(jevent.progress().json())}
+        self.pylistener.onQueryProgress(QueryProgressEvent.fromJson(news))
+
+
 class _Lines(StreamingQueryListener):
     """Says a line at the end of each micro-batch.
 
@@ -89,7 +101,15 @@ class _Lines(StreamingQueryListener):
         super().__init__()
         self._reporter = reporter
         self._say = say
+        self._as_java: Any = None
         self.begin()
+
+    @property
+    def _jlistener(self) -> Any:  # asked for when calls from Java are possible
+        if self._as_java is None:
+            jvm: Any = SparkContext._jvm
+            self._as_java = jvm.PythonStreamingQueryListenerWrapper(_AsText(self))
+        return self._as_java
 
     def begin(self) -> None:
         """Something was said."""

@@ -12,16 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from confluent_kafka import KafkaException
 
 from timers.cli.spark.options import launch_of, launch_options
 from timers.doors import open_doors
-from timers.errors import SettingsError
+from timers.errors import SettingsError, TimersError
 from timers.project import project_dir
 from timers.settings import Settings
 
 if TYPE_CHECKING:
     from timers.core.progress import Progress
     from timers.worker.topics import Cluster
+
+PROGRESS_TIMEOUT_S = 60.0
+PROGRESS_AGAIN_S = 1.0
 
 DEFAULT_BUCKETS = os.cpu_count() or 2
 
@@ -42,7 +46,7 @@ DEFAULT_BUCKETS = os.cpu_count() or 2
 @click.option(
     "--max-requests",
     type=click.IntRange(1, 10**8),
-    default=400_000,
+    default=120_000,
     show_default=True,
     help="Most requests read in one micro-batch: bounds its memory and how long what is due waits for it.",
 )
@@ -92,8 +96,19 @@ def _workers_progress(settings: Settings, cluster: Cluster) -> dict[str, Progres
 
     topic = settings.request_topic
     log = ProgressLog(settings, cluster)
+    give_up = time.monotonic() + PROGRESS_TIMEOUT_S
     try:
-        found = log.read((topic, partition) for partition in range(cluster.partitions[topic]))
+        while True:
+            try:
+                found = log.read((topic, partition) for partition in range(cluster.partitions[topic]))
+                break
+            except KafkaException as error:  # such as a partition whose leader moves
+                if time.monotonic() > give_up:
+                    reason = error.args[0].str()
+                    raise TimersError(
+                        f"how far workers came cannot be read from {settings.progress_topic!r}: {reason}"
+                    ) from None
+                time.sleep(PROGRESS_AGAIN_S)
     finally:
         log.close()
     decoded = {f"{topic}/{partition}": progress.decode(record) for (_, partition), record in found.items()}

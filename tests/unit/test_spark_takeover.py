@@ -1,0 +1,50 @@
+"""The engine on Spark asks how far workers came: also where a partition's leader moves just then."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from timers.errors import TimersError
+from timers.settings import Settings
+from timers.worker.machines import progress_log
+
+engine: Any = importlib.import_module("timers.cli.spark.engine")
+SETTINGS = Settings()
+CLUSTER = SimpleNamespace(partitions={SETTINGS.request_topic: 1}, topic_ids={})
+
+
+def brokers(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+    """Brokers that answer after so many failures."""
+    left = iter(range(failures))
+
+    class Log:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def read(self, machines: Any) -> dict[Any, bytes]:
+            if next(left, None) is not None:
+                raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+            return {}
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(progress_log, "ProgressLog", Log)
+    monkeypatch.setattr(engine, "PROGRESS_AGAIN_S", 0.0)
+
+
+def test_a_leader_that_moves_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers(monkeypatch, failures=3)
+    assert engine._workers_progress(SETTINGS, CLUSTER) == {}
+
+
+def test_brokers_that_do_not_answer_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers(monkeypatch, failures=10**6)
+    monkeypatch.setattr(engine, "PROGRESS_TIMEOUT_S", 0.0)
+    with pytest.raises(TimersError, match=r"how far workers came cannot be read from .*: Broker: Not leader"):
+        engine._workers_progress(SETTINGS, CLUSTER)

@@ -72,7 +72,7 @@ def run(spark: SparkSession, settings: Settings, plan: Plan, say: Callable[[str]
                 lines.begin()
                 say(_why_quiet(running))
         if running.isActive:
-            _stop_between(running)
+            _stop_between(running, lines)
     finally:
         spark.streams.removeListener(lines)
     failure = running.exception()
@@ -102,6 +102,8 @@ class _Lines(StreamingQueryListener):
         self._reporter = reporter
         self._say = say
         self._as_java: Any = None
+        self.ended = 0
+        """Micro-batches."""
         self.begin()
 
     @property
@@ -124,6 +126,7 @@ class _Lines(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A micro-batch has ended."""
+        self.ended += 1
         self.begin()
         line = self._reporter.line(json.loads(event.progress.json))
         if line is not None:
@@ -142,9 +145,13 @@ def _why_quiet(running: StreamingQuery) -> str:
     return f"nothing was read for {QUIET_S:.0f} s, so nothing fires: do the brokers answer, does anybody tick?"
 
 
-def _stop_between(running: StreamingQuery) -> None:
-    """Stop after a micro-batch, not within one."""
-    give_up = monotonic() + STOP_S
-    while running.status["isTriggerActive"] and monotonic() < give_up:
+def _stop_between(running: StreamingQuery, lines: _Lines) -> None:
+    """Stop after a micro-batch, not within one.
+
+    A query that is behind has no pause to be seen between two. What we hear of the end of one comes when the next is
+    planned, long before that sends anything.
+    """
+    give_up, ended = monotonic() + STOP_S, lines.ended
+    while running.status["isTriggerActive"] and lines.ended == ended and monotonic() < give_up:
         threading.Event().wait(0.002)
     running.stop()

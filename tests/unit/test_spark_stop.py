@@ -1,0 +1,44 @@
+"""The engine on Spark is stopped between two micro-batches, also where one follows the other without a pause."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from timers.spark.jobs import engine
+
+
+class Query:
+    """A query that is behind: always within a micro-batch. At every look another ``batches`` of them have ended."""
+
+    def __init__(self, lines: Any, batches: int) -> None:
+        self._lines = lines
+        self._batches = batches
+        self.looks = 0
+        self.stopped = threading.Event()
+
+    @property
+    def status(self) -> dict[str, bool]:
+        self.looks += 1
+        self._lines.ended += self._batches
+        return {"isTriggerActive": True}
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def test_the_end_of_a_micro_batch_is_enough() -> None:
+    lines: Any = engine._Lines(None, print)  # type: ignore[arg-type]
+    query: Any = Query(lines, batches=1)
+    engine._stop_between(query, lines)
+    assert query.stopped.is_set() and query.looks == 1
+
+
+def test_a_micro_batch_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "STOP_S", 0.01)
+    lines: Any = engine._Lines(None, print)  # type: ignore[arg-type]
+    query: Any = Query(lines, batches=0)
+    engine._stop_between(query, lines)
+    assert query.stopped.is_set() and query.looks > 1

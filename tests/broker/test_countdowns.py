@@ -121,17 +121,31 @@ def test_messages_without_a_key_are_spread(service: Service) -> None:
 
 
 def test_an_id_makes_it_cancellable(service: Service) -> None:
-    """What the service could not do."""
+    """What the service could not do. By librdkafka's producer, and by Java's."""
+    by_java = [
+        {"id": "java-1", "topic": service.target, "message": "first", "countdown": 100},
+        {"id": "java-1", "topic": service.target, "message": "second", "countdown": 2},
+        {"id": "java-2", "topic": service.target, "message": "never", "countdown": 100},
+        {"id": "java-2", "cancel": True},
+    ]
+    lines = [f"CALLER_SERVICE:S\t{each['id']}\t{json.dumps(each)}".encode() for each in by_java]
+    produce_lines(service.system.address, service.topic, lines, "parse.headers=true", "parse.key=true")
     service.ask('"first"', "100", b"order-1", id="order-1")
     service.ask('"second"', "2", b"order-1", id="order-1")
     service.ask('"never"', "2", b"order-2", id="order-2")
     service.send('{"id": "order-2", "cancel": true}', b"order-2")
     service.send('{"id": "order-3", "cancel": true}', b"order-3")
     service.publisher.flush()
-    told = {each.id: each.verdict for each in (verdict.decode(each.value or b"") for each in service.verdicts.take(3))}
-    assert told == {"order-1": "replaced", "order-2": "cancelled", "order-3": "unknown"}
-    (record,) = service.fired.take(1)
-    assert (record.timer_id, record.key, record.value) == ("order-1", b"order-1", b"second")
+    told = {each.id: each.verdict for each in (verdict.decode(each.value or b"") for each in service.verdicts.take(5))}
+    assert told == {
+        "java-1": "replaced",
+        "java-2": "cancelled",
+        "order-1": "replaced",
+        "order-2": "cancelled",
+        "order-3": "unknown",
+    }
+    fired = {record.timer_id: (record.key, record.value) for record in service.fired.take(2)}
+    assert fired == {"java-1": (b"java-1", b"second"), "order-1": (b"order-1", b"second")}
 
 
 def test_what_cannot_be_read_is_answered_and_counted_by_caller(service: Service) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tests.harness.patience import DEADLINE_S, due_in
+from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import CLIENT, Publisher, Reader, Record, Request
 from tests.harness.worker import Worker
 from timers.settings import Settings
@@ -77,6 +77,8 @@ class System:
         """Make a topic; its records carry the broker's time unless ``config`` says otherwise."""
         named = {"message.timestamp.type": "LogAppendTime", **{key.replace("_", "."): v for key, v in config.items()}}
         self.admin.create_topics([NewTopic(name, partitions, config=named)])[name].result(DEADLINE_S)
+        # The controller has it; the brokers may hear of it a little later.
+        wait_until(lambda: name in self.admin.list_topics(timeout=DEADLINE_S).topics, f"the brokers list {name}")
         return name
 
     def target(self, partitions: int = 1, **config: str) -> str:

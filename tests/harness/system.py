@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.harness.patience import DEADLINE_S, due_in, wait_until
@@ -19,6 +19,9 @@ from timers.settings import Settings
 from timers.worker import topics
 
 PARTITIONS = 4
+
+_MOVING = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
+"""Said where a broker was so busy that its controller took it for dead for a moment."""
 
 MAX_LAG_MS = 5000
 """What is on time, on a machine that does other things too. How fast it really is, the benchmarks say."""
@@ -97,11 +100,19 @@ class System:
     def end(self, topic: str, *, committed: bool = False) -> int:
         """Sum of the end offsets of a topic; ``committed``: only up to the first open transaction."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        found = self.admin.list_topics(topic, timeout=DEADLINE_S).topics[topic]
-        wanted = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in found.partitions}
-        return sum(
-            one.result(DEADLINE_S).offset for one in self.admin.list_offsets(wanted, isolation_level=level).values()
-        )
+
+        def look() -> list[int] | None:
+            found = self.admin.list_topics(topic, timeout=DEADLINE_S).topics[topic]
+            wanted = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in found.partitions}
+            told = self.admin.list_offsets(wanted, isolation_level=level).values()
+            try:
+                return [each.result(DEADLINE_S).offset for each in told]
+            except KafkaException as error:
+                if error.args[0].code() not in _MOVING:
+                    raise
+                return None
+
+        return sum(wait_until(look, f"the leaders of {topic} are known"))
 
     # ---- workers ------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
+from threading import Event
 
 import pytest
 from pyspark.sql import SparkSession
@@ -172,7 +173,10 @@ def test_what_was_taken_in_too_late_to_know_stays(spark: SparkSession, tables: C
     take_in(spark, tables, engine)
     assert round_of(spark, Promote(tables), logs, late_s).promoted == 1, "ids are remembered"
     said: list[str] = []
-    clock = Standing(late_s)
+    clock, stop = Standing(late_s), Event()
+    stop.set()
+    assert promote.run(spark, Promote(tables), logs, clock, said.append, every_s=60, stop=stop) == 0
+    assert said == []
     assert promote.run(spark, Promote(tables), logs, clock, said.append) == 0
     assert any("1 overdue timers" in line and "--overdue" in line for line in said)
     assert round_of(spark, Promote(tables, overdue=True), logs, late_s).promoted == 1
@@ -188,9 +192,6 @@ class Standing:
 
     def now_s(self) -> int:
         return self._now_s
-
-    def sleep(self, seconds: float) -> None:
-        raise AssertionError("nothing to wait for")
 
 
 # ---- cost and care --------------------------------------------------------------------------------------------------

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from confluent_kafka import KafkaException
 
-from timers.cli.spark.options import launch_of, launch_options
+from timers.cli.spark.options import launch_of, launch_options, told_to_stop
 from timers.doors import open_doors
 from timers.errors import SettingsError, TimersError
 from timers.project import project_dir
@@ -79,7 +75,7 @@ def engine(
     cluster = topics.ensure(settings)
     place = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
     launch = launch_of("engine", master, conf, log_file, session_settings(buckets or DEFAULT_BUCKETS))
-    with _told_to_stop() as stop, Oscillator(settings, time.time), session(launch) as spark:
+    with told_to_stop() as stop, Oscillator(settings, time.time), session(launch) as spark:
         count = job.buckets_for(spark, place, buckets, DEFAULT_BUCKETS)
         plan = Plan(place, count, max_requests, _workers_progress(settings, cluster))
         click.echo(
@@ -128,15 +124,3 @@ def _refuse(settings: Settings) -> None:
             f"timers on {', '.join(sorted(others))} need a worker: the engine on Spark reads TIMERS_REQUEST_TOPIC="
             f"{settings.request_topic!r} only; unset the settings that name the others"
         )
-
-
-@contextlib.contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """Set by SIGTERM and Ctrl-C."""
-    stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from timers.cli.spark.options import launch_of, launch_options, tables_option
+from timers.cli.spark.options import launch_of, launch_options, tables_option, told_to_stop
 from timers.settings import Settings
 
 
@@ -25,7 +25,7 @@ def hold(
 ) -> None:
     """Take timers that are due beyond TIMERS_HOT_HORIZON_S from the cold topic into a table.
 
-    Each exactly once, whatever is killed when; runs until it is stopped. `timers spark promote` brings them back.
+    Each exactly once, whatever is killed when; runs until Ctrl-C or SIGTERM. `timers spark promote` brings them back.
 
     \b
       timers spark hold
@@ -39,6 +39,6 @@ def hold(
     from timers.spark.session import session
 
     what = job.Hold(settings, ColdTables(tables or default_root()), None if once else every_s)
-    with session(launch) as spark:
-        total = job.run(spark, what, lambda line: click.echo(line, err=True))
+    with told_to_stop() as stop, session(launch) as spark:
+        total = job.run(spark, what, lambda line: click.echo(line, err=True), stop)
     click.echo(f"hold: {total:,} held")

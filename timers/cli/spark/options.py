@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,3 +79,15 @@ def tables_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="URI",
         help="Directory of the cold tier's tables, which all executors can read and write.  [default: .timers/cold]",
     )(command)
+
+
+@contextmanager
+def told_to_stop() -> Iterator[threading.Event]:
+    """Set by SIGTERM and Ctrl-C: a job ends when it is at a good place."""
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

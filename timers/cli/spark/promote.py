@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import click
 
 from timers import connection
-from timers.cli.spark.options import launch_of, launch_options, tables_option
+from timers.cli.spark.options import launch_of, launch_options, tables_option, told_to_stop
 from timers.cli.times import parse_duration
 from timers.settings import Settings
 
@@ -40,8 +41,8 @@ def promote(
 ) -> None:
     """Write timers that come near from the table back to their own topics and partitions.
 
-    Runs until it is stopped, one at a time: a second one ends the first. Now and then it makes few files of many and
-    deletes what is over. Keep it running for as long as anything is cold: what is not brought back does not fire.
+    Runs until Ctrl-C or SIGTERM, one at a time: a second one ends the first. Now and then it makes few files of many
+    and deletes what is over. Keep it running for as long as anything is cold: what is not brought back does not fire.
 
     \b
       timers spark promote
@@ -56,9 +57,10 @@ def promote(
     from timers.spark.session import session
 
     what = job.Promote(ColdTables(tables or default_root()), lead_s, rate, overdue=overdue)
-    with session(launch) as spark:
+    with told_to_stop() as stop, session(launch) as spark:
         logs = job.Logs(spark, settings, connection.librdkafka(settings))
-        total = job.run(spark, what, logs, Clock(), lambda line: click.echo(line, err=True), None if once else every_s)
+        say = partial(click.echo, err=True)
+        total = job.run(spark, what, logs, Clock(), say, None if once else every_s, stop)
     click.echo(f"promote: {total:,} written back")
 
 
@@ -67,6 +69,3 @@ class Clock:
 
     def now_s(self) -> int:
         return int(time.time())
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Event
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -38,8 +39,14 @@ class Hold:
     every_s: int | None = None
 
 
-def run(spark: SparkSession, job: Hold, say: Say) -> int:
+def run(spark: SparkSession, job: Hold, say: Say, stop: Event | None = None) -> int:
     """Hold until told to end, or once.
+
+    Args:
+        spark: the session.
+        job: what to do.
+        say: takes a line on each micro-batch.
+        stop: set to end it. What a micro-batch has not committed by then, the next run takes in.
 
     Returns:
         Requests that were taken in.
@@ -47,9 +54,10 @@ def run(spark: SparkSession, job: Hold, say: Say) -> int:
     job.tables.create(spark)
     query = start(spark, job)
     said, total = -1, 0
+    stop = stop or Event()
     try:
         ended = False
-        while not ended:
+        while not ended and not stop.is_set():
             ended = bool(query.awaitTermination(1))
             for progress in query.recentProgress:
                 if progress.batchId > said and progress.numInputRows:

@@ -12,6 +12,7 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Event
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
@@ -118,8 +119,6 @@ class Clock(Protocol):
 
     def now_s(self) -> int: ...
 
-    def sleep(self, seconds: float) -> None: ...
-
 
 class Round(NamedTuple):
     """What one round came to."""
@@ -140,7 +139,15 @@ class Round(NamedTuple):
         )
 
 
-def run(spark: SparkSession, job: Promote, logs: Logs, clock: Clock, say: Say, every_s: int | None = None) -> int:
+def run(
+    spark: SparkSession,
+    job: Promote,
+    logs: Logs,
+    clock: Clock,
+    say: Say,
+    every_s: int | None = None,
+    stop: Event | None = None,
+) -> int:
     """Promote until told to end, or once.
 
     Args:
@@ -150,6 +157,7 @@ def run(spark: SparkSession, job: Promote, logs: Logs, clock: Clock, say: Say, e
         clock: says what is near.
         say: takes a line on each round that did something.
         every_s: seconds between looks; None: one look, until nothing is near any more, and the tables are cared for.
+        stop: set to end it, after the round that is under way.
 
     Returns:
         Copies that were written.
@@ -159,7 +167,8 @@ def run(spark: SparkSession, job: Promote, logs: Logs, clock: Clock, say: Say, e
     if found:
         say(f"promote: {found:,} had been written back when the run before ended")
     total, care_at_s = 0, clock.now_s()
-    while True:
+    stop = stop or Event()
+    while not stop.is_set():
         now_s = clock.now_s()
         done = round_of(spark, job, logs, now_s)
         total += done.promoted
@@ -177,8 +186,9 @@ def run(spark: SparkSession, job: Promote, logs: Logs, clock: Clock, say: Say, e
                     "stay where they are, unless you say --overdue"
                 )
         if every_s is None:
-            return total
-        clock.sleep(every_s)
+            break
+        stop.wait(every_s)
+    return total
 
 
 def settle(spark: SparkSession, tables: ColdTables, logs: Logs) -> int:

@@ -10,7 +10,7 @@ BLOOM_BITS = 10
 """A key. Most ids that are looked up are new, and one in a hundred of these then looks at a block in vain."""
 
 RECENT_IDS = 100_000
-"""Ids in a generation, of all stores together; see :mod:`timers.store.recent`. Two generations take about 50 MB: where
+"""Ids in a generation, of all stores together; see :mod:`timers.store.recent`. Two generations take about 60 MB: where
 timers have ids, and beside the budget."""
 
 LEAST_RECENT_IDS = 1_000

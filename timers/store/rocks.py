@@ -17,8 +17,8 @@ timer this saves 0.7 us of 1.9 us on the way in and more on the way out (``docs/
 one row and costs what it did.
 
 Entries of the index are there only in stores of timers with an id; the latest stand in a journal, batch by batch
-(:mod:`timers.store.recent`). A version that is replaced or cancelled stays in its
-group until its second is scanned: rewriting the group would cost more than the row is worth.
+(:mod:`timers.store.recent`). A version that is replaced or cancelled stays in its group until its second is scanned:
+rewriting the group would cost more than the row is worth.
 
 The write-ahead log is on and is not synced: after a crash of the machine ``applied`` is a little older, consistently,
 and the rest is read from the request log again.

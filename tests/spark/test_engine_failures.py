@@ -1,9 +1,9 @@
-"""A part of the cluster is killed in a storm: nothing is lost, nothing early, and what comes twice is the same."""
+"""The engine on Spark killed in a storm, all of it or a part: none is lost or early; what comes twice is the same."""
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -64,6 +64,31 @@ def check(requests: Sequence[Request], fired: dict[str, list[Record]]) -> None:
         assert {(copy.key, copy.value, tuple(copy.headers)) for copy in copies} == {
             (request.key.encode(), request.value, tuple(copies[0].headers))
         }
+
+
+def test_a_takeover_from_a_worker_and_a_kill_in_a_storm(system: System, tmp_path: Path) -> None:
+    # A worker has fired some of its timers, and some wait, when the engine takes its place.
+    worker = system.worker().start().ready()
+    target = system.target()
+    soon = system.send(*timers(target, 40, first_s=due_in(2), seconds=1))
+    system.fired(soon)
+    waiting = system.send(*timers(target, 40, first_s=due_in(60), seconds=2))
+    worker.stop()
+    engine = SparkEngine(tmp_path / "engine", system.environment)
+    system.workers.append(engine)
+    engine.start().ready()
+    reader = system.reader(target)
+    counts = Counter(record.timer_id for record in reader.take(80, PATIENCE_S))
+    assert counts == dict.fromkeys((request.source for request in [*soon, *waiting]), 1)
+
+    def strike() -> None:
+        engine.kill()
+        engine.start().ready()
+
+    storm(system, strike)
+    engine.stop()
+    assert "stopped between two micro-batches" in engine.log
+    assert not reader.rest()  # none of what the worker or the engine had fired long before
 
 
 def test_a_worker_of_the_cluster_is_killed_in_a_storm(system: System, tmp_path: Path) -> None:

@@ -29,7 +29,14 @@ def source_options(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
 
 
 def _reader_options(settings: Settings) -> dict[str, str]:
-    return {**client_options(settings), "kafka.isolation.level": "read_committed", "includeHeaders": "true"}
+    return {
+        **client_options(settings),
+        "kafka.isolation.level": "read_committed",
+        "includeHeaders": "true",
+        # What Spark reads is there. It asks where the topic ends after each fetch, and the answer comes behind that of
+        # the next fetch, which the client has sent ahead: at the end of a topic that is half a second by default.
+        "kafka.fetch.max.wait.ms": "1",
+    }
 
 
 def read(

@@ -29,7 +29,7 @@ from timers.broker import EmbeddedBroker
 STORM = Workload("spread", 600_000, 20)
 RATE_S = 10
 """A rate is tried for so long."""
-RATES = (60_000, 80_000, 100_000, 120_000)
+RATES = (50_000, 70_000, 90_000, 110_000)
 """Due in each second; the search ends with the first that is too high."""
 HIGHEST_LAG_MS = 3_000
 

@@ -17,9 +17,9 @@ from typing import IO, Any
 from bench import backlog, cost, machine, plot, recovery, report, storm
 from bench.engine import Engine
 from bench.harness.cluster import Cluster
+from bench.harness.console import Say
 from bench.harness.process import stop_everything
 from bench.harness.publisher import Publication, publish
-from bench.harness.say import Say
 from bench.harness.subject import ROOT, Bench, Subject, Unavailable
 from bench.peers import bare, faust_table
 from bench.peers.kafka_streams import KafkaStreams

@@ -20,13 +20,13 @@ from timers.core.machine import Limits, Machine
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Rejected, Row, Tick
-from timers.doors import KINDS, index_of
-from timers.store.budget import RocksMemory
+from timers.request_formats import KINDS, index_of
+from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire import verdict as verdict_record
-from timers.wire.doors import Door, countdown, future_by_id, schedule
+from timers.wire.formats import Door, countdown, future_by_id, schedule
 from timers.worker.sending.batches import Batches
 
 TIMERS = 300_000

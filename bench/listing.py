@@ -21,9 +21,9 @@ import numpy as np
 from bench import storm
 from bench.engine import Engine
 from bench.harness.cluster import Cluster
+from bench.harness.console import Say
 from bench.harness.process import stop_everything
 from bench.harness.publisher import Publication
-from bench.harness.say import Say
 from bench.harness.subject import ROOT, Bench, Names
 from bench.workload import Workload
 from timers.broker import EmbeddedBroker

@@ -18,8 +18,8 @@ from bench import machine, storm
 from bench.__main__ import RESULTS, _only_one, _warm_up
 from bench.engine import Engine
 from bench.harness.cluster import Cluster
+from bench.harness.console import Say
 from bench.harness.process import stop_everything
-from bench.harness.say import Say
 from bench.harness.subject import ROOT, Bench, Names, Subject
 from bench.spark_engine import WARM_UP, CpuSeconds, SparkEngine
 from bench.storm import StormResult

@@ -2,8 +2,8 @@
 
 import sys
 
+from timers.config.settings import Settings
 from timers.errors import SettingsError
-from timers.settings import Settings
 from timers.worker.service import TimersApp
 
 try:

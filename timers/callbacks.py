@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 import re
 
+from timers.config.settings import Settings
 from timers.core.timer import Row, key_bytes
-from timers.settings import Settings
 from timers.wire import headers as h
 from timers.wire.future import InvalidRequestError, decode_due, topic_asked_for
 

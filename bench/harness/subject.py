@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from bench.harness.cluster import Cluster
+from bench.harness.console import Say
 from bench.harness.process import Meter, Process
-from bench.harness.say import Say
 from bench.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from tests.harness.patience import due_in
 from tests.harness.records import Request
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
+from tests.harness.waiting import due_in
 
 pytestmark = pytest.mark.broker
 

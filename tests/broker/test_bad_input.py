@@ -14,9 +14,9 @@ import pytest
 from tests.fuzz.decoders import damaged_requests
 from tests.fuzz.draw import Draw
 from tests.harness.letters import await_letters
-from tests.harness.patience import DEADLINE_S, due_in
 from tests.harness.records import Headers, Publisher, Reader, Record, Request
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System
+from tests.harness.waiting import DEADLINE_S, due_in
 from timers.wire import future
 from timers.wire.dead_letter import CODES
 

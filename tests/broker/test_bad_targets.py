@@ -18,9 +18,9 @@ from confluent_kafka.admin import (
 
 from tests.harness import acls
 from tests.harness.letters import await_letters
-from tests.harness.patience import DEADLINE_S, due_in
 from tests.harness.records import Headers, Request
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
+from tests.harness.waiting import DEADLINE_S, due_in
 from timers.broker import EmbeddedBroker
 from timers.wire import future
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Request
 from tests.harness.system import PARTITIONS, System, timers
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker

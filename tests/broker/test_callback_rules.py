@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.letters import await_letters
-from tests.harness.patience import due_in
 from tests.harness.records import Headers, Request
 from tests.harness.system import System
+from tests.harness.waiting import due_in
 from timers.wire import future, headers, topics
 
 pytestmark = pytest.mark.broker

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.patience import DEADLINE_S, wait_until
 from tests.harness.records import Request
 from tests.harness.scrape import Scrape, scrape
 from tests.harness.system import PARTITIONS, System
+from tests.harness.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.broker
 

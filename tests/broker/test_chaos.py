@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.say import Say
+from bench.harness.console import Say
 from tests.chaos import plan
 from tests.chaos.runner import Round
 from timers.broker import EmbeddedBroker

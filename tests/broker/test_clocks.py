@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.patience import due_in
 from tests.harness.records import Record
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
+from tests.harness.waiting import due_in
 
 pytestmark = pytest.mark.broker
 

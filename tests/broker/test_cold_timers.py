@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.patience import due_in
 from tests.harness.records import Headers, Record, Request
 from tests.harness.scrape import scrape, wait_equal
 from tests.harness.system import System
+from tests.harness.waiting import due_in
 from timers.wire import cold
 from timers.wire import headers as h
 

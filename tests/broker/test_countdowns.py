@@ -21,14 +21,14 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from tests.harness.console import produce_lines
 from tests.harness.letters import await_letters
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Headers, Publisher, Record
 from tests.harness.scrape import scrape
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.cli.main import main
 from timers.client import TimersClient
 from timers.wire import future, verdict
-from timers.wire.doors import future_by_id
+from timers.wire.formats import future_by_id
 
 pytestmark = pytest.mark.broker
 

@@ -8,9 +8,9 @@ import shutil
 
 import pytest
 
-from tests.harness.patience import due_in
 from tests.harness.records import Request
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
+from tests.harness.waiting import due_in
 from tests.harness.worker import READY
 
 pytestmark = pytest.mark.broker

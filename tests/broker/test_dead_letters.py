@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness.letters import await_letters
-from tests.harness.patience import DEADLINE_S, due_in
 from tests.harness.records import Headers, Publisher, Record, Request
 from tests.harness.system import System
+from tests.harness.waiting import DEADLINE_S, due_in
 from timers.cli.main import main
 from timers.cli.retrier import Retrier
 from timers.core.timer import Rejected

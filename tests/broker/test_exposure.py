@@ -9,8 +9,8 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
-from tests.harness.patience import DEADLINE_S
 from tests.harness.system import System
+from tests.harness.waiting import DEADLINE_S
 from tests.harness.worker import COMMAND
 
 pytestmark = pytest.mark.broker

@@ -17,15 +17,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.race import race
 from tests.harness.records import Headers, Publisher, Record
 from tests.harness.system import PARTITIONS, System
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.cli.main import main
 from timers.client import AsyncTimersClient, TimersClient
 from timers.errors import InvalidTimerError, NoVerdictError, PublishError
 from timers.wire import future, verdict
-from timers.wire.doors import future_by_id
+from timers.wire.formats import future_by_id
 
 pytestmark = pytest.mark.broker
 

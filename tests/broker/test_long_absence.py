@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, TopicPartition
 
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Request
 from tests.harness.system import PARTITIONS, System
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import READY
 from timers.broker import EmbeddedBroker
 

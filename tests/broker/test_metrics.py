@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from tests.harness import acls
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Request
 from tests.harness.scrape import health, scrape, wait_equal
 from tests.harness.system import PARTITIONS, System, timers
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
 from timers.broker import EmbeddedBroker
 from timers.wire import future, topics

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.harness.patience import due_in
 from tests.harness.records import Request
 from tests.harness.system import MAX_LAG_MS, System, timers
+from tests.harness.waiting import due_in
 
 pytestmark = pytest.mark.broker
 

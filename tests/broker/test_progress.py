@@ -7,9 +7,9 @@ import shutil
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Request
 from tests.harness.system import PARTITIONS, System, soon
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import READY
 from timers.core.progress import Progress
 from timers.wire import progress

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Publisher, Request
 from tests.harness.scrape import get, scrape
 from tests.harness.system import PARTITIONS, System
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
 from timers.cli.main import main
 from timers.wire import future, topics
-from timers.wire.doors import future_by_id
+from timers.wire.formats import future_by_id
 
 pytestmark = pytest.mark.broker
 

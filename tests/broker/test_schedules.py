@@ -15,14 +15,14 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from tests.harness.console import produce_lines
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.race import race
 from tests.harness.records import Headers
 from tests.harness.schedules import PARTITIONS, Schedules, id_of
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
+from timers.config.settings import Settings
 from timers.errors import TopicConfigError
-from timers.settings import Settings
-from timers.wire.doors import schedule
-from timers.worker import topics
+from timers.kafka import topics
+from timers.wire.formats import schedule
 
 pytestmark = pytest.mark.broker
 

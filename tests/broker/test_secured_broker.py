@@ -27,19 +27,19 @@ from tests.harness.acls import (
     operator_acls,
     worker_acls,
 )
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Publisher, Request
 from tests.harness.scrape import get
 from tests.harness.secure import PLAIN_USER, SecureBroker, secure_broker
 from tests.harness.system import System, soon
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.cli.main import main
 from timers.client import TimersClient
+from timers.config.settings import Settings
 from timers.core.timer import Rejected
 from timers.errors import AccessError, TimersError
-from timers.settings import Settings
+from timers.kafka import topics
+from timers.kafka.own_topics import own_topics
 from timers.wire import dead_letter, future
-from timers.worker import topics
-from timers.worker.own_topics import own_topics
 
 pytestmark = pytest.mark.broker
 

@@ -15,13 +15,13 @@ from confluent_kafka import Consumer, Message
 
 from tests.harness.console import future_line, produce_lines
 from tests.harness.letters import await_letters
-from tests.harness.patience import DEADLINE_S, due_in
 from tests.harness.records import Request
 from tests.harness.system import MAX_LAG_MS, System
+from tests.harness.waiting import DEADLINE_S, due_in
 from timers.cli.main import main
 from timers.client import AsyncTimersClient, Backoff, TimersClient
-from timers.doors import NATIVE
-from timers.wire.doors import Sent
+from timers.request_formats import NATIVE
+from timers.wire.formats import Sent
 from timers.wire.partitioner import partitions_of
 
 pytestmark = pytest.mark.broker

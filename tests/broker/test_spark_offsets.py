@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.harness.patience import DEADLINE_S
 from tests.harness.records import Publisher
 from tests.harness.system import System
+from tests.harness.waiting import DEADLINE_S
+from timers.config.settings import Settings
 from timers.errors import TimersError
-from timers.settings import Settings
 from timers.spark.offsets import Topics
 
 pytestmark = pytest.mark.broker

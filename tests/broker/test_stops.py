@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import READY
 
 pytestmark = pytest.mark.broker

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from tests.harness.patience import DEADLINE_S
 from tests.harness.system import PARTITIONS, System, soon
+from tests.harness.waiting import DEADLINE_S
 from tests.harness.worker import Worker
 
 pytestmark = pytest.mark.broker

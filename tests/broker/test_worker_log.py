@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.patience import wait_until
 from tests.harness.system import PARTITIONS, System
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from tests.harness.patience import due_in, wait_until
 from tests.harness.records import Request
 from tests.harness.system import PARTITIONS, System, timers
+from tests.harness.waiting import due_in, wait_until
 from tests.harness.worker import READY, Worker
 
 pytestmark = pytest.mark.broker

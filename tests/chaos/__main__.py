@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+from bench.harness.console import Say
 from bench.harness.process import stop_everything
-from bench.harness.say import Say
 from bench.harness.subject import ROOT
 from tests.chaos import plan
 from tests.chaos.runner import Outcome, Round

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from bench.harness.checker import Read, read
 from bench.harness.cluster import Cluster
+from bench.harness.console import Say
 from bench.harness.process import Process
 from bench.harness.publisher import Publication, argument, dues
-from bench.harness.say import Say
 from bench.harness.subject import ROOT, environment, python
 from tests.chaos import report
 from tests.chaos.checker import CALM_S, Strike, Verdict, verdict
 from tests.chaos.faults import COURSES, Course
 from tests.chaos.plan import ADD, GATHER_S, Fault, Plan
 from tests.chaos.world import World
-from tests.harness.patience import DEADLINE_S, wait_until
 from tests.harness.system import System
+from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.broker import EmbeddedBroker
 
 PARTITIONS = 6

@@ -11,9 +11,9 @@ from typing import Protocol
 from confluent_kafka import Producer
 
 from tests.conformance.cases import NARROW, NARROW_BYTES, TARGET
-from tests.harness.patience import wait_until
 from tests.harness.records import CLIENT, Publisher
 from tests.harness.system import System
+from tests.harness.waiting import wait_until
 from tests.harness.worker import Worker
 from timers.testing import SimTimers
 from timers.wire.headers import Header

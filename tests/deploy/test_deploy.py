@@ -16,7 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.worker.machines.pool import CLOSE_TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ import importlib
 import re
 from pathlib import Path
 
-from timers.settings import Settings, describe
+from timers.config.settings import Settings, describe
 from timers.wire import topics
 from timers.wire.dead_letter import CODES, WHEN_DUE
 from timers.worker.metrics.catalog import METRICS

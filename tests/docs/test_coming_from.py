@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from timers.cli.main import _COMMANDS
-from timers.settings import Settings, describe
-from timers.wire.doors import Sent, countdown
+from timers.config.settings import Settings, describe
+from timers.wire.formats import Sent, countdown
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.glob("coming-from-*.md"))

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from tests.harness.acls import worker_acls
-from timers.settings import Settings
+from timers.config.settings import Settings
 
 DOC = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 

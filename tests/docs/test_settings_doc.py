@@ -4,9 +4,9 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+from timers.config.settings import Settings
+from timers.config.variables import Setting
 from timers.errors import SettingsError
-from timers.settings import Settings
-from timers.variables import Setting
 
 DOC = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
 SETTINGS: list[Setting] = [entry.metadata["setting"] for entry in fields(Settings)]

@@ -20,11 +20,11 @@ from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from tests.fuzz.draw import Draw
 from timers.cli.letters import Letter, judge
 from timers.core.timer import Decoded, Origin
-from timers.doors import KINDS
 from timers.errors import LogMismatch
+from timers.request_formats import KINDS
 from timers.wire import dead_letter, future, headers, progress, topics
 from timers.wire.dead_letter import CODES
-from timers.wire.doors import Sent, countdown, future_by_id, schedule
+from timers.wire.formats import Sent, countdown, future_by_id, schedule
 from timers.worker.consumer.records import KeptRecords, LeanRecords
 from timers.worker.sending.batches import Batches
 

@@ -14,8 +14,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.harness.patience import DEADLINE_S, wait_until
-from timers.settings import Settings
+from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.config.settings import Settings
 from timers.wire import topics
 
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE

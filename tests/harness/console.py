@@ -6,8 +6,8 @@ import os
 import subprocess
 from collections.abc import Iterable
 
-from tests.harness.patience import DEADLINE_S
 from tests.harness.records import Request
+from tests.harness.waiting import DEADLINE_S
 from timers.broker import jars, java
 
 _SEPARATOR = "|"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from tests.harness.patience import DEADLINE_S
 from tests.harness.records import Record
 from tests.harness.system import System
+from tests.harness.waiting import DEADLINE_S
 
 
 def await_letters(system: System, sources: Collection[str], deadline_s: float = DEADLINE_S) -> dict[str, Record]:

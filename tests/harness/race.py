@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tests.harness.patience import wait_until
 from tests.harness.records import Reader, Record
+from tests.harness.waiting import wait_until
 
 _Name = TypeVar("_Name")
 

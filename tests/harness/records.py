@@ -18,7 +18,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tests.harness.patience import DEADLINE_S, wait_until
+from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.wire import future, topics
 
 CLIENT = {"log_level": 0}

@@ -6,10 +6,10 @@ import time
 import uuid
 from pathlib import Path
 
-from tests.harness.patience import DEADLINE_S
 from tests.harness.records import Headers, Publisher, Record
 from tests.harness.system import System
-from timers.wire.doors import schedule
+from tests.harness.waiting import DEADLINE_S
+from timers.wire.formats import schedule
 
 PARTITIONS = 3
 

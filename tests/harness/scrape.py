@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.harness.patience import DEADLINE_S, wait_until
+from tests.harness.waiting import DEADLINE_S, wait_until
 
 Sample = tuple[str, frozenset[tuple[str, str]]]
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 from cryptography.hazmat.primitives import serialization
 
 from tests.harness.acls import ANONYMOUS, AUTHORIZER
-from tests.harness.patience import DEADLINE_S
+from tests.harness.waiting import DEADLINE_S
 from timers.broker import EmbeddedBroker
 from timers.broker.config import NODE_ID, free_port
 from timers.broker.probe import HOST

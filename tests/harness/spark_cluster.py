@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.harness.patience import wait_until
+from tests.harness.waiting import wait_until
 from timers.broker.config import free_port
 
 _ROOT = Path(__file__).parents[2]

@@ -12,11 +12,11 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import CLIENT, Publisher, Reader, Record, Request
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
-from timers.settings import Settings
-from timers.worker import topics
+from timers.config.settings import Settings
+from timers.kafka import topics
 
 PARTITIONS = 4
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.harness.patience import DEADLINE_S, wait_until
+from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.broker.config import free_port
-from timers.settings import default_worker_id
+from timers.config.settings import default_worker_id
 
 READY = r"ready: (\d+) partitions, (\d+) timers pending"
 

@@ -20,7 +20,7 @@ from timers.store.memory import MemoryStore
 from timers.testing import SimClock, SimLedger, SimLog
 from timers.testing.log import SimRecord
 from timers.wire import future
-from timers.wire.doors import future_by_id
+from timers.wire.formats import future_by_id
 from timers.wire.headers import TIMER_AGAIN
 
 TOPIC = "timer-request-by-id"

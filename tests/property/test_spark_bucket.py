@@ -10,9 +10,9 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
 from timers.core.ticking import CLOCK_STEP_BACK_S
 from timers.core.timer import Tick
-from timers.spark.engine import parcels
+from timers.spark.engine import timer_batches
 from timers.spark.engine.bucket import Bucket, ChunkKey, Memory
-from timers.spark.engine.parcels import AT_ONCE
+from timers.spark.engine.timer_batches import AT_ONCE
 from timers.spark.engine.wheel import Slot, slot_of
 from timers.wire.dead_letter import DeadLetter
 from timers.wire.future import MAX_DUE_S
@@ -79,7 +79,7 @@ def test_what_is_due_leaves_once_and_the_rest_stays(steps: list[tuple[list[list[
                 number += 1
                 items.append((due_s, 1, b"%d" % number))
                 waiting.append((due_s, b"%d" % number))
-            sent.append(parcels.pack(items))
+            sent.append(timer_batches.pack(items))
         tick = None
         if step is not None:
             clock_s += step
@@ -88,27 +88,29 @@ def test_what_is_due_leaves_once_and_the_rest_stays(steps: list[tuple[list[list[
                 known = clock_s
         memory = Memory.decode(memory.encode())  # as it is between two micro-batches
         bucket = Bucket(memory, chunks)
-        out = [(due_s, unit) for parcel in bucket.turn(sent, tick) for due_s, _, unit in parcels.unpack(parcel)]
+        out = [(due_s, unit) for parcel in bucket.turn(sent, tick) for due_s, _, unit in timer_batches.unpack(parcel)]
         due = [timer for timer in waiting if known is not None and timer[0] <= known]
         waiting = [timer for timer in waiting if timer not in due]
         assert sorted(out) == sorted(due)
         assert bucket.memory.pending == len(waiting)
         assert (bucket.memory.tick and bucket.memory.tick.second) == known
         # The state holds exactly what waits, under the keys that the memory knows.
-        stored = [(due_s, unit) for parcel in chunks.parcels.values() for due_s, _, unit in parcels.unpack(parcel)]
+        stored = [
+            (due_s, unit) for parcel in chunks.parcels.values() for due_s, _, unit in timer_batches.unpack(parcel)
+        ]
         assert sorted(stored) == sorted(waiting)
         filled = bucket.memory.slots.items()
         assert {ChunkKey(slot, n) for slot, each in filled for n in range(each.chunks)} == chunks.parcels.keys()
 
 
 def test_dead_letters_go_out_before_any_tick() -> None:
-    letter = parcels.letters([DeadLetter(None, b"x", [("a", None)])])
+    letter = timer_batches.letters([DeadLetter(None, b"x", [("a", None)])])
     bucket = Bucket(Memory(), MemoryChunks())
     ((due_s, timers, unit),) = (
-        item for parcel in bucket.turn([parcels.pack([letter])], None) for item in parcels.unpack(parcel)
+        item for parcel in bucket.turn([timer_batches.pack([letter])], None) for item in timer_batches.unpack(parcel)
     )
     assert (due_s, timers) == (AT_ONCE, 0)
-    assert parcels.letters_of(unit) == [(None, b"x", (("a", None),))]
+    assert timer_batches.letters_of(unit) == [(None, b"x", (("a", None),))]
     assert bucket.memory.pending == 0
 
 
@@ -117,10 +119,10 @@ def test_a_large_slot_is_several_entries(monkeypatch: pytest.MonkeyPatch) -> Non
     chunks, memory = MemoryChunks(), Memory(Tick(NOW_S * 1000))
     for _ in range(2):
         items = [(NOW_S + 5, 1, bytes(40)) for _ in range(7)]
-        assert list(Bucket(memory, chunks).turn([parcels.pack(items)], None)) == []
+        assert list(Bucket(memory, chunks).turn([timer_batches.pack(items)], None)) == []
     slot = Slot(0, NOW_S + 5)
     assert memory.slots[slot] == (6, 14)
     assert {key.number for key in chunks.parcels} == set(range(6))
     fired = list(Bucket(memory, chunks).turn([], Tick((NOW_S + 5) * 1000)))
-    assert sum(len(parcels.unpack(parcel)) for parcel in fired) == 14
+    assert sum(len(timer_batches.unpack(parcel)) for parcel in fired) == 14
     assert not chunks.parcels and not memory.slots

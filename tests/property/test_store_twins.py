@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.timer import Origin, Row, RowsByDue
-from timers.store import budget, rocks
-from timers.store.budget import RocksMemory
+from timers.store import memory_limit, rocks
 from timers.store.memory import MemoryStore
+from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 
 MEMORY = RocksMemory(16 * 1024 * 1024)
@@ -29,8 +29,8 @@ def small_groups() -> Iterator[None]:
         patch.setattr(rocks, "GROUP_ROWS", 3)
         patch.setattr(rocks, "GROUP_BYTES", 40)
         patch.setattr(rocks, "POINT_DELETES", 2)
-        patch.setattr(budget, "RECENT_IDS", 2)
-        patch.setattr(budget, "LEAST_RECENT_IDS", 2)
+        patch.setattr(memory_limit, "RECENT_IDS", 2)
+        patch.setattr(memory_limit, "LEAST_RECENT_IDS", 2)
         yield
 
 

@@ -16,7 +16,7 @@ from timers.core.operation import VERDICTS, Verdict
 from timers.core.progress import Progress, SettingChange
 from timers.core.timer import Decoded, Headers, Key, Origin, Rejected
 from timers.wire import dead_letter, future, headers, progress, topics, verdict
-from timers.wire.doors import Sent, countdown
+from timers.wire.formats import Sent, countdown
 
 
 @dataclass

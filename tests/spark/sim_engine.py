@@ -9,8 +9,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from timers.config.settings import Settings
 from timers.core.machine import Limits
-from timers.settings import Settings
 from timers.spark.columns import RECORD
 from timers.spark.jobs.promote import Logs
 from timers.spark.offsets import Places
@@ -19,7 +19,7 @@ from timers.testing import SimClock, SimLog, SimWorker
 from timers.testing.log import SimRecord
 from timers.wire import future
 from timers.wire import headers as h
-from timers.wire.doors import future_by_id
+from timers.wire.formats import future_by_id
 from timers.wire.topics import ID_REQUEST
 
 LIMITS = Limits(chunk_timers=100, chunk_bytes=10**6, max_request_bytes=10_000)

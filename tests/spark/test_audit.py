@@ -14,16 +14,16 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from tests.harness.patience import DEADLINE_S, due_in
 from tests.harness.records import Publisher, Request
 from tests.harness.system import System, timers
+from tests.harness.waiting import DEADLINE_S, due_in
 from timers.spark.audit import report
 from timers.spark.audit.findings import Findings
 from timers.spark.audit.outcomes import Moment
 from timers.spark.audit.scope import Scope
 from timers.spark.jobs import audit
 from timers.wire import headers as h
-from timers.wire.doors import future_by_id
+from timers.wire.formats import future_by_id
 
 pytestmark = pytest.mark.spark
 

@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.harness.acls import READ, TOPIC, acl, add
-from tests.harness.patience import DEADLINE_S
 from tests.harness.records import Request
 from tests.harness.secure import secure_broker
 from tests.harness.spark_cluster import SparkCluster
 from tests.harness.spark_job import SPARK_S, SparkJob
 from tests.harness.system import System
+from tests.harness.waiting import DEADLINE_S
 from timers.wire import headers as h
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1800)]

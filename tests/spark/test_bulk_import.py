@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.harness.records import Record
 from tests.harness.system import System
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.spark.jobs import bulk_import
 from timers.spark.jobs.bulk_import import Import, Imported
-from timers.wire.doors import Sent, future_by_id
+from timers.wire.formats import Sent, future_by_id
 from timers.wire.partitioner import partitions_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Publisher, Request
 from tests.harness.spark_job import SPARK_S, SparkJob
 from tests.harness.system import System, assert_once
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.wire import verdict
-from timers.wire.doors import future_by_id
+from timers.wire.formats import future_by_id
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1500)]
 

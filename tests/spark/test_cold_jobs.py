@@ -12,11 +12,11 @@ from confluent_kafka import KafkaException, TopicPartition
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.records import Request
 from tests.harness.system import System
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.spark.sim_engine import Dying
-from timers import connection
+from timers.kafka import connection
 from timers.spark import cold
 from timers.spark.audit import report
 from timers.spark.audit.outcomes import Moment

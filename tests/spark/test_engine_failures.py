@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.patience import due_in, wait_until
 from tests.harness.records import Record, Request
 from tests.harness.spark_cluster import SparkCluster
 from tests.harness.spark_engine import SparkEngine
 from tests.harness.system import System, timers
+from tests.harness.waiting import due_in, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 

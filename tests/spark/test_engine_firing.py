@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from timers.config.settings import Settings
 from timers.core.progress import Progress
-from timers.settings import Settings
 from timers.spark.columns import RECORD
-from timers.spark.engine import accepting, parcels
+from timers.spark.engine import accepting, timer_batches
 from timers.spark.engine.accepting import Accepting
-from timers.spark.engine.directory import Limits
 from timers.spark.engine.firing import Firing, Shot
+from timers.spark.engine.topic_metadata import Limits
 from timers.wire import future
 from timers.wire.future import InvalidRequestError
 
@@ -34,13 +34,13 @@ def record(
     return {"topic": "r", "partition": partition, "offset": offset, "key": key, "value": value, "headers": pairs}
 
 
-def accept(records: Sequence[dict[str, Any]]) -> dict[int, list[parcels.Item]]:
+def accept(records: Sequence[dict[str, Any]]) -> dict[int, list[timer_batches.Item]]:
     schema = to_arrow_schema(RECORD)
     batch = pa.RecordBatch.from_pylist(list(records), schema=schema).select(accepting.COLUMNS)
     (out,) = ACCEPT([batch])
-    found: dict[int, list[parcels.Item]] = {}
+    found: dict[int, list[timer_batches.Item]] = {}
     for row in out.to_pylist():
-        found.setdefault(row["bucket"], []).extend(parcels.unpack(row["parcel"]))
+        found.setdefault(row["bucket"], []).extend(timer_batches.unpack(row["parcel"]))
     return found
 
 
@@ -52,28 +52,32 @@ def test_a_hot_second_is_spread_over_all_buckets_and_always_alike() -> None:
     assert sum(counts) == 1000
     assert max(counts) - min(counts) <= 1 << accepting.RUN_BITS
     # Another attempt, or other batches of the same records: each goes the same way.
-    where = {r[0]: bucket for bucket, items in found.items() for item in items for r in parcels.requests_of(item[2])[1]}
+    where = {
+        r[0]: bucket for bucket, items in found.items() for item in items for r in timer_batches.requests_of(item[2])[1]
+    }
     for few in (hot[:300], hot[300:]):
         for bucket, items in accept(few).items():
-            assert all(where[r[0]] == bucket for item in items for r in parcels.requests_of(item[2])[1])
+            assert all(where[r[0]] == bucket for item in items for r in timer_batches.requests_of(item[2])[1])
 
 
 def test_a_request_waits_as_it_came() -> None:
     headers = [("a", None), ("timer-id", b"x"), ("a", b"\xff")]
     value = future.encode("t", "k", b"v") + b"\x7a\x01x"
     (items,) = accept([record(7, b"0100", value, headers), record(9, b"100", value, partition=2)]).values()
-    first, second = ((item[0], item[1], *parcels.requests_of(item[2])) for item in items)
+    first, second = ((item[0], item[1], *timer_batches.requests_of(item[2])) for item in items)
     assert first == (100, 1, "r/1", [(7, b"0100", value, (("a", None), ("timer-id", b"x"), ("a", b"\xff")))])
     assert second == (100, 1, "r/2", [(9, b"100", value, ())])
 
 
 def test_timers_that_are_alike_take_little_room() -> None:
     requests = [
-        parcels.Request(offset, b"100", future.encode("t", f"k{offset}", b"v" * 100), [("a", None), ("b", b"\xff")])
+        timer_batches.Request(
+            offset, b"100", future.encode("t", f"k{offset}", b"v" * 100), [("a", None), ("b", b"\xff")]
+        )
         for offset in range(100)
     ]
-    _, count, unit = parcels.timers(100, "r/1", requests)
-    place, again = parcels.requests_of(unit)
+    _, count, unit = timer_batches.timers(100, "r/1", requests)
+    place, again = timer_batches.requests_of(unit)
     assert (count, place) == (100, "r/1")
     assert [each._replace(headers=list(each.headers)) for each in again] == requests
     assert len(unit) < sum(len(each.value or b"") for each in requests) / 4
@@ -84,8 +88,8 @@ def test_what_cannot_be_read_goes_on_as_a_dead_letter() -> None:
         [record(7, None, b"x", [("a", None)]), record(8, b"5", future.encode("t", "", bytes(MAX_BYTES)))]
     ).values()
     ((due_s, timers, unit),) = items
-    assert (due_s, timers) == (parcels.AT_ONCE, 0)
-    first, second = parcels.letters_of(unit)
+    assert (due_s, timers) == (timer_batches.AT_ONCE, 0)
+    first, second = timer_batches.letters_of(unit)
     assert first[:2] == (None, b"x") and first[2][0] == ("a", None)
     assert dict(first[2][1:])["timer-source"] == b"r/1/7"
     assert dict(second[2])["timer-error"] == b"value-too-large"
@@ -99,10 +103,10 @@ def test_what_workers_have_done_is_not_done_again() -> None:
     records += [record(9, None, value), record(13, None, value)]
     batch = pa.RecordBatch.from_pylist(records, schema=to_arrow_schema(RECORD)).select(accepting.COLUMNS)
     (out,) = replace(ACCEPT, workers={"r/1": Progress(10, (100, 5)), "r/2": Progress(100, (10**9, 0))})([batch])
-    items = [item for row in out.to_pylist() for item in parcels.unpack(row["parcel"])]
-    left = {each.offset for due_s, _, unit in items if due_s >= 0 for each in parcels.requests_of(unit)[1]}
+    items = [item for row in out.to_pylist() for item in timer_batches.unpack(row["parcel"])]
+    left = {each.offset for due_s, _, unit in items if due_s >= 0 for each in timer_batches.requests_of(unit)[1]}
     assert left == {6, 7, 10, 11, 12}
-    letters = [letter for due_s, _, unit in items if due_s < 0 for letter in parcels.letters_of(unit)]
+    letters = [letter for due_s, _, unit in items if due_s < 0 for letter in timer_batches.letters_of(unit)]
     assert [dict(letter.headers)["timer-source"] for letter in letters] == [b"r/1/13"]
 
 
@@ -121,15 +125,17 @@ class Brokers:
         return self.known.get(topic) or InvalidRequestError("topic-unknown", topic)
 
 
-def fire(brokers: Brokers, items: Sequence[parcels.Item], **settings: str) -> list[dict[str, Any]]:
+def fire(brokers: Brokers, items: Sequence[timer_batches.Item], **settings: str) -> list[dict[str, Any]]:
     configured = Settings.load({"TIMERS_REQUEST_TOPIC": "r", **settings})
-    batch = pa.RecordBatch.from_pydict({"tick_ms": [100_500], "parcel": [parcels.pack(items)]})
+    batch = pa.RecordBatch.from_pydict({"tick_ms": [100_500], "parcel": [timer_batches.pack(items)]})
     shot = Shot(Firing(configured, 5000), brokers)  # type: ignore[arg-type]
     return [row for out in shot.fire([batch]) for row in out.to_pylist()]
 
 
-def timer(topic: str, value: bytes = b"v", key: str = "k", offset: int = 7) -> parcels.Item:
-    return parcels.timers(100, "r/1", [parcels.Request(offset, b"100", future.encode(topic, key, value), ())])
+def timer(topic: str, value: bytes = b"v", key: str = "k", offset: int = 7) -> timer_batches.Item:
+    return timer_batches.timers(
+        100, "r/1", [timer_batches.Request(offset, b"100", future.encode(topic, key, value), ())]
+    )
 
 
 def test_each_topic_is_asked_for_once_a_task() -> None:

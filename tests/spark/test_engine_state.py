@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from timers.spark.engine import parcels, processor, query
+from timers.spark.engine import processor, query, timer_batches
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -50,7 +50,7 @@ class Engine:
         """
         lines = []
         for bucket, (due_s, name) in zip(itertools.cycle(self.keys), requests, strict=False):
-            parcel = parcels.pack([(due_s, 1, name.encode())])
+            parcel = timer_batches.pack([(due_s, 1, name.encode())])
             lines.append({"bucket": bucket, "parcel": parcel.hex()})
         for bucket in self.keys:
             for partition, offset, second in ticks:
@@ -102,7 +102,7 @@ def sent(out: Iterable[Any]) -> list[tuple[int | None, str]]:
         (row["tick_ms"], unit.decode())
         for _, row in out
         if row["parcel"] is not None
-        for _, _, unit in parcels.unpack(bytes(row["parcel"]))
+        for _, _, unit in timer_batches.unpack(bytes(row["parcel"]))
     ]
 
 
@@ -138,7 +138,7 @@ def test_a_day_of_downtime_loses_nothing(engine: Engine) -> None:
     assert engine.run() == Counter(waiting.keys() - due)
     assert engine.pending == 0
     for _, row in engine.out:
-        for due_s, _, _ in parcels.unpack(bytes(row["parcel"])) if row["parcel"] is not None else ():
+        for due_s, _, _ in timer_batches.unpack(bytes(row["parcel"])) if row["parcel"] is not None else ():
             assert due_s * 1000 <= row["tick_ms"]
 
 

@@ -6,13 +6,13 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+from timers.config.settings import Settings
 from timers.core.timer import Headers, Origin
-from timers.doors import open_doors
-from timers.settings import Settings
+from timers.request_formats import open_doors
 from timers.spark import columns, requests
 from timers.wire import future
 from timers.wire import headers as h
-from timers.wire.doors import Sent, future_by_id, schedule
+from timers.wire.formats import Sent, future_by_id, schedule
 
 pytestmark = pytest.mark.spark
 

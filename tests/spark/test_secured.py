@@ -13,7 +13,7 @@ from tests.harness.acls import READ, TOPIC, WRITE, acl, add
 from tests.harness.records import Publisher
 from tests.harness.secure import SecureBroker, secure_broker
 from tests.harness.system import System
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.spark import kafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.spark.audit import report
 from timers.spark.audit.findings import Counted, Due, Findings, Lag, PartitionRead, span_for
 from timers.spark.audit.outcomes import Moment

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from timers.callbacks import CallbackRules
+from timers.config.settings import Settings
 from timers.core.timer import Origin, Row
-from timers.settings import Settings
 from timers.wire import future
 from timers.wire.future import InvalidRequestError
 from timers.wire.headers import Header

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from timers.cli.main import main
 from timers.cli.run import last_error
 from timers.cli.worker import faust_command
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.wire.topics import REQUEST
 
 

@@ -21,7 +21,7 @@ from timers.testing.log import SimRecord
 from timers.wire import cold, future
 from timers.wire import headers as h
 from timers.wire.cold import PartitionFormat
-from timers.wire.doors import future_by_id
+from timers.wire.formats import future_by_id
 from timers.wire.headers import Header
 
 LIMITS = Limits(chunk_timers=1000, chunk_bytes=10**6, max_request_bytes=40_000)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from timers.core.gate import Gate
 from timers.core.machine import CLEANING_S, Limits, Machine, catch_up
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.schedules import ScheduleIndex
+from timers.core.second_barrier import Gate
 from timers.core.timer import Row, Tick
 from timers.store.memory import MemoryStore
 from timers.testing import SimClock, SimLedger, SimLog
-from timers.wire.doors import schedule
+from timers.wire.formats import schedule
 
 TOPIC = "schedules"
 

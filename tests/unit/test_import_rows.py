@@ -9,7 +9,7 @@ import pytest
 
 from timers.spark import rows
 from timers.wire import future
-from timers.wire.doors import Sent, future_by_id
+from timers.wire.formats import Sent, future_by_id
 from timers.wire.future import InvalidRequestError
 
 DUE = 1_893_456_000

@@ -11,10 +11,10 @@ import pytest
 
 from timers.cli.letters import COLUMNS, Letter, Wanted, judge
 from timers.core.timer import Rejected
-from timers.doors import KINDS
+from timers.request_formats import KINDS
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
-from timers.wire.doors import Sent, schedule
+from timers.wire.formats import Sent, schedule
 from timers.wire.headers import Header
 
 VALUE = future.encode("orders", "o-1", b"v")

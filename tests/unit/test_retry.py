@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from timers.client.request import Encoder, TimerRequest
 from timers.client.retry import Backoff, Received, plan
-from timers.doors import KINDS
 from timers.errors import InvalidTimerError
+from timers.request_formats import KINDS
 from timers.wire import dead_letter, future
-from timers.wire.doors import Sent
+from timers.wire.formats import Sent
 
 DLQ = "dead"
 

@@ -17,14 +17,14 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from cryptography.hazmat.primitives import serialization
 
 from tests.harness.secure import Certificates
-from timers import connection
 from timers.cli.main import cli
 from timers.client import TimersClient
 from timers.client.config import Connection
+from timers.config.security import Secret
+from timers.config.settings import Settings
 from timers.errors import AccessError, SettingsError
-from timers.security import Secret
-from timers.settings import Settings
-from timers.worker.kafka import faust_credentials, hide_logins
+from timers.kafka import connection
+from timers.kafka.clients import faust_credentials, hide_logins
 
 PASSWORD = "pa55-w0rd"
 KEY_PASSWORD = "k3y-pa55"
@@ -114,7 +114,7 @@ def test_a_file_that_holds_no_password_is_refused(tmp_path: Path, content: str) 
 
 
 def test_the_embedded_broker_is_only_for_plaintext(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timers.settings.project_broker", lambda: "127.0.0.1:20001")
+    monkeypatch.setattr("timers.config.settings.project_broker", lambda: "127.0.0.1:20001")
     assert Settings.load({}).brokers == "127.0.0.1:20001"
     assert Settings.load(without(SASL, "TIMERS_BROKERS")).brokers == "127.0.0.1:9092"
 

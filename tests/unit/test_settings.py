@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from timers.config.settings import Settings, default_worker_id, describe
+from timers.config.variables import Setting
 from timers.errors import SettingsError
-from timers.settings import Settings, default_worker_id, describe
-from timers.variables import Setting
 
 ALL: list[Setting] = [entry.metadata["setting"] for entry in fields(Settings)]
 BROKERS = {"TIMERS_BROKERS": "broker:9092"}

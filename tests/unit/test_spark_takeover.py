@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from timers.config.settings import Settings
 from timers.errors import TimersError
-from timers.settings import Settings
-from timers.worker.machines import progress_log
+from timers.kafka import progress_log
 
 engine: Any = importlib.import_module("timers.cli.spark.engine")
 SETTINGS = Settings()

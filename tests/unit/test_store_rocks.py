@@ -17,7 +17,7 @@ from timers.core.progress import SettingChange
 from timers.core.timer import Row
 from timers.errors import StoreError
 from timers.store import failures, rocks
-from timers.store.budget import RocksMemory
+from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 
 MEMORY = RocksMemory(16 * 1024 * 1024)

@@ -9,7 +9,7 @@ import pytest
 
 from timers.core.timer import Decoded, Origin, Row
 from timers.wire import future, query
-from timers.wire.doors import Door, Sent, countdown
+from timers.wire.formats import Door, Sent, countdown
 
 AT_MS = 1_893_456_000_250
 """When the records below were appended."""

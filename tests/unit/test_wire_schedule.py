@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from timers.config.settings import Settings
 from timers.core.operation import ANY_VERSION
 from timers.core.timer import Origin, Row, id_bytes
-from timers.doors import open_doors
-from timers.settings import Settings
+from timers.request_formats import open_doors
 from timers.wire import future
-from timers.wire.doors import Sent, schedule
+from timers.wire.formats import Sent, schedule
 
 SENT = [
     ("scheduler-epoch", b"1893456000"),

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.harness.patience import wait_until
+from tests.harness.waiting import wait_until
 from timers.core.timer import Tick
 from timers.worker import health
 from timers.worker.machines.runner import Runner
-from timers.worker.meter import Meter, Pulse, keep_beating
+from timers.worker.partition_metrics import Meter, Pulse, keep_beating
 
 STUCK_S = 0.3
 
@@ -98,7 +98,7 @@ def test_a_thread_without_work_is_alive_however_long(machine: SimMachine, meter:
 
 
 async def test_an_event_loop_that_stands_still_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timers.worker.meter.BEAT_S", 0.01)
+    monkeypatch.setattr("timers.worker.partition_metrics.BEAT_S", 0.01)
     pulse = Pulse()
     beating = asyncio.create_task(keep_beating(pulse))
     while pulse.silent_s == 0 or stuck(Meter(), pulse):

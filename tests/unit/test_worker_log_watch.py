@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from timers.config.settings import Settings
 from timers.errors import AccessError
-from timers.settings import Settings
+from timers.kafka.own_topics import own_topics
+from timers.kafka.progress_log import Machine
+from timers.kafka.topics import Cluster
 from timers.worker.consumer import log_watch as module
 from timers.worker.consumer.log_watch import LogWatch
-from timers.worker.machines.progress_log import Machine
-from timers.worker.own_topics import own_topics
-from timers.worker.topics import Cluster
 
 
 async def test_a_topic_that_the_worker_may_not_make_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

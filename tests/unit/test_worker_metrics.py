@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from timers.doors import open_doors
-from timers.settings import Settings
+from timers.config.settings import Settings
+from timers.request_formats import open_doors
 from timers.worker.metrics.catalog import METRICS
 
 

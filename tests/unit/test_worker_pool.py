@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from timers.broker.config import free_port
+from timers.config.settings import Settings
 from timers.core.ports import Lost
-from timers.doors import open_doors
 from timers.errors import Fenced
-from timers.settings import Settings
-from timers.store.budget import RocksMemory
+from timers.kafka.progress_log import Machine
+from timers.kafka.topics import Cluster
+from timers.request_formats import open_doors
+from timers.store.memory_limit import RocksMemory
 from timers.worker.machines import pool as pools
 from timers.worker.machines.pool import Events, Pool
-from timers.worker.machines.progress_log import Machine
-from timers.worker.topics import Cluster
 
 REQUESTS = ("timer-request", 0)
 NO_TOPICS = Cluster("", {}, {})

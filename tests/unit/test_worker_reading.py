@@ -16,7 +16,7 @@ from timers.testing import SimClock, SimLog
 from timers.testing.log import SimRecord
 from timers.wire import cold, future
 from timers.wire.cold import PartitionFormat
-from timers.wire.doors import Door, Sent, future_by_id
+from timers.wire.formats import Door, Sent, future_by_id
 from timers.worker.queries import reading
 from timers.worker.queries.reading import Place, Recovering, Wanted
 

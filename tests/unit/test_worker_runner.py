@@ -13,7 +13,7 @@ from timers.store.memory import MemoryStore
 from timers.testing import SimLedger
 from timers.wire import future
 from timers.worker.machines.runner import MAX_WAITING, Ended, Runner
-from timers.worker.meter import Meter
+from timers.worker.partition_metrics import Meter
 
 PATIENCE_S = 30
 

@@ -15,9 +15,9 @@ from aiokafka.errors import (
 )
 from confluent_kafka import KafkaError, KafkaException
 
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.worker.sending import targets as module
-from timers.worker.sending.quarantine import Trouble
+from timers.worker.sending.circuit_breaker import Trouble
 from timers.worker.sending.targets import Targets
 
 

@@ -13,8 +13,8 @@ from typing import TextIO
 from timers.broker import config, data, jars, java, log, process
 from timers.broker.probe import HOST, cluster_at, is_free
 from timers.broker.waiting import Waiting, exclusive
+from timers.config.project import ADDRESS_FILE, project_dir
 from timers.errors import BrokerError
-from timers.project import ADDRESS_FILE, project_dir
 
 START_TIMEOUT_S = 120.0
 """A start takes 2 s; after a crash with much data, or beside a full load, it takes longer."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from timers.config.settings import Settings
 from timers.errors import QueryError
-from timers.settings import Settings
 
 TIMEOUT_S = 60.0
 """A worker gives up on others before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.wire import verdict
 from timers.wire.query import format_due
 from timers.wire.verdict import Told

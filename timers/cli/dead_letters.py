@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from timers.config.settings import Settings
 from timers.errors import TimersError
-from timers.settings import Settings
 from timers.wire import topics
 from timers.wire.dead_letter import CODES, RETRIES_EXHAUSTED
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.wire import topics
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import click
 
 from timers.cli.asking import ask
 from timers.cli.fired import one_line
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.wire import query as wire
 from timers.wire.query import Timer, key_shown
 

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tqdm import tqdm
 
-from timers import connection
 from timers.cli.fired import headers_of
 from timers.cli.letters import Letter, Wanted
 from timers.cli.tail import GONE, TIMEOUT_S, consumer, explained, partitions_of
-from timers.doors import KINDS
+from timers.config.settings import Settings
 from timers.errors import TimersError
-from timers.settings import Settings
+from timers.kafka import connection
+from timers.request_formats import KINDS
 from timers.wire import dead_letter, topics
 from timers.wire.dead_letter import Mark
-from timers.wire.doors import Sent
+from timers.wire.formats import Sent
 
 _POLL_S = 0.2
 _AT_ONCE = 1000

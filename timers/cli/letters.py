@@ -12,7 +12,7 @@ from timers.core.timer import key_bytes
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire.dead_letter import Mark, Opened
-from timers.wire.doors import Door, Sent
+from timers.wire.formats import Door, Sent
 from timers.wire.headers import Header
 from timers.wire.query import format_due
 

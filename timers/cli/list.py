@@ -12,8 +12,8 @@ import click
 from timers.cli.asking import ask, missing
 from timers.cli.fired import one_line
 from timers.cli.times import parse_ahead
+from timers.config.settings import Settings
 from timers.errors import QueryError
-from timers.settings import Settings
 from timers.wire import query as wire
 from timers.wire.query import Query, Timer, key_shown
 

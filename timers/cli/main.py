@@ -27,7 +27,7 @@ _COMMANDS = {
     "list": "List the timers that wait.",
     "watch": "Print the callbacks that arrive on a topic.",
     "dead-letters": "List, show and retry requests that could not be read or sent.",
-    "doors": "Show which formats are taken, on which topics, and what opens the others.",
+    "formats": "Show which request formats are on, their topics, and how to turn on the others.",
     "demo": "Schedule timers and show each one fire.",
     "run": "Start everything on this machine: broker, worker and demo.",
     "spark": "Jobs on Spark: audit and more, on this machine or a cluster.",

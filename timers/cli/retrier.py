@@ -11,16 +11,16 @@ from typing import Any, Self, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from timers import connection
 from timers.cli import targets
 from timers.cli.letters import Letter
 from timers.cli.tail import GONE, TIMEOUT_S, quiet_log
-from timers.doors import KINDS
+from timers.config.settings import Settings
 from timers.errors import AccessError, PublishError, TimersError
-from timers.settings import Settings
+from timers.kafka import connection
+from timers.request_formats import KINDS
 from timers.wire import dead_letter, topics
 from timers.wire.dead_letter import OVERHEAD_BYTES, Mark
-from timers.wire.doors import Sent
+from timers.wire.formats import Sent
 
 TRANSACTION_TIMEOUT_MS = 10_000
 """An open transaction holds back the worker's reading of the request topic: never longer than this."""

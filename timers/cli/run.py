@@ -16,9 +16,9 @@ import click
 
 from timers.cli.demo import TOPIC, run_demo
 from timers.cli.worker import faust_command
+from timers.config.project import project_broker, project_dir
+from timers.config.settings import Settings, describe
 from timers.errors import SettingsError, TimersError
-from timers.project import project_broker, project_dir
-from timers.settings import Settings, describe
 from timers.worker.port import check_port
 
 _STOP_TIMEOUT_S = 20.0

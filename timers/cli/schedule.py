@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from timers.cli.times import parse_due, parse_duration
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.wire.query import format_due
 
 _TIMEOUT_S = 10.0

@@ -7,8 +7,8 @@ import textwrap
 
 import click
 
-from timers.settings import Settings, describe
-from timers.variables import Setting
+from timers.config.settings import Settings, describe
+from timers.config.variables import Setting
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

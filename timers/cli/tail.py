@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from timers import connection
 from timers.cli.fired import Arrival
+from timers.config.settings import Settings
 from timers.errors import TimersError
-from timers.settings import Settings
+from timers.kafka import connection
 
 TIMEOUT_S = 10.0
 _IDLE_S = 0.1

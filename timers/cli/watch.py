@@ -6,7 +6,7 @@ import time
 
 import click
 
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.wire import topics
 
 _LOOK_AGAIN_S = 1.0

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.worker.port import check_port
 
 

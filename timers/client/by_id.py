@@ -27,7 +27,7 @@ from timers.core.operation import UNKNOWN
 from timers.errors import NoVerdictError, PublishError, SettingsError, TimersError
 from timers.wire import headers as h
 from timers.wire import topics, verdict
-from timers.wire.doors import future_by_id
+from timers.wire.formats import future_by_id
 from timers.wire.verdict import Told
 
 PARTITIONER = "murmur2_random"

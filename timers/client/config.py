@@ -9,9 +9,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from timers import connection
+from timers.config.settings import Settings
 from timers.errors import InvalidTimerError, PublishError, SettingsError, TimersError
-from timers.settings import Settings
+from timers.kafka import connection
 from timers.wire import topics
 
 DEFAULT_TIMEOUT_S = 30.0

@@ -17,7 +17,7 @@ from timers.errors import InvalidTimerError
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as names
 from timers.wire import topics
-from timers.wire.doors import future_by_id
+from timers.wire.formats import future_by_id
 from timers.wire.future import InvalidRequestError
 
 MAX_DUE_S = 99_999_999_999

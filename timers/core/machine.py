@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from timers.core.gate import Gate
+from timers.core.counters import Tally
 from timers.core.horizon import Horizon
 from timers.core.index import Index, latest
 from timers.core.keys import MAX_OFFSET, OrderKey
@@ -24,7 +24,7 @@ from timers.core.operation import Entries, Entry, Judged, Operation
 from timers.core.pace import OVERDUE_S, Pace
 from timers.core.ports import Decoder, Lost, Outbox, Store
 from timers.core.progress import Progress
-from timers.core.tally import Tally
+from timers.core.second_barrier import Gate
 from timers.core.ticking import CLOCK_STEP_BACK_S, present
 from timers.core.timer import Decoded, Fetched, Row, RowsByDue, Tick, bytes_of
 

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from timers.project import project_dir
+from timers.config.project import project_dir
 from timers.spark.columns import HEADERS, due_second
 from timers.wire import headers as h
 from timers.wire.cold import COLD_HEADERS

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
-from timers import connection
-from timers.settings import Settings
+from timers.config.settings import Settings
+from timers.kafka import connection
 from timers.spark.columns import records
 
 Offsets: TypeAlias = Mapping[str, Mapping[int, int]]

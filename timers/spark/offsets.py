@@ -16,9 +16,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from timers import connection
+from timers.config.settings import Settings
 from timers.errors import TimersError
-from timers.settings import Settings
+from timers.kafka import connection
 
 TIMEOUT_S = 30.0
 

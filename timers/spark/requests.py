@@ -20,7 +20,7 @@ from timers.core.timer import id_bytes
 from timers.spark.columns import size_bytes
 from timers.wire import headers as h
 from timers.wire.cold import PartitionFormat
-from timers.wire.doors import Door, Sent
+from timers.wire.formats import Door, Sent
 from timers.wire.future import decode_retry
 from timers.wire.topics import source
 
@@ -61,7 +61,7 @@ def decode(records: DataFrame, doors: Mapping[str, Door], max_request_bytes: int
 
     Args:
         records: in the shape of :data:`timers.spark.columns.RECORD`, those of a partition in ascending offset.
-        doors: topic -> its door, as :func:`timers.doors.open_doors` opens them.
+        doors: topic -> its door, as :func:`timers.request_formats.open_doors` opens them.
         max_request_bytes: largest value accepted, as the worker has it.
 
     Returns:

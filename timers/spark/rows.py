@@ -35,7 +35,7 @@ from timers.errors import SettingsError
 from timers.spark.columns import HEADERS
 from timers.wire import future
 from timers.wire import headers as h
-from timers.wire.doors import future_by_id
+from timers.wire.formats import future_by_id
 from timers.wire.future import MAX_DUE_S, InvalidRequestError
 from timers.wire.headers import Header
 

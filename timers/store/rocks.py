@@ -17,8 +17,8 @@ timer this saves 0.7 us of 1.9 us on the way in and more on the way out (``docs/
 one row and costs what it did.
 
 Entries of the index are there only in stores of timers with an id; the latest stand in a journal, batch by batch
-(:mod:`timers.store.recent`). A version that is replaced or cancelled stays in its group until its second is scanned:
-rewriting the group would cost more than the row is worth.
+(:mod:`timers.store.index_journal`). A version that is replaced or cancelled stays in its group until its second is
+scanned: rewriting the group would cost more than the row is worth.
 
 The write-ahead log is on and is not synced: after a crash of the machine ``applied`` is a little older, consistently,
 and the rest is read from the request log again.
@@ -41,9 +41,9 @@ from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.operation import NO_ENTRIES, Entry
 from timers.core.progress import SettingChange
 from timers.core.timer import Row, RowsByDue, bytes_of
-from timers.store.budget import RocksMemory
 from timers.store.failures import failure, refusal
-from timers.store.recent import Recent
+from timers.store.index_journal import Recent
+from timers.store.memory_limit import RocksMemory
 
 FORMAT = 1
 """Version of the layout; part of the identity, so another version's store is rebuilt from the log."""

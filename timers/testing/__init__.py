@@ -17,13 +17,13 @@ Nothing in the product imports this package.
 from timers.testing.checkers import Checkers
 from timers.testing.clock import SimClock
 from timers.testing.faults import Crashed, Faults
+from timers.testing.id_oracle import Violation
 from timers.testing.ledger import SimLedger
 from timers.testing.log import SimLog, SimProducer, SimRecord
 from timers.testing.outbox import SimOutbox
 from timers.testing.sim_timers import DeadLetter, Fired, SimTimers
 from timers.testing.simulator import SimulationFailed, Simulator
 from timers.testing.store import SimDisk, SimStore
-from timers.testing.stories import Violation
 from timers.testing.worker import Parts, SimRunner, SimWorker
 
 __all__ = [

@@ -14,23 +14,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.operation import ANY_VERSION, CANCELLED, REPLACED
 from timers.core.timer import Origin, id_bytes, id_text, key_bytes
-from timers.doors import open_doors
-from timers.settings import Settings
+from timers.request_formats import open_doors
 from timers.testing.cold import ColdLog
+from timers.testing.id_oracle import Request, Step, Stories, Violation, is_ended, is_told_fired
 from timers.testing.log import SimLog, SimRecord, TopicPartition
 from timers.testing.machine_log import MachineLog
 from timers.testing.schedules import ScheduleLog
 from timers.testing.store_checks import StoreChecks
-from timers.testing.stories import Request, Step, Stories, Violation, is_ended, is_told_fired
 from timers.testing.worker import SimRunner
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
 from timers.wire.cold import PartitionFormat, decode_cold
-from timers.wire.doors import schedule
+from timers.wire.formats import schedule
 
 
 class Checkers:

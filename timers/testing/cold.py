@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from random import Random
 from zlib import crc32
 
+from timers.config.settings import Settings
 from timers.core.horizon import HOT_HORIZON, SEAL, Horizon, concerns, is_far
 from timers.core.operation import Entry
 from timers.core.ports import Store
 from timers.core.progress import Progress
-from timers.settings import Settings
+from timers.testing.id_oracle import Request
 from timers.testing.log import SimLog, SimProducer, SimRecord, TopicPartition
-from timers.testing.stories import Request
 from timers.wire import cold, topics
 from timers.wire.cold import PartitionFormat
-from timers.wire.doors import Door
+from timers.wire.formats import Door
 
 
 def open_horizon(

@@ -8,8 +8,8 @@ from timers.core.keys import OrderKey
 from timers.core.operation import Entry
 from timers.core.progress import Progress
 from timers.testing.cold import ColdLog
+from timers.testing.id_oracle import Request, Stories, is_ended
 from timers.testing.schedules import ScheduleLog
-from timers.testing.stories import Request, Stories, is_ended
 
 
 @dataclass

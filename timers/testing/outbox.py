@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from timers.callbacks import CallbackRules
+from timers.config.settings import Settings
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, id_bytes, key_bytes, origin_of
-from timers.doors import open_doors
-from timers.settings import Settings
+from timers.request_formats import open_doors
 from timers.testing import faults as f
 from timers.testing.faults import Faults
 from timers.testing.log import SimLog, SimProducer, TopicPartition
@@ -19,7 +19,7 @@ from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
-from timers.wire.doors import Sent, schedule
+from timers.wire.formats import Sent, schedule
 from timers.wire.future import InvalidRequestError
 
 TOPIC_ID = b"simulated topic."

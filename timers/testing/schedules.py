@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from timers.core.index import latest
 from timers.core.keys import OrderKey
 from timers.core.operation import Entry
+from timers.testing.id_oracle import Request, Step, Violation
 from timers.testing.log import SimRecord
-from timers.testing.stories import Request, Step, Violation
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
 from timers.core.timer import Forwarded, Rejected, Row, Tick
-from timers.testing.stories import Violation
+from timers.testing.id_oracle import Violation
 
 
 class SilentOutbox:

@@ -28,16 +28,16 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from timers.client.request import Encoder, HeadersLike, TimerRequest, due_second, id_key
+from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.machine import Limits, Machine
 from timers.core.operation import UNKNOWN
-from timers.settings import Settings
 from timers.testing.clock import EPOCH_S, SimClock
 from timers.testing.log import SimLog, SimRecord
 from timers.testing.worker import SimWorker
 from timers.wire import headers as h
 from timers.wire import topics, verdict
-from timers.wire.doors import future_by_id
+from timers.wire.formats import future_by_id
 from timers.wire.headers import Header
 from timers.wire.verdict import Told
 

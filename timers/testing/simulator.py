@@ -16,10 +16,10 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
+from timers.config.settings import Settings
 from timers.core.machine import CLEANING_S, Limits
 from timers.core.timer import Tick
-from timers.doors import open_doors
-from timers.settings import Settings
+from timers.request_formats import open_doors
 from timers.testing import faults as f
 from timers.testing.checkers import Checkers
 from timers.testing.clock import SimClock

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
+from timers.config.settings import Settings
 from timers.core.horizon import HOT_HORIZON, Horizon
 from timers.core.index import is_over, nothing_is_cold
 from timers.core.machine import Limits, Machine
 from timers.core.timer import Fetched, Row
-from timers.doors import index_of
-from timers.settings import Settings
+from timers.request_formats import index_of
 from timers.store.memory import MemoryStore
 from timers.testing.cold import open_horizon
+from timers.testing.id_oracle import Violation
 from timers.testing.log import SimLog, TopicPartition
 from timers.testing.machine_log import MachineLog
 from timers.testing.schedules import ScheduleLog
 from timers.testing.silent import SilentOutbox
-from timers.testing.stories import Violation
 from timers.testing.worker import SimRunner
-from timers.wire.doors import Door
+from timers.wire.formats import Door
 
 
 class StoreChecks:

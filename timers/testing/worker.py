@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from timers.config.settings import Settings
 from timers.core.horizon import Horizon
 from timers.core.index import Index, nothing_is_cold
 from timers.core.machine import Limits, Machine, OutOfPlace, catch_up
@@ -18,9 +19,8 @@ from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.schedules import ScheduleIndex
 from timers.core.timer import Fetched, Tick
-from timers.doors import open_doors
 from timers.errors import Fenced
-from timers.settings import Settings
+from timers.request_formats import open_doors
 from timers.testing.cold import open_horizon
 from timers.testing.faults import Crashed, Faults
 from timers.testing.log import SimLog, TopicPartition

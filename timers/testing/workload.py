@@ -7,7 +7,7 @@ from random import Random
 
 from timers.testing.log import SimLog, SimTransaction
 from timers.wire import future
-from timers.wire.doors import future_by_id, schedule
+from timers.wire.formats import future_by_id, schedule
 from timers.wire.headers import DEPTH, TIMER_FIRED_OFFSET, TIMER_PROMOTED, TIMER_SEAL, Header
 
 FAR_S = 10 * 365 * 86_400

@@ -27,7 +27,7 @@ from timers.core.horizon import Unsealed
 from timers.core.timer import Rejected
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
-from timers.wire.doors import Sent
+from timers.wire.formats import Sent
 from timers.wire.future import InvalidRequestError
 
 SEAL_DIGITS = 32

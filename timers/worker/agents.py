@@ -12,8 +12,8 @@ import faust
 from faust.serializers.schemas import Schema
 from mode import Service
 
+from timers.config.settings import Settings
 from timers.core.ticking import Phase
-from timers.settings import Settings
 from timers.worker.clock import Clock
 from timers.worker.machines.pool import Pool
 from timers.worker.ticks import wait_until

@@ -20,7 +20,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from mode import Service
 
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.wire import future, headers
 from timers.worker.tailing import TopicTail
 

@@ -18,26 +18,27 @@ from faust.types import TP
 from faust.worker import Worker
 from yarl import URL
 
-from timers.doors import open_doors
+from timers.config.settings import Settings
 from timers.errors import TimersError
-from timers.settings import Settings
-from timers.store.budget import RocksMemory
-from timers.worker import agents, logs, topics, web
+from timers.kafka import topics
+from timers.kafka.clients import faust_credentials, hide_logins
+from timers.kafka.progress_log import Machine
+from timers.kafka.topics import Cluster
+from timers.request_formats import open_doors
+from timers.store.memory_limit import RocksMemory
+from timers.worker import agents, logs, web
 from timers.worker.canary import Canary
 from timers.worker.clock import Clock
 from timers.worker.consumer.group import Member, Unsettled
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.transport import BatchConsumer, BatchTransport
-from timers.worker.kafka import faust_credentials, hide_logins
 from timers.worker.machines.pool import Events, Pool
-from timers.worker.machines.progress_log import Machine
-from timers.worker.meter import Pulse
+from timers.worker.partition_metrics import Pulse
 from timers.worker.port import check_port
 from timers.worker.queries.answers import Queries
-from timers.worker.queries.lull import Lull
+from timers.worker.queries.idle_window import Lull
 from timers.worker.queries.pages import QueryPages
 from timers.worker.ticks import TickReader
-from timers.worker.topics import Cluster
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 from mode import Service
 
-from timers import connection
-from timers.settings import Settings
+from timers.config.settings import Settings
+from timers.kafka import connection
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from typing import Any
 from aiokafka import TopicPartition
 from mode import Service
 
+from timers.config.settings import Settings
 from timers.core.timer import Tick
-from timers.settings import Settings
 from timers.worker.tailing import TopicTail
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import click
 
 from timers.cli.spark.options import launch_of, launch_options
 from timers.cli.times import parse_duration, parse_moment
-from timers.settings import Settings
-from timers.variables import topic_patterns
+from timers.config.settings import Settings
+from timers.config.variables import topic_patterns
 
 FAULTY = 3
 """Exit code where a timer is lost, doubled, early, or fired although it should not have been."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from timers.cli.spark.options import launch_of, launch_options
-from timers.settings import Settings
+from timers.config.settings import Settings
 
 REJECTED = 3
 """Exit code where some rows were set apart."""

@@ -11,14 +11,14 @@ import click
 from confluent_kafka import KafkaException
 
 from timers.cli.spark.options import launch_of, launch_options, told_to_stop
-from timers.doors import open_doors
+from timers.config.project import project_dir
+from timers.config.settings import Settings
 from timers.errors import SettingsError, TimersError
-from timers.project import project_dir
-from timers.settings import Settings
+from timers.request_formats import open_doors
 
 if TYPE_CHECKING:
     from timers.core.progress import Progress
-    from timers.worker.topics import Cluster
+    from timers.kafka.topics import Cluster
 
 PROGRESS_TIMEOUT_S = 60.0
 PROGRESS_AGAIN_S = 1.0
@@ -64,11 +64,11 @@ def engine(
     It takes over from workers of the same TIMERS_APP_ID: what they have fired is not fired again. Never run it beside
     them, and do not go back to them: both would fire the same timers.
     """
+    from timers.kafka import topics
     from timers.spark.engine.oscillator import Oscillator
     from timers.spark.engine.query import Plan, session_settings
     from timers.spark.jobs import engine as job
     from timers.spark.session import session
-    from timers.worker import topics
 
     settings = Settings.load()
     _refuse(settings)
@@ -87,8 +87,8 @@ def engine(
 
 def _workers_progress(settings: Settings, cluster: Cluster) -> dict[str, Progress]:
     """How far workers of this app came, by ``<topic>/<partition>``; empty where none ever ran."""
+    from timers.kafka.progress_log import ProgressLog
     from timers.wire import progress
-    from timers.worker.machines.progress_log import ProgressLog
 
     topic = settings.request_topic
     log = ProgressLog(settings, cluster)

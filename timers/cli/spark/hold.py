@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from timers.cli.spark.options import launch_of, launch_options, tables_option, told_to_stop
-from timers.settings import Settings
+from timers.config.settings import Settings
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

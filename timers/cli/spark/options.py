@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from timers.project import project_dir
+from timers.config.project import project_dir
 
 if TYPE_CHECKING:
     from timers.spark.session import Launch

@@ -12,8 +12,8 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from timers import connection
-from timers.settings import Settings
+from timers.config.settings import Settings
+from timers.kafka import connection
 
 TIMEOUT_S = 30
 

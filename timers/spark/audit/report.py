@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from timers import __version__
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.spark.audit import charts
 from timers.spark.audit.figures import UNASKED
 from timers.spark.audit.findings import FAULTS, MAX_LISTED, STATUSES, Findings, is_reached

@@ -6,7 +6,7 @@ next record of its id in the log of its partition: an update or a cancel. Whethe
 verdict of that record. Where there is none (the topic was deleted, or is older), its append time says it: before the
 start of the due second it was in time; later, either is right.
 
-In a topic of schedules (:mod:`timers.wire.doors.schedule`) whatever comes next closes a version: also what cannot be
+In a topic of schedules (:mod:`timers.wire.formats.schedule`) whatever comes next closes a version: also what cannot be
 read, and also a tombstone of the engine's. One that names the version says that it has left. One that names another was
 written while the version came, which the engine then appends again: the copy stands for it. Compaction may have taken
 any record but the newest of an id, so a version that is there is judged by what is behind it alone.

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from timers.core.progress import Progress
 from timers.core.timer import Decoded
-from timers.spark.engine import parcels
-from timers.spark.engine.parcels import Request
+from timers.spark.engine import timer_batches
+from timers.spark.engine.timer_batches import Request
 from timers.spark.requests import headers_of
 from timers.wire import dead_letter, future, topics
 
@@ -52,7 +52,7 @@ class Accepting:
         """Parcels of each batch, one for each bucket that gets something."""
         for batch in batches:
             packed = [
-                (bucket, parcels.pack(items))
+                (bucket, timer_batches.pack(items))
                 for place, requests in _by_place(batch)
                 for bucket, items in self._items(place, requests)
             ]
@@ -64,7 +64,7 @@ class Accepting:
                 schema=_SCHEMA,
             )
 
-    def _items(self, place: str, requests: list[Request]) -> Iterator[tuple[int, list[parcels.Item]]]:
+    def _items(self, place: str, requests: list[Request]) -> Iterator[tuple[int, list[timer_batches.Item]]]:
         count = len(self.buckets)
         by_bucket: list[list[Request]] = [[] for _ in self.buckets]
         for request in requests:
@@ -73,18 +73,19 @@ class Accepting:
             if mine:
                 yield bucket, self._read(place, mine)
 
-    def _read(self, place: str, requests: list[Request]) -> list[parcels.Item]:
+    def _read(self, place: str, requests: list[Request]) -> list[timer_batches.Item]:
         decoded = future.decode(requests, self.max_request_bytes)
         before = self.workers.get(place)
         if before is not None and requests[0].offset < before.next_offset:
             decoded = _not_done(decoded, before)
         by_offset = {request[0]: request for request in requests}
         items = [
-            parcels.timers(due_s, place, [by_offset[row[0]] for row in rows]) for due_s, rows in decoded.rows.items()
+            timer_batches.timers(due_s, place, [by_offset[row[0]] for row in rows])
+            for due_s, rows in decoded.rows.items()
         ]
         if decoded.rejected:
             items.append(
-                parcels.letters(
+                timer_batches.letters(
                     [
                         dead_letter.encode(rejected, f"{place}/{rejected.offset}", self.max_message_bytes)
                         for rejected in decoded.rejected

@@ -21,8 +21,8 @@ import msgpack
 from timers.core.ticking import present
 from timers.core.timer import Tick
 from timers.errors import StoreError
-from timers.spark.engine import parcels
-from timers.spark.engine.parcels import Item
+from timers.spark.engine import timer_batches
+from timers.spark.engine.timer_batches import Item
 from timers.spark.engine.wheel import Slot, slot_of
 
 FORMAT = 2
@@ -68,7 +68,7 @@ class Memory:
     @property
     def now_s(self) -> int:
         """Everything due by this second goes out; before the first tick that is nothing."""
-        return parcels.AT_ONCE if self.tick is None else self.tick.second
+        return timer_batches.AT_ONCE if self.tick is None else self.tick.second
 
     @property
     def pending(self) -> int:
@@ -126,9 +126,9 @@ class Bucket:
             self.memory.tick = present(self.memory.tick, tick)
         waiting: dict[Slot, list[Item]] = {}
         for parcel in arriving:
-            due = self._sort(parcels.unpack(parcel), waiting)
+            due = self._sort(timer_batches.unpack(parcel), waiting)
             if due:
-                yield parcels.pack(due)
+                yield timer_batches.pack(due)
         yield from self._drain(waiting)
         for slot, items in waiting.items():
             self._store(slot, items)
@@ -156,9 +156,9 @@ class Bucket:
                 if slot.last_s <= now_s:
                     yield parcel
                 else:
-                    due = self._sort(parcels.unpack(parcel), waiting)
+                    due = self._sort(timer_batches.unpack(parcel), waiting)
                     if due:
-                        yield parcels.pack(due)
+                        yield timer_batches.pack(due)
 
     def _store(self, slot: Slot, items: list[Item]) -> None:
         chunks, timers = self.memory.slots.get(slot, Filled(0, 0))
@@ -167,6 +167,6 @@ class Bucket:
             size += len(unit)
             timers += count
             if size >= CHUNK_BYTES or end == len(items):
-                self._chunks.put(ChunkKey(slot, chunks), parcels.pack(items[start:end]))
+                self._chunks.put(ChunkKey(slot, chunks), timer_batches.pack(items[start:end]))
                 chunks, start, size = chunks + 1, end, 0
         self.memory.slots[slot] = Filled(chunks, timers)

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 
 from timers.callbacks import CallbackRules
+from timers.config.settings import Settings
 from timers.core.timer import Rejected, Row, key_bytes
-from timers.settings import Settings
-from timers.spark.engine import parcels
-from timers.spark.engine.directory import Directory, Limits
-from timers.spark.engine.parcels import Request
+from timers.spark.engine import timer_batches
 from timers.spark.engine.sizes import size_alone
+from timers.spark.engine.timer_batches import Request
+from timers.spark.engine.topic_metadata import Directory, Limits
 from timers.wire import dead_letter, future
 from timers.wire import headers as h
 from timers.wire.future import InvalidRequestError
@@ -109,12 +109,12 @@ class Shot:
         """Messages of parcels."""
         for batch in batches:
             for parcel, tick_ms in zip(batch["parcel"].to_pylist(), batch["tick_ms"].to_pylist(), strict=True):
-                for due_s, _, unit in parcels.unpack(parcel):
-                    if due_s == parcels.AT_ONCE:
-                        for letter in parcels.letters_of(unit):
+                for due_s, _, unit in timer_batches.unpack(parcel):
+                    if due_s == timer_batches.AT_ONCE:
+                        for letter in timer_batches.letters_of(unit):
                             self._letter(letter)
                     else:
-                        self._fire(due_s, tick_ms, *parcels.requests_of(unit))
+                        self._fire(due_s, tick_ms, *timer_batches.requests_of(unit))
                     if len(self._messages.rows) >= MESSAGES:
                         yield self._messages.take()
         if self._messages.rows:

@@ -10,9 +10,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from timers import connection
+from timers.config.settings import Settings
 from timers.core.ticking import Phase
-from timers.settings import Settings
+from timers.kafka import connection
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from timers.config.settings import Settings
 from timers.core.progress import Progress
-from timers.settings import Settings
 from timers.spark import kafka
 from timers.spark.columns import HEADERS, LOG_APPEND_TIME, records
 from timers.spark.engine import accepting, firing, processor

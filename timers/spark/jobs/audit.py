@@ -18,8 +18,8 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from timers.doors import open_doors
-from timers.settings import Settings
+from timers.config.settings import Settings
+from timers.request_formats import open_doors
 from timers.spark import kafka, requests
 from timers.spark.audit import cold_tier, disks, evidence, figures, outcomes, versions
 from timers.spark.audit.findings import Counted, Findings, PartitionRead, collect
@@ -29,7 +29,7 @@ from timers.spark.cold import ColdTables
 from timers.spark.columns import RECORD
 from timers.spark.offsets import Places, Topics
 from timers.wire import progress
-from timers.wire.doors import Door
+from timers.wire.formats import Door
 
 Say = Callable[[str], None]
 

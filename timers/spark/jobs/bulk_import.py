@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from timers.config.settings import Settings
 from timers.errors import SettingsError
-from timers.settings import Settings
 from timers.spark import kafka, rows
 from timers.spark.offsets import Places, Topics
 from timers.wire.dead_letter import OVERHEAD_BYTES

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
+from timers.config.settings import Settings
 from timers.errors import SettingsError, SparkError
-from timers.settings import Settings
 from timers.spark.engine import query
 from timers.spark.engine.query import Plan
 from timers.spark.engine.report import Reporter

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from timers.settings import Settings
+from timers.config.settings import Settings
 from timers.spark import kafka
 from timers.spark.cold import ColdTables, hold
 from timers.spark.columns import records

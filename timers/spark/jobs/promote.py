@@ -21,8 +21,8 @@ from confluent_kafka import KafkaException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from timers.config.settings import Settings
 from timers.errors import SparkError
-from timers.settings import Settings
 from timers.spark import cold, kafka
 from timers.spark.cold import BATCHES, BEGUN, DONE, PROMOTED, ColdTables, day_of
 from timers.spark.columns import header_text

@@ -20,7 +20,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.admin import DescribeGroupsRequest
 
-from timers.worker.machines.progress_log import Machine
+from timers.kafka.progress_log import Machine
 
 _STABLE = "Stable"
 _ASK_AGAIN_S = 0.2

@@ -18,13 +18,13 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from mode import Service
 
+from timers.config.settings import Settings
 from timers.errors import AccessError, TopicConfigError
-from timers.settings import Settings
-from timers.worker import topics
-from timers.worker.kafka import librdkafka
-from timers.worker.machines.progress_log import Machine
-from timers.worker.own_topics import own_topics
-from timers.worker.topics import Cluster
+from timers.kafka import topics
+from timers.kafka.clients import librdkafka
+from timers.kafka.own_topics import own_topics
+from timers.kafka.progress_log import Machine
+from timers.kafka.topics import Cluster
 
 logger = logging.getLogger(__name__)
 

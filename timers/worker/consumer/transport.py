@@ -33,11 +33,11 @@ from mode import Service
 
 from timers.core.timer import Fetched
 from timers.errors import TimersError
+from timers.kafka.progress_log import Machine
 from timers.worker.consumer import group, records
-from timers.worker.consumer.namesake import NamesakeWatch
+from timers.worker.consumer.duplicate_member import NamesakeWatch
 from timers.worker.machines.pool import Pool
-from timers.worker.machines.progress_log import Machine
-from timers.worker.meter import Pulse, keep_beating
+from timers.worker.partition_metrics import Pulse, keep_beating
 
 logger = logging.getLogger(__name__)
 

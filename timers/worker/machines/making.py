@@ -8,24 +8,24 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from timers.config.settings import Settings
 from timers.core import machine as core
 from timers.core.horizon import Horizon, concerns
 from timers.core.index import nothing_is_cold
 from timers.core.progress import Progress
-from timers.doors import index_of
 from timers.errors import StoreError
-from timers.settings import Settings
+from timers.kafka.progress_log import Machine, progress_partition
+from timers.kafka.request_reader import Originals
+from timers.kafka.topics import Cluster
+from timers.request_formats import index_of
 from timers.store.rocks import RocksStore
 from timers.wire import topics
 from timers.wire.cold import PartitionFormat
-from timers.wire.doors import Door
-from timers.worker.machines.progress_log import Machine, progress_partition
-from timers.worker.meter import Meter
-from timers.worker.sending.originals import Originals
+from timers.wire.formats import Door
+from timers.worker.partition_metrics import Meter
 from timers.worker.sending.outbox import KafkaOutbox
 from timers.worker.sending.producer import ProducerLoop, TransactionalProducer
 from timers.worker.sending.targets import Targets
-from timers.worker.topics import Cluster
 
 logger = logging.getLogger(__name__)
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
 
+from timers.config.settings import Settings
 from timers.core.machine import catch_up
 from timers.core.progress import Progress
 from timers.errors import LogMismatch
-from timers.settings import Settings
-from timers.store.budget import RocksMemory
+from timers.kafka.progress_log import Machine, ProgressLog
+from timers.kafka.topics import Cluster
+from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
-from timers.wire.doors import Door
-from timers.worker.machines.progress_log import Machine, ProgressLog
-from timers.worker.topics import Cluster
+from timers.wire.formats import Door
 
 Opened: TypeAlias = tuple[Progress, RocksStore]
 

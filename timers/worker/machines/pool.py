@@ -14,26 +14,26 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException
 
+from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick
 from timers.errors import Fenced, LogMismatch
-from timers.settings import Settings
-from timers.store.budget import RocksMemory
+from timers.kafka.last_stable_offsets import StableEnds
+from timers.kafka.progress_log import Machine
+from timers.kafka.request_reader import Originals
+from timers.kafka.topics import Cluster
+from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
-from timers.wire.doors import Door
-from timers.worker.machines.ends import StableEnds
+from timers.wire.formats import Door
 from timers.worker.machines.making import Parts, closer
 from timers.worker.machines.opening import open_stores
-from timers.worker.machines.progress_log import Machine
 from timers.worker.machines.recovery import Recoveries
 from timers.worker.machines.runner import Runner
-from timers.worker.meter import Meter
-from timers.worker.sending.originals import Originals
+from timers.worker.partition_metrics import Meter
 from timers.worker.sending.outbox import KafkaOutbox
 from timers.worker.sending.producer import ProducerLoop
 from timers.worker.sending.targets import Targets
-from timers.worker.topics import Cluster
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from timers.core.machine import Machine, OutOfPlace
 from timers.core.timer import Fetched, Tick
-from timers.worker.meter import Meter
+from timers.worker.partition_metrics import Meter
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from timers.core.tally import Histogram
+from timers.core.counters import Histogram
 from timers.worker.metrics.catalog import COUNTER, HISTOGRAM, METRICS, Entry
 from timers.worker.metrics.samples import Samples
 

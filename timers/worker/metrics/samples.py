@@ -12,15 +12,15 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from timers.core.tally import MAX_CALLERS, OTHER_CALLERS, Histogram, Tally
+from timers.core.counters import MAX_CALLERS, OTHER_CALLERS, Histogram, Tally
 from timers.worker.machines.opening import store_path
 from timers.worker.queries import pages as query_pages
 
 if TYPE_CHECKING:
+    from timers.kafka.progress_log import Machine
     from timers.worker.canary import Sight
-    from timers.worker.machines.progress_log import Machine
     from timers.worker.machines.runner import Runner
-    from timers.worker.meter import Meter
+    from timers.worker.partition_metrics import Meter
     from timers.worker.service import TimersApp
 
 Labels: TypeAlias = tuple[str, ...]

@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 import aiohttp
 
+from timers.config.settings import Settings
 from timers.core.listing import Page, Position, Silent, merge, share_of
-from timers.settings import Settings
+from timers.kafka.progress_log import Machine
+from timers.kafka.request_reader import Originals
 from timers.wire import topics
 from timers.wire.query import Query, Timer
 from timers.worker.consumer.group import Member, Unsettled
 from timers.worker.machines.pool import Pool
-from timers.worker.machines.progress_log import Machine
-from timers.worker.queries.lull import Lull
-from timers.worker.queries.peers import Peer
-from timers.worker.queries.shares import Here, Share, Sought
-from timers.worker.sending.originals import Originals
+from timers.worker.queries.idle_window import Lull
+from timers.worker.queries.partition_sources import Here, Share, Sought
+from timers.worker.queries.remote_partitions import Peer
 
 READING_S = 2.0
 """A page ends after this, with what there is: a filter may leave little of much."""

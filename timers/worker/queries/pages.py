@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from timers.core.tally import Histogram
+from timers.core.counters import Histogram
 from timers.wire import query as wire
 from timers.wire.query import InvalidQueryError
 from timers.worker.queries.answers import Answer, Queries

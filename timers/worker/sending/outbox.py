@@ -15,25 +15,25 @@ from typing import NamedTuple
 from aiokafka import TopicPartition
 from confluent_kafka import KafkaException
 
+from timers.config.settings import Settings
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, id_bytes, key_bytes, origin_of
 from timers.errors import Fenced
-from timers.settings import Settings
+from timers.kafka.clients import max_message_bytes
+from timers.kafka.request_reader import Originals
 from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
-from timers.wire.doors import schedule
+from timers.wire.formats import schedule
 from timers.wire.future import InvalidRequestError
 from timers.wire.partitioner import partitions_for, partitions_of
-from timers.worker.kafka import max_message_bytes
-from timers.worker.meter import Meter
+from timers.worker.partition_metrics import Meter
 from timers.worker.sending.batches import Batches, size_alone
-from timers.worker.sending.originals import Originals
+from timers.worker.sending.circuit_breaker import Trouble
 from timers.worker.sending.producer import Batch, DeliveryFailed, TransactionalProducer
-from timers.worker.sending.quarantine import Trouble
 from timers.worker.sending.targets import Targets
 
 MAX_BACKOFF_S = 300

@@ -39,12 +39,12 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.admin import ApiVersionRequest
 
-from timers import connection
+from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.errors import AccessError, Fenced
-from timers.settings import Settings
-from timers.worker.kafka import TRANSACTION_TIMEOUT_MS
-from timers.worker.meter import Pulse, keep_beating
+from timers.kafka import connection
+from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
+from timers.worker.partition_metrics import Pulse, keep_beating
 from timers.worker.sending.batches import RecordBatch
 
 logger = logging.getLogger(__name__)

@@ -31,9 +31,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from timers.callbacks import CallbackRules
-from timers.settings import Settings
-from timers.worker.kafka import librdkafka
-from timers.worker.sending.quarantine import Quarantine, Trouble
+from timers.config.settings import Settings
+from timers.kafka.clients import librdkafka
+from timers.worker.sending.circuit_breaker import Quarantine, Trouble
 
 logger = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from timers.doors import KINDS, NATIVE
+from timers.config.settings import Settings, describe
 from timers.errors import TimersError
-from timers.settings import Settings, describe
+from timers.request_formats import KINDS, NATIVE
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: one object a door.")
-def doors(output: str) -> None:
+def formats(output: str) -> None:
     """Show which doors are on, their topics and settings, and which setting opens the others.
 
     A door is a format that timers come in by. Workers go by their own settings: run this with the same.
@@ -75,8 +75,8 @@ def _partitions(settings: Settings, topics: Collection[str]) -> dict[str, int | 
     """
     from confluent_kafka import KafkaException  # not at the top: `--help` needs no librdkafka
 
-    from timers import connection
     from timers.cli.tail import GONE, consumer, no_answer, partitions_of
+    from timers.kafka import connection
 
     reports = connection.Reports(settings)
     reader = consumer(settings, reports)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from timers.config.settings import Settings
 from timers.core.ports import Lost
-from timers.settings import Settings
-from timers.worker.sending import originals as module
-from timers.worker.sending.originals import Originals
+from timers.kafka import request_reader as module
+from timers.kafka.request_reader import Originals
 
 
 class SimConsumer:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from timers.config.settings import Settings
 from timers.core.index import Index, nothing_is_cold
 from timers.core.operation import Entry
 from timers.core.ports import Store
 from timers.core.schedules import ScheduleIndex
-from timers.settings import Settings
 from timers.wire import future
-from timers.wire.doors import Door, countdown, future_by_id, schedule
+from timers.wire.formats import Door, countdown, future_by_id, schedule
 
 
 class Kind(NamedTuple):

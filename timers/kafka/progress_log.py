@@ -9,13 +9,13 @@ from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
+from timers.config.settings import Settings
 from timers.core.machine import PARTITIONS
 from timers.core.progress import Progress
 from timers.errors import LogMismatch
-from timers.settings import Settings
+from timers.kafka.clients import librdkafka
+from timers.kafka.topics import Cluster
 from timers.wire import progress as progress_record
-from timers.worker.kafka import librdkafka
-from timers.worker.topics import Cluster
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timers.worker.queries.lull import FROM, TO, Lull
+from timers.worker.queries.idle_window import FROM, TO, Lull
 
 NOW_S = 1_800_000_000
 

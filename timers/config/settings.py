@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from timers import security, variables
+from timers.config import security, variables
+from timers.config.project import project_broker, project_dir
+from timers.config.variables import Setting
 from timers.errors import SettingsError
-from timers.project import project_broker, project_dir
-from timers.variables import Setting
 from timers.wire import topics
 
 FALLBACK_BROKERS = "127.0.0.1:9092"

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 
+from timers.config.security import Secret, uses_sasl, uses_tls
+from timers.config.settings import Settings
 from timers.errors import AccessError, SettingsError
-from timers.security import Secret, uses_sasl, uses_tls
-from timers.settings import Settings
 
 UNREACHABLE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
 """What librdkafka's calls say while no broker answers, whatever the reason."""

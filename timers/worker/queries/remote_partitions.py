@@ -11,12 +11,12 @@ import aiohttp
 from yarl import URL
 
 from timers.core.listing import Listed, Page, Position, Silent
+from timers.kafka.progress_log import Machine
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.query import Query, Timer
 from timers.worker.consumer.group import Member
-from timers.worker.machines.progress_log import Machine
-from timers.worker.queries.shares import Sought
+from timers.worker.queries.partition_sources import Sought
 
 ANSWER_S = 8.0
 """Longer than a worker takes that has something to say; see :mod:`timers.worker.queries.answers`."""

@@ -23,12 +23,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from timers import connection
+from timers.config.settings import Settings
 from timers.errors import AccessError, TopicConfigError
-from timers.settings import Settings
-from timers.worker import group_access
-from timers.worker.kafka import librdkafka
-from timers.worker.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE, UNLIMITED, OwnTopic, own_topics
+from timers.kafka import connection, group_access
+from timers.kafka.clients import librdkafka
+from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE, UNLIMITED, OwnTopic, own_topics
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
-from timers.settings import Settings
-from timers.worker.kafka import max_message_bytes
+from timers.config.settings import Settings
+from timers.kafka.clients import max_message_bytes
 
 UNLIMITED = "-1"
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from timers.cli.main import main
-from timers.doors import KINDS, NATIVE, open_doors
-from timers.settings import Settings, describe
+from timers.config.settings import Settings, describe
+from timers.request_formats import KINDS, NATIVE, open_doors
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_a_door_is_open_where_its_topic_is_set() -> None:
 
 
 def test_none_on(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doors"]) == 0
+    assert main(["formats"]) == 0
     out, err = capsys.readouterr()
     assert "none on but future" in out
     for kind in KINDS:
@@ -50,7 +50,7 @@ def test_none_on(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMERS_COUNTDOWN_TOPIC", "delay")
     monkeypatch.setenv("TIMERS_VERDICT_RETENTION_S", "60")
-    assert main(["doors", "-o", "json"]) == 0
+    assert main(["formats", "-o", "json"]) == 0
     shown = {door["door"]: door for door in map(json.loads, capsys.readouterr().out.splitlines())}
     assert [name for name, door in shown.items() if door["on"]] == ["future", "countdown"]
     assert shown["countdown"]["topics"] == [{"topic": "delay", "partitions": None}]
@@ -59,6 +59,6 @@ def test_what_is_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
         "TIMERS_VERDICT_TOPIC": "timer-verdict",
         "TIMERS_VERDICT_RETENTION_S": "60",
     }
-    assert main(["doors"]) == 0
+    assert main(["formats"]) == 0
     out = capsys.readouterr().out
     assert "topic delay" in out and "TIMERS_VERDICT_RETENTION_S=60" in out and "none on" not in out

@@ -5,8 +5,8 @@ from typing import Any
 
 import faust
 
-from timers import connection
-from timers.settings import Settings
+from timers.config.settings import Settings
+from timers.kafka import connection
 from timers.wire.dead_letter import OVERHEAD_BYTES
 
 TRANSACTION_TIMEOUT_MS = 10_000

@@ -11,16 +11,16 @@ from typing import NamedTuple, Protocol, TypeVar
 from timers.core import machine as core
 from timers.core.listing import Page, Position, Silent
 from timers.core.ports import Lost
+from timers.kafka.progress_log import Machine
+from timers.kafka.request_reader import Originals
 from timers.wire import query as wire
 from timers.wire import topics
-from timers.wire.doors import Door
+from timers.wire.formats import Door
 from timers.wire.query import Query, Timer
-from timers.worker.machines.progress_log import Machine
 from timers.worker.machines.runner import Ended, Runner
 from timers.worker.queries import reading
-from timers.worker.queries.lull import Lull
+from timers.worker.queries.idle_window import Lull
 from timers.worker.queries.reading import Place, Recovering, Wanted
-from timers.worker.sending.originals import Originals
 
 logger = logging.getLogger(__name__)
 

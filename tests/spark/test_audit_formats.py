@@ -16,14 +16,14 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
-from tests.harness.patience import DEADLINE_S, due_in, wait_until
 from tests.harness.race import race
 from tests.harness.records import Publisher, Request
 from tests.harness.schedules import PARTITIONS, Schedules
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.spark.test_audit import Engine, found
 from timers.spark.audit import report
 from timers.spark.audit.findings import Findings
-from timers.wire.doors import future_by_id
+from timers.wire.formats import future_by_id
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

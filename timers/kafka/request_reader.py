@@ -15,14 +15,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.timer import Origin, Row
-from timers.doors import NATIVE
-from timers.settings import Settings
-from timers.wire.doors import Door, Sent
+from timers.kafka.clients import librdkafka
+from timers.request_formats import NATIVE
+from timers.wire.formats import Door, Sent
 from timers.wire.headers import Header
 from timers.wire.topics import parse_source
-from timers.worker.kafka import librdkafka
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from timers.core.counters import LATE, RETRIED, WAITED, Histogram, Tally
 from timers.core.machine import Limits, Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.tally import LATE, RETRIED, WAITED, Histogram, Tally
 from timers.core.timer import Tick
 from timers.store.memory import MemoryStore
 from timers.testing import SimClock, SimLedger, SimLog

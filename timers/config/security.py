@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from timers.config.variables import wrong
 from timers.errors import SettingsError
-from timers.variables import wrong
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

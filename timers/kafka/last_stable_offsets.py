@@ -1,8 +1,8 @@
 """Asks the brokers where logs end, as each second begins.
 
-A timer with an id fires once all is read that stood in its log when its second began (:mod:`timers.core.gate`). What
-the last fetch said of the end is older than the tick: so it is asked for anew, once a second, for all of a worker's
-partitions together.
+A timer with an id fires once all is read that stood in its log when its second began
+(:mod:`timers.core.second_barrier`). What the last fetch said of the end is older than the tick: so it is asked for
+anew, once a second, for all of a worker's partitions together.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Collection
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from timers.settings import Settings
-from timers.worker.kafka import librdkafka
-from timers.worker.machines.progress_log import Machine
+from timers.config.settings import Settings
+from timers.kafka.clients import librdkafka
+from timers.kafka.progress_log import Machine
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from timers.worker.sending.quarantine import FIRST_S, LONGEST_S, Quarantine, Trouble
+from timers.worker.sending.circuit_breaker import FIRST_S, LONGEST_S, Quarantine, Trouble
 
 
 class Clock:

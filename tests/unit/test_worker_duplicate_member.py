@@ -14,7 +14,7 @@ from aiokafka.protocol.group import (
     SyncGroupResponse_v3,
 )
 
-from timers.worker.consumer.namesake import NamesakeWatch
+from timers.worker.consumer.duplicate_member import NamesakeWatch
 
 OK, UNKNOWN_MEMBER, REBALANCING, FENCED = 0, 25, 27, 82
 SESSION_S = 10.0

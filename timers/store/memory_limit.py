@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, WriteBufferManager
 
-from timers.store.recent import Recent
+from timers.store.index_journal import Recent
 
 BLOOM_BITS = 10
 """A key. Most ids that are looked up are new, and one in a hundred of these then looks at a block in vain."""
 
 RECENT_IDS = 100_000
-"""Ids in a generation, of all stores together; see :mod:`timers.store.recent`. Two generations take about 60 MB: where
-timers have ids, and beside the budget."""
+"""Ids in a generation, of all stores together; see :mod:`timers.store.index_journal`. Two generations take about 60 MB:
+where timers have ids, and beside the budget."""
 
 LEAST_RECENT_IDS = 1_000
 """However many stores there are."""

@@ -20,8 +20,8 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.group import HeartbeatRequest
 
-from timers import connection
-from timers.settings import Settings
+from timers.config.settings import Settings
+from timers.kafka import connection
 
 _TRIES = 5
 _PAUSE_S = 0.1

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 from timers.core.timer import Decoded, Headers, Origin, Row, key_bytes
 from timers.wire import future
 from timers.wire import headers as h
-from timers.wire.doors.future_by_id import MAX_ID_BYTES
+from timers.wire.formats.future_by_id import MAX_ID_BYTES
 from timers.wire.future import MAX_DUE_S, InvalidRequestError
 from timers.wire.topics import is_legal
 

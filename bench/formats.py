@@ -1,4 +1,4 @@
-"""``python -m bench.doors``: how fast are timers that come by other doors, beside native ones, in one run?
+"""``python -m bench.formats``: how fast are timers that come by other doors, beside native ones, in one run?
 
 A backlog is due when the worker starts; a burst is accepted before, and due in one second. Same broker, fresh
 topics, one after the other; every callback is counted. CPU is the worker's own, broker and publisher not counted.
@@ -23,15 +23,15 @@ from confluent_kafka import Producer
 from bench.engine import Engine
 from bench.harness import checker
 from bench.harness.cluster import Cluster, quiet
+from bench.harness.console import Say
 from bench.harness.process import stop_everything
 from bench.harness.publisher import ID, Publication, dues, filler, key
-from bench.harness.say import Say
 from bench.harness.subject import ROOT, Bench, Names
 from bench.workload import Workload
 from timers.broker import EmbeddedBroker
 from timers.wire import future
 from timers.wire import headers as h
-from timers.wire.doors import future_by_id, schedule
+from timers.wire.formats import future_by_id, schedule
 
 BACKLOG = Workload("backlog", 200_000, 60)
 BURST = Workload("burst", 150_000, 1)
@@ -209,7 +209,7 @@ def _run(bench: Bench, options: argparse.Namespace) -> Iterator[Figures]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.doors", description=__doc__.split(":")[1])
+    parser = argparse.ArgumentParser(prog="python -m bench.formats", description=__doc__.split(":")[1])
     parser.add_argument("--workload", choices=(BACKLOG.name, BURST.name), help="only this one")
     parser.add_argument("--door", action="append", choices=[one.name for one in ENTRANCES], help="only this one")
     parser.add_argument("--timers", type=int, help=f"({BACKLOG.timers}, {BURST.timers})")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
-from timers.core.tally import Histogram, Tally
+from timers.core.counters import Histogram, Tally
 
 TRANSACTION_BOUNDS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0)
 """Up to the longest that a transaction may last."""

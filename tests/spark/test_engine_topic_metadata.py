@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.patience import wait_until
 from tests.harness.system import System
-from timers.settings import Settings
-from timers.spark.engine.directory import DEFAULT_MAX_MESSAGE_BYTES, Directory, Limits
+from tests.harness.waiting import wait_until
+from timers.config.settings import Settings
+from timers.spark.engine.topic_metadata import DEFAULT_MAX_MESSAGE_BYTES, Directory, Limits
 from timers.wire.future import InvalidRequestError
 
 pytestmark = pytest.mark.spark

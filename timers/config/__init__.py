@@ -1,0 +1,1 @@
+"""Settings: what may be configured, where a value comes from, and how it is checked."""

@@ -17,7 +17,7 @@ from typing import IO, Any
 from bench import backlog, cost, machine, plot, recovery, report, storm
 from bench.engine import Engine
 from bench.harness.cluster import Cluster
-from bench.harness.console import Say
+from bench.harness.console import Console
 from bench.harness.process import stop_everything
 from bench.harness.publisher import Publication, publish
 from bench.harness.subject import ROOT, Bench, Subject, Unavailable
@@ -127,7 +127,7 @@ class _Run:
                 one.prepare(bench)
                 self.subjects.append(one)
             except Unavailable as reason:
-                bench.say.line(f"  {peer.name} cannot be measured: {reason}")
+                bench.console.line(f"  {peer.name} cannot be measured: {reason}")
                 self.results["not_measured"][peer.name] = str(reason)
 
     def _size(self, workload: Workload) -> Workload:
@@ -139,7 +139,7 @@ class _Run:
             found = call().to_json()
         except Exception as error:
             reason = str(error) or repr(error)
-            self.bench.say.line(f"  {name} FAILED: {reason}")
+            self.bench.console.line(f"  {name} FAILED: {reason}")
             self.results["not_measured"][name] = reason.splitlines()[0]
             self.failed = True
             stop_everything()
@@ -148,7 +148,7 @@ class _Run:
         figures = (
             item for item in found.items() if isinstance(item[1], (int, float)) and not isinstance(item[1], bool)
         )
-        self.bench.say.line("    " + ", ".join(f"{name} {value:,.6g}" for name, value in figures))
+        self.bench.console.line("    " + ", ".join(f"{name} {value:,.6g}" for name, value in figures))
 
     def storm(self) -> None:
         for workload in map(self._size, _storms(self.options)):
@@ -180,7 +180,7 @@ def _warm_up(bench: Bench) -> None:
     """Let the broker's Java compile its hot paths, so that the first system measured has no disadvantage."""
     names = bench.names("warm-up")
     bench.cluster.create(names.request, WARM_UP.partitions)
-    with bench.say.doing("warming the broker up"):
+    with bench.console.doing("warming the broker up"):
         publish(
             Publication(
                 brokers=bench.cluster.brokers,
@@ -225,22 +225,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _arguments(argv)
     _storms(options)
     signal.signal(signal.SIGTERM, _interrupt)
-    say = Say()
+    console = Console()
     lock = _only_one()
     begun = time.monotonic()
     workdir = ROOT / ".timers" / "bench" / time.strftime("%Y%m%d-%H%M%S")
     broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
     try:
         workdir.mkdir(parents=True)
-        with say.doing("starting the broker"):
+        with console.doing("starting the broker"):
             brokers = broker.start()
         if broker.pid is None:
             raise RuntimeError("the broker ended after it had answered")
-        bench = Bench(say, Cluster(brokers), broker.pid, workdir / "broker", workdir, options.keep)
+        bench = Bench(console, Cluster(brokers), broker.pid, workdir / "broker", workdir, options.keep)
         _warm_up(bench)
         run = _Run(bench, options)
         for question in options.questions:
-            say.line(f"{question}:")
+            console.line(f"{question}:")
             getattr(run, question)()
         run.results["took_s"] = time.monotonic() - begun
         _write(run, options.publish)

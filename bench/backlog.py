@@ -56,11 +56,11 @@ class BacklogResult:
 def run(bench: Bench, subject: Subject, workload: Workload = BACKLOG) -> BacklogResult:
     """Fill half, stop, publish the other half, let all of it come due, start, and watch."""
     names = bench.names(subject.name)
-    bench.say.line(f"  backlog of {workload.timers:,} overdue timers: {subject.name}")
+    bench.console.line(f"  backlog of {workload.timers:,} overdue timers: {subject.name}")
     bench.cluster.create(names.target, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
     half = workload.timers // 2
     lead_s = subject.head_start_s + half / subject.accepts_per_s + BEFORE_DUE_S
-    with bench.say.doing(f"starting {subject.name}"):
+    with bench.console.doing(f"starting {subject.name}"):
         running = subject.start(bench, names, workload)
     publication = Publication(
         brokers=bench.cluster.brokers,
@@ -76,16 +76,16 @@ def run(bench: Bench, subject: Subject, workload: Workload = BACKLOG) -> Backlog
     try:
         accepted = storm.publish(bench, subject, names, running, publication, publication.first_due_s - BEFORE_DUE_S)
     finally:
-        with bench.say.doing(f"stopping {subject.name}"):
+        with bench.console.doing(f"stopping {subject.name}"):
             running.stop()
     if accepted.accepted_at is None or time.time() > publication.first_due_s:
         raise RuntimeError(f"{subject.name} had not accepted {half:,} timers and stopped before the first was due")
     whole = replace(publication, timers=workload.timers)
-    with bench.say.doing("publishing the other half"):
+    with bench.console.doing("publishing the other half"):
         storm.publish_only(names, replace(whole, first=half))
-    with bench.say.doing("waiting until all of it is due"):
+    with bench.console.doing("waiting until all of it is due"):
         time.sleep(max(0.0, publication.first_due_s + workload.spread_s - time.time()))
-    with bench.say.doing(f"starting {subject.name} again"):
+    with bench.console.doing(f"starting {subject.name} again"):
         running = subject.start(bench, names, workload)
     try:
         result = _drain(bench, subject, names, running, whole)
@@ -104,15 +104,15 @@ def _drain(bench: Bench, subject: Subject, names: Names, running: Running, publi
     def detail() -> str:
         return f"{out:,} of {publication.timers:,} out, {memory[-1][1]:,.0f} MB" if memory else ""
 
-    with bench.say.doing("firing", detail):
+    with bench.console.doing("firing", detail):
         while time.time() < give_up and not (out >= publication.timers and time.time() - since > STABLE_S):
             running.check()
             before, out = out, bench.cluster.end(names.target)
             now = time.time()
             since = now if out != before else since
-            memory.append((round(now - started_at, 2), round(running.meter.rss_mb("subject"), 1), out))
+            memory.append((round(now - started_at, 2), round(running.metrics.rss_mb("subject"), 1), out))
             time.sleep(POLL_S)
-    with bench.say.doing("checking what was fired"):
+    with bench.console.doing("checking what was fired"):
         fired = check(bench.cluster, publication)
     last_s = fired.last_ms / 1000
     middle = publication.timers / 2
@@ -122,11 +122,11 @@ def _drain(bench: Bench, subject: Subject, names: Names, running: Running, publi
         timers=publication.timers,
         out_s=last_s - started_at,
         timers_per_s=publication.timers / max(0.001, (fired.last_ms - fired.first_ms) / 1000),
-        cpu_s=running.meter.cpu_s("subject", None, last_s),
+        cpu_s=running.metrics.cpu_s("subject", None, last_s),
         ready_mb=memory[0][1],
         early_half_mb=median([mb for _, mb, count in firing if count < middle] or [0.0]),
         late_half_mb=median([mb for _, mb, count in firing if count >= middle] or [0.0]),
-        peak_mb=running.meter.peak_mb("subject"),
+        peak_mb=running.metrics.peak_mb("subject"),
         lost=fired.lost,
         duplicates=fired.duplicates,
         early=fired.early,

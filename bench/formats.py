@@ -1,4 +1,4 @@
-"""``python -m bench.formats``: how fast are timers that come by other doors, beside native ones, in one run?
+"""``python -m bench.formats``: how fast are timers that come by other request formats, beside native ones, in one run?
 
 A backlog is due when the worker starts; a burst is accepted before, and due in one second. Same broker, fresh
 topics, one after the other; every callback is counted. CPU is the worker's own, broker and publisher not counted.
@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from bench.engine import Engine
 from bench.harness import checker
 from bench.harness.cluster import Cluster, quiet
-from bench.harness.console import Say
+from bench.harness.console import Console
 from bench.harness.process import stop_everything
 from bench.harness.publisher import ID, Publication, dues, filler, key
 from bench.harness.subject import ROOT, Bench, Names
@@ -47,7 +47,7 @@ Request = tuple[bytes, bytes, list[h.Header]]
 
 
 class Entrance(NamedTuple):
-    """A door with its topic, and how its requests are written."""
+    """A request format with its topic, and how its requests are written."""
 
     name: str
     topic: Callable[[Names], str]
@@ -89,9 +89,9 @@ ENTRANCES = (
 
 
 class Figures(NamedTuple):
-    """What came of one door in one workload."""
+    """What came of one request format in one workload."""
 
-    door: str
+    request_format: str
     workload: str
     timers: int
     per_s: float
@@ -134,7 +134,7 @@ def _publish(brokers: str, topic: str, entrance: Entrance, publication: Publicat
 
 
 def measure(bench: Bench, entrance: Entrance, workload: Workload) -> Figures:
-    """One workload by one door."""
+    """One workload by one request format."""
     names = bench.names(entrance.name)
     topic = entrance.topic(names)
     backlog = workload.spread_s > 1
@@ -169,7 +169,7 @@ def measure(bench: Bench, entrance: Entrance, workload: Workload) -> Figures:
     finally:
         running.stop()
     last_s = fired.last_ms / 1000
-    cpu_s = running.meter.cpu_s("subject", None if backlog else since, last_s + 0.5)
+    cpu_s = running.metrics.cpu_s("subject", None if backlog else since, last_s + 0.5)
     bench.clear(names)
     return Figures(
         entrance.name,
@@ -202,16 +202,18 @@ def _run(bench: Bench, options: argparse.Namespace) -> Iterator[Figures]:
             sized = replace(workload, timers=options.timers) if options.timers else workload
             for _ in range(options.repeat):
                 for entrance in ENTRANCES:
-                    if options.door is None or entrance.name in options.door:
+                    if options.request_format is None or entrance.name in options.request_format:
                         figures = measure(bench, entrance, sized)
-                        bench.say.line(json.dumps(figures._asdict()))
+                        bench.console.line(json.dumps(figures._asdict()))
                         yield figures
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.formats", description=__doc__.split(":")[1])
     parser.add_argument("--workload", choices=(BACKLOG.name, BURST.name), help="only this one")
-    parser.add_argument("--door", action="append", choices=[one.name for one in ENTRANCES], help="only this one")
+    parser.add_argument(
+        "--request format", action="append", choices=[one.name for one in ENTRANCES], help="only this one"
+    )
     parser.add_argument("--timers", type=int, help=f"({BACKLOG.timers}, {BURST.timers})")
     parser.add_argument("--repeat", type=int, default=1, help="the median counts (1)")
     options = parser.parse_args()
@@ -221,7 +223,7 @@ def main() -> int:
     try:
         brokers = broker.start()
         assert broker.pid is not None
-        bench = Bench(Say(), Cluster(brokers), broker.pid, workdir / "broker", workdir)
+        bench = Bench(Console(), Cluster(brokers), broker.pid, workdir / "broker", workdir)
         measure(bench, ENTRANCES[0], BACKLOG)  # the broker's Java compiles its hot paths
         found = list(_run(bench, options))
     finally:
@@ -229,13 +231,13 @@ def main() -> int:
         broker.stop()
         shutil.rmtree(workdir, ignore_errors=True)
     for workload in (BACKLOG, BURST):
-        by_door = {
+        by_format = {
             one.name: np.median(np.array([f[3:6] for f in found if f[:2] == (one.name, workload.name)]), axis=0)
             for one in ENTRANCES
             if any(f[:2] == (one.name, workload.name) for f in found)
         }
-        for name, figures in by_door.items():
-            rates = by_door.get("future", figures)
+        for name, figures in by_format.items():
+            rates = by_format.get("future", figures)
             print(
                 f"{workload.name:8} {name:13} {figures[0]:8,.0f}/s ({figures[0] / rates[0]:.2f})  "
                 f"from its start {figures[1]:8,.0f}/s ({figures[1] / rates[1]:.2f})  CPU {figures[2]:6.2f} us",

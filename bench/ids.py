@@ -26,7 +26,7 @@ from timers.store.rocks import RocksStore
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire import verdict as verdict_record
-from timers.wire.formats import Door, countdown, future_by_id, schedule
+from timers.wire.formats import RequestFormat, countdown, future_by_id, schedule
 from timers.worker.sending.batches import Batches
 
 TIMERS = 300_000
@@ -71,7 +71,7 @@ class Sealed:
             self._batches.add("verdicts", 0, verdict.id, verdict_record.encode(verdict), headers, 1)
         self.told += len(verdicts)
 
-    def append_again(self, rows: Sequence[Row]) -> None:
+    def republish(self, rows: Sequence[Row]) -> None:
         raise NotImplementedError
 
     def commit(self, progress: Progress) -> None:
@@ -130,12 +130,14 @@ def schedules(timers: int) -> Iterator[Record]:
             yield record._replace(value=PAYLOAD, headers=schedule.encode_headers(due_s, "target", b"key"))
 
 
-def measure(records: list[Record], door: Door, directory: Path) -> dict[str, float]:
-    store = RocksStore.open(directory / "store", "bench", RocksMemory(192 * 1024 * 1024), indexed=door.indexed)
-    outbox = SealedSchedules() if door.compacted else Sealed()
+def measure(records: list[Record], request_format: RequestFormat, directory: Path) -> dict[str, float]:
+    store = RocksStore.open(
+        directory / "store", "bench", RocksMemory(192 * 1024 * 1024), indexed=request_format.indexed
+    )
+    outbox = SealedSchedules() if request_format.compacted else Sealed()
     limits = Limits(20_000, 16 * 1024 * 1024, 1_000_000, partitions=1)
-    index = index_of(door, store, 86_400)
-    machine = Machine(Progress(), door.decode, store, outbox, limits, index=index)
+    index = index_of(request_format, store, 86_400)
+    machine = Machine(Progress(), request_format.decode, store, outbox, limits, index=index)
     machine.observe(Tick((START_S - 1) * 1000), len(records))
 
     def accept() -> None:
@@ -179,7 +181,7 @@ def main() -> None:
     parser.add_argument("--timers", type=int, default=TIMERS, help=f"records of each kind ({TIMERS})")
     parser.add_argument("--repeat", type=int, default=3, help="the best of so many is shown (3)")
     options = parser.parse_args()
-    doors = {kind.door.name: kind.door for kind in KINDS}
+    formats = {kind.request_format.name: kind.request_format for kind in KINDS}
     for name, records in (
         ("future", list(native(options.timers))),
         ("future-by-id", list(by_id(options.timers))),
@@ -190,7 +192,7 @@ def main() -> None:
         for _ in range(options.repeat):
             directory = Path(tempfile.mkdtemp(prefix="timers-bench-"))
             try:
-                results.append(measure(records, doors[name], directory))
+                results.append(measure(records, formats[name], directory))
             finally:
                 shutil.rmtree(directory)
         best = min(results, key=lambda result: result["accept_us"] + result["fire_us"])

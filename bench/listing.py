@@ -21,7 +21,7 @@ import numpy as np
 from bench import storm
 from bench.engine import Engine
 from bench.harness.cluster import Cluster
-from bench.harness.console import Say
+from bench.harness.console import Console
 from bench.harness.process import stop_everything
 from bench.harness.publisher import Publication
 from bench.harness.subject import ROOT, Bench, Names
@@ -121,7 +121,7 @@ def measure(bench: Bench, pending: int, turns: int, per_s: int) -> dict[str, obj
             "max": float(lag.max()),
         }
         result[f"{name}_worker_cpu"] = round(
-            sum(running.meter.cpu_s("subject", since, since + TURN_S) for since in turn_ends[name == "listing" :: 2])
+            sum(running.metrics.cpu_s("subject", since, since + TURN_S) for since in turn_ends[name == "listing" :: 2])
             / (turns // 2 * TURN_S),
             3,
         )
@@ -149,7 +149,7 @@ def main() -> None:
     try:
         brokers = broker.start()
         assert broker.pid is not None
-        bench = Bench(Say(), Cluster(brokers), broker.pid, workdir / "broker", workdir)
+        bench = Bench(Console(), Cluster(brokers), broker.pid, workdir / "broker", workdir)
         print(json.dumps(measure(bench, options.pending, options.turns, options.per_s), indent=1))
     finally:
         stop_everything()

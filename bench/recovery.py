@@ -40,7 +40,7 @@ class RecoveryResult:
 def run(bench: Bench, subject: Subject, workload: Workload = RECOVERY) -> RecoveryResult:
     """Fill, stop, wipe, start, and read what the subject says."""
     names = bench.names(subject.name)
-    bench.say.line(f"  recovery of {workload.timers:,} pending timers from an empty disk: {subject.name}")
+    bench.console.line(f"  recovery of {workload.timers:,} pending timers from an empty disk: {subject.name}")
     publication = Publication(
         brokers=bench.cluster.brokers,
         topic=names.request,
@@ -52,17 +52,17 @@ def run(bench: Bench, subject: Subject, workload: Workload = RECOVERY) -> Recove
         partitions=workload.partitions,
         partitioner=subject.partitioner,
     )
-    with bench.say.doing(f"starting {subject.name}"):
+    with bench.console.doing(f"starting {subject.name}"):
         running = subject.start(bench, names, workload)
     try:
         acceptance = storm.publish(bench, subject, names, running, publication, time.time() + PATIENCE_S)
     finally:
-        with bench.say.doing(f"stopping {subject.name}"):
+        with bench.console.doing(f"stopping {subject.name}"):
             running.stop()
     if acceptance.accepted_at is None:
         raise RuntimeError(f"{subject.name} had not accepted {workload.timers:,} timers after {PATIENCE_S:.0f} s")
     shutil.rmtree(names.data_dir)
-    with bench.say.doing(f"starting {subject.name} again with an empty disk"):
+    with bench.console.doing(f"starting {subject.name} again with an empty disk"):
         running = subject.start(bench, names, workload)
     try:
         started_at = running.processes[0].started_at
@@ -71,8 +71,8 @@ def run(bench: Bench, subject: Subject, workload: Workload = RECOVERY) -> Recove
             timers=workload.timers,
             recovered_s=subject.recovered_s(running.processes, workload.timers),
             start_to_ready_s=running.ready_at - started_at,
-            cpu_s=running.meter.cpu_s("subject"),
-            peak_mb=running.meter.peak_mb("subject"),
+            cpu_s=running.metrics.cpu_s("subject"),
+            peak_mb=running.metrics.peak_mb("subject"),
         )
     finally:
         running.stop()

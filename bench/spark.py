@@ -18,7 +18,7 @@ from bench import machine, storm
 from bench.__main__ import RESULTS, _only_one, _warm_up
 from bench.engine import Engine
 from bench.harness.cluster import Cluster
-from bench.harness.console import Say
+from bench.harness.console import Console
 from bench.harness.process import stop_everything
 from bench.harness.subject import ROOT, Bench, Names, Subject
 from bench.spark_engine import WARM_UP, CpuSeconds, SparkEngine
@@ -149,16 +149,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     measured: list[Measured] = []
     try:
         about = machine.describe()
-        bench = Bench(Say(), Cluster(broker.start()), broker.pid or 0, workdir / "broker", workdir, options.keep)
+        bench = Bench(Console(), Cluster(broker.start()), broker.pid or 0, workdir / "broker", workdir, options.keep)
         _warm_up(bench)
         spark = SparkEngine(options.master)
         workload = Workload("storm", options.timers, options.spread)
         for subject in (Engine(), spark) if options.worker else (spark,):
             measured.append(measure(bench, subject, workload))
-            bench.say.line(measured[-1].row())
+            bench.console.line(measured[-1].row())
         for rate in options.rates:
             measured.append(measure(bench, spark, Workload(f"{rate:,} a second", rate * RATE_S, RATE_S)))
-            bench.say.line(measured[-1].row())
+            bench.console.line(measured[-1].row())
             if measured[-1].result.lag_p99_ms > HIGHEST_LAG_MS:
                 break
     finally:

@@ -119,7 +119,7 @@ def publish(
         return f"{seen:,} of {total:,} accepted, {until - time.time():.0f} s left"
 
     try:
-        with bench.say.doing("publishing", detail):
+        with bench.console.doing("publishing", detail):
             while accepted_at is None and time.time() < until:
                 running.check()
                 seen = subject.accepted(bench, names)
@@ -165,7 +165,7 @@ def wait_for_end(bench: Bench, running: Running, publication: Publication) -> Fi
         return f"{out:,} of {publication.timers:,} out, last second in {max(0.0, last_due_s - time.time()):.0f} s"
 
     while True:
-        with bench.say.doing("firing", detail):
+        with bench.console.doing("firing", detail):
             while True:
                 running.check()
                 now, before = time.time(), out
@@ -174,12 +174,14 @@ def wait_for_end(bench: Bench, running: Running, publication: Publication) -> Fi
                 if now > last_due_s and now - since > STABLE_S and (out >= publication.timers or now > deadline):
                     break
                 time.sleep(POLL_S)
-        with bench.say.doing("checking what was fired"):
+        with bench.console.doing("checking what was fired"):
             fired = check(bench.cluster, publication)
         if not fired.lost or time.time() > deadline:
             return fired
         out, since = -1, time.time()
-        bench.say.line(f"    {fired.lost:,} are still missing: waiting for them until {LATEST_S:.0f} s after the last")
+        bench.console.line(
+            f"    {fired.lost:,} are still missing: waiting for them until {LATEST_S:.0f} s after the last"
+        )
         deadline = min(deadline, time.time() + LATEST_S / 4)
 
 
@@ -193,7 +195,7 @@ def result(
 ) -> StormResult:
     """All figures of a run that has ended."""
     fire_from, fire_to = publication.first_due_s - BEFORE_S, fired.last_ms / 1000 + AFTER_S
-    meter = running.meter
+    metrics = running.metrics
     lag = fired.lag_ms if len(fired.lag_ms) else np.zeros(1, np.int64)
     percentiles = np.percentile(lag, np.arange(101))
     by_second = [
@@ -208,13 +210,13 @@ def result(
         lag_p50_ms=float(percentiles[50]),
         lag_p99_ms=float(percentiles[99]),
         lag_max_ms=float(lag.max()),
-        cpu_fire_s=meter.cpu_s("subject", fire_from, fire_to),
-        cpu_accept_s=meter.cpu_s("subject", running.ready_at, fire_from),
-        cpu_total_s=meter.cpu_s("subject", None, fire_to),
-        broker_cpu_fire_s=meter.cpu_s("broker", fire_from, fire_to),
-        others_cpu_fire_s=meter.others_cpu_s(fire_from, fire_to),
+        cpu_fire_s=metrics.cpu_s("subject", fire_from, fire_to),
+        cpu_accept_s=metrics.cpu_s("subject", running.ready_at, fire_from),
+        cpu_total_s=metrics.cpu_s("subject", None, fire_to),
+        broker_cpu_fire_s=metrics.cpu_s("broker", fire_from, fire_to),
+        others_cpu_fire_s=metrics.others_cpu_s(fire_from, fire_to),
         fire_window_s=fire_to - fire_from,
-        peak_mb=meter.peak_mb("subject"),
+        peak_mb=metrics.peak_mb("subject"),
         fired=fired.records,
         lost=fired.lost,
         duplicates=fired.duplicates,
@@ -250,9 +252,9 @@ def run(
         observe: called when the subject is ``ready``, when everything is ``pending`` and when everything is ``fired``.
     """
     names = bench.names(subject.name)
-    bench.say.line(f"  {workload.title}: {subject.name}")
+    bench.console.line(f"  {workload.title}: {subject.name}")
     bench.cluster.create(names.target, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
-    with bench.say.doing(f"starting {subject.name}"):
+    with bench.console.doing(f"starting {subject.name}"):
         running = subject.start(bench, names, workload)
     observe("ready", names)
     try:
@@ -276,7 +278,7 @@ def run(
             running.stop()
             bench.clear(names)
             return result(subject, workload, running, acceptance, publication, fired)
-        bench.say.line("    not all accepted before the first due second: once more, with twice the time")
+        bench.console.line("    not all accepted before the first due second: once more, with twice the time")
     finally:
         if not running.exit_codes:
             running.stop()

@@ -1,4 +1,4 @@
-"""Which doors there are, and which of them are open: the topics that timers come in by, and how each is read."""
+"""The request formats, and the topics on which each of them is taken."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from timers.core.operation import Entry
 from timers.core.ports import Store
 from timers.core.schedules import ScheduleIndex
 from timers.wire import future
-from timers.wire.formats import Door, countdown, future_by_id, schedule
+from timers.wire.formats import RequestFormat, countdown, future_by_id, schedule
 
 
 class Kind(NamedTuple):
-    """A kind of door."""
+    """A kind of request format."""
 
-    door: Door
+    request_format: RequestFormat
     env: str
     """The setting that names its topics, and so opens it."""
     topics: Callable[[Settings], Sequence[str]]
@@ -32,7 +32,7 @@ def _one(topic: str) -> Sequence[str]:
     return [topic] if topic else []
 
 
-NATIVE = Door("future", future.decode, future.anew, may_go_cold=True)
+NATIVE = RequestFormat("future", future.decode, future.anew, may_go_cold=True)
 
 KINDS = (
     Kind(
@@ -42,21 +42,23 @@ KINDS = (
         "key = due epoch second, value = Future",
     ),
     Kind(
-        Door("future-by-id", future_by_id.decode, future_by_id.anew, indexed=True, may_go_cold=True, repeats=False),
+        RequestFormat(
+            "future-by-id", future_by_id.decode, future_by_id.anew, indexed=True, may_go_cold=True, repeats=False
+        ),
         "TIMERS_ID_TOPIC",
         lambda settings: _one(settings.id_topic),
         "key = id, header timer-due = due epoch second, value = Future or null",
         ("TIMERS_VERDICT_TOPIC", "TIMERS_VERDICT_RETENTION_S"),
     ),
     Kind(
-        Door("countdown", countdown.decode, countdown.anew, indexed=True, grows=True, repeats=False),
+        RequestFormat("countdown", countdown.decode, countdown.anew, indexed=True, grows=True, repeats=False),
         "TIMERS_COUNTDOWN_TOPIC",
         lambda settings: _one(settings.countdown_topic),
         "value = JSON with topic, message and countdown in seconds",
         ("TIMERS_VERDICT_TOPIC", "TIMERS_VERDICT_RETENTION_S"),
     ),
     Kind(
-        Door(
+        RequestFormat(
             "schedule",
             schedule.decode,
             schedule.anew,
@@ -70,20 +72,20 @@ KINDS = (
         ("TIMERS_SCHEDULE_OVERDUE",),
     ),
 )
-"""Every door that others may write to. The first one is always open."""
+"""Every request format that others may write to. The first one is always open."""
 
 
-def open_doors(settings: Settings) -> dict[str, Door]:
-    """Topic -> its door. The retry topic is one too, though only this app's own transactions write there."""
-    retry = Door("retry", future.decode_retry, future.anew)
-    others = {topic: kind.door for kind in KINDS for topic in kind.topics(settings)}
+def open_formats(settings: Settings) -> dict[str, RequestFormat]:
+    """Topic -> its request format. The retry topic is one too, though only this app's own transactions write there."""
+    retry = RequestFormat("retry", future.decode_retry, future.anew)
+    others = {topic: kind.request_format for kind in KINDS for topic in kind.topics(settings)}
     return {settings.request_topic: NATIVE, settings.retry_topic: retry, **others}
 
 
 def index_of(
-    door: Door, store: Store, retention_s: int, is_cold: Callable[[Entry], bool] = nothing_is_cold
+    request_format: RequestFormat, store: Store, retention_s: int, is_cold: Callable[[Entry], bool] = nothing_is_cold
 ) -> Index | None:
-    """The index that a machine of a door needs, if it needs one; see :class:`timers.core.index.Index`."""
-    if door.compacted:
+    """The index that a machine of a request format needs, if it needs one; see :class:`timers.core.index.Index`."""
+    if request_format.compacted:
         return ScheduleIndex(store)
-    return Index(store, retention_s, is_cold) if door.indexed else None
+    return Index(store, retention_s, is_cold) if request_format.indexed else None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 SILENCE_S = 1.9
 
 
-class Say:
+class Console:
     """Prints lines; while something is being done, also says how far it is when nothing else was said."""
 
     def __init__(self) -> None:

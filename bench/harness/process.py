@@ -138,7 +138,7 @@ def _peak_bytes(process: psutil.Process) -> int:
     return int(process.memory_info().rss)
 
 
-class Meter:
+class PartitionMetrics:
     """Samples named groups of processes every :data:`EVERY_S` from its start until it is closed.
 
     CPU seconds between any two moments come from the samples around them, so they are as exact as that.
@@ -156,7 +156,7 @@ class Meter:
         self._cpu: dict[str, list[float]] = {name: [] for name in (*self._groups, "bench", "machine")}
         self._peak: dict[int, int] = {}
         self._close = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="partition metrics", daemon=True)
         self._sample()
         self._thread.start()
 

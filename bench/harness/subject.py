@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from bench.harness.cluster import Cluster
-from bench.harness.console import Say
-from bench.harness.process import Meter, Process
+from bench.harness.console import Console
+from bench.harness.process import PartitionMetrics, Process
 from bench.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ class Unavailable(Exception):
 class Bench:
     """What every question is given."""
 
-    say: Say
+    console: Console
     cluster: Cluster
     broker_pid: int
     broker_directory: Path
@@ -73,10 +73,10 @@ class Names:
 
 @dataclass
 class Running:
-    """A started subject and its meter."""
+    """A started subject and its partition metrics."""
 
     processes: list[Process]
-    meter: Meter
+    metrics: PartitionMetrics
     ready_at: float
     exit_codes: list[int] = field(default_factory=list)
 
@@ -89,7 +89,7 @@ class Running:
                 )
 
     def stop(self) -> None:
-        self.meter.close()
+        self.metrics.close()
         self.exit_codes = [process.stop() for process in self.processes]
 
 
@@ -122,8 +122,8 @@ class Subject(ABC):
         """Launch and measure from the first moment."""
         names.data_dir.mkdir(parents=True, exist_ok=True)
         processes, ready_at = self.launch(bench, names, workload)
-        meter = Meter({"subject": [process.pid for process in processes], "broker": [bench.broker_pid]})
-        return Running(processes, meter, ready_at)
+        metrics = PartitionMetrics({"subject": [process.pid for process in processes], "broker": [bench.broker_pid]})
+        return Running(processes, metrics, ready_at)
 
     def recovered_s(self, processes: list[Process], timers: int) -> float:
         """Seconds from assignment to ready, as the last launch's own output says.

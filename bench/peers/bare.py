@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.harness.checker import check
-from bench.harness.process import Meter, Process
+from bench.harness.process import PartitionMetrics, Process
 from bench.harness.publisher import Publication, argument
 from bench.harness.subject import ROOT, Bench, environment, python
 from bench.workload import Workload
@@ -40,7 +40,7 @@ def run(bench: Bench, workload: Workload, *, with_headers: bool) -> BareResult:
     """Publish everything, then start the loop and let it run to the end."""
     name = "bare+headers" if with_headers else "bare"
     names = bench.names(name.replace("+", "-"))
-    bench.say.line(f"  storm {workload.title}: {name} (no store, no time)")
+    bench.console.line(f"  storm {workload.title}: {name} (no store, no time)")
     bench.cluster.create(names.target, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
     bench.cluster.create(names.request, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
     publication = Publication(
@@ -61,23 +61,23 @@ def run(bench: Bench, workload: Workload, *, with_headers: bool) -> BareResult:
         ROOT,
         names.directory / "publisher.log",
     )
-    with bench.say.doing("publishing"):
+    with bench.console.doing("publishing"):
         publisher.wait_for(r"published", END_S)
         publisher.stop(5)
     argv = python(
         "bench.peers.bare_loop", bench.cluster.brokers, names.request, str(workload.timers), str(int(with_headers))
     )
     loop = Process(name, argv, environment(), ROOT, names.directory / "loop.log")
-    meter = Meter({"subject": [loop.pid], "broker": [bench.broker_pid]})
+    metrics = PartitionMetrics({"subject": [loop.pid], "broker": [bench.broker_pid]})
     try:
-        with bench.say.doing(f"running {name}"):
+        with bench.console.doing(f"running {name}"):
             ready_at, _ = loop.wait_for(r"^ready", END_S)
             ended_at, said = loop.wait_for(r"^sent \d+ with ([0-9.]+) CPU s", END_S)
             loop.wait(END_S)
     finally:
-        meter.close()
+        metrics.close()
         loop.stop(5)
-    with bench.say.doing("checking what was sent"):
+    with bench.console.doing("checking what was sent"):
         sent = check(bench.cluster, publication)
     bench.clear(names)
     out_s = (sent.last_ms - sent.first_ms) / 1000
@@ -88,8 +88,8 @@ def run(bench: Bench, workload: Workload, *, with_headers: bool) -> BareResult:
         per_s=workload.timers / max(out_s, 0.001),
         out_s=out_s,
         cpu_total_s=float(said[1]),
-        broker_cpu_s=meter.cpu_s("broker", ready_at, ended_at),
-        peak_mb=meter.peak_mb("subject"),
+        broker_cpu_s=metrics.cpu_s("broker", ready_at, ended_at),
+        peak_mb=metrics.peak_mb("subject"),
         lost=sent.lost,
         duplicates=sent.duplicates,
         altered=sent.altered,

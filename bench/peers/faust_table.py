@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.harness.process import Meter, Process
+from bench.harness.process import PartitionMetrics, Process
 from bench.harness.publisher import Publication, argument
 from bench.harness.subject import ROOT, Bench, environment, free_port, python
 from bench.workload import Workload
@@ -38,7 +38,7 @@ def run(bench: Bench, workload: Workload) -> FaustTableResult:
     """Publish, start the worker, watch its changelog grow until every timer is in it."""
     names = bench.names("faust-table")
     names.data_dir.mkdir()
-    bench.say.line(f"  faust_table: {workload.timers:,} timers into a table with changelog")
+    bench.console.line(f"  faust_table: {workload.timers:,} timers into a table with changelog")
     bench.cluster.create(names.request, workload.partitions)
     publication = Publication(
         brokers=bench.cluster.brokers,
@@ -69,12 +69,12 @@ def run(bench: Bench, workload: Workload) -> FaustTableResult:
     )
     argv = python("faust", "-A", "bench.peers.faust_table_app", "worker", "-l", "warn", "--web-port", str(free_port()))
     worker = Process("faust_table", argv, env, ROOT, names.directory / "worker.log")
-    meter = Meter({"subject": [worker.pid], "broker": [bench.broker_pid]})
+    metrics = PartitionMetrics({"subject": [worker.pid], "broker": [bench.broker_pid]})
     changelog, kept = f"{names.app_id}-pending-changelog", 0
     seen: list[tuple[float, int]] = []
     deadline = time.time() + START_S + END_S
     try:
-        with bench.say.doing("running faust_table", lambda: f"{kept:,} of {workload.timers:,} kept"):
+        with bench.console.doing("running faust_table", lambda: f"{kept:,} of {workload.timers:,} kept"):
             while kept < workload.timers:
                 if not worker.running or time.time() > deadline:
                     raise RuntimeError(f"the faust_table worker kept {kept:,} of {workload.timers:,}:\n{worker.tail()}")
@@ -82,7 +82,7 @@ def run(bench: Bench, workload: Workload) -> FaustTableResult:
                 seen.append((time.time(), kept))
                 time.sleep(POLL_S)
     finally:
-        meter.close()
+        metrics.close()
         worker.stop()
     bench.clear(names)
     low, high = (share * workload.timers for share in MIDDLE)
@@ -93,7 +93,7 @@ def run(bench: Bench, workload: Workload) -> FaustTableResult:
         subject="faust_table",
         timers=workload.timers,
         accepts_per_s=counted / max(until - since, POLL_S),
-        cpu_us_per_timer=1e6 * meter.cpu_s("subject", since, until) / counted,
-        broker_cpu_us_per_timer=1e6 * meter.cpu_s("broker", since, until) / counted,
-        peak_mb=meter.peak_mb("subject"),
+        cpu_us_per_timer=1e6 * metrics.cpu_s("subject", since, until) / counted,
+        broker_cpu_us_per_timer=1e6 * metrics.cpu_s("broker", since, until) / counted,
+        peak_mb=metrics.peak_mb("subject"),
     )

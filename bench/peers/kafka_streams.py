@@ -35,7 +35,7 @@ class KafkaStreams(Subject):
         for tool, what in (("java", "a Java 17 runtime"), ("mvn", "Maven")):
             if shutil.which(tool) is None:
                 raise Unavailable(f"no `{tool}` on this machine: install {what} to build it")
-        with bench.say.doing("building the Kafka Streams peer (mvn package)"):
+        with bench.console.doing("building the Kafka Streams peer (mvn package)"):
             try:
                 built = subprocess.run(
                     ["mvn", "-q", "-B", "package"],

@@ -234,11 +234,13 @@ def test_more_headers_than_librdkafka_reads(running: System) -> None:
     (behind,) = publisher.send([Request(target, due_s, partition=0)])
     letter = await_letters(running, {unknown})[unknown]
     assert letter.text("timer-error") == "topic-unknown"
-    assert (letter.key, letter.value) == (None, None), "a stub: what was sent stands where timer-source says"
+    assert (letter.key, letter.value) == (None, None), (
+        "a truncated dead letter: what was sent stands where timer-source says"
+    )
     assert running.fired([behind])[behind.source].lag_ms < MAX_LAG_MS
 
 
-def test_a_callback_too_large_for_its_topic_spares_the_small_ones(running: System) -> None:
+def test_a_callback_too_large_for_its_topic_opens_the_circuit_of_the_small_ones(running: System) -> None:
     narrow = running.target(max_message_bytes="2000")
     other = running.target()
     due_s = due_in(2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.console import Say
+from bench.harness.console import Console
 from tests.chaos import plan
 from tests.chaos.runner import Round
 from timers.broker import EmbeddedBroker
@@ -26,7 +26,7 @@ def test_a_round_of_chaos_loses_nothing_repeats_nothing_and_fires_nothing_early(
     try:
         for seed in SEEDS:
             chosen = plan.make(seed, WORKERS, TIMERS, kinds, plan.SHORT)
-            outcome = Round(broker, chosen, TIMERS, tmp_path / f"seed-{seed}", Say()).run()
+            outcome = Round(broker, chosen, TIMERS, tmp_path / f"seed-{seed}", Console()).run()
             assert outcome.passed, f"seed {seed}: {outcome.failures} {outcome.verdict}; logs: {tmp_path}"
             if outcome.verdict.counts:
                 return

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.broker
 
 
 class Service:
-    """A system whose door for countdowns is open; ``topic`` stands for the service's own."""
+    """A system whose request format for countdowns is open; ``topic`` stands for the service's own."""
 
     def __init__(self, address: str, directory: Path, **theirs: str) -> None:
         run = uuid.uuid4().hex[:8]
@@ -253,18 +253,18 @@ def test_the_pages_for_those_who_come_from_elsewhere_run(
     service.verdicts.rest()
 
 
-def test_timers_doors_shows_it(
+def test_timers_request_formats_shows_it(
     service: Service, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in service.system.environment.items():
         monkeypatch.setenv(name, value)
-    assert main(["doors"]) == 0
+    assert main(["formats"]) == 0
     out, err = capfd.readouterr()
     assert re.search(rf"^countdown +on .*\n +topic {service.topic}: {PARTITIONS} partitions\n", out, re.MULTILINE)
     assert "none on" not in out and err == ""
     monkeypatch.delenv("TIMERS_ID_TOPIC")
     monkeypatch.setenv("TIMERS_COUNTDOWN_TOPIC", "not-there-yet")
-    assert main(["doors"]) == 0
+    assert main(["formats"]) == 0
     out = capfd.readouterr().out
     assert "topic not-there-yet: not there yet" in out
     assert re.search(r"^future-by-id +off  TIMERS_ID_TOPIC opens it", out, re.MULTILINE)

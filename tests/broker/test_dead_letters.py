@@ -105,11 +105,13 @@ def test_a_list_by_topic_and_code(sent: Sent, run: Run) -> None:
 def test_a_list_as_json_with_a_limit_and_bounds(sent: Sent, run: Run) -> None:
     code, out, err = run("list", "-t", sent.nowhere, "-n", "1", "-o", "json")
     assert code == 0
-    assert "4 dead letters: 3 topic-unknown, 1 value-too-large, the newest 1 shown" not in err  # a stub has no topic
+    assert (
+        "4 dead letters: 3 topic-unknown, 1 value-too-large, the newest 1 shown" not in err
+    )  # a truncated dead letter has no topic
     assert err.endswith("3 dead letters: 3 topic-unknown, the newest 1 shown (--limit 0 shows all)\n")
     (row,) = map(json.loads, out.splitlines())
     letter = sent.letters[row["source"]]
-    assert (row["topic"], row["code"], row["stub"]) == (sent.nowhere, "topic-unknown", False)
+    assert (row["topic"], row["code"], row["truncated"]) == (sent.nowhere, "topic-unknown", False)
     assert row["message"] == f"callBackTopic {sent.nowhere!r} does not exist"
     assert row["due_s"] == int(letter.key or b"")
     assert row["retried_as"] is None
@@ -143,13 +145,13 @@ def test_one_is_shown_whole_by_source_or_position(sent: Sent, run: Run) -> None:
     ]
 
 
-def test_a_stub_says_that_it_is_one(sent: Sent, run: Run) -> None:
+def test_a_truncated_says_that_it_is_one(sent: Sent, run: Run) -> None:
     letter = sent.letters[sent.huge]
     assert (letter.key, letter.value, len(letter.headers)) == (None, None, 3), "the case is not the one meant"
     code, out, _ = run("show", sent.huge)
     assert code == 0
     assert "request     not here" in out
-    assert json.loads(run("show", sent.huge, "-o", "json")[1])["stub"] is True
+    assert json.loads(run("show", sent.huge, "-o", "json")[1])["truncated"] is True
 
 
 def test_what_is_not_there_is_1(running: System, run: Run) -> None:
@@ -176,7 +178,7 @@ def test_what_is_bound_to_fail_again_is_not_retried(sent: Sent, run: Run, runnin
     assert letter.headers[: len(HEADERS)] == HEADERS
 
 
-def test_a_stub_is_retried_from_its_source(sent: Sent, run: Run, running: System) -> None:
+def test_a_truncated_is_retried_from_its_source(sent: Sent, run: Run, running: System) -> None:
     code, out, err = run("retry", "--yes", "--force", sent.huge)
     assert code == 0, err
     again = out.split()[-1]
@@ -250,11 +252,11 @@ def test_a_retry_asks_publishes_as_it_was_and_only_once(
 
 def test_a_second_retry_stops_the_first(sent: Sent, running: System) -> None:
     from timers.cli.letter_log import LetterLog
-    from timers.cli.letters import Wanted
+    from timers.cli.letters import LetterFilter
 
     before = len(running.reader(running.request_topic).rest())
     with LetterLog(running.settings) as log, Retrier(running.settings) as first, Retrier(running.settings):
-        wanted = Wanted(names={sent.valueless})
+        wanted = LetterFilter(names={sent.valueless})
         (letter,) = log.read(wanted, log.spans(wanted))
         with pytest.raises(PublishError, match="another `timers dead-letters retry` has begun since"):
             first.publish([(letter, letter.request)])

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.broker
 
 
 class Ids:
-    """A system whose door for timers with an id is open."""
+    """A system whose request format for timers with an id is open."""
 
     def __init__(self, address: str, directory: Path) -> None:
         run = uuid.uuid4().hex[:8]
@@ -282,7 +282,7 @@ def test_a_client_awaits_what_becomes_of_its_changes(ids: Ids, monkeypatch: pyte
     ids.verdicts.rest()
 
 
-def test_more_partitions_close_this_door_and_no_other(ids: Ids) -> None:
+def test_more_partitions_close_this_request_format_and_no_other(ids: Ids) -> None:
     (worker,) = ids.system.workers
     ids.system.admin.create_partitions([NewPartitions(ids.topic, PARTITIONS + 2)])[ids.topic].result(DEADLINE_S)
     sentence = rf"{ids.topic} has {PARTITIONS + 2} partitions and had {PARTITIONS} when its timers were accepted"

@@ -75,8 +75,8 @@ def counted(worker: Worker) -> dict[str, float]:
     # Each callback has one lag.
     assert found.total("timers_lag_seconds_count") == found.total("timers_fired_total")
     return {
-        "accepted": found.total("timers_accepted_total", door="future"),
-        "late": found.total("timers_late_total", door="future"),
+        "accepted": found.total("timers_accepted_total", request_format="future"),
+        "late": found.total("timers_late_total", request_format="future"),
         "fired": found.total("timers_fired_total"),
         "retried": found.total("timers_retried_total"),
         "pending": found.total("timers_pending"),
@@ -142,7 +142,7 @@ def test_each_counter_is_the_count_made_from_the_topics(own_broker: EmbeddedBrok
         }
         wait_equal(lambda: {name: count for name, count in log.count().items() if name in wanted}, wanted)
         wait_equal(lambda: differences(worker, log), {})
-        wait_equal(lambda: scrape(worker.port).total("timers_quarantined_targets"), 1)
+        wait_equal(lambda: scrape(worker.port).total("timers_open_circuits"), 1)
         found = scrape(worker.port)
         assert found.total("timers_lag_seconds_count", way="late") == 38
         assert found.total("timers_transactions_failed_total", reason="delivery") >= 2, "narrow and refused"

@@ -231,8 +231,8 @@ def test_dead_letters_take_what_their_page_says(
     original = guarded.publisher().send_raw(b"17", value, [("a", b"1")], 2)
     rejected = Rejected(0, "topic-unknown", "it does not exist", b"17", value, [("a", b"1")])
     letters = Publisher(guarded.address, settings.dead_letter_topic)
-    whole, stub = (dead_letter.encode(rejected, original, max_bytes) for max_bytes in (1000, 0))
-    for letter in (whole, stub):
+    whole, truncated = (dead_letter.encode(rejected, original, max_bytes) for max_bytes in (1000, 0))
+    for letter in (whole, truncated):
         letters.send_raw(letter.key, letter.value, letter.headers, 0)
     reading = [
         *acl(TOPIC, settings.dead_letter_topic, READ, principal=who),

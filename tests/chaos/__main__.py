@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from bench.harness.console import Say
+from bench.harness.console import Console
 from bench.harness.process import stop_everything
 from bench.harness.subject import ROOT
 from tests.chaos import plan
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the rounds."""
     options = _arguments(argv)
     signal.signal(signal.SIGTERM, _interrupt)
-    say = Say()
+    console = Console()
     directory = ROOT / ".timers" / "chaos" / time.strftime("%Y%m%d-%H%M%S")
     broker = EmbeddedBroker(directory / "broker", 0, out=sys.stdout)
     outcomes: list[Outcome] = []
@@ -62,16 +62,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                 break
             chosen = plan.make(options.seed + index, options.workers, options.timers, options.kinds)
             number = f"round {index + 1} of {options.rounds}" if index < options.rounds else "one more, for none counts"
-            say.line(f"{number}: {options.timers:,} timers, {options.workers} workers")
+            console.line(f"{number}: {options.timers:,} timers, {options.workers} workers")
             for line in plan.describe(chosen):
-                say.line(f"  {line}")
+                console.line(f"  {line}")
             begun = time.monotonic()
-            one = Round(broker, chosen, options.timers, directory / f"round-{index + 1}", say)
+            one = Round(broker, chosen, options.timers, directory / f"round-{index + 1}", console)
             outcomes.append(one.run())
-            say.line(f"  took {time.monotonic() - begun:.0f} s")
+            console.line(f"  took {time.monotonic() - begun:.0f} s")
         counted = sum(outcome.verdict.counts for outcome in outcomes)
         failed = [outcome.seed for outcome in outcomes if not outcome.passed]
-        say.line(
+        console.line(
             f"{len(outcomes)} rounds, {counted} count; {len(failed)} failed{f': seeds {failed}' if failed else ''}"
         )
         keep = bool(failed) or options.keep

@@ -17,14 +17,14 @@ CALM_S = 30
 
 
 @dataclass(frozen=True)
-class Strike:
+class InjectedFault:
     """A fault that has happened."""
 
     kind: str
     victim: str
     """Name of the worker, or what else was hit."""
     at_ms: int
-    """Epoch milliseconds at which it struck ..."""
+    """Epoch milliseconds at which it was injected ..."""
     over_ms: int
     """... and at which nothing more was done: the worker started again, say."""
     held: Mapping[int, int]
@@ -40,7 +40,7 @@ class Verdict:
     """Acknowledged to the producer."""
     fired: Fired
     in_flight: tuple[int, ...]
-    """For each fault: timers that its victim had, due already and not yet fired when it struck."""
+    """For each fault: timers that its victim had, due already and not yet fired when it was injected."""
     worst_lag_ms: int
     worst_after_ms: int
     """After the last fault was over: the longest that a timer waited from then, or from its due second if that was
@@ -66,17 +66,17 @@ def _numbered(found: Read, timers: int) -> Read:
     return Read(*(column[known] for column in found.columns))
 
 
-def _in_flight(found: Read, due_s: Ints, strike: Strike) -> int:
+def _in_flight(found: Read, due_s: Ints, injected: InjectedFault) -> int:
     """Timers of the victim's partitions that stood in the log, were due, and had not been fired at that moment."""
-    ends = np.zeros(1 + max(int(found.source_partition.max(initial=0)), *strike.held, 0), np.int64)
-    for partition, end in strike.held.items():
+    ends = np.zeros(1 + max(int(found.source_partition.max(initial=0)), *injected.held, 0), np.int64)
+    for partition, end in injected.held.items():
         ends[partition] = end
     there = found.source_offset < ends[found.source_partition]
-    due = due_s[found.numbers] * 1000 <= strike.at_ms
-    return int((there & due & (found.append_ms > strike.at_ms)).sum())
+    due = due_s[found.numbers] * 1000 <= injected.at_ms
+    return int((there & due & (found.append_ms > injected.at_ms)).sum())
 
 
-def verdict(found: Read, due_s: Ints, strikes: list[Strike]) -> Verdict:
+def verdict(found: Read, due_s: Ints, faults_injected: list[InjectedFault]) -> Verdict:
     """Judge a round.
 
     Args:
@@ -84,12 +84,12 @@ def verdict(found: Read, due_s: Ints, strikes: list[Strike]) -> Verdict:
     """
     fired = judge(found, due_s)
     asked = _numbered(found, len(due_s))
-    over_ms = max((strike.over_ms for strike in strikes), default=0)
+    over_ms = max((injected.over_ms for injected in faults_injected), default=0)
     waited_ms = asked.append_ms - np.maximum(due_s[asked.numbers] * 1000, over_ms)
     return Verdict(
         accepted=len(due_s),
         fired=fired,
-        in_flight=tuple(_in_flight(asked, due_s, strike) for strike in strikes),
+        in_flight=tuple(_in_flight(asked, due_s, injected) for injected in faults_injected),
         worst_lag_ms=int(fired.lag_ms.max(initial=0)),
         worst_after_ms=int(waited_ms.max(initial=0)),
         overdue=int((waited_ms > CALM_S * 1000).sum()),

@@ -1,4 +1,4 @@
-"""The faults. Each is a generator: it acts, yields the seconds until it acts again, and returns what was struck.
+"""The faults. Each is a generator: it acts, yields the seconds until it acts again, and returns what was was injected.
 
 So several can be under way at once (one worker comes back while the next is killed), all on one thread.
 """
@@ -9,12 +9,12 @@ import signal
 from collections.abc import Callable, Generator, Mapping
 
 from tests.chaos import plan
-from tests.chaos.checker import Strike
+from tests.chaos.checker import InjectedFault
 from tests.chaos.plan import Fault
 from tests.chaos.world import FENCED, Member, World, now_ms, wipe
 
-Course = Generator[float, None, Strike]
-"""Seconds to wait at each step; at its end the strike."""
+Course = Generator[float, None, InjectedFault]
+"""Seconds to wait at each step; at its end the injected fault."""
 
 POLL_S = 0.2
 TAKEOVER_S = 60.0
@@ -22,38 +22,38 @@ ENDING_S = 40.0
 """Deadlines: a takeover needs a session's end and a rebalance, a woken zombie a transaction."""
 
 
-def _strike(world: World, fault: Fault, names: Mapping[str, list[int]]) -> Strike:
-    """Note what is struck, just before it is."""
+def _inject(world: World, fault: Fault, names: Mapping[str, list[int]]) -> InjectedFault:
+    """Note what is was injected, just before it is."""
     ends = world.ends()
     held = {partition: ends[partition] for partitions in names.values() for partition in partitions}
     at_ms = now_ms()
-    return Strike(fault.kind, ", ".join(names), at_ms, at_ms, held)
+    return InjectedFault(fault.kind, ", ".join(names), at_ms, at_ms, held)
 
 
-def _over(strike: Strike, note: str = "") -> Strike:
-    return Strike(strike.kind, strike.victim, strike.at_ms, now_ms(), strike.held, note)
+def _over(injected: InjectedFault, note: str = "") -> InjectedFault:
+    return InjectedFault(injected.kind, injected.victim, injected.at_ms, now_ms(), injected.held, note)
 
 
 def kill(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    strike = _strike(world, fault, {victim.name: held[victim.name]})
+    injected = _inject(world, fault, {victim.name: held[victim.name]})
     victim.kill()
     yield 0.0
-    return strike
+    return injected
 
 
 def kill_restart(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    strike = yield from kill(world, fault, victim, held)
+    injected = yield from kill(world, fault, victim, held)
     yield fault.away_s
     victim.start(fault.clock_s)
-    return _over(strike)
+    return _over(injected)
 
 
 def kill_wipe_restart(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    strike = yield from kill(world, fault, victim, held)
+    injected = yield from kill(world, fault, victim, held)
     wipe(victim.worker.data_dir)
     yield fault.away_s
     victim.start(fault.clock_s)
-    return _over(strike)
+    return _over(injected)
 
 
 def pause(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
@@ -62,7 +62,7 @@ def pause(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]
     Or it hears from the group before it fires again, or had let go before it was stopped: then it joins again, as new.
     """
     mine = set(held[victim.name])
-    strike = _strike(world, fault, {victim.name: held[victim.name]})
+    injected = _inject(world, fault, {victim.name: held[victim.name]})
     victim.paused = True
     victim.worker.send(signal.SIGSTOP)
     waited_s = 0.0
@@ -78,7 +78,7 @@ def pause(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]
             break
     yield fault.away_s
     victim.worker.send(signal.SIGCONT)
-    strike = _over(strike)
+    injected = _over(injected)
     waited_s = 0.0
     while victim.worker.running and victim.name not in world.held() and waited_s < ENDING_S:
         yield POLL_S
@@ -87,7 +87,7 @@ def pause(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]
     if not victim.worker.running:
         victim.start(fault.clock_s)  # as a supervisor would
     victim.paused = False
-    return Strike(strike.kind, strike.victim, strike.at_ms, strike.over_ms, strike.held, note)
+    return InjectedFault(injected.kind, injected.victim, injected.at_ms, injected.over_ms, injected.held, note)
 
 
 def _judge_zombie(world: World, victim: Member) -> str:
@@ -110,11 +110,11 @@ def add(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) 
         yield POLL_S / 10
         waited_s += POLL_S / 10
         held = world.held()
-    return _strike(world, fault, held)  # partitions have just been dealt, machines are being opened
+    return _inject(world, fault, held)  # partitions have just been dealt, machines are being opened
 
 
 def remove(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    strike = _strike(world, fault, {victim.name: held[victim.name]})
+    injected = _inject(world, fault, {victim.name: held[victim.name]})
     victim.wanted = False
     victim.worker.send(signal.SIGTERM)
     waited_s = 0.0
@@ -124,28 +124,28 @@ def remove(world: World, fault: Fault, victim: Member, held: dict[str, list[int]
     if victim.worker.running or victim.worker.exit_code() != 0:
         how = "does not end" if victim.worker.running else f"ended with {victim.worker.exit_code()}"
         world.failures.append(f"{victim.name} was asked to stop and {how}")
-    return _over(strike)
+    return _over(injected)
 
 
 def broker(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    strike = _strike(world, fault, held)
+    injected = _inject(world, fault, held)
     world.broker_up = False
     world.broker.kill()
     yield fault.away_s
     world.restart_broker()
-    return _over(strike)
+    return _over(injected)
 
 
 def all_down(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
     """Nobody is there when the next burst is due."""
     down = [member for member in world.members if member.wanted and not member.paused]
-    strike = _strike(world, fault, held)
+    injected = _inject(world, fault, held)
     for member in down:
         member.kill()
     yield plan.GATHER_S + fault.away_s
     for member in down:
         member.start(fault.clock_s if member is down[-1] else 0.0)
-    return _over(strike)
+    return _over(injected)
 
 
 COURSES: dict[str, Callable[[World, Fault, Member, dict[str, list[int]]], Course]] = {

@@ -27,11 +27,11 @@ CLOCKS_S = (0.0, 0.0, 3.0, -2.5, 7_200.0, -10_800.0)
 """How far workers' clocks may be off; one worker of each round is right."""
 
 GATHER_S = 5
-"""Most timers are due in bursts this far apart: a fault that strikes just after one hits work in flight."""
+"""Most timers are due in bursts this far apart: a fault that injected faults just after one hits work in flight."""
 
 STRIKE_MS = (8, 15)
-"""How far into a burst's second a fault strikes at the earliest, before the first chunk is out, and at the latest,
-..."""
+"""How far into a burst's second a fault injected faults at the earliest, before the first chunk is out, and at the
+latest, ..."""
 FIRED_PER_MS = 2000
 """... which is later for large bursts: they go on for a millisecond for each so many timers."""
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.chaos.checker import CALM_S, Strike, Verdict
+from tests.chaos.checker import CALM_S, InjectedFault, Verdict
 
 
-def lines(seed: int, verdict: Verdict, strikes: Sequence[Strike], failures: Sequence[str], first_s: int) -> list[str]:
+def lines(
+    seed: int, verdict: Verdict, faults_injected: Sequence[InjectedFault], failures: Sequence[str], first_s: int
+) -> list[str]:
     """One round.
 
     Args:
         first_s: epoch second from which the faults are timed.
     """
     out = []
-    for strike, count in zip(strikes, verdict.in_flight, strict=True):
+    for injected, count in zip(faults_injected, verdict.in_flight, strict=True):
         hit = f"hit: yes ({count:,} due timers in flight)" if count else "hit: no"
-        at_s, took_s = strike.at_ms / 1000 - first_s, (strike.over_ms - strike.at_ms) / 1000
-        note = f"; {strike.note}" if strike.note else ""
-        out.append(f"  {at_s:6.2f} s  {strike.kind} ({strike.victim}), {took_s:.1f} s: {hit}{note}")
+        at_s, took_s = injected.at_ms / 1000 - first_s, (injected.over_ms - injected.at_ms) / 1000
+        note = f"; {injected.note}" if injected.note else ""
+        out.append(f"  {at_s:6.2f} s  {injected.kind} ({injected.victim}), {took_s:.1f} s: {hit}{note}")
     fired = verdict.fired
     out.append(
         f"  seed {seed}: accepted {verdict.accepted:,}, fired {fired.records:,}, lost {fired.lost:,}, "

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from bench.harness.checker import Read, read
 from bench.harness.cluster import Cluster
-from bench.harness.console import Say
+from bench.harness.console import Console
 from bench.harness.process import Process
 from bench.harness.publisher import Publication, argument, dues
 from bench.harness.subject import ROOT, environment, python
 from tests.chaos import report
-from tests.chaos.checker import CALM_S, Strike, Verdict, verdict
+from tests.chaos.checker import CALM_S, InjectedFault, Verdict, verdict
 from tests.chaos.faults import COURSES, Course
 from tests.chaos.plan import ADD, GATHER_S, Fault, Plan
 from tests.chaos.world import World
@@ -25,7 +25,7 @@ PARTITIONS = 6
 PAYLOAD_BYTES = 100
 HEAD_START_S = 3
 LOOK_AHEAD_S = 1.0
-"""The victim is chosen this long before it is struck."""
+"""The victim is chosen this long before it is was injected."""
 PATIENCE_S = 240.0
 """For faults and publishing beyond the time that the plan gives them; the machine may be busy."""
 
@@ -60,15 +60,15 @@ class Round:
         directory: for the workers' logs and data.
     """
 
-    def __init__(self, broker: EmbeddedBroker, plan: Plan, timers: int, directory: Path, say: Say) -> None:
+    def __init__(self, broker: EmbeddedBroker, plan: Plan, timers: int, directory: Path, console: Console) -> None:
         address = broker.start()
         self._plan = plan
         self._timers = timers
         self._directory = directory
-        self._say = say
+        self._console = console
         self._system = System(address, directory, TIMERS_PARTITIONS=str(PARTITIONS))
-        self._world = World(broker, self._system, Cluster(address), lambda text: say.line(f"    {text}"))
-        self._strikes: list[Strike] = []
+        self._world = World(broker, self._system, Cluster(address), lambda text: console.line(f"    {text}"))
+        self._strikes: list[InjectedFault] = []
         self._first_s = 0
 
     def run(self) -> Outcome:
@@ -80,7 +80,7 @@ class Round:
 
     def _run(self) -> Outcome:
         target = self._system.target(PARTITIONS)
-        with self._say.doing(f"starting {len(self._plan.clocks_s)} workers"):
+        with self._console.doing(f"starting {len(self._plan.clocks_s)} workers"):
             for clock_s in self._plan.clocks_s:
                 self._world.add(clock_s)
             for member in self._world.members:
@@ -105,7 +105,7 @@ class Round:
         judged = verdict(found, dues(publication), self._strikes)
         outcome = Outcome(self._plan.seed, judged, self._world.failures)
         for line in report.lines(self._plan.seed, judged, self._strikes, self._world.failures, self._first_s):
-            self._say.line(line)
+            self._console.line(line)
         self._system.delete_topics()
         return outcome
 
@@ -119,7 +119,7 @@ class Round:
         courses: list[tuple[float, Course, Fault]] = []
         give_up = self._first_s + self._plan.storm_s + PATIENCE_S
         try:
-            with self._say.doing("storm", self._progress):
+            with self._console.doing("storm", self._progress):
                 while planned or courses or publisher.running:
                     if time.time() > give_up:
                         self._world.failures.append(f"faults or publishing did not end within {PATIENCE_S:.0f} s")
@@ -129,7 +129,7 @@ class Round:
                         fault = planned.pop(0)
                         course = self._aim(fault)
                         if course is None:
-                            self._say.line(
+                            self._console.line(
                                 f"    {fault.at_s:3} s: {fault.kind} waits: fewer than 2 workers have partitions"
                             )
                             planned = _put_off([fault, *planned])
@@ -145,7 +145,7 @@ class Round:
         finally:
             publisher.stop(1)
         late_s = time.time() - self._first_s - self._plan.storm_s
-        self._say.line(f"    storm over, {late_s:.1f} s later than planned")
+        self._console.line(f"    storm over, {late_s:.1f} s later than planned")
 
     def _moment(self, fault: Fault) -> float:
         return self._first_s + fault.at_s + fault.phase_ms / 1000
@@ -162,7 +162,7 @@ class Round:
             return None
         victim = eligible[fault.victim % len(eligible)]
         who = "" if fault.kind == ADD else f" ({victim.name} has request partitions {held[victim.name]})"
-        self._say.line(f"    {fault.at_s:3} s: {fault.kind}{who}")
+        self._console.line(f"    {fault.at_s:3} s: {fault.kind}{who}")
         return COURSES[fault.kind](self._world, fault, victim, held)
 
     def _advance(self, at_s: float, course: Course, fault: Fault) -> list[tuple[float, Course, Fault]]:
@@ -172,7 +172,7 @@ class Round:
             return [(time.time() + next(course), course, fault)]
         except StopIteration as over:
             self._strikes.append(over.value)
-            self._say.line(f"         {fault.kind} is over")
+            self._console.line(f"         {fault.kind} is over")
             return []
 
     def _progress(self) -> str:
@@ -185,23 +185,23 @@ class Round:
     def _settle(self, publication: Publication) -> Read:
         """Wait until everything is out, end the workers, and read what there is."""
         cluster, due_s = self._world.cluster, dues(publication)
-        last_ms = max((strike.over_ms for strike in self._strikes), default=0)
+        last_ms = max((injected.over_ms for injected in self._strikes), default=0)
         give_up = max(int(due_s.max()), last_ms / 1000) + 3 * CALM_S
         try:
-            with self._say.doing("waiting for everything to fire"):
+            with self._console.doing("waiting for everything to fire"):
                 wait_until(lambda: time.time() > due_s.max(), "the last due second", 2 * DEADLINE_S)
                 self._system.wait_past(int(due_s.max()))
         except AssertionError as error:
             self._world.failures.append(f"what is due does not fire: {error}")
         while True:
             ends = cluster.ends(publication.target)
-            with self._say.doing("reading what was fired"):
+            with self._console.doing("reading what was fired"):
                 found = read(cluster, publication, sources=True)
             missing = verdict(found, due_s, []).fired.lost
             if not missing or time.time() > give_up:
                 break
-            self._say.line(f"    {missing:,} are still missing")
-        with self._say.doing("stopping the workers"):
+            self._console.line(f"    {missing:,} are still missing")
+        with self._console.doing("stopping the workers"):
             self._stop()
             wait_until(lambda: self._settled(publication.target), "no transaction is open on the target")
         if cluster.ends(publication.target) != ends:

@@ -56,7 +56,7 @@ class World:
     broker: EmbeddedBroker
     system: System
     cluster: Cluster
-    say: Callable[[str], None]
+    console: Callable[[str], None]
     members: list[Member] = field(default_factory=list)
     broker_up: bool = True
     failures: list[str] = field(default_factory=list)
@@ -112,10 +112,10 @@ class World:
             if member.wanted and not member.paused and not member.worker.running:
                 said = " ".join(member.worker.sentences) or member.worker.tail()
                 if FENCED in said:
-                    self.say(f"{member.name} was fenced and ended: {said}")
+                    self.console(f"{member.name} was fenced and ended: {said}")
                 else:
                     self.failures.append(f"{member.name} ended by itself, exit {member.worker.exit_code()}: {said}")
-                    self.say(self.failures[-1])
+                    self.console(self.failures[-1])
                 member.start(0.0)
 
 

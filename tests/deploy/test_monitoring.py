@@ -96,8 +96,8 @@ def test_every_explained_alert_is_there() -> None:
 def test_an_expression_over_what_is_not_there_would_be_found() -> None:
     for wrong in (
         "timers_nothing > 1",
-        'timers_lag_seconds_bucket{door="x"} > 1',
-        "sum by (door) (timers_pending) > 1",
+        'timers_lag_seconds_bucket{format="x"} > 1',
+        "sum by (format) (timers_pending) > 1",
     ):
         with pytest.raises(AssertionError):
             check(wrong)

@@ -29,5 +29,7 @@ def test_names_say_kind_and_unit() -> None:
 
 def test_every_dead_letter_code_has_its_counter() -> None:
     source = "".join(path.read_text() for path in (ROOT / "timers").glob("w*/**/*.py"))
-    written = re.findall(r'(?:InvalidRequestError|Trouble|quarantine\.enter)\(\s*(?:topic, )?"([a-z-]+)"', source)
+    written = re.findall(
+        r'(?:InvalidRequestError|DeliveryProblem|circuit_breaker\.enter)\(\s*(?:topic, )?"([a-z-]+)"', source
+    )
     assert set(written) == set(CODES)

@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
 
 class TimedRecord(NamedTuple):
-    """The same with its append time, which some doors read."""
+    """The same with its append time, which some request formats read."""
 
     offset: int
     key: bytes | None
@@ -328,20 +328,20 @@ def dead_letters(draw: Draw) -> set[str]:
     sent = _letter_headers(draw) if draw.number(7) else _headers(draw) or []
     opened = dead_letter.decode(sent)
     row, origin = (7, "t", "k", b"v", None, None), Origin("t/0/7", 1, 0)
-    for door in (kind.door for kind in KINDS):
-        door.asks_for(Sent(7, key, value, sent, 1), row, origin)
+    for request_format in (kind.request_format for kind in KINDS):
+        request_format.asks_for(Sent(7, key, value, sent, 1), row, origin)
     if opened is None:
         return {"no dead letter"}
     assert len(opened.headers) == len(sent) - 3
     at_ms = draw.number(2**63 - 1) - draw.number(2**63 - 1)
-    door = draw.pick([kind.door for kind in KINDS])
-    letter = Letter("dead", 0, 1, at_ms, Sent(1, key, value, opened.headers, at_ms), opened, door)
+    request_format = draw.pick([kind.request_format for kind in KINDS])
+    letter = Letter("dead", 0, 1, at_ms, Sent(1, key, value, opened.headers, at_ms), opened, request_format)
     mark = dead_letter.decode_mark(draw.blob(9), draw.blob(9), opened.headers) if draw.number(1) else None
     for line in (*letter.cells(mark), *letter.text(mark, as_hex=bool(draw.number(1)))):
         assert not CONTROL.search(line), "it could steer a terminal"
     assert json.loads(letter.json(mark, whole=True))["source"] == opened.source
     judge(letter, letter.request, mark, MAX_REQUEST_BYTES, bool(draw.number(1)))
-    return {"stub" if letter.is_stub else "whole"}
+    return {"truncated" if letter.is_truncated else "whole"}
 
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -407,6 +407,6 @@ FUZZES = {
     "countdowns": Fuzz(countdowns, frozenset(_COUNTDOWN_CODES | {"accepted", "cancel"})),
     "schedules": Fuzz(schedules, frozenset(_SCHEDULE_CODES | {"accepted", "cancel"})),
     "progress": Fuzz(progress_records, _SENTENCES | {"read"}),
-    "dead-letters": Fuzz(dead_letters, frozenset({"no dead letter", "stub", "whole"})),
+    "dead-letters": Fuzz(dead_letters, frozenset({"no dead letter", "truncated", "whole"})),
     "record-batches": Fuzz(record_batches, frozenset({"broken names", "sound names"})),
 }

@@ -1,4 +1,4 @@
-"""A machine over a simulated log, driven by hand: what property tests of any door do with one."""
+"""A machine over a simulated log, driven by hand: what property tests of any request format do with one."""
 
 from __future__ import annotations
 

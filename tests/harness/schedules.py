@@ -15,7 +15,8 @@ PARTITIONS = 3
 
 
 class Schedules:
-    """A system whose door for schedules is open, over topics that its users have made: the first is compacted."""
+    """A system whose request format for schedules is open, over topics that its users have made: the first is
+    compacted."""
 
     def __init__(self, address: str, directory: Path, **settings: str) -> None:
         run = uuid.uuid4().hex[:8]

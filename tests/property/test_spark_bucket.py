@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 from timers.core.ticking import CLOCK_STEP_BACK_S
 from timers.core.timer import Tick
 from timers.spark.engine import timer_batches
-from timers.spark.engine.bucket import Bucket, ChunkKey, Memory
+from timers.spark.engine.bucket import Bucket, BucketState, ChunkKey
 from timers.spark.engine.timer_batches import AT_ONCE
 from timers.spark.engine.wheel import Slot, slot_of
 from timers.wire.dead_letter import DeadLetter
@@ -26,18 +26,18 @@ dues = st.one_of(
 )
 
 
-class MemoryChunks:
-    """Parcels in a dict; nothing is read that is not there, nor written over."""
+class ChunksInMemory:
+    """Timer batches in a dict; nothing is read that is not there, nor written over."""
 
     def __init__(self) -> None:
-        self.parcels: dict[ChunkKey, bytes] = {}
+        self.timer_batches: dict[ChunkKey, bytes] = {}
 
     def take(self, key: ChunkKey) -> bytes:
-        return self.parcels.pop(key)
+        return self.timer_batches.pop(key)
 
-    def put(self, key: ChunkKey, parcel: bytes) -> None:
-        assert key not in self.parcels
-        self.parcels[key] = parcel
+    def put(self, key: ChunkKey, timer_batch: bytes) -> None:
+        assert key not in self.timer_batches
+        self.timer_batches[key] = timer_batch
 
 
 @given(dues, dues)
@@ -67,7 +67,7 @@ turns = st.lists(
 
 @given(turns)
 def test_what_is_due_leaves_once_and_the_rest_stays(steps: list[tuple[list[list[int]], int | None]]) -> None:
-    chunks, memory = MemoryChunks(), Memory()
+    chunks, state = ChunksInMemory(), BucketState()
     waiting: list[tuple[int, bytes]] = []
     known: int | None = None
     clock_s, number = NOW_S, 0
@@ -86,43 +86,51 @@ def test_what_is_due_leaves_once_and_the_rest_stays(steps: list[tuple[list[list[
             tick = Tick(clock_s * 1000)
             if known is None or clock_s > known or clock_s < known - CLOCK_STEP_BACK_S:
                 known = clock_s
-        memory = Memory.decode(memory.encode())  # as it is between two micro-batches
-        bucket = Bucket(memory, chunks)
-        out = [(due_s, unit) for parcel in bucket.turn(sent, tick) for due_s, _, unit in timer_batches.unpack(parcel)]
+        state = BucketState.decode(state.encode())  # as it is between two micro-batches
+        bucket = Bucket(state, chunks)
+        out = [
+            (due_s, unit)
+            for timer_batch in bucket.turn(sent, tick)
+            for due_s, _, unit in timer_batches.unpack(timer_batch)
+        ]
         due = [timer for timer in waiting if known is not None and timer[0] <= known]
         waiting = [timer for timer in waiting if timer not in due]
         assert sorted(out) == sorted(due)
-        assert bucket.memory.pending == len(waiting)
-        assert (bucket.memory.tick and bucket.memory.tick.second) == known
+        assert bucket.state.pending == len(waiting)
+        assert (bucket.state.tick and bucket.state.tick.second) == known
         # The state holds exactly what waits, under the keys that the memory knows.
         stored = [
-            (due_s, unit) for parcel in chunks.parcels.values() for due_s, _, unit in timer_batches.unpack(parcel)
+            (due_s, unit)
+            for timer_batch in chunks.timer_batches.values()
+            for due_s, _, unit in timer_batches.unpack(timer_batch)
         ]
         assert sorted(stored) == sorted(waiting)
-        filled = bucket.memory.slots.items()
-        assert {ChunkKey(slot, n) for slot, each in filled for n in range(each.chunks)} == chunks.parcels.keys()
+        filled = bucket.state.slots.items()
+        assert {ChunkKey(slot, n) for slot, each in filled for n in range(each.chunks)} == chunks.timer_batches.keys()
 
 
 def test_dead_letters_go_out_before_any_tick() -> None:
     letter = timer_batches.letters([DeadLetter(None, b"x", [("a", None)])])
-    bucket = Bucket(Memory(), MemoryChunks())
+    bucket = Bucket(BucketState(), ChunksInMemory())
     ((due_s, timers, unit),) = (
-        item for parcel in bucket.turn([timer_batches.pack([letter])], None) for item in timer_batches.unpack(parcel)
+        item
+        for timer_batch in bucket.turn([timer_batches.pack([letter])], None)
+        for item in timer_batches.unpack(timer_batch)
     )
     assert (due_s, timers) == (AT_ONCE, 0)
     assert timer_batches.letters_of(unit) == [(None, b"x", (("a", None),))]
-    assert bucket.memory.pending == 0
+    assert bucket.state.pending == 0
 
 
 def test_a_large_slot_is_several_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("timers.spark.engine.bucket.CHUNK_BYTES", 100)
-    chunks, memory = MemoryChunks(), Memory(Tick(NOW_S * 1000))
+    chunks, state = ChunksInMemory(), BucketState(Tick(NOW_S * 1000))
     for _ in range(2):
         items = [(NOW_S + 5, 1, bytes(40)) for _ in range(7)]
-        assert list(Bucket(memory, chunks).turn([timer_batches.pack(items)], None)) == []
+        assert list(Bucket(state, chunks).turn([timer_batches.pack(items)], None)) == []
     slot = Slot(0, NOW_S + 5)
-    assert memory.slots[slot] == (6, 14)
-    assert {key.number for key in chunks.parcels} == set(range(6))
-    fired = list(Bucket(memory, chunks).turn([], Tick((NOW_S + 5) * 1000)))
-    assert sum(len(timer_batches.unpack(parcel)) for parcel in fired) == 14
-    assert not chunks.parcels and not memory.slots
+    assert state.slots[slot] == (6, 14)
+    assert {key.number for key in chunks.timer_batches} == set(range(6))
+    fired = list(Bucket(state, chunks).turn([], Tick((NOW_S + 5) * 1000)))
+    assert sum(len(timer_batches.unpack(timer_batch)) for timer_batch in fired) == 14
+    assert not chunks.timer_batches and not state.slots

@@ -29,8 +29,8 @@ def small_groups() -> Iterator[None]:
         patch.setattr(rocks, "GROUP_ROWS", 3)
         patch.setattr(rocks, "GROUP_BYTES", 40)
         patch.setattr(rocks, "POINT_DELETES", 2)
-        patch.setattr(memory_limit, "RECENT_IDS", 2)
-        patch.setattr(memory_limit, "LEAST_RECENT_IDS", 2)
+        patch.setattr(memory_limit, "JOURNAL_IDS", 2)
+        patch.setattr(memory_limit, "LEAST_JOURNAL_IDS", 2)
         yield
 
 
@@ -50,7 +50,7 @@ BATCH = st.tuples(st.just("write"), st.tuples(ROWS, ENTRIES))
 FIRE = st.tuples(st.just("fire"), st.tuples(SECONDS, st.integers(1, 3)))
 REOPEN = st.tuples(st.just("reopen"), st.none())
 OVERTAKEN = st.tuples(
-    st.just("overtaken"), st.tuples(SECONDS, st.integers(0, 30) | st.just(MAX_OFFSET), st.integers(0, 30))
+    st.just("superseded"), st.tuples(SECONDS, st.integers(0, 30) | st.just(MAX_OFFSET), st.integers(0, 30))
 )
 
 
@@ -119,7 +119,7 @@ class Twins:
         self.rocks = RocksStore.open(self.path, "here", MEMORY, indexed=True)
         self.drop()
 
-    def overtaken(self, ahead_s: int, offset: int, next_offset: int) -> None:
+    def superseded(self, ahead_s: int, offset: int, next_offset: int) -> None:
         """Another owner came in between, fired up to a key, and has accepted less, or more, than we."""
         self.fired_through = max(self.fired_through, (self.now_s + ahead_s, offset))
         self.rocks.close()

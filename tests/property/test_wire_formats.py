@@ -210,14 +210,14 @@ def test_what_is_no_source_is_none(text: str) -> None:
 
 
 @given(st.none() | st.binary(), st.none() | st.binary(max_size=3000), HEADERS, st.integers(300, 3000))
-def test_a_dead_letter_fits_or_is_a_stub(
+def test_a_dead_letter_fits_or_is_a_truncated(
     key: bytes | None, value: bytes | None, sent: list[headers.Header], max_bytes: int
 ) -> None:
     letter = dead_letter.encode(Rejected(3, "code", "message", key, value, sent), "t/0/3", max_bytes)
     assert dead_letter.size(*letter) <= max_bytes
     whole = (letter.key, letter.value, letter.headers[:-3]) == (key, value, sent)
-    stub = (letter.key, letter.value, len(letter.headers)) == (None, None, 3)
-    assert whole or stub
+    truncated = (letter.key, letter.value, len(letter.headers)) == (None, None, 3)
+    assert whole or truncated
     if dead_letter.size(key, value, [*sent, *letter.headers[-3:]]) <= max_bytes - 16:
         assert whole, "it would have fitted"
 

@@ -15,9 +15,8 @@ from timers.core.machine import Machine
 from timers.core.operation import ALREADY_FIRED, Judged, Operation, Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Decoded, Fetched, Origin, Rejected, Row, RowsByDue, Tick
+from timers.core.timer import Decoded, Fetched, Origin, Rejected, Row, RowsByDue, Tick, TopicPartition
 from timers.testing import SimLog, SimOutbox, SimProducer, SimStore, SimWorker
-from timers.testing.log import TopicPartition
 from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
 from timers.wire import progress as progress_record
 from timers.wire import topics
@@ -66,7 +65,7 @@ class StoresBeforeCommit(Machine):
         after = replace(self.progress, next_offset=to_offset)
         judged = self._judge(decoded.operations)
         self._store.write(waiting, to_offset, judged.entries)
-        if late or decoded.rejected or judged.verdicts or judged.overtaken:
+        if late or decoded.rejected or judged.verdicts or judged.superseded:
             self._emit(late, decoded, judged, after)
         self.progress = after
 
@@ -315,8 +314,8 @@ class SharesTheEpoch(SimProducer):
 class FencesNobody(SimOutbox):
     """Section 4: a new owner does not fence the former one, as if each worker had transactional ids of its own."""
 
-    def __init__(self, log: SimLog, settings: Any, machine: TopicPartition, faults: Any, quarantined: Any) -> None:
-        super().__init__(log, settings, machine, faults, quarantined)
+    def __init__(self, log: SimLog, settings: Any, machine: TopicPartition, faults: Any, open_circuits: Any) -> None:
+        super().__init__(log, settings, machine, faults, open_circuits)
         self._producer = SharesTheEpoch(log, topics.transactional_id(settings.app_id, *machine))
 
 

@@ -16,7 +16,7 @@ class LetsTombstonesErase(ScheduleIndex):
     """A tombstone of ours ends whatever version it meets, and nothing is appended again."""
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
-        return super().judge(operations, fired_through)._replace(overtaken=())
+        return super().judge(operations, fired_through)._replace(superseded=())
 
 
 class IgnoresTombstonesOfOthers(ScheduleIndex):
@@ -39,7 +39,7 @@ class KeepsWhatItAppendsAgain(ScheduleIndex):
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
         judged = super().judge(operations, fired_through)
-        offsets = {offset for _, offset in judged.overtaken}
+        offsets = {offset for _, offset in judged.superseded}
         known = self._store.entries(judged.entries.keys())
         kept = {id: entry for id, entry in known.items() if entry is not None and entry[1] in offsets}
         return judged._replace(entries={**judged.entries, **kept})
@@ -78,6 +78,6 @@ class LeavesTombstonesBehind(SimOutbox):
 class CopiesWithANewTime(SimOutbox):
     """What is appended again is as if it were new."""
 
-    def append_again(self, rows: Sequence[Row]) -> None:
-        super().append_again(rows)
+    def republish(self, rows: Sequence[Row]) -> None:
+        super().republish(rows)
         self._outgoing = [each._replace(timestamp_ms=None) for each in self._outgoing]

@@ -1,4 +1,4 @@
-"""Whoever breaks a rule of the design is told by the simulator, within a bounded number of lives."""
+"""Whoever breaks a rule of the design is told by the simulator, within a bounded number of runs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
 
 
 def first_red(parts: Parts, kind: type[SimWorker]) -> SimulationFailed | None:
-    """The first failure that a checker found; one of the store's own assertions may come before it in some lives."""
+    """The first failure that a checker found; one of the store's own assertions may come before it in some runs."""
     found = None
     for seed in range(SEEDS):
         try:
@@ -119,5 +119,5 @@ def first_red(parts: Parts, kind: type[SimWorker]) -> SimulationFailed | None:
 @pytest.mark.parametrize("rule", MUTATIONS)
 def test_a_broken_rule_is_found(rule: str) -> None:
     failure = first_red(*MUTATIONS[rule])
-    assert failure is not None, f"{SEEDS} lives without {rule}, and nobody noticed"
+    assert failure is not None, f"{SEEDS} runs without {rule}, and nobody noticed"
     assert isinstance(failure.__cause__, Violation), f"found, but not by a checker: {failure}"

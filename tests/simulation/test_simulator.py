@@ -1,4 +1,4 @@
-"""Many lives of the unbroken engine, and the simulator's own promises: it replays, and it does enough."""
+"""Many runs of the unbroken engine, and the simulator's own promises: it replays, and it does enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``timers spark audit`` of the doors whose timers have ids, after a real worker, and with faults planted in each.
+"""``timers spark audit`` of the request formats whose timers have ids, after a real worker, and with faults planted in
+each.
 
 Schedules of kafka-message-scheduler in a topic that brokers compact, countdowns, and timers with an id, at once: all of
 them go out to the same target, and some ids are the same.
@@ -31,7 +32,7 @@ RACES = 200
 """Schedules that are replaced or deleted in the very second that they are due."""
 
 
-class Doors(Schedules):
+class Formats(Schedules):
     """Schedules, countdowns and timers with an id."""
 
     def __init__(self, address: str, directory: Path) -> None:
@@ -73,72 +74,72 @@ class Doors(Schedules):
 
 
 @pytest.fixture
-def doors(broker_address: str, tmp_path: Path) -> Iterator[Doors]:
-    doors = Doors(broker_address, tmp_path)
-    yield doors
-    doors.system.close()
+def formats(broker_address: str, tmp_path: Path) -> Iterator[Formats]:
+    formats = Formats(broker_address, tmp_path)
+    yield formats
+    formats.system.close()
 
 
 def counts(findings: Findings) -> dict[str, int]:
     return {status: count for status, count in findings.statuses.items() if count}
 
 
-def compact(doors: Doors) -> None:
+def compact(formats: Formats) -> None:
     """Wait until the brokers have taken what they may of the topic of schedules, but for its newest segment."""
-    before = sum(record.value is not None for record in doors.log())
-    doors.may_compact_after(0)
+    before = sum(record.value is not None for record in formats.log())
+    formats.may_compact_after(0)
 
     def compacted() -> bool:
         for partition in range(PARTITIONS):  # a segment is closed by what comes after it
-            doors.producer.produce(doors.topic, None, b"filler", partition)
-        doors.flush()
+            formats.producer.produce(formats.topic, None, b"filler", partition)
+        formats.flush()
         time.sleep(0.5)
-        return sum(record.value is not None for record in doors.log()) < before // 2
+        return sum(record.value is not None for record in formats.log()) < before // 2
 
     wait_until(compacted, "brokers have compacted the topic", 3 * DEADLINE_S)
 
 
-def test_every_door_adds_up_and_each_planted_fault_is_found(spark: SparkSession, doors: Doors) -> None:
-    system = doors.system
+def test_every_request_format_adds_up_and_each_planted_fault_is_found(spark: SparkSession, formats: Formats) -> None:
+    system = formats.system
     worker = system.worker().start().ready()
     due_s, far_s = due_in(6), due_in(86_400)
     for number in range(40):
-        doors.set(b"video-%d\xff" % number, due_s, b"v")  # no UTF-8
-        doors.set(b"elsewhere-%d" % number, due_s, b"v", topic=doors.topics[1])
-        doors.ask(2, f"wait-{number}")
-        doors.ask(2.5)
-        doors.put(f"elsewhere-{number}", due_s)  # an id of a schedule's, and a timer of its own
+        formats.set(b"video-%d\xff" % number, due_s, b"v")  # no UTF-8
+        formats.set(b"elsewhere-%d" % number, due_s, b"v", topic=formats.topics[1])
+        formats.ask(2, f"wait-{number}")
+        formats.ask(2.5)
+        formats.put(f"elsewhere-{number}", due_s)  # an id of a schedule's, and a timer of its own
     for number in range(10):
-        doors.set(b"video-%d\xff" % number, far_s, b"moved")
-        doors.set(b"never-%d" % number, far_s, b"v")
-        doors.delete(b"never-%d" % number)
-        doors.ask(3600, f"wait-{number}")
-        doors.ask(3600, f"wait-never-{number}")
-        doors.ask(0, f"wait-never-{number}", cancel=True)
-        doors.cancel(f"elsewhere-{number}")
-    doors.set(b"overdue", due_s, b"v", timestamp_s=due_s + 1)
-    doors.set(b"late", due_s - 3600, b"v", timestamp_s=due_s - 4000)
-    doors.set(b"nowhere", due_s, b"v", target="no-such-topic")
-    doors.set(b"broken", far_s, b"never: what follows takes its place")
-    doors.send(b"broken", b"v", [("scheduler-epoch", b"soon")])
-    doors.send(None, b"v", [], doors.topics[1])
-    doors.ask(-1)
-    doors.flush()
+        formats.set(b"video-%d\xff" % number, far_s, b"moved")
+        formats.set(b"never-%d" % number, far_s, b"v")
+        formats.delete(b"never-%d" % number)
+        formats.ask(3600, f"wait-{number}")
+        formats.ask(3600, f"wait-never-{number}")
+        formats.ask(0, f"wait-never-{number}", cancel=True)
+        formats.cancel(f"elsewhere-{number}")
+    formats.set(b"overdue", due_s, b"v", timestamp_s=due_s + 1)
+    formats.set(b"late", due_s - 3600, b"v", timestamp_s=due_s - 4000)
+    formats.set(b"nowhere", due_s, b"v", target="no-such-topic")
+    formats.set(b"broken", far_s, b"never: what follows takes its place")
+    formats.send(b"broken", b"v", [("scheduler-epoch", b"soon")])
+    formats.send(None, b"v", [], formats.topics[1])
+    formats.ask(-1)
+    formats.flush()
     # Of video-0 to -9, wait-0 to -9 the version that counts is far ahead, and elsewhere-0 to -9 by id are cancelled.
     fired = (40 - 10) + 40 + (40 - 10) + 40 + (40 - 10) + 1
-    doors.fired.take(fired)
+    formats.fired.take(fired)
     race_s = due_in(3)
     names = [b"race-%d" % number for number in range(RACES)]
     for name in names:
-        doors.set(name, race_s, b"first")
-    doors.flush()
+        formats.set(name, race_s, b"first")
+    formats.flush()
 
     def change(number: int, name: bytes) -> None:
-        doors.delete(name) if number % 2 else doors.set(name, race_s + 3, b"second")
+        formats.delete(name) if number % 2 else formats.set(name, race_s + 3, b"second")
 
-    seen = race(names, race_s, change, doors.flush, doors.fired)
-    doors.wait_past(race_s + 4)
-    raced = len(seen) + len(doors.fired.rest())
+    seen = race(names, race_s, change, formats.flush, formats.fired)
+    formats.wait_past(race_s + 4)
+    raced = len(seen) + len(formats.fired.rest())
     assert raced >= RACES // 2, "all of the second versions have fired"
 
     clean = found(spark, system)
@@ -153,27 +154,27 @@ def test_every_door_adds_up_and_each_planted_fault_is_found(spark: SparkSession,
     assert told.keys() == {"cancelled", "replaced"}
 
     worker.stop()
-    compact(doors)
+    compact(formats)
     past, near = int(time.time()) - 1, due_in(300)
     ids = {name: f"{name}-{uuid.uuid4().hex[:8]}" for name in ("lost", "doubled", "early", "revoked", "unended")}
     engine = Engine(system)
 
     def fire(id: bytes, due_s: int, tick_ms: int | None = None) -> None:
-        engine.fire(Request(doors.target, due_s), tick_ms, id)
+        engine.fire(Request(formats.target, due_s), tick_ms, id)
 
     mark = b"\xfe"
-    doors.set(mark + ids["lost"].encode(), past, b"v")
-    doors.set(mark + ids["doubled"].encode(), past, b"v")
-    doors.set(mark + ids["early"].encode(), near, b"v")
-    doors.set(mark + ids["revoked"].encode(), near, b"v")
-    doors.delete(mark + ids["revoked"].encode())
-    doors.put(ids["lost"], past)
-    doors.put(ids["doubled"], past)
-    doors.put(ids["early"], near)
-    doors.put(ids["revoked"], near)
-    doors.cancel(ids["revoked"])
-    doors.ask(0, ids["unended"])  # a countdown that never comes back
-    doors.flush()
+    formats.set(mark + ids["lost"].encode(), past, b"v")
+    formats.set(mark + ids["doubled"].encode(), past, b"v")
+    formats.set(mark + ids["early"].encode(), near, b"v")
+    formats.set(mark + ids["revoked"].encode(), near, b"v")
+    formats.delete(mark + ids["revoked"].encode())
+    formats.put(ids["lost"], past)
+    formats.put(ids["doubled"], past)
+    formats.put(ids["early"], near)
+    formats.put(ids["revoked"], near)
+    formats.cancel(ids["revoked"])
+    formats.ask(0, ids["unended"])  # a countdown that never comes back
+    formats.flush()
     for of in (mark, b""):
         for _ in range(2):
             fire(of + ids["doubled"].encode(), past)

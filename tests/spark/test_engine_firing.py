@@ -15,7 +15,7 @@ from timers.core.progress import Progress
 from timers.spark.columns import RECORD
 from timers.spark.engine import accepting, timer_batches
 from timers.spark.engine.accepting import Accepting
-from timers.spark.engine.firing import Firing, Shot
+from timers.spark.engine.firing import Firing, FiringTask
 from timers.spark.engine.topic_metadata import Limits
 from timers.wire import future
 from timers.wire.future import InvalidRequestError
@@ -40,7 +40,7 @@ def accept(records: Sequence[dict[str, Any]]) -> dict[int, list[timer_batches.It
     (out,) = ACCEPT([batch])
     found: dict[int, list[timer_batches.Item]] = {}
     for row in out.to_pylist():
-        found.setdefault(row["bucket"], []).extend(timer_batches.unpack(row["parcel"]))
+        found.setdefault(row["bucket"], []).extend(timer_batches.unpack(row["timer_batch"]))
     return found
 
 
@@ -103,7 +103,7 @@ def test_what_workers_have_done_is_not_done_again() -> None:
     records += [record(9, None, value), record(13, None, value)]
     batch = pa.RecordBatch.from_pylist(records, schema=to_arrow_schema(RECORD)).select(accepting.COLUMNS)
     (out,) = replace(ACCEPT, workers={"r/1": Progress(10, (100, 5)), "r/2": Progress(100, (10**9, 0))})([batch])
-    items = [item for row in out.to_pylist() for item in timer_batches.unpack(row["parcel"])]
+    items = [item for row in out.to_pylist() for item in timer_batches.unpack(row["timer_batch"])]
     left = {each.offset for due_s, _, unit in items if due_s >= 0 for each in timer_batches.requests_of(unit)[1]}
     assert left == {6, 7, 10, 11, 12}
     letters = [letter for due_s, _, unit in items if due_s < 0 for letter in timer_batches.letters_of(unit)]
@@ -127,9 +127,9 @@ class Brokers:
 
 def fire(brokers: Brokers, items: Sequence[timer_batches.Item], **settings: str) -> list[dict[str, Any]]:
     configured = Settings.load({"TIMERS_REQUEST_TOPIC": "r", **settings})
-    batch = pa.RecordBatch.from_pydict({"tick_ms": [100_500], "parcel": [timer_batches.pack(items)]})
-    shot = Shot(Firing(configured, 5000), brokers)  # type: ignore[arg-type]
-    return [row for out in shot.fire([batch]) for row in out.to_pylist()]
+    batch = pa.RecordBatch.from_pydict({"tick_ms": [100_500], "timer_batch": [timer_batches.pack(items)]})
+    task = FiringTask(Firing(configured, 5000), brokers)  # type: ignore[arg-type]
+    return [row for out in task.fire([batch]) for row in out.to_pylist()]
 
 
 def timer(topic: str, value: bytes = b"v", key: str = "k", offset: int = 7) -> timer_batches.Item:

@@ -22,22 +22,22 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 NOW_S = 1_800_000_000
 DAY_S = 86_400
 BUCKETS = 2
-SCHEMA = processor.INPUT.replace("parcel binary", "parcel string")
+SCHEMA = processor.INPUT.replace("timer_batch binary", "timer_batch string")
 """As JSON has it: base 64."""
 
 
 class Engine:
     """The stateful part of the query over files instead of topics."""
 
-    def __init__(self, spark: SparkSession, directory: Path) -> None:
+    def __init__(self, spark: SparkSession, topic_metadata: Path) -> None:
         for name, value in query.session_settings(BUCKETS).items():
             if name.startswith("spark.sql."):
                 spark.conf.set(name, value)
         self._spark = spark
         self._numbers = itertools.count()
-        self._input = directory / "input"
+        self._input = topic_metadata / "input"
         self._input.mkdir()
-        self.checkpoint = directory / "checkpoint"
+        self.checkpoint = topic_metadata / "checkpoint"
         self.keys = query.bucket_keys(spark, BUCKETS)
         self.out: list[Any] = []
 
@@ -50,8 +50,8 @@ class Engine:
         """
         lines = []
         for bucket, (due_s, name) in zip(itertools.cycle(self.keys), requests, strict=False):
-            parcel = timer_batches.pack([(due_s, 1, name.encode())])
-            lines.append({"bucket": bucket, "parcel": parcel.hex()})
+            timer_batch = timer_batches.pack([(due_s, 1, name.encode())])
+            lines.append({"bucket": bucket, "timer_batch": timer_batch.hex()})
         for bucket in self.keys:
             for partition, offset, second in ticks:
                 row = {"tick_partition": partition, "tick_offset": offset, "tick_ms": int(second * 1000)}
@@ -66,7 +66,9 @@ class Engine:
         """Run all micro-batches there are; names of what went out, and how often."""
         before = len(self.out)
         files = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").json(str(self._input))
-        arriving = files.selectExpr("bucket", "unhex(parcel) parcel", "tick_partition", "tick_offset", "tick_ms")
+        arriving = files.selectExpr(
+            "bucket", "unhex(timer batch) timer batch", "tick_partition", "tick_offset", "tick_ms"
+        )
 
         def take(rows: DataFrame, batch: int) -> None:
             self.out += [(batch, row) for row in rows.collect()]
@@ -101,8 +103,8 @@ def sent(out: Iterable[Any]) -> list[tuple[int | None, str]]:
     return [
         (row["tick_ms"], unit.decode())
         for _, row in out
-        if row["parcel"] is not None
-        for _, _, unit in timer_batches.unpack(bytes(row["parcel"]))
+        if row["timer_batch"] is not None
+        for _, _, unit in timer_batches.unpack(bytes(row["timer_batch"]))
     ]
 
 
@@ -138,7 +140,7 @@ def test_a_day_of_downtime_loses_nothing(engine: Engine) -> None:
     assert engine.run() == Counter(waiting.keys() - due)
     assert engine.pending == 0
     for _, row in engine.out:
-        for due_s, _, _ in timer_batches.unpack(bytes(row["parcel"])) if row["parcel"] is not None else ():
+        for due_s, _, _ in timer_batches.unpack(bytes(row["timer_batch"])) if row["timer_batch"] is not None else ():
             assert due_s * 1000 <= row["tick_ms"]
 
 

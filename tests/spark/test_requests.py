@@ -1,4 +1,4 @@
-"""Requests as the doors read them, in a DataFrame."""
+"""Requests as the request formats read them, in a DataFrame."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from timers.config.settings import Settings
 from timers.core.timer import Headers, Origin
-from timers.request_formats import open_doors
+from timers.request_formats import open_formats
 from timers.spark import columns, requests
 from timers.wire import future
 from timers.wire import headers as h
@@ -103,24 +103,24 @@ def size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     return len(key or b"") + len(value or b"") + sum(len(name) + len(data or b"") for name, data in headers)
 
 
-def test_each_record_is_what_its_door_says(spark: SparkSession) -> None:
+def test_each_record_is_what_its_request_format_says(spark: SparkSession) -> None:
     rows = [
         Row(topic, partition, offset, 1_600_000_000_000 + offset, 1, key, value, headers or None)
         for topic, partition, offset, key, value, headers in RECORDS
     ]
     frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
-    decoded = requests.decode(frame, open_doors(SETTINGS), LIMIT)
+    decoded = requests.decode(frame, open_formats(SETTINGS), LIMIT)
     assert decoded.schema == requests.REQUEST
     sizes = {tuple(row)[:3]: size(*record[3:]) for row, record in zip(rows, RECORDS, strict=True)}
     whole = [Row(*row, sizes[tuple(row)[:3]]) for row in EXPECTED]
     assertDataFrameEqual(decoded, spark.createDataFrame(whole, requests.REQUEST))
 
 
-def test_no_record_is_left_out_by_a_door() -> None:
-    """What the table rests on: of each record a door makes just one row, cancel or rejection."""
-    doors = open_doors(SETTINGS)
+def test_no_record_is_left_out_by_a_request_format() -> None:
+    """What the table rests on: of each record a request format makes just one row, cancel or rejection."""
+    formats = open_formats(SETTINGS)
     for topic, _, offset, key, value, headers in RECORDS:
-        decoded = doors[topic].decode([Sent(offset, key, value, headers, 0)], LIMIT)
+        decoded = formats[topic].decode([Sent(offset, key, value, headers, 0)], LIMIT)
         rows = sum(map(len, decoded.rows.values()))
         rejected = {each.offset for each in decoded.rejected}  # which may end an id as well
         cancels = sum(each[2] is None and each[1] not in rejected for each in decoded.operations)

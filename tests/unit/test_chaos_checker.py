@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from bench.harness.checker import Ints, Read
-from tests.chaos.checker import CALM_S, Strike, Verdict, verdict
+from tests.chaos.checker import CALM_S, InjectedFault, Verdict, verdict
 
 FIRST_S = 1_700_000_000
 TIMERS = 1_000
 DUE_S = FIRST_S + np.arange(TIMERS, dtype=np.int64) // 100
 LAG_MS = 30
 
-STRIKE = Strike("kill", "worker-0", at_ms=FIRST_S * 1000 + 10, over_ms=FIRST_S * 1000 + 10, held={0: 150, 2: 150})
+STRIKE = InjectedFault(
+    "kill", "worker-0", at_ms=FIRST_S * 1000 + 10, over_ms=FIRST_S * 1000 + 10, held={0: 150, 2: 150}
+)
 """Just after the first second began: it holds partitions 0 and 2 of 4."""
 
 
@@ -30,8 +32,8 @@ def repeated(found: Read, places: list[int] | Ints) -> Read:
     return Read(*(column[places] for column in found.columns))
 
 
-def judged(found: Read, strikes: list[Strike] | None = None) -> Verdict:
-    return verdict(found, DUE_S, [STRIKE] if strikes is None else strikes)
+def judged(found: Read, faults_injected: list[InjectedFault] | None = None) -> Verdict:
+    return verdict(found, DUE_S, [STRIKE] if faults_injected is None else faults_injected)
 
 
 def test_a_sound_round_counts_and_keeps_every_promise() -> None:
@@ -102,7 +104,7 @@ def test_what_waits_too_long_after_the_last_fault_is_overdue() -> None:
     ],
     ids=["all were out already", "none were due yet", "it held nothing", "they were published later"],
 )
-def test_a_fault_that_hit_nothing_in_flight_makes_the_round_not_count(miss: Strike) -> None:
+def test_a_fault_that_hit_nothing_in_flight_makes_the_round_not_count(miss: InjectedFault) -> None:
     found = judged(sound(), [STRIKE, miss])
     assert found.in_flight == (50, 0)
     assert not found.counts

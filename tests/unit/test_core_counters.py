@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from timers.core.counters import LATE, RETRIED, WAITED, Histogram, Tally
+from timers.core.counters import LATE, RETRIED, WAITED, Counters, Histogram
 from timers.core.machine import Limits, Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
@@ -32,22 +32,22 @@ def test_a_value_on_a_bound_lies_below_it() -> None:
 # ---- one transaction ------------------------------------------------------------------------------------------------
 
 
-def fill(tally: Tally, progress: Progress, *, late: bool = False) -> None:
+def fill(counters: Counters, progress: Progress, *, late: bool = False) -> None:
     """A transaction that is about to be committed: 5 + 2 firings, a retry, a dead letter."""
-    tally.begin()
-    tally.sending.late = late
-    tally.sending.fire(10, 3)
-    tally.sending.fire(10, 2)
-    tally.sending.fire_again(4)
-    tally.sending.fire_again(4)
-    tally.sending.retried += 1
-    tally.sending.dead_letter("topic-unknown")
-    tally.sending.progress = progress
-    tally.sending.ended_ms = 10_025
+    counters.begin()
+    counters.transaction.late = late
+    counters.transaction.fire(10, 3)
+    counters.transaction.fire(10, 2)
+    counters.transaction.fire_again(4)
+    counters.transaction.fire_again(4)
+    counters.transaction.retried += 1
+    counters.transaction.dead_letter("topic-unknown")
+    counters.transaction.progress = progress
+    counters.transaction.ended_ms = 10_025
 
 
-def totals(tally: Tally) -> tuple[int, int, dict[str, int]]:
-    return tally.fired, tally.retried, tally.dead_lettered
+def totals(counters: Counters) -> tuple[int, int, dict[str, int]]:
+    return counters.fired, counters.retried, counters.dead_lettered
 
 
 NOTHING: tuple[int, int, dict[str, int]] = (0, 0, {})
@@ -56,66 +56,66 @@ ALL = (7, 1, {"topic-unknown": 1})
 
 @pytest.mark.parametrize(("late", "way"), [(False, WAITED), (True, LATE)])
 def test_a_committed_transaction_counts_with_its_lags(late: bool, way: str) -> None:
-    tally = Tally()
-    fill(tally, Progress(1), late=late)
-    assert totals(tally) == NOTHING
-    tally.settle(Progress(1))
-    assert totals(tally) == ALL
-    assert sum(tally.lag[way].counts) == 5
-    assert tally.lag[way].sum == pytest.approx(5 * 0.025)
-    assert sum(tally.lag[RETRIED].counts) == 2
-    assert tally.lag[RETRIED].sum == pytest.approx(2 * 6.025)
-    tally.settle(Progress(1))
-    assert totals(tally) == ALL
+    counters = Counters()
+    fill(counters, Progress(1), late=late)
+    assert totals(counters) == NOTHING
+    counters.settle(Progress(1))
+    assert totals(counters) == ALL
+    assert sum(counters.lag[way].counts) == 5
+    assert counters.lag[way].sum == pytest.approx(5 * 0.025)
+    assert sum(counters.lag[RETRIED].counts) == 2
+    assert counters.lag[RETRIED].sum == pytest.approx(2 * 6.025)
+    counters.settle(Progress(1))
+    assert totals(counters) == ALL
 
 
 def test_what_was_begun_again_counts_once() -> None:
-    tally = Tally()
-    fill(tally, Progress(1))
-    fill(tally, Progress(1))
-    tally.settle(Progress(1))
-    assert totals(tally) == ALL
+    counters = Counters()
+    fill(counters, Progress(1))
+    fill(counters, Progress(1))
+    counters.settle(Progress(1))
+    assert totals(counters) == ALL
 
 
-def test_a_commit_in_doubt_counts_if_it_is_what_stands_in_the_log() -> None:
-    tally = Tally()
-    fill(tally, Progress(1))
-    tally.resume(Progress(1), 0)
-    assert totals(tally) == ALL
-    assert sum(tally.lag[WAITED].counts) == 5
+def test_a_commit_whose_outcome_is_unknown_counts_if_it_is_what_stands_in_the_log() -> None:
+    counters = Counters()
+    fill(counters, Progress(1))
+    counters.resume(Progress(1), 0)
+    assert totals(counters) == ALL
+    assert sum(counters.lag[WAITED].counts) == 5
 
 
 @pytest.mark.parametrize("found", [Progress(), Progress(2)])
-def test_a_commit_in_doubt_that_did_not_happen_is_forgotten(found: Progress) -> None:
-    tally = Tally()
-    fill(tally, Progress(1))
-    tally.resume(found, 0)
-    assert totals(tally) == NOTHING
-    tally.settle(found)
-    assert totals(tally) == NOTHING
+def test_a_commit_whose_outcome_is_unknown_that_did_not_happen_is_forgotten(found: Progress) -> None:
+    counters = Counters()
+    fill(counters, Progress(1))
+    counters.resume(found, 0)
+    assert totals(counters) == NOTHING
+    counters.settle(found)
+    assert totals(counters) == NOTHING
 
 
 # ---- requests -------------------------------------------------------------------------------------------------------
 
 
 def test_requests_count_when_a_commit_covers_them() -> None:
-    tally = Tally()
-    tally.take(10, 8, 0)
-    tally.take(15, 4, 3)
-    assert (tally.accepted, tally.late) == (0, 0)
-    tally.settle(Progress(10))
-    assert (tally.accepted, tally.late) == (8, 0)
-    tally.settle(Progress(15))
-    assert (tally.accepted, tally.late) == (12, 3)
+    counters = Counters()
+    counters.take(10, 8, 0)
+    counters.take(15, 4, 3)
+    assert (counters.accepted, counters.late) == (0, 0)
+    counters.settle(Progress(10))
+    assert (counters.accepted, counters.late) == (8, 0)
+    counters.settle(Progress(15))
+    assert (counters.accepted, counters.late) == (12, 3)
 
 
 def test_requests_that_another_worker_passed_are_its_to_count() -> None:
-    tally = Tally()
-    tally.resume(Progress(5), 5)
-    tally.take(10, 8, 0)
-    tally.resume(Progress(7), 10)
-    tally.settle(Progress(20))
-    assert tally.accepted == 0
+    counters = Counters()
+    counters.resume(Progress(5), 5)
+    counters.take(10, 8, 0)
+    counters.resume(Progress(7), 10)
+    counters.settle(Progress(20))
+    assert counters.accepted == 0
 
 
 # ---- a life ---------------------------------------------------------------------------------------------------------
@@ -144,14 +144,14 @@ def test_accepted_are_the_readable_requests_below_the_committed_offset(seed: int
     log = SimLog(SimClock(0), partitions=1)
     ledger = Unreliable(dice)
     store = MemoryStore(3)
-    tally = Tally()
+    counters = Counters()
     limits = Limits(chunk_timers=3, chunk_bytes=10**6, max_request_bytes=100)
     readable: list[bool] = []
     now_s = 0
 
     def opened() -> Machine:
         store.drop_through(ledger.progress.fired_through, ledger.progress.next_offset)
-        machine = Machine(ledger.progress, future.decode, store, ledger, limits, tally)
+        machine = Machine(ledger.progress, future.decode, store, ledger, limits, counters)
         machine.observe(Tick(now_s * 1000))
         return machine
 
@@ -176,7 +176,7 @@ def test_accepted_are_the_readable_requests_below_the_committed_offset(seed: int
             machine = opened()
         fired = [key for fired, _, _ in ledger.commits for key in fired]
         committed = ledger.progress.next_offset
-        assert tally.accepted <= sum(readable)
+        assert counters.accepted <= sum(readable)
         if machine.progress.next_offset == committed and not machine.recovering:
-            assert tally.accepted == sum(readable[:committed])
+            assert counters.accepted == sum(readable[:committed])
     assert fired, "nothing happened"

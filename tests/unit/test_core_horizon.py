@@ -136,7 +136,7 @@ def test_what_is_far_goes_cold_in_a_transaction_and_leaves_nothing_here() -> Non
     assert bench.ledger.progress.next_offset == other.offset + 1
     told = bench.ledger.cold[0]
     assert (told.source, told.due_s, told.append_ms) == (far.source, 11, far.timestamp_ms)
-    assert (bench.machine.tally.accepted, bench.machine.tally.promoted) == (3, 0)
+    assert (bench.machine.counters.accepted, bench.machine.counters.promoted) == (3, 0)
 
 
 def test_one_batch_holds_near_and_far_of_one_second() -> None:
@@ -201,7 +201,7 @@ def test_two_copies_in_one_batch_are_one_timer() -> None:
     bench.promote(sent, read=False)
     bench.read()
     assert bench.ledger.fired == [(20, 1)]
-    assert (bench.machine.tally.promoted, bench.machine.tally.promoted_duplicates) == (2, 1)
+    assert (bench.machine.counters.promoted, bench.machine.counters.promoted_duplicates) == (2, 1)
 
 
 @pytest.mark.parametrize("horizon_s", [0, 5, 1000])
@@ -337,7 +337,7 @@ def test_a_cold_timer_can_be_cancelled_and_its_copy_is_nothing() -> None:
     bench.promote(sent)
     bench.tick(30)
     assert bench.ledger.fired == []
-    assert bench.machine.tally.promoted_duplicates == 1
+    assert bench.machine.counters.promoted_duplicates == 1
 
 
 def test_a_cold_timer_can_be_replaced_by_a_hot_one_and_by_a_cold_one() -> None:

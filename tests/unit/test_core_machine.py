@@ -182,7 +182,7 @@ def test_a_late_request_fires_at_once() -> None:
     assert bench.ledger.fired == [(2, 3), (3, 0), (10, 2)]
     assert bench.state[2] == [(11, 1)]
     assert bench.ledger.progress.next_offset == 4
-    assert (bench.machine.tally.late, bench.machine.tally.accepted) == (3, 4)
+    assert (bench.machine.counters.late, bench.machine.counters.accepted) == (3, 4)
 
 
 def test_within_the_second_last_fired_the_offset_decides() -> None:
@@ -206,7 +206,7 @@ def test_a_request_that_cannot_be_read_is_answered_and_passed() -> None:
     bench.accept(5)
     assert bench.ledger.rejected == [(0, "topic-missing")]
     assert bench.state[1:] == (2, [(5, 1)])
-    assert bench.machine.tally.accepted == 1
+    assert bench.machine.counters.accepted == 1
 
 
 def test_output_is_committed_before_the_batch_is_stored() -> None:

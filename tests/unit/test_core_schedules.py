@@ -10,7 +10,7 @@ from timers.core.machine import CLEANING_S, Limits, Machine, catch_up
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.schedules import ScheduleIndex
-from timers.core.second_barrier import Gate
+from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Row, Tick
 from timers.store.memory import MemoryStore
 from timers.testing import SimClock, SimLedger, SimLog
@@ -37,8 +37,8 @@ class Ledger(SimLedger):
         super().fire(due_s, rows)
         self._tombstones += rows
 
-    def append_again(self, rows: Sequence[Row]) -> None:
-        super().append_again(rows)
+    def republish(self, rows: Sequence[Row]) -> None:
+        super().republish(rows)
         self._copies += rows
 
     def commit(self, progress: Progress) -> None:
@@ -264,11 +264,11 @@ def test_a_new_store_may_take_its_time_to_be_read() -> None:
 
 def test_a_second_that_waited_long_for_a_compacted_log_is_let_through_with_a_later_one() -> None:
     """What explains a gap that was read meanwhile stands behind the end that was asked for."""
-    patient, strict = Gate(), Gate(CLEANING_S)
-    for gate in (patient, strict):
-        gate.tick(10, 100, 0)
-        gate.tick(10 + CLEANING_S + 1, 160, 0)
-        gate.read(100)
+    patient, strict = SecondBarrier(), SecondBarrier(CLEANING_S)
+    for barrier in (patient, strict):
+        barrier.tick(10, 100, 0)
+        barrier.tick(10 + CLEANING_S + 1, 160, 0)
+        barrier.read(100)
     assert (patient.second, strict.second) == (10, None)
     strict.read(160)
     assert strict.second == 10 + CLEANING_S + 1

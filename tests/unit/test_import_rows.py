@@ -77,7 +77,7 @@ def entry(as_base64: bool = False, **fields: Any) -> tuple[Any, ...]:
         ([{"key": "a", "value": b"1"}], [("a", b"1")]),  # a list of structs
     ],
 )
-def test_a_row_is_what_its_door_reads(given: Any, expected: list[tuple[str, bytes | None]]) -> None:
+def test_a_row_is_what_its_request_format_reads(given: Any, expected: list[tuple[str, bytes | None]]) -> None:
     _, due_s, value, headers, reason, _ = entry(headers=given)
     assert (due_s, reason) == (DUE, None)
     pairs = [(pair["key"], pair["value"]) for pair in headers]

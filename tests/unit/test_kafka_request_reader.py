@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.kafka import request_reader as module
-from timers.kafka.request_reader import Originals
+from timers.kafka.request_reader import RequestReader
 
 
 class SimConsumer:
@@ -32,6 +32,6 @@ class SimConsumer:
 
 def test_brokers_that_fall_silent_cost_the_transaction_and_not_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Consumer", SimConsumer)
-    originals = Originals(Settings(brokers="localhost:1"), ["timer-request"])
+    request_reader = RequestReader(Settings(brokers="localhost:1"), ["timer-request"])
     with pytest.raises(Lost, match="timer-request/0 cannot be read for a dead letter"):
-        originals.read(["timer-request/0/17"], lambda: True)
+        request_reader.read(["timer-request/0/17"], lambda: True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from timers.cli.letters import COLUMNS, Letter, Wanted, judge
+from timers.cli.letters import COLUMNS, Letter, LetterFilter, judge
 from timers.core.timer import Rejected
 from timers.request_formats import KINDS
 from timers.wire import dead_letter, future
@@ -20,8 +20,8 @@ from timers.wire.headers import Header
 VALUE = future.encode("orders", "o-1", b"v")
 WRITTEN_MS = 1_800_000_000_500
 HEADERS: list[Header] = [("trace", b"1"), ("null", None), ("other", b"\x00\xff")]
-KINDS_BY_NAME = {kind.door.name: kind.door for kind in KINDS}
-DOORS = {
+KINDS_BY_NAME = {kind.request_format.name: kind.request_format for kind in KINDS}
+FORMATS = {
     "timer-request": KINDS_BY_NAME["future"],
     "by-id": KINDS_BY_NAME["future-by-id"],
     "delay": KINDS_BY_NAME["countdown"],
@@ -69,7 +69,7 @@ def letter(
     max_bytes: int = 10**6,
 ) -> Letter:
     rejected = Rejected(7, code, message, key, value, headers)
-    found = Letter.of(SimMessage(dead_letter.encode(rejected, source, max_bytes)), DOORS)
+    found = Letter.of(SimMessage(dead_letter.encode(rejected, source, max_bytes)), FORMATS)
     assert found is not None
     return found
 
@@ -111,7 +111,7 @@ def test_json_tells_text_from_bytes() -> None:
         "o-1",
         1_700_000_000,
     )
-    assert (said["position"], said["retried_as"], said["stub"]) == ("dead/2/5", "timer-request/0/99", False)
+    assert (said["position"], said["retried_as"], said["truncated"]) == ("dead/2/5", "timer-request/0/99", False)
     whole = json.loads(letter().json(None, whole=True))["request"]
     assert whole["key"] == "1700000000"
     assert whole["headers"] == [
@@ -132,43 +132,44 @@ def test_bytes_are_text_or_hexadecimal() -> None:
     assert as_hex[as_hex.index("request key, 2 bytes") + 1].split() == ["000000", "61", "62", "ab"]
 
 
-def test_a_stub_is_known_as_one() -> None:
-    stub = letter(value=VALUE + bytes(500), max_bytes=500)
-    assert stub.is_stub
-    assert "request     not here" in "\n".join(stub.text(None, as_hex=False))
-    assert not letter(None, None).is_stub, "its headers are there"
+def test_a_truncated_is_known_as_one() -> None:
+    truncated = letter(value=VALUE + bytes(500), max_bytes=500)
+    assert truncated.is_truncated
+    assert "request     not here" in "\n".join(truncated.text(None, as_hex=False))
+    assert not letter(None, None).is_truncated, "its headers are there"
 
 
 def test_other_records_are_no_dead_letters() -> None:
-    assert Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", [])), DOORS) is None
+    assert Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", [])), FORMATS) is None
     ours = letter().opened
     assert (
-        Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", [("timer-error", ours.code.encode())])), DOORS) is None
+        Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", [("timer-error", ours.code.encode())])), FORMATS)
+        is None
     )
 
 
 @pytest.mark.parametrize(
-    ("wanted", "meant"),
+    ("letter_filter", "meant"),
     [
-        (Wanted(), True),
-        (Wanted(codes={"topic-unknown", "key-missing"}), True),
-        (Wanted(codes={"key-missing"}), False),
-        (Wanted(target="orders"), True),
-        (Wanted(target="order"), False),
-        (Wanted(since_s=1_800_000_000, until_s=1_800_000_001), True),
-        (Wanted(since_s=1_800_000_001), False),
-        (Wanted(until_s=1_800_000_000), False),
-        (Wanted(partition=2, from_offset=5, to_offset=6), True),
-        (Wanted(partition=0), False),
-        (Wanted(partition=2, from_offset=6), False),
-        (Wanted(partition=2, to_offset=5), False),
-        (Wanted(names={"dead/2/5"}), True),
-        (Wanted(names={"timer-request/0/7", "x/0/0"}), True),
-        (Wanted(names={"timer-request/0/8"}), False),
+        (LetterFilter(), True),
+        (LetterFilter(codes={"topic-unknown", "key-missing"}), True),
+        (LetterFilter(codes={"key-missing"}), False),
+        (LetterFilter(target="orders"), True),
+        (LetterFilter(target="order"), False),
+        (LetterFilter(since_s=1_800_000_000, until_s=1_800_000_001), True),
+        (LetterFilter(since_s=1_800_000_001), False),
+        (LetterFilter(until_s=1_800_000_000), False),
+        (LetterFilter(partition=2, from_offset=5, to_offset=6), True),
+        (LetterFilter(partition=0), False),
+        (LetterFilter(partition=2, from_offset=6), False),
+        (LetterFilter(partition=2, to_offset=5), False),
+        (LetterFilter(names={"dead/2/5"}), True),
+        (LetterFilter(names={"timer-request/0/7", "x/0/0"}), True),
+        (LetterFilter(names={"timer-request/0/8"}), False),
     ],
 )
-def test_which_ones_are_meant(wanted: Wanted, meant: bool) -> None:
-    assert (letter() in wanted) is meant
+def test_which_ones_are_meant(letter_filter: LetterFilter, meant: bool) -> None:
+    assert (letter() in letter_filter) is meant
 
 
 def judged(one: Letter, request: Sent | None, mark: Mark | None = None, *, force: bool = False) -> Any:
@@ -190,13 +191,15 @@ def test_what_may_be_published_again() -> None:
 
 
 def test_headers_that_librdkafka_does_not_read_are_not_lost_unasked() -> None:
-    stub = letter(headers=[("a", b"")] * 100_001, max_bytes=10**5)
+    truncated = letter(headers=[("a", b"")] * 100_001, max_bytes=10**5)
     read = Sent(7, b"1700000000", VALUE, [], WRITTEN_MS)
-    assert stub.is_stub
-    assert "more than librdkafka reads" in judged(stub, read).reason
-    assert judged(stub, read, force=True).request == read
+    assert truncated.is_truncated
+    assert "more than librdkafka reads" in judged(truncated, read).reason
+    assert judged(truncated, read, force=True).request == read
     large = Sent(7, b"1700000000", future.encode("orders", "o-1", bytes(1000)), [], WRITTEN_MS)
-    assert "rejected again" in judged(stub, large).reason, "large enough to be a stub without headers"
+    assert "rejected again" in judged(truncated, large).reason, (
+        "large enough to be a truncated dead letter without headers"
+    )
 
 
 @pytest.mark.parametrize("source", ["timer-request-by-id/0/7", "other/0/7", "app-timer-retry/0/7", "t/0", ""])
@@ -220,11 +223,11 @@ def test_what_failed_when_it_was_due_goes_again_and_leaves_its_id_alone(
     assert failed.asked == (1_700_000_000, "orders", "o-1")
     request = judged(failed, failed.request).request
     assert (request.key, request.value, request.headers) == (b"o-1", value, [*sent, again])
-    read = DOORS[source.split("/")[0]].read(request)
+    read = FORMATS[source.split("/")[0]].read(request)
     assert read.operations == [] and list(read.rows) == [1_700_000_000]
-    stub = letter(b"o-1", value + bytes(500), sent, source=source, max_bytes=500)
+    truncated = letter(b"o-1", value + bytes(500), sent, source=source, max_bytes=500)
     original = Sent(7, b"o-1", value, sent, 1_699_999_995_000)
-    assert judged(stub, original).request.headers == [*sent, again]
+    assert judged(truncated, original).request.headers == [*sent, again]
     early = letter(b"o-1", value, sent, source=source, code="value-too-large")
     assert "would change what that means by now" in judged(early, early.request).reason
     assert judged(early, early.request, force=True).request == early.request

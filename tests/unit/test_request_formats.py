@@ -1,4 +1,4 @@
-"""`timers doors`, and the one table that it and the worker go by."""
+"""`timers formats`, and the one table that it and the worker go by."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from timers.cli.main import main
 from timers.config.settings import Settings, describe
-from timers.request_formats import KINDS, NATIVE, open_doors
+from timers.request_formats import KINDS, NATIVE, open_formats
 
 
 @pytest.fixture(autouse=True)
@@ -23,19 +23,19 @@ def test_the_table_names_settings_that_there_are() -> None:
     envs = {setting.env for setting, _, _ in describe(Settings())}
     for kind in KINDS:
         assert {kind.env, *kind.settings} <= envs
-    assert len({kind.door.name for kind in KINDS}) == len(KINDS)
+    assert len({kind.request_format.name for kind in KINDS}) == len(KINDS)
 
 
-def test_a_door_is_open_where_its_topic_is_set() -> None:
+def test_a_request_format_is_open_where_its_topic_is_set() -> None:
     settings = Settings.load({"TIMERS_ID_TOPIC": "by-id", "TIMERS_COUNTDOWN_TOPIC": "delay"})
-    names = {topic: door.name for topic, door in open_doors(settings).items()}
+    names = {topic: request_format.name for topic, request_format in open_formats(settings).items()}
     assert names == {
         "timer-request": "future",
         "timers-timer-retry": "retry",
         "by-id": "future-by-id",
         "delay": "countdown",
     }
-    assert list(open_doors(Settings())) == ["timer-request", "timers-timer-retry"]
+    assert list(open_formats(Settings())) == ["timer-request", "timers-timer-retry"]
 
 
 def test_none_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +43,7 @@ def test_none_on(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert "none on but future" in out
     for kind in KINDS:
-        assert f"{kind.env} opens it" in out or kind.door is NATIVE
+        assert f"{kind.env} opens it" in out or kind.request_format is NATIVE
     assert "no broker answers" in err
 
 
@@ -51,8 +51,11 @@ def test_what_is_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     monkeypatch.setenv("TIMERS_COUNTDOWN_TOPIC", "delay")
     monkeypatch.setenv("TIMERS_VERDICT_RETENTION_S", "60")
     assert main(["formats", "-o", "json"]) == 0
-    shown = {door["door"]: door for door in map(json.loads, capsys.readouterr().out.splitlines())}
-    assert [name for name, door in shown.items() if door["on"]] == ["future", "countdown"]
+    shown = {
+        request_format["format"]: request_format
+        for request_format in map(json.loads, capsys.readouterr().out.splitlines())
+    }
+    assert [name for name, request_format in shown.items() if request_format["on"]] == ["future", "countdown"]
     assert shown["countdown"]["topics"] == [{"topic": "delay", "partitions": None}]
     assert shown["countdown"]["settings"] == {
         "TIMERS_COUNTDOWN_TOPIC": "delay",

@@ -89,7 +89,7 @@ def test_what_is_given_up_is_a_dead_letter_whose_retry_begins_anew(key: bytes | 
     assert (topic, opened and opened.code) == (DLQ, "retries-exhausted")
     assert opened is not None and opened.source == "timer-request/4/99"
     assert "'orders' gave it up after 2 tries; it stood at orders/3/17" in opened.message
-    read = KINDS[0].door.read(Sent(0, sent_key, value, opened.headers, 0))
+    read = KINDS[0].request_format.read(Sent(0, sent_key, value, opened.headers, 0))
     ((row,),) = read.rows.values()
     assert (row[1], row[3], row[4]) == ("orders", b"v", [("a", None)])
     assert row[2] == (key if key != b"k" else "k")

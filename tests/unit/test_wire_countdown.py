@@ -9,7 +9,7 @@ import pytest
 
 from timers.core.timer import Decoded, Origin, Row
 from timers.wire import future, query
-from timers.wire.formats import Door, Sent, countdown
+from timers.wire.formats import RequestFormat, Sent, countdown
 
 AT_MS = 1_893_456_000_250
 """When the records below were appended."""
@@ -216,13 +216,13 @@ def test_a_request_that_is_gone_is_written_anew() -> None:
 
 
 def test_a_request_is_known_again_by_its_time() -> None:
-    door = Door("countdown", countdown.decode, countdown.anew)
+    request_format = RequestFormat("countdown", countdown.decode, countdown.anew)
     sent = Sent(7, None, counting("1").encode(), CALLER, AT_MS)
     due_s, timer = row(counting("1"))
     origin = Origin("t/0/7", due_s, 1)
-    assert door.asks_for(sent, timer, origin)
-    assert not door.asks_for(sent._replace(timestamp=AT_MS + 60_000), timer, origin)
-    assert not door.asks_for(sent._replace(value=message('"n"').encode()), timer, origin)
+    assert request_format.asks_for(sent, timer, origin)
+    assert not request_format.asks_for(sent._replace(timestamp=AT_MS + 60_000), timer, origin)
+    assert not request_format.asks_for(sent._replace(value=message('"n"').encode()), timer, origin)
 
 
 def test_a_key_that_no_future_can_hold_comes_through_a_retry() -> None:

@@ -1,4 +1,4 @@
-"""The native door by example: what is accepted, and with which code and sentence the rest is refused."""
+"""The native request format by example: what is accepted, and with which code and sentence the rest is refused."""
 
 from __future__ import annotations
 

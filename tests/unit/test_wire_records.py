@@ -14,13 +14,13 @@ from timers.wire import dead_letter, progress, topics
 TOPIC_ID = b"0123456789abcdef"
 
 
-def test_a_dead_letter_that_does_not_fit_is_a_stub_with_code_and_source() -> None:
+def test_a_dead_letter_that_does_not_fit_is_a_truncated_with_code_and_source() -> None:
     rejected = Rejected(7, "value-too-large", "too large", b"5", bytes(5000), [("a", b"1")])
     whole = dead_letter.encode(rejected, "timer-request/0/7", 10_000)
     assert (whole.key, whole.value, whole.headers[0]) == (b"5", bytes(5000), ("a", b"1"))
-    stub = dead_letter.encode(rejected, "timer-request/0/7", 5000)
-    assert (stub.key, stub.value) == (None, None)
-    assert dict(stub.headers) == {
+    truncated = dead_letter.encode(rejected, "timer-request/0/7", 5000)
+    assert (truncated.key, truncated.value) == (None, None)
+    assert dict(truncated.headers) == {
         "timer-error": b"value-too-large",
         "timer-error-message": b"too large",
         "timer-source": b"timer-request/0/7",

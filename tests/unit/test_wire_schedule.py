@@ -1,4 +1,5 @@
-"""The door for kafka-message-scheduler, by its authors' examples and by its source: what goes in and what comes out.
+"""The request format for kafka-message-scheduler, by its authors' examples and by its source: what goes in and what
+comes out.
 
 The quotations are from the article that describes it ("Kafka message scheduler", design and technical implementation).
 """
@@ -13,7 +14,7 @@ import pytest
 from timers.config.settings import Settings
 from timers.core.operation import ANY_VERSION
 from timers.core.timer import Origin, Row, id_bytes
-from timers.request_formats import open_doors
+from timers.request_formats import open_formats
 from timers.wire import future
 from timers.wire.formats import Sent, schedule
 
@@ -142,9 +143,9 @@ def test_it_comes_through_the_retry_topic_as_it_is() -> None:
         request, on_the_way = future.encode_retry(topic, text, value, all_headers, moved)
         back = future.decode_retry([record(b"99", request, on_the_way, offset=3)], 1000).rows[99]
         assert back == [(3, topic, text, value, all_headers, moved)]
-        door = open_doors(Settings(schedule_topics=("schedules",)))["schedules"]
-        assert door.asks_for(Sent(7, b"\xfe", b'"video 1"', headers, 0), back[0], moved)
-        assert not door.asks_for(Sent(7, b"other", b'"video 1"', headers, 0), back[0], moved)
+        request_format = open_formats(Settings(schedule_topics=("schedules",)))["schedules"]
+        assert request_format.asks_for(Sent(7, b"\xfe", b'"video 1"', headers, 0), back[0], moved)
+        assert not request_format.asks_for(Sent(7, b"other", b'"video 1"', headers, 0), back[0], moved)
 
 
 WRONG = {

@@ -14,7 +14,7 @@ from aiokafka.protocol.group import (
     SyncGroupResponse_v3,
 )
 
-from timers.worker.consumer.duplicate_member import NamesakeWatch
+from timers.worker.consumer.duplicate_member import DuplicateMemberWatch
 
 OK, UNKNOWN_MEMBER, REBALANCING, FENCED = 0, 25, 27, 82
 SESSION_S = 10.0
@@ -26,7 +26,7 @@ class Member:
     def __init__(self, member_id: str = "") -> None:
         self.now = 1000.0
         self._id = member_id
-        self._watch = NamesakeWatch("twin", SESSION_S, lambda: self.now)
+        self._watch = DuplicateMemberWatch("twin", SESSION_S, lambda: self.now)
 
     def joins(self, error_code: int, waits_s: float = 0.0) -> Any:
         request = JoinGroupRequest("group", 10_000, 60_000, self._id, "twin", "consumer", [])
@@ -36,7 +36,7 @@ class Member:
         request = SyncGroupRequest("group", 1, self._id, "twin", [])
         return self._asks(request, SyncGroupResponse_v3(0, error_code, b""), waits_s)
 
-    def beats(self, error_code: int, waits_s: float = 0.0) -> Any:
+    def due_ticks(self, error_code: int, waits_s: float = 0.0) -> Any:
         return self._asks(HeartbeatRequest("group", 1, self._id), HeartbeatResponse_v1(0, error_code), waits_s)
 
     def _asks(self, request: Any, response: Any, waits_s: float) -> Any:
@@ -63,9 +63,9 @@ def says_so(caplog: pytest.LogCaptureFixture) -> bool:
 
 def test_replaced_between_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
     it = member()
-    it.beats(OK)
+    it.due_ticks(OK)
     it.now += 2
-    it.beats(UNKNOWN_MEMBER)
+    it.due_ticks(UNKNOWN_MEMBER)
     assert says_so(caplog)
 
 
@@ -73,14 +73,14 @@ def test_replaced_before_its_first_heartbeat(caplog: pytest.LogCaptureFixture) -
     """Two that take turns replace each other each time before that."""
     it = member()
     it.now += 2
-    it.beats(UNKNOWN_MEMBER)
+    it.due_ticks(UNKNOWN_MEMBER)
     assert says_so(caplog)
 
 
 @pytest.mark.parametrize("ask", [Member.joins, Member.syncs])
 def test_replaced_in_a_rebalance(ask: Any, caplog: pytest.LogCaptureFixture) -> None:
     it = member()
-    it.beats(REBALANCING)
+    it.due_ticks(REBALANCING)
     it.now += 2
     ask(it, UNKNOWN_MEMBER)
     assert says_so(caplog)
@@ -98,7 +98,7 @@ def test_a_rebalance_keeps_a_member(caplog: pytest.LogCaptureFixture) -> None:
     it = member()
     for _ in range(10):
         it.now += 2
-        it.beats(REBALANCING)
+        it.due_ticks(REBALANCING)
     it.now += 2
     it.joins(UNKNOWN_MEMBER)
     assert says_so(caplog)
@@ -106,17 +106,17 @@ def test_a_rebalance_keeps_a_member(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_pause_is_no_second_worker(caplog: pytest.LogCaptureFixture) -> None:
     it = member()
-    it.beats(OK)
+    it.due_ticks(OK)
     it.now += SESSION_S + 1
-    it.beats(UNKNOWN_MEMBER)
+    it.due_ticks(UNKNOWN_MEMBER)
     assert not says_so(caplog)
 
 
 def test_an_answer_that_waited_out_a_pause_proves_nothing(caplog: pytest.LogCaptureFixture) -> None:
     it = member()
-    it.beats(OK, waits_s=SESSION_S - 1)
+    it.due_ticks(OK, waits_s=SESSION_S - 1)
     it.now += 2
-    it.beats(UNKNOWN_MEMBER)
+    it.due_ticks(UNKNOWN_MEMBER)
     assert not says_so(caplog)
 
 
@@ -125,5 +125,5 @@ def test_a_start_is_no_second_worker(caplog: pytest.LogCaptureFixture) -> None:
     Member("id-of-before").joins(UNKNOWN_MEMBER)
     it = member()
     it._id = ""
-    it.beats(UNKNOWN_MEMBER)
+    it.due_ticks(UNKNOWN_MEMBER)
     assert not says_so(caplog)

@@ -14,7 +14,7 @@ from tests.harness.waiting import wait_until
 from timers.core.timer import Tick
 from timers.worker import health
 from timers.worker.machines.runner import Runner
-from timers.worker.partition_metrics import Meter, Pulse, keep_beating
+from timers.worker.partition_metrics import Heartbeat, PartitionMetrics, keep_heartbeat
 
 STUCK_S = 0.3
 
@@ -29,7 +29,7 @@ class SimMachine:
 
     held = recovering = False
     may_accept = True
-    oldest_due_s = let_through_s = None
+    oldest_due_s = released_s = None
 
     def __init__(self) -> None:
         self.fires = threading.Event()
@@ -52,16 +52,16 @@ def machine() -> SimMachine:
 
 
 @pytest.fixture
-def meter() -> Meter:
-    return Meter()
+def metrics() -> PartitionMetrics:
+    return PartitionMetrics()
 
 
 @pytest.fixture
-def runner(machine: SimMachine, meter: Meter) -> Iterator[Runner]:
+def runner(machine: SimMachine, metrics: PartitionMetrics) -> Iterator[Runner]:
     listener: Any = SimpleNamespace(
-        on_recovered=lambda *_: None, on_pressure=lambda *_: None, on_failed=lambda *_: None
+        on_recovered=lambda *_: None, on_pause_changed=lambda *_: None, on_failed=lambda *_: None
     )
-    runner = Runner("requests/3", machine, lambda: None, threading.Event(), listener, meter)  # type: ignore[arg-type]
+    runner = Runner("requests/3", machine, lambda: None, threading.Event(), listener, metrics)  # type: ignore[arg-type]
     machine.let_go.set()
     runner.start()
     yield runner
@@ -70,40 +70,44 @@ def runner(machine: SimMachine, meter: Meter) -> Iterator[Runner]:
     assert runner.join(10)
 
 
-def stuck(meter: Meter, consumer: Pulse | None = None) -> list[str]:
-    pool = SimpleNamespace(producers=SimpleNamespace(pulse=Pulse()), meters={("requests", 3): meter})
-    app: Any = SimpleNamespace(pool=pool, consumer_pulse=consumer)
+def stuck(metrics: PartitionMetrics, consumer: Heartbeat | None = None) -> list[str]:
+    pool = SimpleNamespace(
+        producers=SimpleNamespace(heartbeat=Heartbeat()), partition_metrics={("requests", 3): metrics}
+    )
+    app: Any = SimpleNamespace(pool=pool, consumer_heartbeat=consumer)
     return health.stuck(app)
 
 
 def test_a_thread_that_hangs_in_a_step_is_named_until_it_goes_on(
-    machine: SimMachine, meter: Meter, runner: Runner
+    machine: SimMachine, metrics: PartitionMetrics, runner: Runner
 ) -> None:
     runner.tick(Tick(1_000_000))
     assert machine.fires.wait(10)
-    wait_until(lambda: meter.pulse.silent_s == 0, "it has nothing to do")
+    wait_until(lambda: metrics.heartbeat.silent_s == 0, "it has nothing to do")
     machine.let_go.clear()
     runner.tick(Tick(2_000_000))
-    (reason,) = wait_until(lambda: stuck(meter), "it is said to hang")
+    (reason,) = wait_until(lambda: stuck(metrics), "it is said to hang")
     assert reason.startswith("the thread of requests/3 has made no progress for ")
     machine.let_go.set()
-    wait_until(lambda: not stuck(meter), "it goes on")
+    wait_until(lambda: not stuck(metrics), "it goes on")
 
 
-def test_a_thread_without_work_is_alive_however_long(machine: SimMachine, meter: Meter, runner: Runner) -> None:
-    wait_until(lambda: meter.pulse.silent_s == 0, "it has nothing to do")
+def test_a_thread_without_work_is_alive_however_long(
+    machine: SimMachine, metrics: PartitionMetrics, runner: Runner
+) -> None:
+    wait_until(lambda: metrics.heartbeat.silent_s == 0, "it has nothing to do")
     silent = threading.Event()
     assert not silent.wait(2 * STUCK_S)
-    assert stuck(meter) == []
+    assert stuck(metrics) == []
 
 
 async def test_an_event_loop_that_stands_still_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timers.worker.partition_metrics.BEAT_S", 0.01)
-    pulse = Pulse()
-    beating = asyncio.create_task(keep_beating(pulse))
-    while pulse.silent_s == 0 or stuck(Meter(), pulse):
+    monkeypatch.setattr("timers.worker.partition_metrics.HEARTBEAT_PAUSE_S", 0.01)
+    heartbeat = Heartbeat()
+    beating = asyncio.create_task(keep_heartbeat(heartbeat))
+    while heartbeat.silent_s == 0 or stuck(PartitionMetrics(), heartbeat):
         await asyncio.sleep(0.01)
     threading.Event().wait(1.5 * STUCK_S)  # what nobody must do on an event loop
-    (reason,) = stuck(Meter(), pulse)
+    (reason,) = stuck(PartitionMetrics(), heartbeat)
     assert reason.startswith("the consumer's event loop has made no progress for ")
     beating.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timers.worker.queries.idle_window import FROM, TO, Lull
+from timers.worker.queries.idle_window import FROM, TO, IdleWindow
 
 NOW_S = 1_800_000_000
 
@@ -22,11 +22,11 @@ NOW_S = 1_800_000_000
     ],
 )
 def test_it_comes_once_a_second(now_s: float | None, away_s: float) -> None:
-    assert Lull(lambda: now_s).away_s == pytest.approx(away_s, abs=1e-6)
+    assert IdleWindow(lambda: now_s).away_s == pytest.approx(away_s, abs=1e-6)
 
 
 async def test_it_is_waited_for() -> None:
     now = iter([NOW_S + FROM - 0.02, NOW_S + FROM])
-    lull = Lull(lambda: next(now))
-    await lull.wait()
-    assert lull.away_s == 0
+    idle_window = IdleWindow(lambda: next(now))
+    await idle_window.wait()
+    assert idle_window.away_s == 0

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from timers.config.settings import Settings
+from timers.core.timer import TopicPartition
 from timers.errors import AccessError
 from timers.kafka.own_topics import own_topics
-from timers.kafka.progress_log import Machine
 from timers.kafka.topics import Cluster
 from timers.worker.consumer import log_watch as module
 from timers.worker.consumer.log_watch import LogWatch
@@ -29,7 +29,7 @@ async def test_a_topic_that_the_worker_may_not_make_is_waited_for(monkeypatch: p
         loop.call_soon_threadsafe(refused.set)
         raise AccessError("lacks Create")
 
-    async def renew(cluster: Cluster, doubted: Mapping[Machine, bool]) -> None:
+    async def renew(cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
         if cluster.topic_ids:
             renewed.set()
 

@@ -6,15 +6,17 @@ from types import SimpleNamespace
 from typing import Any
 
 from timers.config.settings import Settings
-from timers.request_formats import open_doors
+from timers.request_formats import open_formats
 from timers.worker.metrics.catalog import METRICS
 
 
-def test_the_partitions_to_own_are_those_of_all_open_doors() -> None:
+def test_the_partitions_to_own_are_those_of_all_open_request_formats() -> None:
     """Owned partitions are compared with them: one that is left out would hide one that nobody owns."""
     settings = Settings(brokers="localhost:1", id_topic="timer-request-by-id")
-    doors = {settings.request_topic: 4, settings.retry_topic: 3, settings.id_topic: 2}
-    known = {**doors, settings.oscillator_topic: 4}
-    app: Any = SimpleNamespace(settings=settings, pool=SimpleNamespace(doors=open_doors(settings), partitions=known))
+    formats = {settings.request_topic: 4, settings.retry_topic: 3, settings.id_topic: 2}
+    known = {**formats, settings.oscillator_topic: 4}
+    app: Any = SimpleNamespace(
+        settings=settings, pool=SimpleNamespace(formats=open_formats(settings), partitions=known)
+    )
     (entry,) = (entry for entry in METRICS if entry.name == "timers_topic_partitions")
-    assert dict(entry.read(app)) == {(topic,): count for topic, count in doors.items()}
+    assert dict(entry.read(app)) == {(topic,): count for topic, count in formats.items()}

@@ -13,10 +13,10 @@ import pytest
 from timers.broker.config import free_port
 from timers.config.settings import Settings
 from timers.core.ports import Lost
+from timers.core.timer import TopicPartition
 from timers.errors import Fenced
-from timers.kafka.progress_log import Machine
 from timers.kafka.topics import Cluster
-from timers.request_formats import open_doors
+from timers.request_formats import open_formats
 from timers.store.memory_limit import RocksMemory
 from timers.worker.machines import pool as pools
 from timers.worker.machines.pool import Events, Pool
@@ -37,10 +37,10 @@ class SimRunner:
 
 
 def pool_of(
-    settings: Settings, cluster: Cluster, ours: Callable[[Machine], Awaitable[bool | None]], failures: list[Any]
+    settings: Settings, cluster: Cluster, ours: Callable[[TopicPartition], Awaitable[bool | None]], failures: list[Any]
 ) -> Pool:
     """One whose group answers by ``ours``; what ends the worker is appended to ``failures``."""
-    pool = Pool(open_doors(settings), RocksMemory(16 * 1024 * 1024))
+    pool = Pool(open_formats(settings), RocksMemory(16 * 1024 * 1024))
     pool.bind(settings, cluster, Events(lambda *_: None, lambda *_: None, ours, failures.append), lambda: None)
     return pool
 
@@ -57,7 +57,7 @@ async def test_an_end_does_not_wait_for_a_group_that_does_not_answer(
     asked = asyncio.Event()
     failures: list[BaseException] = []
 
-    async def never(machine: Machine) -> bool | None:
+    async def never(tp: TopicPartition) -> bool | None:
         asked.set()
         return await asyncio.get_running_loop().create_future()
 
@@ -79,7 +79,7 @@ async def test_a_machine_that_is_somebody_elses_ends_the_worker_only_if_it_was_f
     """Fenced, and the group agrees: it fired after it had lost the partition. Else the group will say who owns it."""
     failures: list[BaseException] = []
 
-    async def theirs(machine: Machine) -> bool | None:
+    async def theirs(tp: TopicPartition) -> bool | None:
         return False
 
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, theirs, failures)
@@ -97,7 +97,7 @@ async def test_an_end_does_not_wait_for_brokers_at_which_machines_are_being_open
 ) -> None:
     failures: list[BaseException] = []
 
-    async def ours(machine: Machine) -> bool | None:
+    async def ours(tp: TopicPartition) -> bool | None:
         return True
 
     settings = settings_for(tmp_path, free_port())
@@ -106,7 +106,7 @@ async def test_an_end_does_not_wait_for_brokers_at_which_machines_are_being_open
     pool = pool_of(settings, cluster, ours, failures)
     assigning = asyncio.create_task(pool.assign([REQUESTS]))
     async with asyncio.timeout(60):
-        while not pool.meters:  # it has begun to open
+        while not pool.partition_metrics:  # it has begun to open
             await asyncio.sleep(0)
         await pool.close()
         assert await assigning == {}

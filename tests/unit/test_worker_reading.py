@@ -16,12 +16,12 @@ from timers.testing import SimClock, SimLog
 from timers.testing.log import SimRecord
 from timers.wire import cold, future
 from timers.wire.cold import PartitionFormat
-from timers.wire.formats import Door, Sent, future_by_id
+from timers.wire.formats import RequestFormat, Sent, future_by_id
 from timers.worker.queries import reading
-from timers.worker.queries.reading import Place, Recovering, Wanted
+from timers.worker.queries.reading import Place, Recovering, TimerFilter
 
 RETENTION_S = 20
-ANY = Wanted(None, "canary", None, with_values=False)
+ANY = TimerFilter(None, "canary", None, with_values=False)
 
 
 class Rig(MachineRig):
@@ -30,7 +30,7 @@ class Rig(MachineRig):
     def __init__(self, *, indexed: bool) -> None:
         self.topic = "requests"
         decode = future_by_id.decode if indexed else future.decode
-        self.door = Door("future", decode, future.anew, indexed=indexed, may_go_cold=True)
+        self.request_format = RequestFormat("future", decode, future.anew, indexed=indexed, may_go_cold=True)
         self.log = SimLog(SimClock(0), partitions=1)
         self.ledger, self.store = ColdLedger(), MemoryStore()
         horizon = Horizon(PartitionFormat(self.topic, 0), self.store, 100, 7, RETENTION_S, indexed=indexed)
@@ -62,7 +62,7 @@ class Rig(MachineRig):
 
     def of_record(self, sent: SimRecord) -> str | None:
         """The state that is told of a request, read from the log as a worker reads it."""
-        decoded = self.door.read(Sent(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp_ms))
+        decoded = self.request_format.read(Sent(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp_ms))
         ((due_s, (row,)),) = decoded.rows.items()
         said = reading.by_record(self.machine, self.place, row, due_s, sent.timestamp_ms // 1000, with_value=False)
         assert said is None or (said["due"], said["source"]) == (due_s, sent.source)
@@ -141,11 +141,11 @@ def test_only_what_is_wanted_is_told_and_no_more_is_looked_at_in_one_go(monkeypa
     rig = Rig(indexed=False)
     rig.ask(5)
     rig.ask(7, value=b"x" * 3000)
-    canary = Wanted("t", "t", None, with_values=True)
+    canary = TimerFilter("t", "t", None, with_values=True)
     assert len(reading.page(rig.machine, rig.place, canary, START, 9).listed) == 2, "it is named"
-    assert reading.page(rig.machine, rig.place, Wanted(None, "t", None, False), START, 9).listed == []
-    assert reading.page(rig.machine, rig.place, Wanted("u", "c", None, False), START, 9).listed == []
-    (only,) = reading.page(rig.machine, rig.place, Wanted("t", "c", 7, False), START, 9).listed
+    assert reading.page(rig.machine, rig.place, TimerFilter(None, "t", None, False), START, 9).listed == []
+    assert reading.page(rig.machine, rig.place, TimerFilter("u", "c", None, False), START, 9).listed == []
+    (only,) = reading.page(rig.machine, rig.place, TimerFilter("t", "c", 7, False), START, 9).listed
     assert only.position == (5, "requests", 0, 0)
     monkeypatch.setattr(reading, "SLICE_BYTES", 1)
     page = reading.page(rig.machine, rig.place, canary, START, 9)
@@ -158,7 +158,7 @@ def test_nobody_knows_while_the_log_is_read_again() -> None:
     rig.tick(1)
     progress = rig.ledger.progress
     assert progress.next_offset == 1
-    machine = Machine(progress, rig.door.decode, MemoryStore(), rig.ledger, Limits(1, 1, 1), None, None)
+    machine = Machine(progress, rig.request_format.decode, MemoryStore(), rig.ledger, Limits(1, 1, 1), None, None)
     row: Row = (0, "t", "k", b"", None, None)
     for ask in (
         lambda: reading.page(machine, rig.place, ANY, START, 1),

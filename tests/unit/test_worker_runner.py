@@ -13,7 +13,7 @@ from timers.store.memory import MemoryStore
 from timers.testing import SimLedger
 from timers.wire import future
 from timers.worker.machines.runner import MAX_WAITING, Ended, Runner
-from timers.worker.partition_metrics import Meter
+from timers.worker.partition_metrics import PartitionMetrics
 
 PATIENCE_S = 30
 
@@ -26,7 +26,7 @@ class SlowToSpeak:
         self.relieved = threading.Event()
         self.failure: BaseException | None = None
 
-    def on_pressure(self, runner: Runner) -> None:
+    def on_pause_changed(self, runner: Runner) -> None:
         if threading.current_thread() is threading.main_thread():
             runner.tick(Tick(1000))  # now the machine may accept, and all that waits is gone
             assert self.relieved.wait(PATIENCE_S)
@@ -48,7 +48,7 @@ class SlowToSpeak:
 def started(listener: SlowToSpeak) -> Runner:
     limits = Limits(chunk_timers=10, chunk_bytes=1000, max_request_bytes=100)
     machine = Machine(Progress(), future.decode, MemoryStore(), SimLedger(), limits)
-    runner = Runner("timer-request/0", machine, lambda: None, threading.Event(), listener, Meter())
+    runner = Runner("timer-request/0", machine, lambda: None, threading.Event(), listener, PartitionMetrics())
     runner.start()
     return runner
 
@@ -59,7 +59,7 @@ def test_relief_that_overtakes_pressure_leaves_no_partition_paused() -> None:
     for offset in range(MAX_WAITING):
         runner.deliver(Fetched(offset, offset + 1, ()))
     assert listener.heard == ["runner", "deliverer"]
-    assert not runner.pressed, "whoever heard the last word would pause the partition for ever"
+    assert not runner.paused, "whoever heard the last word would pause the partition for ever"
     runner.stop()
     assert runner.join(PATIENCE_S)
     assert listener.failure is None

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from timers.config.settings import Settings
 from timers.worker.sending import targets as module
-from timers.worker.sending.circuit_breaker import Trouble
+from timers.worker.sending.circuit_breaker import DeliveryProblem
 from timers.worker.sending.targets import Targets
 
 
@@ -71,33 +71,33 @@ def test_a_flood_of_unknown_names_costs_one_look_a_transaction(targets: Targets)
     targets.refresh()
     for number in range(100):
         route = targets.route(f"none-{number}", retried=False)
-        assert isinstance(route, Trouble) and (route.code, route.spared_s) == ("topic-unknown", None)
+        assert isinstance(route, DeliveryProblem) and (route.code, route.open_s) == ("topic-unknown", None)
     assert cluster(targets).looks == 1
 
 
-def test_a_topic_without_a_leader_is_spared_for_a_moment(targets: Targets) -> None:
+def test_a_topic_without_a_leader_is_left_alone_for_a_moment(targets: Targets) -> None:
     cluster(targets).topics.update(t=[1, -1], other=[1])
     route = targets.route("t", retried=False)
-    assert isinstance(route, Trouble)
+    assert isinstance(route, DeliveryProblem)
     assert route.code == "target-failing" and "no leader" in route.reason
-    assert route.spared_s is not None and 0 < route.spared_s <= module.ELECTION_S
+    assert route.open_s is not None and 0 < route.open_s <= module.ELECTION_S
     assert targets.route("other", retried=False) == 1
     assert targets.usable == {"other": 1}
 
 
-def test_a_topic_whose_leader_answers_nothing_is_spared_for_a_moment(targets: Targets) -> None:
+def test_a_topic_whose_leader_answers_nothing_is_left_alone_for_a_moment(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1]
-    targets.spare("t", NodeNotReadyError())
+    targets.open_circuit("t", NodeNotReadyError())
     route = targets.route("t", retried=False)
-    assert isinstance(route, Trouble)
+    assert isinstance(route, DeliveryProblem)
     assert route.code == "target-failing" and "does not answer" in route.reason
-    assert route.spared_s is not None and 0 < route.spared_s <= module.ELECTION_S
+    assert route.open_s is not None and 0 < route.open_s <= module.ELECTION_S
 
 
 def test_late_deliveries_are_explained_by_what_the_brokers_say(targets: Targets) -> None:
     cluster(targets).topics.update(t=[1, -1], other=[1], fewer=[1])
-    ailing = targets.ailing([("t", 0), ("other", 0), ("gone", 0), ("fewer", 0), ("fewer", 1)])
-    assert {topic: type(error) for topic, error in ailing.items()} == {
+    failing = targets.failing([("t", 0), ("other", 0), ("gone", 0), ("fewer", 0), ("fewer", 1)])
+    assert {topic: type(error) for topic, error in failing.items()} == {
         "t": LeaderNotAvailableError,
         "gone": UnknownTopicOrPartitionError,
         "fewer": UnknownTopicOrPartitionError,
@@ -153,12 +153,12 @@ def test_more_partitions_are_noticed_now_and_then(targets: Targets, monkeypatch:
     assert targets.usable == {"t": 2}
 
 
-def test_a_topic_that_comes_and_goes_is_spared(targets: Targets) -> None:
+def test_a_topic_that_comes_and_goes_is_left_alone(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1]
     targets.forget("t")
     assert targets.route("t", retried=False) == 1
     targets.forget("t")
-    assert isinstance(targets.route("t", retried=False), Trouble)
+    assert isinstance(targets.route("t", retried=False), DeliveryProblem)
 
 
 def test_several_machines_word_of_one_failure_counts_once(targets: Targets) -> None:
@@ -169,21 +169,21 @@ def test_several_machines_word_of_one_failure_counts_once(targets: Targets) -> N
     assert targets.route("t", retried=False) == 1
 
 
-def test_a_refusal_that_cannot_be_explained_spares_the_topic(targets: Targets) -> None:
+def test_a_refusal_that_cannot_be_explained_opens_the_circuit_of_the_topic(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1]
     targets.route("t", retried=False)
-    targets.spare("t", MessageSizeTooLargeError())
+    targets.open_circuit("t", MessageSizeTooLargeError())
     route = targets.route("t", retried=False)
-    assert isinstance(route, Trouble) and route.code == "message-too-large"
+    assert isinstance(route, DeliveryProblem) and route.code == "message-too-large"
     assert targets.usable == {}
 
 
-@pytest.mark.parametrize("open_door", [False, True])
-def test_a_topic_that_only_an_open_door_would_own_is_a_target_like_any(
-    monkeypatch: pytest.MonkeyPatch, open_door: bool
+@pytest.mark.parametrize("open_format", [False, True])
+def test_a_topic_that_only_an_open_request_format_would_own_is_a_target_like_any(
+    monkeypatch: pytest.MonkeyPatch, open_format: bool
 ) -> None:
     monkeypatch.setattr(module, "AdminClient", SimAdmin)
-    settings = Settings(brokers="localhost:1", id_topic="timer-id-request" if open_door else "")
+    settings = Settings(brokers="localhost:1", id_topic="timer-id-request" if open_format else "")
     targets = Targets(settings, {})
     targets.blame({settings.verdict_topic: TopicAuthorizationFailedError()})
-    assert (settings.verdict_topic in targets.quarantine) is not open_door
+    assert (settings.verdict_topic in targets.circuit_breaker) is not open_format

@@ -44,17 +44,17 @@ class SimConsumer:
 def thread() -> BatchConsumerThread:
     made = object.__new__(BatchConsumerThread)  # its __init__ would want a Faust app
     made.consumer = SimpleNamespace(flow_active=True)
-    made._read_to, made._said_at, made._doubted = {REQUESTS: 0}, {}, set()
+    made._read_to, made._said_at, made._suspended = {REQUESTS: 0}, {}, set()
     return made
 
 
-def test_what_came_while_its_partition_was_doubted_is_read_again() -> None:
+def test_what_came_while_its_partition_was_suspended_is_read_again() -> None:
     async def fetches() -> list[Any]:
         consumer, reader = SimConsumer(["a", "b"]), thread()
-        consumer.meanwhile = lambda: reader._doubted.add(REQUESTS)  # another leader answers that it is not the one
+        consumer.meanwhile = lambda: reader._suspended.add(REQUESTS)  # another leader answers that it is not the one
         dropped = await reader._fetch_records(consumer, {REQUESTS})
         consumer.meanwhile = lambda: None
-        reader._doubted.clear()  # it has been looked up, and is the same
+        reader._suspended.clear()  # it has been looked up, and is the same
         return [dropped, await reader._fetch_records(consumer, {REQUESTS})]
 
     assert asyncio.run(fetches()) == [{}, {REQUESTS: Fetched(0, 2, ["a", "b"])}]

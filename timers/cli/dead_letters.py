@@ -18,7 +18,7 @@ from timers.wire.dead_letter import CODES, RETRIES_EXHAUSTED
 
 if TYPE_CHECKING:
     from timers.cli.letter_log import LetterLog, Span
-    from timers.cli.letters import Letter, Wanted
+    from timers.cli.letters import Letter, LetterFilter
     from timers.cli.retrier import Retrier
     from timers.wire.dead_letter import Mark
 
@@ -39,7 +39,7 @@ def dead_letters() -> None:
 
 
 def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that say which ones; they become one argument ``wanted``."""
+    """Options that say which ones; they become one argument ``letter_filter``."""
     for option in reversed(
         [
             click.option(
@@ -63,7 +63,7 @@ def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _wanted(
+def _letter_filter(
     codes: tuple[str, ...],
     topic: str | None,
     since: str | None,
@@ -72,14 +72,14 @@ def _wanted(
     from_offset: int | None,
     to_offset: int | None,
     names: Iterable[str] = (),
-) -> Wanted:
-    from timers.cli.letters import Wanted
+) -> LetterFilter:
+    from timers.cli.letters import LetterFilter
     from timers.cli.times import parse_moment
 
     if partition is None and (from_offset is not None or to_offset is not None):
         raise click.UsageError("--from-offset and --to-offset need --partition: each partition counts its own")
     now_s = time.time()
-    return Wanted(
+    return LetterFilter(
         frozenset(codes),
         topic,
         None if since is None else parse_moment(since, now_s),
@@ -117,16 +117,16 @@ def list_(limit: int, output: str, **selection: Any) -> None:
       timers dead-letters list --code topic-unknown --since 2h
       timers dead-letters list -n 0 -o json | jq -r .topic | sort | uniq -c
     """
-    wanted = _wanted(**selection)
+    letter_filter = _letter_filter(**selection)
     settings = Settings.load()
 
     from timers.cli.letter_log import LetterLog  # not at the top: `--help` needs no librdkafka
 
     with LetterLog(settings) as log:
-        spans = log.spans(wanted)
+        spans = log.spans(letter_filter)
         marks = log.marks()
         counts: Counter[str] = Counter()
-        letters = _counted(log.read(wanted, spans), counts)
+        letters = _counted(log.read(letter_filter, spans), counts)
         shown = _newest(letters, limit) if limit else letters
         _show_all(shown, marks, output)
     total = counts.total()
@@ -182,16 +182,16 @@ def show(name: str, as_hex: bool, output: str) -> None:
     no text come as hexadecimal, and in JSON as base64.
     """
     from timers.cli.letter_log import LetterLog
-    from timers.cli.letters import Wanted
+    from timers.cli.letters import LetterFilter
 
     settings = Settings.load()
     names = _named([name], settings.dead_letter_topic)
     with LetterLog(settings) as log:
-        wanted = Wanted(names=names)
-        spans = log.spans(wanted)
+        letter_filter = LetterFilter(names=names)
+        spans = log.spans(letter_filter)
         marks = log.marks()
         found = False
-        for letter in log.read(wanted, spans):
+        for letter in log.read(letter_filter, spans):
             found = True
             mark = marks.get((letter.position, letter.opened.source))
             if output == "json":
@@ -233,7 +233,7 @@ def retry(
 
     Say which: by NAME (as in `show`), by options, or --all. One whose due second is over fires at once. Each is
     noted in the same transaction, so that no second call publishes it again. Left out, with a reason, are those
-    that are bound to be rejected again, and stubs (too large for this topic) whose request is gone.
+    that are bound to be rejected again, and truncated dead letters (too large for this topic) whose request is gone.
 
     \b
       timers dead-letters retry 2/17
@@ -243,18 +243,18 @@ def retry(
     if [bool(names), given, everything].count(True) != 1:
         raise click.UsageError("say which: NAME..., or options such as --code and --topic, or --all")
     settings = Settings.load()
-    wanted = _wanted(**selection, names=_named(names, settings.dead_letter_topic))
+    letter_filter = _letter_filter(**selection, names=_named(names, settings.dead_letter_topic))
 
     from timers.cli.letter_log import LetterLog
     from timers.cli.retrier import Retrier
 
     if dry_run:
         with LetterLog(settings) as log:
-            _Round(settings, log, wanted, force).look()
+            _Round(settings, log, letter_filter, force).look()
         return
     # First of all whoever else retries is fenced: what it committed until then is seen below as marked.
     with Retrier(settings) as retrier, LetterLog(settings) as log:
-        turn = _Round(settings, log, wanted, force)
+        turn = _Round(settings, log, letter_filter, force)
         turn.look()
         if not turn.count:
             return
@@ -268,12 +268,12 @@ def retry(
 class _Round:
     """One call of ``retry``: looks first, then publishes just what it saw."""
 
-    def __init__(self, settings: Settings, log: LetterLog, wanted: Wanted, force: bool) -> None:
+    def __init__(self, settings: Settings, log: LetterLog, letter_filter: LetterFilter, force: bool) -> None:
         self._settings = settings
         self._log = log
-        self._wanted = wanted
+        self._letter_filter = letter_filter
         self._force = force
-        self._spans: list[Span] = log.spans(wanted)
+        self._spans: list[Span] = log.spans(letter_filter)
         self._marks = log.marks()
         self.count = 0
 
@@ -284,15 +284,15 @@ class _Round:
             TimersError: one that was named is not there, or cannot be published: then nothing is.
         """
         overdue, left_out, now_s = 0, Counter[str](), time.time()
-        missing = set(self._wanted.names)
-        for letter in self._log.read(self._wanted, self._spans):
-            missing -= self._wanted.names_of(letter)
+        missing = set(self._letter_filter.names)
+        for letter in self._log.read(self._letter_filter, self._spans):
+            missing -= self._letter_filter.names_of(letter)
             verdict = self._judge(letter)
             if verdict.request is not None:
                 self.count += 1
                 due_s = letter.asked.due_s
                 overdue += due_s is not None and due_s <= now_s
-            elif self._wanted.names:
+            elif self._letter_filter.names:
                 raise TimersError(f"{letter.position} is not retried, and nothing else: {verdict.reason}")
             else:
                 left_out[verdict.kind] += 1
@@ -324,7 +324,7 @@ class _Round:
     def _chunks(self) -> Iterator[list[Any]]:
         chunk: list[Any] = []
         size = 0
-        for letter in self._log.read(self._wanted, self._spans):
+        for letter in self._log.read(self._letter_filter, self._spans):
             request = self._judge(letter).request
             if request is None:
                 continue

@@ -1,4 +1,4 @@
-"""``timers doors``: which formats are taken, on which topics, and what opens the others."""
+"""``timers formats``: which formats are taken, on which topics, and what opens the others."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from timers.request_formats import KINDS, NATIVE
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: one object a door.")
+@click.option(
+    "--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: one object a request format."
+)
 def formats(output: str) -> None:
-    """Show which doors are on, their topics and settings, and which setting opens the others.
+    """Show which request formats are on, their topics and settings, and which setting opens the others.
 
-    A door is a format that timers come in by. Workers go by their own settings: run this with the same.
+    A request format is a format that timers come in by. Workers go by their own settings: run this with the same.
     """
     settings = Settings.load()
     asked = {topic for kind in KINDS for topic in kind.topics(settings)}
@@ -29,13 +31,13 @@ def formats(output: str) -> None:
         partitions = {}
     shown = _describe(settings, partitions)
     if output == "json":
-        for door in shown:
-            click.echo(json.dumps(door))
+        for each in shown:
+            click.echo(json.dumps(each))
         return
-    for door in shown:
-        for line in _lines(door):
+    for each in shown:
+        for line in _lines(each):
             click.echo(line)
-    if not any(door["on"] for door in shown if door["door"] != NATIVE.name):
+    if not any(each["on"] for each in shown if each["format"] != NATIVE.name):
         click.echo(f"none on but {NATIVE.name}, which always is")
 
 
@@ -43,7 +45,7 @@ def _describe(settings: Settings, partitions: Mapping[str, int | None]) -> list[
     values = {setting.env: value for setting, value, _ in describe(settings)}
     return [
         {
-            "door": kind.door.name,
+            "format": kind.request_format.name,
             "on": bool(topics),
             "topics": [{"topic": topic, "partitions": partitions.get(topic)} for topic in topics],
             "takes": kind.takes,
@@ -55,15 +57,15 @@ def _describe(settings: Settings, partitions: Mapping[str, int | None]) -> list[
     ]
 
 
-def _lines(door: Mapping[str, Any]) -> list[str]:
-    if not door["on"]:
-        return [f"{door['door']:<16}off  {door['setting']} opens it: {door['takes']}"]
-    lines = [f"{door['door']:<16}on   {door['takes']}"]
-    for each in door["topics"]:
+def _lines(shown: Mapping[str, Any]) -> list[str]:
+    if not shown["on"]:
+        return [f"{shown['format']:<16}off  {shown['setting']} opens it: {shown['takes']}"]
+    lines = [f"{shown['format']:<16}on   {shown['takes']}"]
+    for each in shown["topics"]:
         count = each["partitions"]
         said = "not there yet" if count == 0 else "1 partition" if count == 1 else f"{count} partitions"
         lines.append(f"{'':<21}topic {each['topic']}" + ("" if count is None else f": {said}"))
-    lines += [f"{'':<21}{env}={value}" for env, value in door["settings"].items()]
+    lines += [f"{'':<21}{env}={value}" for env, value in shown["settings"].items()]
     return lines
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tqdm import tqdm
 
 from timers.cli.fired import headers_of
-from timers.cli.letters import Letter, Wanted
+from timers.cli.letters import Letter, LetterFilter
 from timers.cli.tail import GONE, TIMEOUT_S, consumer, explained, partitions_of
 from timers.config.settings import Settings
 from timers.errors import TimersError
@@ -47,7 +47,7 @@ class LetterLog:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.topic = settings.dead_letter_topic
-        self._doors = {topic: kind.door for kind in KINDS for topic in kind.topics(settings)}
+        self._formats = {topic: kind.request_format for kind in KINDS for topic in kind.topics(settings)}
         self._reports = connection.Reports(settings)
         self._consumer = consumer(settings, self._reports, enable_partition_eof=True)
         self._aside: Consumer | None = None  # reads requests while letters are being read
@@ -86,21 +86,23 @@ class LetterLog:
             raise explained(error, self._settings, self._reports, topic) from error
         return low, end
 
-    def spans(self, wanted: Wanted) -> list[Span]:
+    def spans(self, letter_filter: LetterFilter) -> list[Span]:
         """What must be read to find them, up to the present end. What is named by its position is looked for there."""
-        found = [topics.parse_source(name) for name in wanted.names]
+        found = [topics.parse_source(name) for name in letter_filter.names]
         if found and all(where is not None and where[0] == self.topic for where in found):
             positions = sorted({where[1:] for where in found if where is not None})
             return [
                 self._cut(Span(partition, at, at + 1)) for partition, at in positions if partition < self._partitions
             ]
-        chosen = range(self._partitions) if wanted.partition is None else [wanted.partition]
+        chosen = range(self._partitions) if letter_filter.partition is None else [letter_filter.partition]
         spans = []
         for partition in chosen:
             if partition < self._partitions:
-                start = max(wanted.from_offset or 0, self._since(partition, wanted.since_s))
+                start = max(letter_filter.from_offset or 0, self._since(partition, letter_filter.since_s))
                 spans.append(
-                    self._cut(Span(partition, start, _NO_END if wanted.to_offset is None else wanted.to_offset))
+                    self._cut(
+                        Span(partition, start, _NO_END if letter_filter.to_offset is None else letter_filter.to_offset)
+                    )
                 )
         return spans
 
@@ -120,11 +122,11 @@ class LetterLog:
             raise explained(error, self._settings, self._reports, self.topic) from error
         return found.offset if found.offset >= 0 else _NO_END
 
-    def read(self, wanted: Wanted, spans: Iterable[Span]) -> Iterator[Letter]:
+    def read(self, letter_filter: LetterFilter, spans: Iterable[Span]) -> Iterator[Letter]:
         """The dead letters that are meant, partition by partition."""
         for message in self._messages(self.topic, spans, "reading dead letters"):
-            letter = Letter.of(message, self._doors)
-            if letter is not None and letter in wanted:
+            letter = Letter.of(message, self._formats)
+            if letter is not None and letter in letter_filter:
                 yield letter
 
     def marks(self) -> dict[tuple[str, str], Mark]:
@@ -186,9 +188,10 @@ class LetterLog:
             reader.unassign()
 
     def original(self, letter: Letter) -> Sent | None:
-        """The request of a dead letter: what that holds, or, for a stub, what stands at its source if it still does."""
+        """The request of a dead letter: what that holds, or, for a truncated dead letter, what stands at its source if
+        it still does."""
         where = topics.parse_source(letter.opened.source)
-        if not letter.is_stub or where is None or letter.door is None:
+        if not letter.is_truncated or where is None or letter.request_format is None:
             return letter.request
         topic, partition, offset = where
         if partition >= self._partitions_of(topic):

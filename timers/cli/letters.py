@@ -12,7 +12,7 @@ from timers.core.timer import key_bytes
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire.dead_letter import Mark, Opened
-from timers.wire.formats import Door, Sent
+from timers.wire.formats import RequestFormat, Sent
 from timers.wire.headers import Header
 from timers.wire.query import format_due
 
@@ -28,13 +28,13 @@ class Letter:
     offset: int
     timestamp_ms: int
     request: Sent
-    """Its request; empty in a stub. Its time is the letter's."""
+    """Its request; empty in a truncated dead letter. Its time is the letter's."""
     opened: Opened
-    door: Door | None = None
+    request_format: RequestFormat | None = None
     """By which its request came; None: by none of this app."""
 
     @classmethod
-    def of(cls, message: Any, doors: Mapping[str, Door]) -> Letter | None:
+    def of(cls, message: Any, formats: Mapping[str, RequestFormat]) -> Letter | None:
         """From a confluent-kafka message without an error; None if it is no dead letter."""
         try:
             headers = message.headers() or []
@@ -46,7 +46,7 @@ class Letter:
         where, written_ms = (message.topic(), message.partition(), message.offset()), message.timestamp()[1]
         request = Sent(message.offset(), message.key(), message.value(), opened.headers, written_ms)
         source = topics.parse_source(opened.source)
-        return cls(*where, written_ms, request, opened, doors.get(source[0]) if source else None)
+        return cls(*where, written_ms, request, opened, formats.get(source[0]) if source else None)
 
     @property
     def position(self) -> str:
@@ -54,14 +54,14 @@ class Letter:
         return topics.source(self.topic, self.partition, self.offset)
 
     @property
-    def is_stub(self) -> bool:
+    def is_truncated(self) -> bool:
         """Whether it holds nothing of its request."""
-        return dead_letter.is_stub(self.request.key, self.request.value, self.opened)
+        return dead_letter.is_truncated(self.request.key, self.request.value, self.opened)
 
     @property
     def asked(self) -> future.Asked:
         """What its request asks for, as far as it can be read."""
-        rows = {} if self.door is None else self.door.read(self.request).rows
+        rows = {} if self.request_format is None else self.request_format.read(self.request).rows
         for due_s, (row,) in rows.items():
             return future.Asked(due_s, row[1], (key_bytes(row[2]) or b"").decode(errors="replace"))
         return future.peek(self.request.key, self.request.value)
@@ -97,7 +97,7 @@ class Letter:
             "due_s": due_s,
             "position": self.position,
             "timestamp_ms": self.timestamp_ms,
-            "stub": self.is_stub,
+            "truncated": self.is_truncated,
             "retried_as": mark.timer_id if mark else None,
         }
         if whole:
@@ -124,7 +124,7 @@ class Letter:
         ]
         for name, value in rows:
             yield f"{name:<12}{one_line(value.encode())}"
-        if self.is_stub:
+        if self.is_truncated:
             yield "request     not here: it was empty, or too large for this topic; it stands at its source"
             return
         for name, data in (("key", self.request.key), ("value", self.request.value)):
@@ -165,7 +165,7 @@ def _indented(data: bytes | None, as_hex: bool) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LetterFilter:
     """Which dead letters are meant. What is empty or None says nothing.
 
     Attributes:
@@ -191,7 +191,7 @@ class Wanted:
     @property
     def everything(self) -> bool:
         """Whether nothing was said."""
-        return self == Wanted()
+        return self == LetterFilter()
 
     def __contains__(self, letter: Letter) -> bool:
         return (
@@ -227,32 +227,32 @@ def judge(letter: Letter, request: Sent | None, mark: Mark | None, max_request_b
 
     Args:
         letter: the dead letter.
-        request: what it holds, or, for a stub, what stands at its source; None if that is gone.
+        request: what it holds, or, for a truncated dead letter, what stands at its source; None if that is gone.
         mark: says that it was published again before.
         max_request_bytes: as the worker has it.
         force: publish what was published before, what is bound to be rejected again, and what would change an id.
     """
-    door = letter.door
-    if door is None:  # whatever a source says, nothing is published but to topics that timers come in by
-        reason = "it does not come from a topic of requests that is set (`timers doors` shows them)"
+    request_format = letter.request_format
+    if request_format is None:  # whatever a source says, nothing is published but to topics that timers come in by
+        reason = "it does not come from a topic of requests that is set (`timers formats` shows them)"
         return Verdict(None, "not from a topic of requests", reason)
     if mark is not None and not force:
         return Verdict(None, "retried before", f"it was published again before, as {mark.timer_id}")
     if request is None:
         reason = "it holds nothing of its request, which is no longer in its topic"
-        return Verdict(None, "stubs whose request is gone", reason)
+        return Verdict(None, "truncated dead letters whose request is gone", reason)
     small = dead_letter.size(request.key, request.value, ()) <= max_request_bytes
-    if letter.is_stub and not request.headers and small and not force:
+    if letter.is_truncated and not request.headers and small and not force:
         reason = "its request is not large and shows no headers, so it may have more than librdkafka reads (100,000)"
-        return Verdict(None, "stubs that would lose headers", reason)
-    decoded = door.decode([request], max_request_bytes)
+        return Verdict(None, "truncated dead letters that would lose headers", reason)
+    decoded = request_format.decode([request], max_request_bytes)
     if decoded.rejected and not force:
         rejected = decoded.rejected[0]
         return Verdict(None, "bound to be rejected again", f"it would be rejected again: {rejected.message}")
-    if door.compacted and not force:
+    if request_format.compacted and not force:
         reason = "in a compacted topic it would erase what its id means by now; send it anew from where it comes from"
         return Verdict(None, "with an id", reason)
-    if door.repeats or not (decoded.rows or decoded.operations):
+    if request_format.repeats or not (decoded.rows or decoded.operations):
         return Verdict(request)
     if decoded.rows and letter.opened.code in dead_letter.WHEN_DUE:
         return Verdict(request._replace(headers=_again(request.headers or (), next(iter(decoded.rows)))))

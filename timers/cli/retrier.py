@@ -113,7 +113,7 @@ class Retrier:
     def _home(self, letter: Letter) -> tuple[str, int]:
         """The topic and partition that a request came from: what is ordered by its partition stays so."""
         where = topics.parse_source(letter.opened.source)
-        assert where is not None and letter.door is not None, "judged before"
+        assert where is not None and letter.request_format is not None, "judged before"
         topic, partition, _ = where
         if topic not in self._partitions:
             self._partitions[topic] = self._partitions_of(topic)

@@ -79,7 +79,7 @@ class ById:
         to: where requests without an id go.
 
     Raises:
-        SettingsError: the door is closed.
+        SettingsError: the request format is closed.
     """
 
     def __init__(self, to: Connection) -> None:

@@ -185,15 +185,15 @@ class Settings:
         "TIMERS_ID_TOPIC",
         variables.topic,
         f"Where Futures with an id are published ({topics.ID_REQUEST} by convention): the key is the id, the header "
-        "timer-due the due second; the same id again replaces, a null value cancels. Unset: this door is closed. All "
-        "workers of an app must agree.",
+        "timer-due the due second; the same id again replaces, a null value cancels. Unset: this request format "
+        "is off. All workers of an app must agree.",
         default="",
     )
     countdown_topic: str = _setting(
         "TIMERS_COUNTDOWN_TOPIC",
         variables.topic,
         "Where a delay service's messages are published: JSON with topic, message and countdown in seconds. A topic "
-        "that is there is taken as it is. Unset: this door is closed. All workers of an app must agree.",
+        "that is there is taken as it is. Unset: this request format is off. All workers of an app must agree.",
         default="",
     )
     verdict_topic: str = _setting(
@@ -230,8 +230,8 @@ class Settings:
         "TIMERS_SCHEDULE_TOPICS",
         variables.topic_names,
         "Topics of schedules as kafka-message-scheduler has them, with scheduler-* headers. They must exist, and are "
-        "left as they are set up; workers write tombstones there. Unset: this door is closed. All workers of an app "
-        "must agree.",
+        "left as they are set up; workers write tombstones there. Unset: this request format is off. All "
+        "workers of an app must agree.",
         default=(),
         unit="topic,...",
     )
@@ -380,7 +380,7 @@ class Settings:
 
     @property
     def has_ids(self) -> bool:
-        """Whether a door is open whose timers may have ids, and so be replaced and cancelled."""
+        """Whether a request format is open whose timers may have ids, and so be replaced and cancelled."""
         return bool(self.id_topic or self.countdown_topic)
 
     @property

@@ -1,8 +1,8 @@
 """What one partition has done, each thing counted once: when the transaction that says so is known to be committed.
 
-A tally belongs to a partition of this process, not to a machine: it outlives the machines that are dropped and opened
-again there, so totals never go back. A commit whose outcome was not known is settled when the next machine reads the
-committed progress: it names the transaction. What another worker did in between is that worker's to count.
+A counters belongs to a partition of this process, not to a machine: it outlives the machines that are dropped and
+opened again there, so totals never go back. A commit whose outcome was not known is settled when the next machine reads
+the committed progress: it names the transaction. What another worker did in between is that worker's to count.
 
 One thread writes, the one that owns the machine; any other may read.
 """
@@ -58,7 +58,7 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Sending:
+class TransactionCounters:
     """What one transaction adds when it is committed. Filled by the outbox."""
 
     late: bool = False
@@ -93,7 +93,7 @@ class Sending:
         self.dead_lettered[code] = self.dead_lettered.get(code, 0) + 1
 
 
-class Tally:
+class Counters:
     """Totals of one partition.
 
     Attributes:
@@ -109,7 +109,7 @@ class Tally:
         callers: (caller, outcome) -> records, where they say who asks.
         replayed: records read again by recoveries.
         lag: way -> seconds from the due second to the end of the transaction that fired.
-        sending: the transaction that is being filled.
+        transaction: the transaction that is being filled.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Tally:
         self.promoted_duplicates = 0
         self.replayed = 0
         self.lag = {way: Histogram(LAG_BOUNDS_S) for way in (WAITED, LATE, RETRIED)}
-        self.sending = Sending()
+        self.transaction = TransactionCounters()
         self._committed: Progress | None = None
         self.callers: dict[tuple[str, str], int] = {}
         self._taken: list[tuple[int, int, int, int, int, Callers]] = []
@@ -133,7 +133,7 @@ class Tally:
 
     def begin(self) -> None:
         """A transaction begins; what was begun and not committed is forgotten."""
-        self.sending = Sending()
+        self.transaction = TransactionCounters()
 
     def take(
         self,
@@ -150,17 +150,17 @@ class Tally:
 
     def settle(self, committed: Progress) -> None:
         """Count the transaction that has committed this progress."""
-        sending, self.sending = self.sending, Sending()
+        transaction, self.transaction = self.transaction, TransactionCounters()
         self._committed = committed
         self._count_taken(committed.next_offset)
-        self.retried += sending.retried
-        self.forwarded += sending.forwarded
-        for code, count in sending.dead_lettered.items():
+        self.retried += transaction.retried
+        self.forwarded += transaction.forwarded
+        for code, count in transaction.dead_lettered.items():
             self.dead_lettered[code] = self.dead_lettered.get(code, 0) + count
-        for verdict, count in sending.verdicts.items():
+        for verdict, count in transaction.verdicts.items():
             self.verdicts[verdict] = self.verdicts.get(verdict, 0) + count
-        self._count_fired(LATE if sending.late else WAITED, sending.fired, sending.ended_ms)
-        self._count_fired(RETRIED, sending.fired_after_retry, sending.ended_ms)
+        self._count_fired(LATE if transaction.late else WAITED, transaction.fired, transaction.ended_ms)
+        self._count_fired(RETRIED, transaction.fired_after_retry, transaction.ended_ms)
 
     def _count_fired(self, way: str, fired: Mapping[int, int], ended_ms: int | None) -> None:
         lag = self.lag[way]
@@ -189,10 +189,10 @@ class Tally:
                 has owned the partition, and what it found there is its to count.
             applied: what the store holds: it is not accepted again.
         """
-        if self.sending.progress == committed:
+        if self.transaction.progress == committed:
             self.settle(committed)
         elif self._committed != committed:
             self._taken = []
-        self.sending = Sending()
+        self.transaction = TransactionCounters()
         self._committed = committed
         self._taken = [taken for taken in self._taken if taken[0] <= applied]

@@ -7,8 +7,8 @@ It is the fold of all operations of the log, the last one of each id::
 
 So it does not depend on when anything fired, and a replay comes to the same index by the same fold. A row may fire only
 while the index still holds its key; one whose id has moved on is dead, and is dropped when its second is scanned. An
-entry at or below ``fired_through`` is the memory of a timer that has fired. A cancel ends the story of its id in every
-case, also when it came too late: a replay cannot tell what came first.
+entry at or below ``fired_through`` is the memory of a timer that has fired. A cancel ends the history of its id in
+every case, also when it came too late: a replay cannot tell what came first.
 
 Only a verdict depends on what has fired, and a verdict is given once, by whoever accepts the record first.
 """

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from timers.core.counters import Tally
+from timers.core.counters import Counters
 from timers.core.horizon import Horizon
 from timers.core.index import Index, latest
 from timers.core.keys import MAX_OFFSET, OrderKey
@@ -24,7 +24,7 @@ from timers.core.operation import Entries, Entry, Judged, Operation
 from timers.core.pace import OVERDUE_S, Pace
 from timers.core.ports import Decoder, Lost, Outbox, Store
 from timers.core.progress import Progress
-from timers.core.second_barrier import Gate
+from timers.core.second_barrier import SecondBarrier
 from timers.core.ticking import CLOCK_STEP_BACK_S, present
 from timers.core.timer import Decoded, Fetched, Row, RowsByDue, Tick, bytes_of
 
@@ -67,7 +67,7 @@ class Limits:
     partitions: int = 0
     """Of the topic, where timers have ids; kept in the progress."""
     reject_overdue: bool = False
-    """Where a door can read in both ways."""
+    """Where a request format can read in both ways."""
     stale_after_s: int = 0
     """A store that has not kept up with its log for longer is not to be trusted: compaction may have taken both a
     version that the store holds and the tombstone behind it [9]. 0: the log is not compacted."""
@@ -91,14 +91,14 @@ class Machine:
     """Accepts requests and fires them when their second has begun.
 
     Args:
-        index: of a door whose timers have ids; None for all others, which then cost nothing more.
-        horizon: where timers may go cold, or once might; None elsewhere, likewise.
-        decode_rejecting: how the door reads where overdue timers are rejected; None if it knows no such thing.
+        index: of a request format whose timers have ids; None for all others, which then cost nothing more. horizon:
+        where timers may go cold, or once might; None elsewhere, likewise. decode_rejecting: how the request format
+        reads where overdue timers are rejected; None if it knows no such thing.
 
     Attributes:
         progress: what the last commit said, plus what has moved since without needing a commit.
         replayed: records read again since opening.
-        tally: totals of the partition, for metrics; shared with the outbox and with the machines before.
+        counters: totals of the partition, for metrics; shared with the outbox and with the machines before.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Machine:
         store: Store,
         outbox: Outbox,
         limits: Limits,
-        tally: Tally | None = None,
+        counters: Counters | None = None,
         index: Index | None = None,
         horizon: Horizon | None = None,
         decode_rejecting: Decoder | None = None,
@@ -127,8 +127,8 @@ class Machine:
             self.progress = self.progress.with_setting(REJECT_OVERDUE, int(limits.reject_overdue))
         store.note_history(self.progress.settings)
         self.replayed = 0
-        self.tally = tally or Tally()
-        self.tally.resume(progress, store.applied)
+        self.counters = counters or Counters()
+        self.counters.resume(progress, store.applied)
         self._committed = progress
         self._decode = decode
         self._decode_rejecting = decode_rejecting
@@ -140,7 +140,7 @@ class Machine:
         self._held = False
         self._index = index
         self._horizon = horizon
-        self._gate = None if index is None else Gate(CLEANING_S if limits.stale_after_s else None)
+        self._barrier = None if index is None else SecondBarrier(CLEANING_S if limits.stale_after_s else None)
 
     @property
     def position(self) -> int:
@@ -179,10 +179,10 @@ class Machine:
         return self._index is not None and self._index.fires_first
 
     @property
-    def let_through_s(self) -> int | None:
+    def released_s(self) -> int | None:
         """The last second that accepting has let through: it may fire now. None where timers have no ids: there no
         second waits for that."""
-        return None if self._gate is None else self._gate.second
+        return None if self._barrier is None else self._barrier.second
 
     @property
     def pending(self) -> int:
@@ -245,8 +245,8 @@ class Machine:
                 raise OutOfPlace(end_of_replay)
             after = [record for record in records if record.offset >= end_of_replay]
             self._take(self._accept_new, after, fetched.to_offset)
-        if self._gate is not None:
-            self._gate.read(self.position)
+        if self._barrier is not None:
+            self._barrier.read(self.position)
 
     def _take(self, take: Callable[[Sequence[Any], int], None], records: Sequence[Any], to_offset: int) -> None:
         pieces: Iterable[tuple[Sequence[Any], int]] = [(records, to_offset)]
@@ -263,7 +263,7 @@ class Machine:
         # Also what is itself past takes the place of the version before: else that one would fire after it.
         self._store.write(waiting, to_offset, {**latest(decoded.operations), **returned})
         self.replayed += len(records)
-        self.tally.replayed += len(records)
+        self.counters.replayed += len(records)
 
     def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
@@ -275,8 +275,8 @@ class Machine:
         ended.update(rejected.offset for rejected in decoded.rejected)
         accepted = len(records) - len(ended) - len(decoded.returned)
         late_count, returned_count = sum(map(len, late.values())), len(decoded.returned)
-        self.tally.take(to_offset, accepted, late_count, returned_count, decoded.ignored, decoded.callers)
-        speaks = late or decoded.rejected or decoded.forwarded or judged.verdicts or judged.overtaken
+        self.counters.take(to_offset, accepted, late_count, returned_count, decoded.ignored, decoded.callers)
+        speaks = late or decoded.rejected or decoded.forwarded or judged.verdicts or judged.superseded
         if speaks or after.settings != self._committed.settings:
             # [2] Output is committed before the batch is stored. So is a changed setting: a replay of this batch must
             # find it in the history [4].
@@ -345,7 +345,7 @@ class Machine:
     def _emit(self, late: RowsByDue, decoded: Decoded, judged: Judged, after: Progress) -> None:
         assert self._tick is not None, "may_accept was not asked"
         self._outbox.begin(self._tick)
-        self.tally.sending.late = bool(late)
+        self.counters.transaction.late = bool(late)
         for due_s in sorted(late):
             self._fire(due_s, late[due_s], self._tick)
         if decoded.rejected:
@@ -354,8 +354,8 @@ class Machine:
             self._outbox.forward(decoded.forwarded)
         if judged.verdicts:
             self._outbox.answer(judged.verdicts)
-        if judged.overtaken:
-            self._outbox.append_again([self._row_of(key, decoded.rows) for key in judged.overtaken])
+        if judged.superseded:
+            self._outbox.republish([self._row_of(key, decoded.rows) for key in judged.superseded])
         self._commit(after)
 
     def _row_of(self, key: OrderKey, fresh: RowsByDue) -> Row:
@@ -401,11 +401,11 @@ class Machine:
         self._held = tick.second < (fired_s if self._held else fired_s - CLOCK_STEP_BACK_S)
         set_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
         self._tick = present(self._tick, tick)
-        if self._gate is not None and tick == self._tick:
+        if self._barrier is not None and tick == self._tick:
             if set_back:
-                self._gate.close()
+                self._barrier.close()
             if end is not None:
-                self._gate.tick(tick.second, end, self.position)
+                self._barrier.tick(tick.second, end, self.position)
 
     def _keep_or_condemn(self, tick: Tick) -> None:
         """Judge the store's age [9].
@@ -416,7 +416,7 @@ class Machine:
         if known_s is None:  # nothing is read before the first tick, so this is a new one
             self._store.note_read_through(tick.second)
             return
-        behind_s = tick.second - max(known_s, self.let_through_s or 0)
+        behind_s = tick.second - max(known_s, self.released_s or 0)
         if abs(behind_s) > self._limits.stale_after_s:  # or the clock went back, and nobody knows
             self._store.condemn()
             raise Lost(
@@ -425,15 +425,15 @@ class Machine:
             )
 
     def _note_read_through(self) -> None:
-        through_s, known_s = self.let_through_s, self._store.read_through_s
+        through_s, known_s = self.released_s, self._store.read_through_s
         if through_s is not None and known_s is not None and through_s - known_s > self._limits.stale_after_s // 100:
             self._store.note_read_through(through_s)
 
     def _second_to_fire(self, tick: Tick) -> int | None:
         """What is due by this second may fire; None: nothing may."""
-        if self._gate is None:
+        if self._barrier is None:
             return tick.second
-        return None if self._gate.second is None else min(tick.second, self._gate.second)
+        return None if self._barrier.second is None else min(tick.second, self._barrier.second)
 
     def fire_chunk(self) -> bool:
         """Fire the next chunk of what is due. Call until it returns False.
@@ -511,10 +511,10 @@ class Machine:
         return True
 
     def _commit(self, after: Progress) -> None:
-        self.tally.sending.progress = after
+        self.counters.transaction.progress = after
         self._outbox.commit(after)
         # Memory moves only after the commit [2].
         self.progress = self._committed = after
         if self._horizon is not None:
             self._horizon.commit()
-        self.tally.settle(after)
+        self.counters.settle(after)

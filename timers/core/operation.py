@@ -20,7 +20,7 @@ Entry: TypeAlias = tuple[int, int, int]
 """(due second, source offset, append second) of the latest version of an id; the first two are its order key."""
 
 Entries: TypeAlias = dict[bytes, Entry | None]
-"""Id -> its latest version; None ends the story of the id."""
+"""Id -> its latest version; None ends the history of the id."""
 
 NO_ENTRIES: Mapping[bytes, Entry | None] = MappingProxyType({})
 
@@ -54,5 +54,5 @@ class Judged(NamedTuple):
     """To be written with the batch."""
     verdicts: Sequence[Verdict] = ()
     """To be committed before that [2]."""
-    overtaken: Sequence[OrderKey] = ()
+    superseded: Sequence[OrderKey] = ()
     """Versions that are alive and stand before a tombstone which is not about them; to be appended again."""

@@ -18,7 +18,7 @@ class Lost(Exception):
 
 
 class Decoder(Protocol):
-    """A door: reads records of one topic. Pure: the same records give the same result at any time."""
+    """A request format: reads records of one topic. Pure: the same records give the same result at any time."""
 
     def __call__(self, records: Sequence[Any], max_request_bytes: int) -> Decoded: ...
 
@@ -110,7 +110,7 @@ class Outbox(Protocol):
     def forward(self, forwarded: Sequence[Forwarded]) -> None:
         """Add requests that go cold."""
 
-    def append_again(self, rows: Sequence[Row]) -> None:
+    def republish(self, rows: Sequence[Row]) -> None:
         """Add versions to the request log as they stand there already: something behind them would erase them."""
 
     def commit(self, progress: Progress) -> None:

@@ -1,9 +1,10 @@
-"""The index of a door whose topic may be compacted, where what has fired is ended by a tombstone of the engine's own.
+"""The index of a request format whose topic may be compacted, where what has fired is ended by a tombstone of the
+engine's own.
 
-A tombstone ends the story of its id, whoever wrote it: compaction sees no difference either, so a replay of what it has
-left comes to the same index. But one of ours is written when a version fires, and a newer version may have come before
-it: that one would be gone with it. So whoever accepts such a tombstone first appends the newer version again, behind
-the tombstone, in the transaction that commits past it; only that copy is alive from then on.
+A tombstone ends the history of its id, whoever wrote it: compaction sees no difference either, so a replay of what it
+has left comes to the same index. But one of ours is written when a version fires, and a newer version may have come
+before it: that one would be gone with it. So whoever accepts such a tombstone first appends the newer version again,
+behind the tombstone, in the transaction that commits past it; only that copy is alive from then on.
 
 It comes to an end: each copy answers a tombstone, each tombstone a firing, and a version fires once. Until its copy is
 read nothing of the id can fire, so all tombstones that were under way stand before the copy and find nothing.
@@ -35,27 +36,27 @@ class ScheduleIndex(Index):
         """Decide new operations in the order of the log. Only for tombstones of ours is the store asked."""
         entries: Entries = {}
         named: list[tuple[bytes, int]] = []
-        overtaken: list[OrderKey] = []
+        superseded: list[OrderKey] = []
         for id, offset, due_s, version in operations:
             if due_s is not None:
                 entries[id] = (due_s, offset, 0)
                 continue
             if version != ANY_VERSION:
                 if id in entries:
-                    self._look(entries[id], version, fired_through, overtaken)
+                    self._look(entries[id], version, fired_through, superseded)
                 else:
                     named.append((id, version))
             entries[id] = None
         if named:
             known = self._store.entries([id for id, _ in named])
             for id, version in named:
-                self._look(known.get(id), version, fired_through, overtaken)
-        return Judged(entries, overtaken=overtaken)
+                self._look(known.get(id), version, fired_through, superseded)
+        return Judged(entries, superseded=superseded)
 
     @staticmethod
-    def _look(entry: Entry | None, version: int, fired_through: OrderKey, overtaken: list[OrderKey]) -> None:
+    def _look(entry: Entry | None, version: int, fired_through: OrderKey, superseded: list[OrderKey]) -> None:
         if entry is not None and entry[1] != version and entry[:2] > fired_through:
-            overtaken.append(entry[:2])
+            superseded.append(entry[:2])
 
     def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
         """Those of one due second that are still the latest of their id."""

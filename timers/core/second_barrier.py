@@ -8,19 +8,19 @@ has read what the log held when the tick came.
 from __future__ import annotations
 
 
-class Gate:
+class SecondBarrier:
     """Lets seconds through. Not one after the other: only the earliest that waits, and the latest of all.
 
     The earliest is never exchanged for a later one, so that it is let through in the end, however much comes in.
 
     Args:
-        patience_s: where the log is compacted, it is exchanged after all once it has waited for longer: what was read
+        max_wait_s: where the log is compacted, it is exchanged after all once it has waited for longer: what was read
             since may have had gaps, and what explains these stands behind the end that was asked for. By then the end
             of a later second is near.
     """
 
-    def __init__(self, patience_s: int | None = None) -> None:
-        self._patience_s = patience_s
+    def __init__(self, max_wait_s: int | None = None) -> None:
+        self._max_wait_s = max_wait_s
         self._second: int | None = None
         self._target: tuple[int, int] | None = None
         self._latest: tuple[int, int] | None = None
@@ -51,7 +51,7 @@ class Gate:
         """The machine has read up to ``position``."""
         while self._target is not None and position >= self._target[1]:
             (second, _), later = self._target, self._latest
-            if self._patience_s is None or later is None or later[0] - second <= self._patience_s:
+            if self._max_wait_s is None or later is None or later[0] - second <= self._max_wait_s:
                 self._second = second
             self._target, self._latest = later, None
 

@@ -12,6 +12,9 @@ from timers.core.operation import Operation
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
+TopicPartition: TypeAlias = tuple[str, int]
+"""(topic, partition)"""
+
 
 class Origin(NamedTuple):
     """Where a timer came from when its own record does not say: it has an id, or its callback failed and is tried
@@ -39,7 +42,8 @@ class Origin(NamedTuple):
 
 
 Key: TypeAlias = str | bytes | None
-"""Of a callback: a ``Future`` holds text, which is sent as UTF-8; doors of other formats have any bytes, or none."""
+"""Of a callback: a ``Future`` holds text, which is sent as UTF-8; request formats of other formats have any bytes, or
+none."""
 
 Row: TypeAlias = tuple[int, str, Key, bytes, Headers | None, Origin | None]
 """(source offset, callback topic, callback key, callback value, headers or None, origin or None)"""
@@ -121,12 +125,12 @@ class Returned(NamedTuple):
 
 @dataclass(slots=True)
 class Decoded:
-    """What a door made of some records of one partition."""
+    """What a request format made of some records of one partition."""
 
     rows: RowsByDue = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
-    """Of a door whose timers have ids: every good record's that names one, in ascending source offset."""
+    """Of a request format whose timers have ids: every good record's that names one, in ascending source offset."""
     forwarded: list[Forwarded] = field(default_factory=list)
     """What goes cold, in ascending source offset; it has no row."""
     returned: list[Returned] = field(default_factory=list)
@@ -134,7 +138,7 @@ class Decoded:
     ignored: int = 0
     """How many of them do not count."""
     callers: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Of a door that is told who asks: (caller, outcome) -> records."""
+    """Of a request format that is told who asks: (caller, outcome) -> records."""
 
 
 class Fetched(NamedTuple):
@@ -149,7 +153,7 @@ class Fetched(NamedTuple):
     to_offset: int
     """End of the range, exclusive: where the next fetch begins."""
     records: Sequence[Any]
-    """Records in ascending ``.offset``; opaque to the core, which only hands them to the door's decoder."""
+    """Records in ascending ``.offset``; opaque to the core, which only hands them to the request format's decoder."""
 
 
 class Tick(NamedTuple):

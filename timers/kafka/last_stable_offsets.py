@@ -11,12 +11,13 @@ import asyncio
 import logging
 from collections.abc import Collection
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from timers.config.settings import Settings
+from timers.core.timer import TopicPartition
 from timers.kafka.clients import librdkafka
-from timers.kafka.progress_log import Machine
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ TIMEOUT_S = 5.0
 """A second whose question is not answered by then fires with the next one."""
 
 
-class StableEnds:
+class LastStableOffsets:
     """Last stable offsets, asked for on a connection of its own: behind a fetch a question would wait as long as it.
 
     Opened when it is first needed. All methods on the event loop.
@@ -34,12 +35,12 @@ class StableEnds:
         self._settings = settings
         self._admin: AdminClient | None = None
 
-    async def ask(self, machines: Collection[Machine]) -> dict[Machine, int]:
-        """Where the logs of ``machines`` end now for committed readers. One that nobody answers for is missing."""
+    async def ask(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the logs of ``tps`` end now for committed readers. One that nobody answers for is missing."""
         if self._admin is None:
             self._admin = AdminClient(librdkafka(self._settings))
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = {TopicPartition(*machine): latest for machine in machines}
+        asked = {KafkaTopicPartition(*tp): latest for tp in tps}
         answers = self._admin.list_offsets(
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
         )

@@ -62,7 +62,7 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
     canary = [OwnTopic(settings.canary_topic, passing, (_READ, _WRITE))] if settings.canary_interval_s else []
     return [
         OwnTopic(settings.request_topic, requests, asks, needs_append_time=True, needs_all_records=True),
-        *_more_doors(settings, requests),
+        *_more_formats(settings, requests),
         OwnTopic(settings.retry_topic, requests, (_READ, _WRITE), needs_append_time=True, needs_all_records=True),
         OwnTopic(
             settings.oscillator_topic,
@@ -101,8 +101,8 @@ def _cold_topic(settings: Settings) -> list[OwnTopic]:
     return [OwnTopic(settings.cold_topic, config, (_WRITE,), needs_all_records=True, needs_room=True)]
 
 
-def _more_doors(settings: Settings, requests: dict[str, str]) -> list[OwnTopic]:
-    """What doors need that are open only if their topic is set."""
+def _more_formats(settings: Settings, requests: dict[str, str]) -> list[OwnTopic]:
+    """What request formats need that are open only if their topic is set."""
     topics = []
     if settings.id_topic:
         topics.append(OwnTopic(settings.id_topic, requests, (_READ,), needs_append_time=True, needs_all_records=True))

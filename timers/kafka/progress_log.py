@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from time import monotonic
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from timers.config.settings import Settings
 from timers.core.machine import PARTITIONS
 from timers.core.progress import Progress
+from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch
 from timers.kafka.clients import librdkafka
 from timers.kafka.topics import Cluster
@@ -26,14 +28,11 @@ the broker's reaper comes by (10 s more)."""
 TAIL_RECORDS = 2_000
 """A running machine's newest progress stands near the end; only if it does not, the whole partition is read."""
 
-Machine = tuple[str, int]
-"""(request topic, partition)"""
 
-
-def progress_partition(machine: Machine, cluster: Cluster, settings: Settings) -> int:
+def progress_partition(tp: TopicPartition, cluster: Cluster, settings: Settings) -> int:
     """Partition of the progress topic that holds a machine's records: spread, so that machines do not wait for each
     other's transactions when they read."""
-    return machine[1] % cluster.partitions[settings.progress_topic]
+    return tp[1] % cluster.partitions[settings.progress_topic]
 
 
 class ProgressLog:
@@ -61,7 +60,7 @@ class ProgressLog:
         self._consumer.close()
         self._end_finder.close()
 
-    def read(self, machines: Iterable[Machine]) -> dict[Machine, bytes]:
+    def read(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
         """Newest committed progress record of each machine that has one.
 
         Call after the machines' former owners are fenced: what they left open is then decided.
@@ -69,11 +68,11 @@ class ProgressLog:
         Raises:
             KafkaException: the brokers do not answer.
         """
-        wanted = {progress_record.encode_key(*machine): machine for machine in machines}
-        by_partition: dict[int, dict[bytes, Machine]] = {}
-        for key, machine in wanted.items():
-            by_partition.setdefault(progress_partition(machine, self._cluster, self._settings), {})[key] = machine
-        found: dict[Machine, bytes] = {}
+        wanted = {progress_record.encode_key(*tp): tp for tp in tps}
+        by_partition: dict[int, dict[bytes, TopicPartition]] = {}
+        for key, tp in wanted.items():
+            by_partition.setdefault(progress_partition(tp, self._cluster, self._settings), {})[key] = tp
+        found: dict[TopicPartition, bytes] = {}
         for partition, keys in by_partition.items():
             low, high = self.ends(self._settings.progress_topic, partition)
             records = self._read_back(partition, max(low, high - TAIL_RECORDS), high, keys)
@@ -84,7 +83,7 @@ class ProgressLog:
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """First offset and end of a log, open transactions included."""
-        low, high = self._end_finder.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
+        low, high = self._end_finder.get_watermark_offsets(KafkaTopicPartition(topic, partition), timeout=TIMEOUT_S)
         return low, high
 
     def _read_back(self, partition: int, start: int, end: int, keys: dict[bytes, Any]) -> dict[bytes, bytes]:
@@ -93,7 +92,7 @@ class ProgressLog:
         if start >= end:
             return newest
         topic = self._settings.progress_topic
-        self._consumer.assign([TopicPartition(topic, partition, start)])
+        self._consumer.assign([KafkaTopicPartition(topic, partition, start)])
         try:
             give_up = monotonic() + TIMEOUT_S
             while monotonic() < give_up:
@@ -117,14 +116,14 @@ class ProgressLog:
         finally:
             self._consumer.unassign()
 
-    def check(self, machine: Machine, record: bytes | None) -> Progress:
+    def check(self, tp: TopicPartition, record: bytes | None) -> Progress:
         """What a machine's newest progress record says, held against its log.
 
         Raises:
             LogMismatch: the log does not hold what the progress speaks of, or there must have been progress.
             KafkaException: the brokers do not answer.
         """
-        topic, partition = machine
+        topic, partition = tp
         _, high = self.ends(topic, partition)
         if record is not None:
             progress, topic_id = progress_record.decode(record)
@@ -136,32 +135,32 @@ class ProgressLog:
             if high >= progress.next_offset:
                 return progress
             return self._mismatch(
-                machine,
+                tp,
                 f"{topic}/{partition} ends at offset {high}, but was accepted up to {progress.next_offset}: the log "
                 "lost records (was an old copy of it restored, or an unclean leader elected?)",
                 Progress(high, progress.fired_through, progress.settings),
             )
-        committed = self._consumer.committed([TopicPartition(topic, partition)], timeout=TIMEOUT_S)[0].offset
+        committed = self._consumer.committed([KafkaTopicPartition(topic, partition)], timeout=TIMEOUT_S)[0].offset
         if committed == OFFSET_INVALID or committed <= 0 or high == 0:
             return Progress()
         return self._mismatch(
-            machine,
+            tp,
             f"{topic}/{partition} has no progress in {self._settings.progress_topic!r}, but the group "
             f"{self._settings.app_id!r} committed offset {committed}: what has fired is not known",
             Progress(next_offset=committed),
         )
 
-    def check_partitions(self, machine: Machine, records: Mapping[Machine, bytes]) -> None:
+    def check_partitions(self, tp: TopicPartition, records: Mapping[TopicPartition, bytes]) -> None:
         """Judge the number of partitions of a topic whose timers have ids.
 
         Args:
-            machine: to be opened.
+            tp: to be opened.
             records: progress of all partitions of its topic.
 
         Raises:
             LogMismatch: it has grown since timers were accepted there.
         """
-        topic = machine[0]
+        topic = tp[0]
         count = self._cluster.partitions[topic]
         for (of, _), record in records.items():
             if of != topic:
@@ -170,32 +169,32 @@ class ProgressLog:
             known = progress.setting_at(PARTITIONS, progress.next_offset, count)
             if topic_id == self._cluster.topic_ids[topic] and known != count:
                 self._mismatch(
-                    machine,
+                    tp,
                     f"{topic} has {count} partitions and had {known} when its timers were accepted: an id may come by "
-                    "another partition than its timer, which then could not be replaced or cancelled. This door is "
-                    "closed, the others stay open",
+                    "another partition than its timer, which then could not be replaced or cancelled. This request "
+                    "format stops, the others go on",
                     progress,
                 )
                 return
 
-    def check_start(self, machine: Machine, low: int, position: int, progress: Progress) -> None:
+    def check_start(self, tp: TopicPartition, low: int, position: int, progress: Progress) -> None:
         """Judge a log that begins at ``low``, behind the ``position`` that should be read.
 
         Raises:
             LogMismatch: records in between are gone, and this app has read the log before.
         """
-        topic, partition = machine
+        topic, partition = tp
         if progress == Progress():  # a new app reads what there is
             return
         self._mismatch(
-            machine,
+            tp,
             f"{topic}/{partition} begins at offset {low}, but must be read from {position}: records were deleted "
             "before they could be read (retention.ms or retention.bytes of the topic is too small)",
             progress,
         )
 
-    def _mismatch(self, machine: Machine, sentence: str, otherwise: Progress) -> Progress:
-        name = "/".join(map(str, machine))
+    def _mismatch(self, tp: TopicPartition, sentence: str, otherwise: Progress) -> Progress:
+        name = "/".join(map(str, tp))
         if name not in self._settings.accept_loss.split(","):
             raise LogMismatch(f"{sentence}. To go on without them, start once with TIMERS_ACCEPT_LOSS={name}")
         logger.warning("%s; going on, as TIMERS_ACCEPT_LOSS says", sentence)

@@ -20,7 +20,7 @@ from timers.core.ports import Lost
 from timers.core.timer import Origin, Row
 from timers.kafka.clients import librdkafka
 from timers.request_formats import NATIVE
-from timers.wire.formats import Door, Sent
+from timers.wire.formats import RequestFormat, Sent
 from timers.wire.headers import Header
 from timers.wire.topics import parse_source
 
@@ -40,19 +40,21 @@ POLL_S = 0.2
 _GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
-class Originals:
+class RequestReader:
     """Reads requests by their source. Shared by all machines of a worker, and opened when it is first needed.
 
     Args:
         settings: of the worker.
-        doors: request topics; nothing else is ever read, whatever a source says.
+        formats: request topics; nothing else is ever read, whatever a source says.
         isolation: by default any record that is asked for is read, which is right where only offsets are asked for that
             were read as committed before.
     """
 
-    def __init__(self, settings: Settings, doors: Mapping[str, Door], isolation: str = "read_uncommitted") -> None:
+    def __init__(
+        self, settings: Settings, formats: Mapping[str, RequestFormat], isolation: str = "read_uncommitted"
+    ) -> None:
         self._settings = settings
-        self._doors = doors
+        self._formats = formats
         self._isolation = isolation
         self._lock = threading.Lock()
         self._consumer: Consumer | None = None
@@ -74,13 +76,13 @@ class Originals:
         wanted = {origin.request: (row, origin) for row, origin in timers}
         found = {}
         for source, sent in self.read(wanted, may_wait).items():
-            if self.door(source).asks_for(sent, *wanted[source]):
+            if self.request_format(source).asks_for(sent, *wanted[source]):
                 found[source] = sent
         return found
 
-    def door(self, source: str) -> Door:
-        """The door by which a request came; if that is closed by now, the one that is always open."""
-        return self._doors.get(source.rsplit("/", 2)[0], NATIVE)
+    def request_format(self, source: str) -> RequestFormat:
+        """The request format by which a request came; if that is closed by now, the one that is always open."""
+        return self._formats.get(source.rsplit("/", 2)[0], NATIVE)
 
     def read(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, Sent]:
         """Find requests. Blocks; not while a transaction is open.
@@ -98,7 +100,7 @@ class Originals:
         wanted: dict[tuple[str, int], list[int]] = {}
         for source in sources:
             where = parse_source(source)
-            if where is not None and where[0] in self._doors:
+            if where is not None and where[0] in self._formats:
                 wanted.setdefault(where[:2], []).append(where[2])
         found: dict[str, Sent] = {}
         give_up = monotonic() + LONGEST_S
@@ -147,7 +149,7 @@ class Originals:
                         break
                     raise Lost(f"{topic}/{partition} cannot be read for a dead letter: {error.str()}")
                 if now > give_up:
-                    logger.warning("%s/%d: reading originals of dead letters took too long", topic, partition)
+                    logger.warning("%s/%d: reading original requests of dead letters took too long", topic, partition)
                     break
                 offset: Any = message.offset()
                 while index < len(offsets) and offsets[index] < offset:

@@ -1,4 +1,4 @@
-"""Requests of any door as a table: the doors' own decoders, run over Arrow batches.
+"""Requests of any request format as a table: the request formats' own decoders, run over Arrow batches.
 
 Which timers a topic asks for is decided by the very functions that the worker runs. They cost 1 to 3 us a record, so
 what a column expression can do (sizes, names of records) stays out of here.
@@ -20,7 +20,7 @@ from timers.core.timer import id_bytes
 from timers.spark.columns import size_bytes
 from timers.wire import headers as h
 from timers.wire.cold import PartitionFormat
-from timers.wire.formats import Door, Sent
+from timers.wire.formats import RequestFormat, Sent
 from timers.wire.future import decode_retry
 from timers.wire.topics import source
 
@@ -56,29 +56,31 @@ it ended. ``attempt`` counts failed sendings, ``bytes`` those of key, value and 
 _ARROW = to_arrow_schema(REQUEST)
 
 
-def decode(records: DataFrame, doors: Mapping[str, Door], max_request_bytes: int) -> DataFrame:
-    """Each record of request topics as its door reads it.
+def decode(records: DataFrame, formats: Mapping[str, RequestFormat], max_request_bytes: int) -> DataFrame:
+    """Each record of request topics as its request format reads it.
 
     Args:
         records: in the shape of :data:`timers.spark.columns.RECORD`, those of a partition in ascending offset.
-        doors: topic -> its door, as :func:`timers.request_formats.open_doors` opens them.
+        formats: topic -> its request format, as :func:`timers.request_formats.open_formats` opens them.
         max_request_bytes: largest value accepted, as the worker has it.
 
     Returns:
         In the shape of :data:`REQUEST`.
     """
-    opened = dict(doors)
+    opened = dict(formats)
 
     def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield from decode_batch(batch, opened, max_request_bytes)
 
-    of_door = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
-    needed = records.select(*of_door, size_bytes().cast("long").alias("bytes"))
+    of_format = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
+    needed = records.select(*of_format, size_bytes().cast("long").alias("bytes"))
     return needed.mapInArrow(decode_batches, REQUEST)
 
 
-def decode_batch(batch: pa.RecordBatch, doors: Mapping[str, Door], max_request_bytes: int) -> Iterator[pa.RecordBatch]:
+def decode_batch(
+    batch: pa.RecordBatch, formats: Mapping[str, RequestFormat], max_request_bytes: int
+) -> Iterator[pa.RecordBatch]:
     """One Arrow batch of records, which may hold several partitions, each in one piece or in more."""
     topics = batch.column("topic").to_pylist()
     partitions = batch.column("partition").to_pylist()
@@ -89,7 +91,7 @@ def decode_batch(batch: pa.RecordBatch, doors: Mapping[str, Door], max_request_b
         if first < end:
             topic, partition = places[first]
             chunk = read[first:end]
-            said = _said(topic, partition, doors[topic], chunk, max_request_bytes)
+            said = _said(topic, partition, formats[topic], chunk, max_request_bytes)
             rows = [(topic, partition, each.offset, each.timestamp, *said[each.offset]) for each in chunk]
             columns = list(zip(*rows, strict=True))
             arrays = [pa.array(column, _ARROW.field(index).type) for index, column in enumerate(columns)]
@@ -115,18 +117,18 @@ def headers_of(column: Any) -> list[Sequence[tuple[str, bytes | None]]]:
 
 
 def _said(
-    topic: str, partition: int, door: Door, chunk: Sequence[Sent], max_request_bytes: int
+    topic: str, partition: int, request_format: RequestFormat, chunk: Sequence[Sent], max_request_bytes: int
 ) -> dict[int, tuple[Any, ...]]:
     """Offset -> columns ``kind`` to ``code`` of its row."""
     said: dict[int, tuple[Any, ...]] = {}
-    if door.may_go_cold:
+    if request_format.may_go_cold:
         has_returned = PartitionFormat(topic, partition).has_returned
         for copy in filter(has_returned, chunk):
             said[copy.offset] = (COPY, None, None, None, None, 0, source(topic, partition, copy.offset), None)
         if said:
             chunk = [each for each in chunk if each.offset not in said]
-    decoded = door.decode(chunk, max_request_bytes)
-    moved = door.decode is decode_retry
+    decoded = request_format.decode(chunk, max_request_bytes)
+    moved = request_format.decode is decode_retry
     for wait_s, rows in decoded.rows.items():
         for row in rows:
             origin = row[5]
@@ -140,7 +142,7 @@ def _said(
     ended: dict[int, str] = {}
     for named, offset, due_s, version in decoded.operations:
         if due_s is None:
-            ours = door.compacted and version != ANY_VERSION
+            ours = request_format.compacted and version != ANY_VERSION
             kind, about = (ENDED, version) if ours else (CANCEL, offset)
             ended[offset] = id = h.id_shown(named)
             said[offset] = (kind, id, None, None, None, 0, source(topic, partition, about), None)

@@ -1,4 +1,5 @@
-"""Rows of files that ask for timers, each to a request of the door of timers with an id, or to what is wrong with it.
+"""Rows of files that ask for timers, each to a request of the request format of timers with an id, or to what is wrong
+with it.
 
 A row has ``due``, ``topic``, ``key``, ``value`` and ``headers``. Its id is made of these alone, so the same file, in
 any order and cut in any way, asks for the same timers.

@@ -16,7 +16,7 @@ from timers.core.operation import Entry
 _ABSENT: Final = (-1, -1, -1)
 
 
-class Recent:
+class IndexJournal:
     """What need not be looked up in the database.
 
     Args:
@@ -47,7 +47,7 @@ class Recent:
         self.next = number + 1
 
     def find(self, ids: Collection[bytes]) -> tuple[dict[bytes, Entry | None], list[bytes]]:
-        """Entries of those that are here, None of an id whose story has ended; and the ids that are not here."""
+        """Entries of those that are here, None of an id whose history has ended; and the ids that are not here."""
         get = self._young.get
         found: dict[bytes, Entry | None] = {id: get(id, _ABSENT) for id in ids}
         missing = [id for id, entry in found.items() if entry is _ABSENT]

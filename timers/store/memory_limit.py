@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, WriteBufferManager
 
-from timers.store.index_journal import Recent
+from timers.store.index_journal import IndexJournal
 
 BLOOM_BITS = 10
 """A key. Most ids that are looked up are new, and one in a hundred of these then looks at a block in vain."""
 
-RECENT_IDS = 100_000
+JOURNAL_IDS = 100_000
 """Ids in a generation, of all stores together; see :mod:`timers.store.index_journal`. Two generations take about 60 MB:
-where timers have ids, and beside the budget."""
+where timers have ids, and beside the memory limit."""
 
-LEAST_RECENT_IDS = 1_000
+LEAST_JOURNAL_IDS = 1_000
 """However many stores there are."""
 
 WRITE_BUFFERS_SHARE = 2 / 3
-"""Of the budget: what is written and not yet in a table. The rest is for blocks and indexes of tables. Timers that fire
-before they are flushed never become a table, so most of it goes here."""
+"""Of the memory limit: what is written and not yet in a table. The rest is for blocks and indexes of tables. Timers
+that fire before they are flushed never become a table, so most of it goes here."""
 
 ARENA_BYTES = 128 * 1024
 """RocksDB takes memory for a write buffer in such pieces. By default they are 1 MiB, at once and for each store: 512
@@ -29,20 +29,20 @@ class RocksMemory:
     """Memory of all stores of a worker: one block cache is the bound of their blocks, indexes and write buffers.
 
     Measured with 3,000,000 timers in 4, 64 and 512 stores: write buffers stay below their share, everything together
-    below ``budget_bytes`` plus 0.25 MB for each open store. A store that is written to holds at least one fetch, so a
-    budget below 0.5 MB a store is passed; and so it is for a moment while stores are written faster than flushed.
+    below ``limit_bytes`` plus 0.25 MB for each open store. A store that is written to holds at least one fetch, so a
+    memory limit below 0.5 MB a store is passed; and so it is for a moment while stores are written faster than flushed.
 
     Args:
-        budget_bytes: for all stores together.
+        limit_bytes: for all stores together.
     """
 
-    def __init__(self, budget_bytes: int) -> None:
-        self.cache = Cache(budget_bytes)
-        self._recent: set[Recent] = set()
+    def __init__(self, limit_bytes: int) -> None:
+        self.cache = Cache(limit_bytes)
+        self._journal: set[IndexJournal] = set()
         # Charged to the cache, which gives blocks away for them. Never stalling: a writer would wait for memory that
         # stores hold which nobody writes to, and so for ever.
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
-            int(budget_bytes * WRITE_BUFFERS_SHARE), False, self.cache
+            int(limit_bytes * WRITE_BUFFERS_SHARE), False, self.cache
         )
 
     def options(self, *, indexed: bool = False) -> Options:
@@ -54,7 +54,7 @@ class RocksMemory:
         table = BlockBasedOptions()
         table.set_block_cache(self.cache)
         table.set_block_size(16 * 1024)
-        table.set_cache_index_and_filter_blocks(True)  # else outside the budget
+        table.set_cache_index_and_filter_blocks(True)  # else outside the memory limit
         if indexed:
             table.set_bloom_filter(BLOOM_BITS, False)
         options = Options(raw_mode=True)
@@ -71,15 +71,15 @@ class RocksMemory:
         options.set_max_total_wal_size(256 * 1024 * 1024)
         return options
 
-    def recent(self) -> Recent:
+    def journal(self) -> IndexJournal:
         """For a store that is opened, and has an index."""
-        recent = Recent(self._recent_ids)
-        self._recent.add(recent)
-        return recent
+        journal = IndexJournal(self._journal_ids)
+        self._journal.add(journal)
+        return journal
 
-    def forget(self, recent: Recent) -> None:
+    def forget(self, journal: IndexJournal) -> None:
         """The store was closed."""
-        self._recent.discard(recent)
+        self._journal.discard(journal)
 
-    def _recent_ids(self) -> int:
-        return max(LEAST_RECENT_IDS, RECENT_IDS // max(1, len(self._recent)))
+    def _journal_ids(self) -> int:
+        return max(LEAST_JOURNAL_IDS, JOURNAL_IDS // max(1, len(self._journal)))

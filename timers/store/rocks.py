@@ -42,7 +42,7 @@ from timers.core.operation import NO_ENTRIES, Entry
 from timers.core.progress import SettingChange
 from timers.core.timer import Row, RowsByDue, bytes_of
 from timers.store.failures import failure, refusal
-from timers.store.index_journal import Recent
+from timers.store.index_journal import IndexJournal
 from timers.store.memory_limit import RocksMemory
 
 FORMAT = 1
@@ -92,12 +92,12 @@ class RocksStore:
         self._broken = False
         self._once = ReadOptions()
         self._once.fill_cache(False)  # a timer is read to be fired, and never again
-        self._recent: Recent | None = memory.recent() if indexed else None
-        if self._recent is not None:
+        self._journal: IndexJournal | None = memory.journal() if indexed else None
+        if self._journal is not None:
             journal = db.items(from_key=_JOURNAL, read_opt=self._once)
             for key, packed in takewhile(lambda item: item[0] < _INDEX, journal):
                 entries = msgpack.unpackb(packed, use_list=False, strict_map_key=False)
-                self._recent.restore(_U64.unpack_from(key, 1)[0], entries)
+                self._journal.restore(_U64.unpack_from(key, 1)[0], entries)
 
     @classmethod
     def open(cls, path: Path, identity: str, memory: RocksMemory, *, indexed: bool = False) -> RocksStore:
@@ -199,17 +199,17 @@ class RocksStore:
             else:
                 for part in _parts(group):
                     batch.put(keys.encode((due_s, part[0][0])), self._pack(part))
-        recent = self._recent
-        if recent is None:
+        journal = self._journal
+        if journal is None:
             _put(batch, entries.items())
         elif entries:
-            _put(batch, recent.leaving(len(entries)))
-            if recent.is_last(len(entries)):
-                batch.delete_range(_journal_key(recent.first), _journal_key(recent.turned))
-            batch.put(_journal_key(recent.next), msgpack.packb(dict(entries)))
+            _put(batch, journal.leaving(len(entries)))
+            if journal.is_last(len(entries)):
+                batch.delete_range(_journal_key(journal.first), _journal_key(journal.turned))
+            batch.put(_journal_key(journal.next), msgpack.packb(dict(entries)))
         self._write(batch, pending, applied)
-        if recent is not None and entries:
-            recent.wrote(entries)
+        if journal is not None and entries:
+            journal.wrote(entries)
 
     def _pack(self, rows: Sequence[Row]) -> bytes:
         try:
@@ -221,8 +221,8 @@ class RocksStore:
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
         """The entries of some ids."""
         known: dict[bytes, Entry | None] = {}
-        if self._recent is not None:
-            known, ids = self._recent.find(ids)
+        if self._journal is not None:
+            known, ids = self._journal.find(ids)
         if ids:
             found = self._db.get([_INDEX + id for id in ids])
             known |= {id: _ENTRY.unpack(value) for id, value in zip(ids, found, strict=True) if value is not None}
@@ -230,10 +230,10 @@ class RocksStore:
 
     def entries_after(self, id: bytes, limit: int) -> Sequence[tuple[bytes, Entry]]:
         """The next entries in the order of ids, without the latest ones."""
-        recent = self._recent or ()
+        journal = self._journal or ()
         items = self._db.items(from_key=_INDEX + id + b"\0", read_opt=self._once)
         entries = ((key[1:], value) for key, value in takewhile(lambda item: item[0] < _INDEX_END, items))
-        page = islice((entry for entry in entries if entry[0] not in recent), limit)
+        page = islice((entry for entry in entries if entry[0] not in journal), limit)
         return [(id, _ENTRY.unpack(value)) for id, value in page]
 
     def _write(self, batch: WriteBatch, pending: int, applied: int) -> None:
@@ -330,8 +330,8 @@ class RocksStore:
         Raises:
             StoreError: what could not be flushed is in the write-ahead log. Said once: not if a write failed before.
         """
-        if self._recent is not None:
-            self._memory.forget(self._recent)
+        if self._journal is not None:
+            self._memory.forget(self._journal)
         try:
             self._db.close()
         except Exception as error:

@@ -30,7 +30,7 @@ def main() -> int:
         counts += life.checkers.counts
     if args.seed is not None:
         print("\n".join(life.history))
-    print(f"{len(seeds)} lives, no promise broken: " + ", ".join(f"{n:,} {what}" for what, n in sorted(counts.items())))
+    print(f"{len(seeds)} runs, no promise broken: " + ", ".join(f"{n:,} {what}" for what, n in sorted(counts.items())))
     return 0
 
 

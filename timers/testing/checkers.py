@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.operation import ANY_VERSION, CANCELLED, REPLACED
-from timers.core.timer import Origin, id_bytes, id_text, key_bytes
-from timers.request_formats import open_doors
+from timers.core.timer import Origin, TopicPartition, id_bytes, id_text, key_bytes
+from timers.request_formats import open_formats
 from timers.testing.cold import ColdLog
-from timers.testing.id_oracle import Request, Step, Stories, Violation, is_ended, is_told_fired
-from timers.testing.log import SimLog, SimRecord, TopicPartition
+from timers.testing.id_oracle import IdOracle, Request, Step, Violation, is_ended, is_told_fired
+from timers.testing.log import SimLog, SimRecord
 from timers.testing.machine_log import MachineLog
 from timers.testing.schedules import ScheduleLog
 from timers.testing.store_checks import StoreChecks
@@ -52,18 +52,18 @@ class Checkers:
         self._by_source: dict[str, Request] = {}
         self._by_content: dict[tuple[str, bytes], Request] = {}
         """Timers with an id, by it and the callback's value: all versions have the same name."""
-        self._doors = open_doors(settings)
+        self._formats = open_formats(settings)
         self._ticks: list[tuple[int, dict[TopicPartition, int]]] = []
         self.steps_back: list[int] = []
         """``seq`` of the log at each backward step of the brokers' clock."""
-        self.logs = {machine: MachineLog(ColdLog(self._doors[machine[0]])) for machine in machines}
+        self.logs = {machine: MachineLog(ColdLog(self._formats[machine[0]])) for machine in machines}
         self._seals: dict[str, bytes] = {}
         for machine, requests in self.logs.items():
-            if self._doors[machine[0]].compacted:
+            if self._formats[machine[0]].compacted:
                 requests.schedules = ScheduleLog()
-            elif self._doors[machine[0]].indexed:
-                requests.stories = Stories()
-        self.stores = StoreChecks(log, settings, self._doors, self.logs)
+            elif self._formats[machine[0]].indexed:
+                requests.id_oracle = IdOracle()
+        self.stores = StoreChecks(log, settings, self._formats, self.logs)
         self.counts: Counter[str] = Counter()
 
     def note_tick(self, second: int) -> None:
@@ -109,7 +109,7 @@ class Checkers:
             self.stores.hold(runner)
 
     def _request(self, record: SimRecord) -> None:
-        decoded = self._doors[record.topic].decode([record], self._settings.max_request_bytes)
+        decoded = self._formats[record.topic].decode([record], self._settings.max_request_bytes)
         key, row, name, attempt, timer_id = None, None, record.source, -1, record.source
         for due_s, rows in decoded.rows.items():
             key, row = (due_s, record.offset), rows[0]
@@ -127,9 +127,9 @@ class Checkers:
         if row is not None and PartitionFormat(record.topic, record.partition).has_returned(record):
             self._returned(log, request)
             return
-        if log.stories is not None and decoded.operations:
+        if log.id_oracle is not None and decoded.operations:
             (operation,) = decoded.operations
-            log.stories.add(Step(operation, record.source, None if row is None else request))
+            log.id_oracle.add(Step(operation, record.source, None if row is None else request))
             if row is None:
                 self.counts["cancels"] += 1
                 return
@@ -138,9 +138,9 @@ class Checkers:
         self.counts["rejected" if row is None else "accepted"] += 1
 
     def _schedule(self, record: SimRecord) -> None:
-        door, settings = self._doors[record.topic], self._settings
-        rejecting = door.decode_rejecting if settings.schedule_overdue == "reject" else None
-        decoded = (rejecting or door.decode)([record], settings.max_request_bytes)
+        request_format, settings = self._formats[record.topic], self._settings
+        rejecting = request_format.decode_rejecting if settings.schedule_overdue == "reject" else None
+        decoded = (rejecting or request_format.decode)([record], settings.max_request_bytes)
         row, key = None, None
         for due_s, rows in decoded.rows.items():
             row, key = schedule.fired(rows[0], record.topic.encode()), (due_s, record.offset)
@@ -193,8 +193,8 @@ class Checkers:
         source = (dict(record.headers)[h.TIMER_SOURCE] or b"").decode()
         topic, partition, _ = source.rsplit("/", 2)
         log = self.logs[topic, int(partition)]
-        assert log.stories is not None
-        log.stories.tell(source, record.key, told)
+        assert log.id_oracle is not None
+        log.id_oracle.tell(source, record.key, told)
         log.changed = True
         self.counts[told.verdict] += 1
 
@@ -303,8 +303,8 @@ class Checkers:
         copied = self._log.group_offsets.get((self._settings.app_id, machine), 0)
         if copied != next_offset:
             raise Violation(f"the group's offset of {machine} is {copied}, its progress says {next_offset}")
-        if log.stories is not None:
-            log.stories.check(next_offset, fired_through, self._settings.verdict_retention_s)
+        if log.id_oracle is not None:
+            log.id_oracle.check(next_offset, fired_through, self._settings.verdict_retention_s)
         if log.schedules is not None:
             log.schedules.check(next_offset, fired_through, self._outcomes)
         for offset, request in log.requests.items():

@@ -15,27 +15,28 @@ from timers.core.horizon import HOT_HORIZON, SEAL, Horizon, concerns, is_far
 from timers.core.operation import Entry
 from timers.core.ports import Store
 from timers.core.progress import Progress
+from timers.core.timer import TopicPartition
 from timers.testing.id_oracle import Request
-from timers.testing.log import SimLog, SimProducer, SimRecord, TopicPartition
+from timers.testing.log import SimLog, SimProducer, SimRecord
 from timers.wire import cold, topics
 from timers.wire.cold import PartitionFormat
-from timers.wire.formats import Door
+from timers.wire.formats import RequestFormat
 
 
 def open_horizon(
     kind: type[Horizon],
     machine: TopicPartition,
-    door: Door,
+    request_format: RequestFormat,
     progress: Progress,
     store: Store,
     horizon_s: int,
     retention_s: int,
 ) -> Horizon | None:
     """As the worker's pool does, but with a key that is the same in each life."""
-    if not door.may_go_cold or not concerns(progress, horizon_s):
+    if not request_format.may_go_cold or not concerns(progress, horizon_s):
         return None
     seal = crc32(repr(machine).encode()) | 1
-    return kind(PartitionFormat(*machine), store, horizon_s, seal, retention_s, indexed=door.indexed)
+    return kind(PartitionFormat(*machine), store, horizon_s, seal, retention_s, indexed=request_format.indexed)
 
 
 @dataclass
@@ -132,7 +133,7 @@ class SimCold:
 class ColdLog:
     """The oracle: what of one machine's log is cold, and which copy of it counts, from the log and the settings."""
 
-    door: Door
+    request_format: RequestFormat
     copies: dict[int, list[Request]] = field(default_factory=dict)
     """Offset of a request -> its copies, in the order of the log."""
     forwarded: dict[int, int] = field(default_factory=dict)
@@ -140,7 +141,7 @@ class ColdLog:
 
     def is_cold(self, request: Request, progress: Progress) -> bool:
         """Whether a request must be sent away."""
-        if not self.door.may_go_cold or request.key is None or request.copy_of is not None:
+        if not self.request_format.may_go_cold or request.key is None or request.copy_of is not None:
             return False
         horizon_s = progress.setting_at(HOT_HORIZON, request.record.offset, 0)
         return is_far(request.key[0], request.record.timestamp // 1000, horizon_s)

@@ -1,4 +1,4 @@
-"""The oracle for timers with an id: the story of each id, read off the log alone.
+"""The oracle for timers with an id: the history of each id, read off the log alone.
 
 What a cancel or an update came to cannot be read off it: that depends on what had fired when it was accepted. But it
 is told, in a verdict, and then it must be true for good: a version that was replaced or cancelled never comes out, one
@@ -37,7 +37,7 @@ class Request:
     timer_id: str
     """What its firing is called."""
     end: Step | None = None
-    """Of a timer with an id: what came next in its story."""
+    """Of a timer with an id: what came next in its history."""
     copy_of: Request | None = None
     """The cold request that this one brings back."""
     forged: bool = False
@@ -68,7 +68,7 @@ class Step:
 
 
 @dataclass
-class Stories:
+class IdOracle:
     """All ids of one machine's log."""
 
     _steps: dict[bytes, list[Step]] = field(default_factory=dict)

@@ -76,7 +76,7 @@ class SimLedger:
         """Add requests that go cold."""
         self._forwarded += [each.record.offset for each in forwarded]
 
-    def append_again(self, rows: Sequence[Row]) -> None:
+    def republish(self, rows: Sequence[Row]) -> None:
         """Note which versions are appended again."""
         self._again += [row[0] for row in rows]
 

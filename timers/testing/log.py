@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 from zlib import crc32
 
-from timers.core.timer import Fetched
+from timers.core.timer import Fetched, TopicPartition
 from timers.errors import Fenced
 from timers.testing.clock import SimClock
 from timers.wire.headers import Header
-
-TopicPartition: TypeAlias = tuple[str, int]
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +62,7 @@ class SimRecord:
 
     @property
     def timestamp(self) -> int:
-        """What readers are told, in epoch milliseconds, by the name that doors know."""
+        """What readers are told, in epoch milliseconds, by the name that request formats know."""
         return self.timestamp_ms if self.created_ms is None else self.created_ms
 
     @property

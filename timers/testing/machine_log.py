@@ -8,7 +8,7 @@ from timers.core.keys import OrderKey
 from timers.core.operation import Entry
 from timers.core.progress import Progress
 from timers.testing.cold import ColdLog
-from timers.testing.id_oracle import Request, Stories, is_ended
+from timers.testing.id_oracle import IdOracle, Request, is_ended
 from timers.testing.schedules import ScheduleLog
 
 
@@ -20,7 +20,7 @@ class MachineLog:
     requests: dict[int, Request] = field(default_factory=dict)
     progress: Progress = Progress()  # noqa: RUF009  # frozen
     changed: bool = False
-    stories: Stories | None = None
+    id_oracle: IdOracle | None = None
     """Where timers have ids."""
     schedules: ScheduleLog | None = None
     """Where they are schedules; then nothing else here knows of them."""
@@ -39,8 +39,8 @@ class MachineLog:
 
     def entries(self, progress: Progress, applied: int) -> dict[bytes, Entry | None]:
         """What the index must hold."""
-        assert self.stories is not None
-        told = self.stories.entries(applied)
+        assert self.id_oracle is not None
+        told = self.id_oracle.entries(applied)
         for id, entry in told.items():
             request = None if entry is None else self.requests[entry[1]]
             if request is not None and self.cold.is_cold(request, progress):

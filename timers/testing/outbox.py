@@ -10,11 +10,11 @@ from timers.config.settings import Settings
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, id_bytes, key_bytes, origin_of
-from timers.request_formats import open_doors
+from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, TopicPartition, id_bytes, key_bytes, origin_of
+from timers.request_formats import open_formats
 from timers.testing import faults as f
 from timers.testing.faults import Faults
-from timers.testing.log import SimLog, SimProducer, TopicPartition
+from timers.testing.log import SimLog, SimProducer
 from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
@@ -28,7 +28,7 @@ TOPIC_ID = b"simulated topic."
 PROGRESS_PARTITION = 0
 """All machines share one partition of the progress topic, and so meet each other's open transactions there."""
 
-QUARANTINE_MS = 5_000
+CIRCUIT_OPEN_MS = 5_000
 
 
 class Outgoing(NamedTuple):
@@ -51,11 +51,11 @@ class SimOutbox:
         settings: names of topics, number of retries.
         machine: (request topic, partition).
         faults: of the worker.
-        quarantined: callback topic -> broker time until which it is spared; shared by a worker's machines.
+        open_circuits: callback topic -> broker time until which it is spared; shared by a worker's machines.
     """
 
     def __init__(
-        self, log: SimLog, settings: Settings, machine: TopicPartition, faults: Faults, quarantined: dict[str, int]
+        self, log: SimLog, settings: Settings, machine: TopicPartition, faults: Faults, open_circuits: dict[str, int]
     ) -> None:
         self._log = log
         self._settings = settings
@@ -63,9 +63,9 @@ class SimOutbox:
         self._topic, self._partition = machine
         self._retries = self._topic == settings.retry_topic
         self._schedules = self._topic in settings.schedule_topics
-        self._doors = open_doors(settings)
+        self._formats = open_formats(settings)
         self._faults = faults
-        self._quarantined = quarantined
+        self._open_circuits = open_circuits
         self._producer = SimProducer(log, topics.transactional_id(settings.app_id, *machine))
         self._outgoing: list[Outgoing] = []
         self._tick = Tick(0)
@@ -109,7 +109,7 @@ class SimOutbox:
         ((id, headers),) = schedule.tombstones([row])
         self._outgoing.append(Outgoing(self._topic, id, None, headers, self._partition))
 
-    def append_again(self, rows: Sequence[Row]) -> None:
+    def republish(self, rows: Sequence[Row]) -> None:
         """Add schedules to their topic as they stand there already."""
         for row in rows:
             key, value, headers, timestamp_ms = schedule.published(row)
@@ -128,7 +128,7 @@ class SimOutbox:
             return self._give_up(row, origin, "topic-denied", denied)
         if topic in self._log.missing:
             return self._give_up(row, origin, "topic-unknown", f"callBackTopic {topic!r} does not exist")
-        if self._quarantined.get(topic, 0) > self._log.clock.now_ms:
+        if self._open_circuits.get(topic, 0) > self._log.clock.now_ms:
             return self._try_later(row, origin)
         ours: list[h.Header] = [
             (h.TIMER_ID, id_bytes(origin.timer_id)),
@@ -159,13 +159,17 @@ class SimOutbox:
             return self._move(row, origin, self._tick.second)
         source, partition, sent_at = origin.request.rsplit("/", 2)
         found = self._log.fetch(source, int(partition), int(sent_at), 1).records
-        door = self._doors[source]
+        request_format = self._formats[source]
         if not found:  # compaction took it
-            return self._add_dead_letter(Rejected(row[0], code, reason, *door.anew(row, origin)), origin.request)
+            return self._add_dead_letter(
+                Rejected(row[0], code, reason, *request_format.anew(row, origin)), origin.request
+            )
         (sent,) = found
-        assert door.asks_for(Sent(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp), row, origin)
+        assert request_format.asks_for(
+            Sent(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp), row, origin
+        )
         headers = list(sent.headers)
-        if not door.repeats and h.again(headers) is None:
+        if not request_format.repeats and h.again(headers) is None:
             headers.append((h.TIMER_AGAIN, b"%d" % origin.due_s))
         rejected = Rejected(row[0], code, reason, sent.key, sent.value, headers)
         return self._add_dead_letter(rejected, origin.request)
@@ -220,7 +224,7 @@ class SimOutbox:
             self._producer.send_offset(self._settings.app_id, (self._topic, self._partition), progress.next_offset)
         for record in self._outgoing:
             if record.topic in self._log.failing:
-                self._quarantined[record.topic] = self._log.clock.now_ms + QUARANTINE_MS
+                self._open_circuits[record.topic] = self._log.clock.now_ms + CIRCUIT_OPEN_MS
                 raise Lost(f"{record.topic} refuses")
             self._producer.produce(*record)
             self._faults.point("inside a transaction")

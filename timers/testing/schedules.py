@@ -1,4 +1,4 @@
-"""The oracle for schedules: the story of each id, read off the log alone.
+"""The oracle for schedules: the history of each id, read off the log alone.
 
 What became of a version is said by a tombstone that names it, in the transaction in which it came out. Each version has
 one of these ends, and no other:

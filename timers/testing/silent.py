@@ -37,7 +37,7 @@ class SilentOutbox:
         """Refuse."""
         raise Violation("recovery forwarded something")
 
-    def append_again(self, rows: Sequence[Row]) -> None:
+    def republish(self, rows: Sequence[Row]) -> None:
         """Refuse."""
         raise Violation("recovery appended something again")
 

@@ -18,13 +18,13 @@ from random import Random
 
 from timers.config.settings import Settings
 from timers.core.machine import CLEANING_S, Limits
-from timers.core.timer import Tick
-from timers.request_formats import open_doors
+from timers.core.timer import Tick, TopicPartition
+from timers.request_formats import open_formats
 from timers.testing import faults as f
 from timers.testing.checkers import Checkers
 from timers.testing.clock import SimClock
 from timers.testing.cold import SimCold
-from timers.testing.log import SimLog, TopicPartition
+from timers.testing.log import SimLog
 from timers.testing.worker import SOUND, Parts, SimWorker
 from timers.testing.workload import TARGETS, Workload
 from timers.wire.headers import TIMER_FIRED_OFFSET
@@ -73,7 +73,7 @@ class Simulator:
         self.history: list[str] = []
         self._random = random = Random(seed)
         self._steps = steps
-        # A chance of its own: lives without a horizon are what they would be if nobody had thought of one.
+        # A chance of its own: runs without a horizon are what they would be if nobody had thought of one.
         self._cold_random = Random(f"{seed} cold")
         self._schedule_random = Random(f"{seed} schedules")
         self._settings = Settings(
@@ -101,8 +101,8 @@ class Simulator:
         self.clock.advance_ms(random.randrange(1000))
         self.log = SimLog(self.clock, partitions=random.choice([1, 1, 2]))
         self.log.missing.add("missing")
-        doors = open_doors(self._settings)
-        self.machines: list[TopicPartition] = [(topic, p) for topic in doors for p in range(self.log.partitions)]
+        formats = open_formats(self._settings)
+        self.machines: list[TopicPartition] = [(topic, p) for topic in formats for p in range(self.log.partitions)]
         self.checkers = Checkers(self.log, self._settings, self.machines)
         self._workload = Workload(
             random,

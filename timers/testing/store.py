@@ -8,10 +8,9 @@ from typing import TypeAlias
 
 from timers.core.keys import OrderKey
 from timers.core.operation import NO_ENTRIES, Entry
-from timers.core.timer import Row, RowsByDue
+from timers.core.timer import Row, RowsByDue, TopicPartition
 from timers.store.memory import MemoryStore
 from timers.testing.faults import Faults
-from timers.testing.log import TopicPartition
 
 _UNSYNCED_WRITES = 6
 """Most write batches that a power loss takes: the write-ahead log is not synced."""

@@ -1,4 +1,4 @@
-"""What must hold of the stores of machines: each is the function of its log, as it lives and when it is read again."""
+"""What must hold of the stores of machines: each is the function of its log, as it runs and when it is read again."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from timers.config.settings import Settings
 from timers.core.horizon import HOT_HORIZON, Horizon
 from timers.core.index import is_over, nothing_is_cold
 from timers.core.machine import Limits, Machine
-from timers.core.timer import Fetched, Row
+from timers.core.timer import Fetched, Row, TopicPartition
 from timers.request_formats import index_of
 from timers.store.memory import MemoryStore
 from timers.testing.cold import open_horizon
 from timers.testing.id_oracle import Violation
-from timers.testing.log import SimLog, TopicPartition
+from timers.testing.log import SimLog
 from timers.testing.machine_log import MachineLog
 from timers.testing.schedules import ScheduleLog
 from timers.testing.silent import SilentOutbox
 from timers.testing.worker import SimRunner
-from timers.wire.formats import Door
+from timers.wire.formats import RequestFormat
 
 
 class StoreChecks:
@@ -28,7 +28,7 @@ class StoreChecks:
     Args:
         log: the cluster.
         settings: of the app.
-        doors: request topic -> how it is read.
+        formats: request topic -> how it is read.
         logs: what is known of each machine from the log alone; kept up by whoever made them.
     """
 
@@ -36,12 +36,12 @@ class StoreChecks:
         self,
         log: SimLog,
         settings: Settings,
-        doors: Mapping[str, Door],
+        formats: Mapping[str, RequestFormat],
         logs: Mapping[TopicPartition, MachineLog],
     ) -> None:
         self._log = log
         self._retention_s = settings.verdict_retention_s
-        self._doors = doors
+        self._formats = formats
         self._logs = logs
 
     def hold(self, runner: SimRunner) -> None:
@@ -60,7 +60,7 @@ class StoreChecks:
         if keys != want:
             missing, surplus = sorted(set(want) - set(keys)), sorted(set(keys) - set(want))
             raise Violation(f"the store of {runner.name} is not its log: missing {missing}, surplus {surplus}")
-        if log.stories is not None:
+        if log.id_oracle is not None:
             known, told = dict(store.entries_after(b"", 10**6)), log.entries(progress, store.applied)
             for id in known.keys() | told.keys():
                 entry = told.get(id)
@@ -98,13 +98,21 @@ class StoreChecks:
             return
         progress = runner.machine.progress
         store = MemoryStore()
-        door = self._doors[runner.name[0]]
+        request_format = self._formats[runner.name[0]]
         horizon_s = progress.setting_at(HOT_HORIZON, progress.next_offset, 0)
-        horizon = open_horizon(Horizon, runner.name, door, progress, store, horizon_s, self._retention_s)
+        horizon = open_horizon(Horizon, runner.name, request_format, progress, store, horizon_s, self._retention_s)
         is_cold = nothing_is_cold if horizon is None else horizon.is_cold
-        index = index_of(door, store, self._retention_s, is_cold)
+        index = index_of(request_format, store, self._retention_s, is_cold)
         machine = Machine(
-            progress, door.decode, store, SilentOutbox(), limits, None, index, horizon, door.decode_rejecting
+            progress,
+            request_format.decode,
+            store,
+            SilentOutbox(),
+            limits,
+            None,
+            index,
+            horizon,
+            request_format.decode_rejecting,
         )
         while machine.recovering:
             piece = self._log.fetch(*runner.name, machine.position, random.randint(1, 40))

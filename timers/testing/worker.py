@@ -18,12 +18,12 @@ from timers.core.machine import Limits, Machine, OutOfPlace, catch_up
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.schedules import ScheduleIndex
-from timers.core.timer import Fetched, Tick
+from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import Fenced
-from timers.request_formats import open_doors
+from timers.request_formats import open_formats
 from timers.testing.cold import open_horizon
 from timers.testing.faults import Crashed, Faults
-from timers.testing.log import SimLog, TopicPartition
+from timers.testing.log import SimLog
 from timers.testing.outbox import PROGRESS_PARTITION, SimOutbox
 from timers.testing.store import SimDisk, SimStore
 from timers.wire import progress as progress_record
@@ -90,12 +90,12 @@ class SimRunner:
             self.commit_due = self.idle_too_long = False
 
     def _accept(self, fetched: Fetched) -> None:
-        recovering, let_through_s = self.machine.recovering, self.machine.let_through_s
+        recovering, released_s = self.machine.recovering, self.machine.released_s
         try:
             self.machine.accept(fetched)
         except OutOfPlace as gap:
             self.read_to = gap.position
-        if (recovering and not self.machine.recovering) or self.machine.let_through_s != let_through_s:
+        if (recovering and not self.machine.recovering) or self.machine.released_s != released_s:
             self.firing = True
 
 
@@ -135,10 +135,10 @@ class SimWorker:
         self.settings = settings
         self.limits = limits
         self.parts = parts
-        self.doors = open_doors(settings)
+        self.formats = open_formats(settings)
         self.hot_horizon_s = settings.hot_horizon_s
         self.ours: Callable[[TopicPartition], bool] = lambda machine: True
-        self._quarantined: dict[str, int] = {}
+        self._open_circuits: dict[str, int] = {}
         self._last_tick: tuple[int, Tick] | None = None
         self._ticks_read_to = 0
 
@@ -148,7 +148,7 @@ class SimWorker:
         """Open machines: fence every former owner first, then read; only then is the newest progress final."""
         fresh = [machine for machine in machines if machine not in self.runners]
         outboxes = {
-            machine: self.parts.outbox(self.log, self.settings, machine, self.faults, self._quarantined)
+            machine: self.parts.outbox(self.log, self.settings, machine, self.faults, self._open_circuits)
             for machine in fresh
         }
         try:
@@ -166,22 +166,32 @@ class SimWorker:
     def _open(self, machine: TopicPartition, outbox: SimOutbox) -> None:
         progress = self.read_progress(machine)
         self.faults.point("after reading progress")
-        door = self.doors[machine[0]]
+        request_format = self.formats[machine[0]]
         store = self.disk.open(machine, self.faults)
-        self.open_store(store, progress, indexed=door.indexed)
+        self.open_store(store, progress, indexed=request_format.indexed)
         retention_s = self.settings.verdict_retention_s
-        horizon = open_horizon(self.parts.horizon, machine, door, progress, store, self.hot_horizon_s, retention_s)
+        horizon = open_horizon(
+            self.parts.horizon, machine, request_format, progress, store, self.hot_horizon_s, retention_s
+        )
         is_cold = nothing_is_cold if horizon is None else horizon.is_cold
-        limits = self.limits if door.compacted else replace(self.limits, stale_after_s=0)
+        limits = self.limits if request_format.compacted else replace(self.limits, stale_after_s=0)
         index: Index | None = None
-        if door.compacted:
+        if request_format.compacted:
             index = self.parts.schedule_index(store)
-        elif door.indexed:
+        elif request_format.indexed:
             index = self.parts.index(store, retention_s, is_cold)
         core = self.parts.machine(
-            progress, door.decode, store, outbox, limits, None, index, horizon, door.decode_rejecting
+            progress,
+            request_format.decode,
+            store,
+            outbox,
+            limits,
+            None,
+            index,
+            horizon,
+            request_format.decode_rejecting,
         )
-        runner = SimRunner(machine, core, store, core.position, door.indexed, firing=not core.recovering)
+        runner = SimRunner(machine, core, store, core.position, request_format.indexed, firing=not core.recovering)
         self.runners[machine] = runner
         if self._last_tick is not None:
             runner.tick(self._last_tick[1], self._last_tick[0], None)
@@ -223,7 +233,7 @@ class SimWorker:
     def start(self) -> None:
         """Start the process (again). Ticks are read from the newest."""
         self.alive = True
-        self._quarantined.clear()
+        self._open_circuits.clear()
         self._ticks_read_to = self.log.end(self.settings.oscillator_topic, 0)
 
     # ---- flow ---------------------------------------------------------------------------------------------------

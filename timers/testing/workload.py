@@ -28,8 +28,8 @@ class Workload:
         random: the only source of chance.
         log: where they go.
         topic: request topic.
-        id_topic: of timers with an id; empty if that door is closed.
-        schedule_topic: of schedules; empty if that door is closed.
+        id_topic: of timers with an id; empty if that request format is closed.
+        schedule_topic: of schedules; empty if that request format is closed.
     """
 
     def __init__(self, random: Random, log: SimLog, topic: str, id_topic: str = "", schedule_topic: str = "") -> None:

@@ -40,8 +40,8 @@ class DeadLetter(NamedTuple):
 def encode(rejected: Rejected, source: str, max_bytes: int) -> DeadLetter:
     """The record for ``rejected``: original key, value and headers, plus what was wrong and where it was read.
 
-    What does not fit in ``max_bytes`` goes as a stub with code and source: the original stays in the request topic.
-    """
+    What does not fit in ``max_bytes`` goes as a truncated dead letter with code and source: the original stays in the
+    request topic."""
     ours: list[h.Header] = [
         (h.TIMER_ERROR, rejected.code.encode()),
         (h.TIMER_ERROR_MESSAGE, rejected.message.encode()),
@@ -72,7 +72,7 @@ def decode(headers: Sequence[h.Header]) -> Opened | None:
     return Opened(code, message, source, request)
 
 
-def is_stub(key: bytes | None, value: bytes | None, opened: Opened) -> bool:
+def is_truncated(key: bytes | None, value: bytes | None, opened: Opened) -> bool:
     """Whether a dead letter holds nothing of its request (which may have been as empty itself)."""
     return key is None and value is None and not opened.headers
 

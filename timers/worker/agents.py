@@ -40,7 +40,7 @@ class BatchSchema(Schema):
         return message.value
 
 
-class Metronome(Service):
+class TickScheduler(Service):
     """Wakes the oscillator agent just after each turn of the broker's second.
 
     Attributes:
@@ -48,26 +48,26 @@ class Metronome(Service):
         missed: seconds that passed without a tick of ours; counted, never replayed.
     """
 
-    def __init__(self, beats: Any, **kwargs: Any) -> None:
+    def __init__(self, due_ticks: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._beats = beats
+        self._due_ticks = due_ticks
         self.phase = Phase()
         self.missed = 0
         self._last_second: int | None = None
-        self._struck = asyncio.Event()
+        self._acknowledged = asyncio.Event()
 
     @Service.task
     async def _beat(self) -> None:
         while not self.should_stop:
             await wait_until(self.phase.next_turn(monotonic()))
-            self._struck.clear()
-            await self._beats.put(self.phase.second_at(monotonic()) or 0)
+            self._acknowledged.clear()
+            await self._due_ticks.put(self.phase.second_at(monotonic()) or 0)
             try:
-                await asyncio.wait_for(self._struck.wait(), TICK_TIMEOUT_S + 1.0)
+                await asyncio.wait_for(self._acknowledged.wait(), TICK_TIMEOUT_S + 1.0)
             except TimeoutError:
                 logger.warning("the oscillator agent did not answer for %.0f s", TICK_TIMEOUT_S + 1.0)
 
-    def struck(self, sent_s: float, acked_s: float, append_ms: int) -> None:
+    def acknowledged(self, sent_s: float, acked_s: float, append_ms: int) -> None:
         """Take a delivery report."""
         self.phase.observe(sent_s, acked_s, append_ms)
         second = append_ms // 1000
@@ -76,29 +76,29 @@ class Metronome(Service):
             self.missed += missed
             logger.warning("%d seconds had no tick of this worker; everything overdue fires now", missed)
         self._last_second = max(second, self._last_second or 0)
-        self._struck.set()
+        self._acknowledged.set()
 
     def failed(self) -> None:
         """A tick was not delivered."""
-        self._struck.set()
+        self._acknowledged.set()
 
 
-def register(app: Any, settings: Settings, pool: Pool, clock: Clock, doors: Collection[str]) -> Metronome:
+def register(app: Any, settings: Settings, pool: Pool, clock: Clock, formats: Collection[str]) -> TickScheduler:
     """Add the agents to ``app``.
 
     Args:
-        doors: topics that timers come in by.
+        formats: topics that timers come in by.
 
     Returns:
-        The metronome that drives the oscillator; the app starts it.
+        The tick scheduler that drives the oscillator; the app starts it.
     """
-    requests = app.topic(*doors, schema=BatchSchema(), acks=False, internal=False)
+    requests = app.topic(*formats, schema=BatchSchema(), acks=False, internal=False)
     oscillator_topic = app.topic(
         settings.oscillator_topic, key_serializer="raw", value_serializer="raw", acks=False, internal=False
     )
-    beats = app.channel(maxsize=1)
+    due_ticks = app.channel(maxsize=1)
     app.ticks = app.channel(maxsize=1000)
-    metronome = Metronome(beats, loop=app.loop, beacon=app.beacon)
+    tick_scheduler = TickScheduler(due_ticks, loop=app.loop, beacon=app.beacon)
 
     @app.agent(requests, name="timer_request")
     async def timer_request(batches: faust.StreamT[Any]) -> None:
@@ -113,7 +113,7 @@ def register(app: Any, settings: Settings, pool: Pool, clock: Clock, doors: Coll
         async for tick in ticks:
             pool.tick(tick)
 
-    @app.agent(beats, name="oscillator")
+    @app.agent(due_ticks, name="oscillator")
     async def oscillator(seconds: faust.StreamT[Any]) -> None:
         """Emit one tick per epoch second. Its time is the broker's append time; the key only informs."""
         async for _ in seconds:
@@ -126,8 +126,8 @@ def register(app: Any, settings: Settings, pool: Pool, clock: Clock, doors: Coll
             except Exception as error:
                 logger.warning("a tick was not delivered: %r", error)
                 await asyncio.sleep(RETRY_PAUSE_S)
-                metronome.failed()
+                tick_scheduler.failed()
             else:
-                metronome.struck(sent_s, monotonic(), report.timestamp)
+                tick_scheduler.acknowledged(sent_s, monotonic(), report.timestamp)
 
-    return metronome
+    return tick_scheduler

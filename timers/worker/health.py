@@ -21,16 +21,19 @@ READY_TICK_S = 5.0
 def stuck(app: TimersApp) -> list[str]:
     """Which threads make no progress. The main event loop's own sign of life is that it answers at all."""
     pulses = {
-        "the producers' event loop": app.pool.producers.pulse,
-        **{f"the thread of {topic}/{partition}": meter.pulse for (topic, partition), meter in app.pool.meters.items()},
+        "the producers' event loop": app.pool.producers.heartbeat,
+        **{
+            f"the thread of {topic}/{partition}": metrics.heartbeat
+            for (topic, partition), metrics in app.pool.partition_metrics.items()
+        },
     }
-    consumer = app.consumer_pulse
+    consumer = app.consumer_heartbeat
     if consumer is not None:
         pulses["the consumer's event loop"] = consumer
     return [
         f"{name} has made no progress for {silent_s:.0f} s"
-        for name, pulse in pulses.items()
-        if (silent_s := pulse.silent_s) > STUCK_S
+        for name, heartbeat in pulses.items()
+        if (silent_s := heartbeat.silent_s) > STUCK_S
     ]
 
 

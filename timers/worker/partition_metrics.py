@@ -9,62 +9,62 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
-from timers.core.counters import Histogram, Tally
+from timers.core.counters import Counters, Histogram
 
 TRANSACTION_BOUNDS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0)
 """Up to the longest that a transaction may last."""
 
 
-BEAT_S = 1.0
+HEARTBEAT_PAUSE_S = 1.0
 
 
-class Pulse:
+class Heartbeat:
     """Shows that a thread makes progress."""
 
     def __init__(self) -> None:
-        self._beat_at: float | None = None
+        self._last_beat_at: float | None = None
 
     def beat(self) -> None:
         """Something was done, or waiting for a broker or for another thread is still allowed to go on."""
-        self._beat_at = monotonic()
+        self._last_beat_at = monotonic()
 
     def rest(self) -> None:
         """There is nothing to do: silence from now on is no sign of trouble."""
-        self._beat_at = None
+        self._last_beat_at = None
 
     @property
     def silent_s(self) -> float:
         """Seconds since the last beat; 0 while there is nothing to do."""
-        beat_at = self._beat_at
-        return 0.0 if beat_at is None else monotonic() - beat_at
+        last_beat_at = self._last_beat_at
+        return 0.0 if last_beat_at is None else monotonic() - last_beat_at
 
 
-async def keep_beating(pulse: Pulse) -> None:
+async def keep_heartbeat(heartbeat: Heartbeat) -> None:
     """Show for ever that the event loop this runs on goes round."""
     while True:
-        pulse.beat()
-        await asyncio.sleep(BEAT_S)
+        heartbeat.beat()
+        await asyncio.sleep(HEARTBEAT_PAUSE_S)
 
 
-class Meter:
+class PartitionMetrics:
     """Measures one partition.
 
     Attributes:
-        tally: what was accepted, fired and dead-lettered.
+        counters: what was accepted, fired and dead-lettered.
         transactions: seconds that committed transactions took, from their first record to the commit's answer.
         failed: reason -> transactions that were given up, or whose outcome was not known.
         reopened: how often the machine was dropped and opened again.
         oldest_due_s: due second of the next timer to fire, None if none waits; at most a second old.
-        pulse: of the machine's thread.
+        heartbeat: of the machine's thread.
     """
 
     def __init__(self) -> None:
-        self.tally = Tally()
+        self.counters = Counters()
         self.transactions = Histogram(TRANSACTION_BOUNDS_S)
         self.failed: dict[str, int] = {}
         self.reopened = 0
         self.oldest_due_s: int | None = None
-        self.pulse = Pulse()
+        self.heartbeat = Heartbeat()
 
     def transaction_failed(self, reason: str) -> None:
         """Count a transaction that was not seen to commit."""

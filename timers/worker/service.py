@@ -19,12 +19,12 @@ from faust.worker import Worker
 from yarl import URL
 
 from timers.config.settings import Settings
+from timers.core.timer import TopicPartition
 from timers.errors import TimersError
 from timers.kafka import topics
 from timers.kafka.clients import faust_credentials, hide_logins
-from timers.kafka.progress_log import Machine
 from timers.kafka.topics import Cluster
-from timers.request_formats import open_doors
+from timers.request_formats import open_formats
 from timers.store.memory_limit import RocksMemory
 from timers.worker import agents, logs, web
 from timers.worker.canary import Canary
@@ -33,10 +33,10 @@ from timers.worker.consumer.group import Member, Unsettled
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.transport import BatchConsumer, BatchTransport
 from timers.worker.machines.pool import Events, Pool
-from timers.worker.partition_metrics import Pulse
+from timers.worker.partition_metrics import Heartbeat
 from timers.worker.port import check_port
 from timers.worker.queries.answers import Queries
-from timers.worker.queries.idle_window import Lull
+from timers.worker.queries.idle_window import IdleWindow
 from timers.worker.queries.pages import QueryPages
 from timers.worker.ticks import TickReader
 
@@ -102,7 +102,7 @@ class TimersApp(faust.App):
     """
 
     pool: Pool
-    metronome: agents.Metronome
+    tick_scheduler: agents.TickScheduler
     query_pages: QueryPages
 
     def __init__(self, settings: Settings) -> None:
@@ -110,8 +110,8 @@ class TimersApp(faust.App):
         self.fatal: TimersError | None = None
         self.callers: set[str] = set()
         hide_logins()
-        doors = open_doors(settings)
-        self.pool = Pool(doors, RocksMemory(settings.store_memory_mb * 1024 * 1024))
+        formats = open_formats(settings)
+        self.pool = Pool(formats, RocksMemory(settings.store_memory_mb * 1024 * 1024))
         self.ticks: Any = None
         self.tick_reader: TickReader | None = None
         self.log_watch: LogWatch | None = None
@@ -145,7 +145,7 @@ class TimersApp(faust.App):
         self.clock = Clock(settings.clock_offset_s)
         self.queries: Queries | None = None
         self.query_pages = QueryPages(self)
-        self.metronome = agents.register(self, settings, self.pool, self.clock, doors)
+        self.tick_scheduler = agents.register(self, settings, self.pool, self.clock, formats)
         web.register(self)
         self.on_partitions_revoked.connect(self._close_machines)
 
@@ -178,10 +178,10 @@ class TimersApp(faust.App):
         # Event loops share the interpreter with computing machines: let them in sooner than after 5 ms.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self.pool.bind(
-            self.settings, cluster, Events(self._press, self._rewind, self._owns, self.end), self.broker_now_s
+            self.settings, cluster, Events(self._set_paused, self._rewind, self._owns, self.end), self.broker_now_s
         )
         self.queries = Queries(
-            self.settings, self.pool, self._members, lambda: self.http_client, Lull(self.broker_now_s)
+            self.settings, self.pool, self._members, lambda: self.http_client, IdleWindow(self.broker_now_s)
         )
         self.log_watch = LogWatch(self.settings, cluster, self._renew, loop=self.loop, beacon=self.beacon)
         self.tick_reader = TickReader(
@@ -208,7 +208,7 @@ class TimersApp(faust.App):
         await super().on_started()
         assert self.tick_reader is not None and self.log_watch is not None
         await self.add_runtime_dependency(self.tick_reader)
-        await self.add_runtime_dependency(self.metronome)
+        await self.add_runtime_dependency(self.tick_scheduler)
         await self.add_runtime_dependency(self.log_watch)
         if self.canary is not None:
             await self.add_runtime_dependency(self.canary)
@@ -226,7 +226,7 @@ class TimersApp(faust.App):
 
         From any thread. For measuring only: it never decides when a timer fires.
         """
-        return self.metronome.phase.at(monotonic())
+        return self.tick_scheduler.phase.at(monotonic())
 
     def _stop_even_without_brokers(self) -> None:
         """Faust's consumer and producer say goodbye to the brokers, and would wait for ever if these are gone."""
@@ -248,11 +248,11 @@ class TimersApp(faust.App):
         return self._consumer is not None and self._consumer.flow_active
 
     @property
-    def consumer_pulse(self) -> Pulse | None:
+    def consumer_heartbeat(self) -> Heartbeat | None:
         """Of the thread that fetches requests; None before it was started."""
-        return None if self._consumer is None else self._batch_consumer.pulse
+        return None if self._consumer is None else self._batch_consumer.heartbeat
 
-    def watermarks(self) -> dict[Machine, tuple[int, int]]:
+    def watermarks(self) -> dict[TopicPartition, tuple[int, int]]:
         """High watermark and last stable offset of each owned partition, as of its last fetch."""
         return {} if self._consumer is None else self._batch_consumer.watermarks()
 
@@ -270,7 +270,7 @@ class TimersApp(faust.App):
         assert isinstance(consumer, BatchConsumer)
         return consumer
 
-    async def _members(self) -> dict[Machine, Member]:
+    async def _members(self) -> dict[TopicPartition, Member]:
         if self._consumer is None:
             raise Unsettled("this worker has not joined its group yet")
         return await self._batch_consumer.members()
@@ -281,30 +281,30 @@ class TimersApp(faust.App):
     def _request_partitions(self) -> list[int]:
         return [partition for topic, partition in self.pool.runners if topic == self.settings.request_topic]
 
-    def _press(self, machine: Machine, high: bool) -> None:
-        self._batch_consumer.press(machine, high)
+    def _set_paused(self, tp: TopicPartition, high: bool) -> None:
+        self._batch_consumer.set_paused(tp, high)
 
-    def _rewind(self, machine: Machine, position: int) -> None:
-        self.add_future(self._batch_consumer.rewind(machine, position))
+    def _rewind(self, tp: TopicPartition, position: int) -> None:
+        self.add_future(self._batch_consumer.rewind(tp, position))
 
-    def doubt(self, machine: Machine, out_of_range: bool) -> None:
+    def suspend(self, tp: TopicPartition, out_of_range: bool) -> None:
         """Look whether a machine's topic is still the one it was; until then it gets nothing."""
         if self.log_watch is not None:
-            self.log_watch.doubt(machine, out_of_range)
+            self.log_watch.suspend(tp, out_of_range)
 
-    async def _renew(self, cluster: Cluster, doubted: Mapping[Machine, bool]) -> None:
+    async def _renew(self, cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
         try:
-            await self.pool.renew(cluster, doubted)
+            await self.pool.renew(cluster, suspended)
             assert self.tick_reader is not None and self.log_watch is not None
             self.tick_reader.read_from(cluster.partitions.get(self.settings.oscillator_topic, 0))
             if self.canary is not None:
                 self.canary.read_from(cluster.partitions.get(self.settings.canary_topic, 0))
-            await self._batch_consumer.trust(machine for machine in doubted if not self.log_watch.doubts(machine))
+            await self._batch_consumer.resume(tp for tp in suspended if not self.log_watch.is_suspended(tp))
         except Exception as error:
             self.end(error)
 
-    async def _owns(self, machine: Machine) -> bool | None:
-        return await self._batch_consumer.owns(machine)
+    async def _owns(self, tp: TopicPartition) -> bool | None:
+        return await self._batch_consumer.owns(tp)
 
     async def _close_machines(self, sender: Any, revoked: Iterable[TP], **kwargs: Any) -> None:
         await self.pool.revoke([(tp.topic, tp.partition) for tp in revoked])

@@ -75,7 +75,7 @@ def no_longer_held(spark: SparkSession, requests: DataFrame, starts: Places, sco
         }
     )
     gone = records.join(first, ["topic", "partition"]).where(F.col("offset") < F.col("first")).where(_inside(scope))
-    # Those of a partition in the order of their offsets: doors read them so.
+    # Those of a partition in the order of their offsets: request formats read them so.
     return gone.select(RECORD.names).sortWithinPartitions("topic", "partition", "offset")
 
 

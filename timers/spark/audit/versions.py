@@ -89,12 +89,12 @@ def of_schedules(requests: DataFrame) -> DataFrame:
         .join(left, "request", "left")
         .fillna(False, ["left"])
     )
-    overtaken = F.coalesce(F.col("closed_by") == ENDED, F.lit(False)) & ~F.col("left")
+    superseded = F.coalesce(F.col("closed_by") == ENDED, F.lit(False)) & ~F.col("left")
     by_users = F.col("closed_by").isin(CANCEL, TIMER, REJECTED)
     in_time = F.col("closed_ms") + CLOCKS_MS < F.col("due_s") * 1000
     expected = F.when(by_users & in_time, NEVER).when(by_users & ~F.col("left"), MAY).otherwise(MUST)
     closed_as = F.when(F.col("closed_by") == CANCEL, CANCELLED).when(by_users, REPLACED)
-    alive = told.where(~(overtaken & (F.col("last_alike") > F.col("offset"))))
+    alive = told.where(~(superseded & (F.col("last_alike") > F.col("offset"))))
     rejected = _versions(requests.where(F.col("kind") == REJECTED), F.lit(MUST), F.lit(None).cast("string"))
     return _versions(alive, expected, closed_as).unionByName(rejected)
 

@@ -1,4 +1,4 @@
-"""Requests to parcels: what a task does with the records of one partition that a micro-batch reads."""
+"""Requests to timer batches: what a task does with the records of one partition that a micro-batch reads."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ batch mostly stays together."""
 COLUMNS = ("topic", "partition", "offset", "key", "value", "headers")
 """What is read of a request."""
 
-SCHEMA = "bucket int, parcel binary"
+SCHEMA = "bucket int, timer_batch binary"
 """What becomes of them."""
 
-_SCHEMA = pa.schema([("bucket", pa.int32()), ("parcel", pa.binary())])
+_SCHEMA = pa.schema([("bucket", pa.int32()), ("timer_batch", pa.binary())])
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Accepting:
     workers: Mapping[str, Progress] = field(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Parcels of each batch, one for each bucket that gets something."""
+        """Timer batches of each batch, one for each bucket that gets something."""
         for batch in batches:
             packed = [
                 (bucket, timer_batches.pack(items))
@@ -59,7 +59,7 @@ class Accepting:
             yield pa.RecordBatch.from_arrays(
                 [
                     pa.array([bucket for bucket, _ in packed], pa.int32()),
-                    pa.array([parcel for _, parcel in packed], pa.binary()),
+                    pa.array([timer_batch for _, timer_batch in packed], pa.binary()),
                 ],
                 schema=_SCHEMA,
             )

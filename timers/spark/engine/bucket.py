@@ -4,7 +4,8 @@ Every timer is in one bucket, and every tick comes to every bucket. State and in
 together, so a bucket needs no memory of what has fired: what has fired is gone from it, and what is in it has not.
 ::
 
-    turn(parcels, tick):  what is due by the newest tick goes out, whether it came just now or waited; the rest waits
+    turn(timer batches, tick):  what is due by the newest tick goes out, whether it came just now or waited; the rest
+    waits
 
 So a missed tick costs nothing, an old or repeated one changes nothing, and a request that comes after its second goes
 out with the micro-batch that brings it, however far behind the ticks it is read.
@@ -33,21 +34,21 @@ CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class ChunkKey(NamedTuple):
-    """Where a parcel waits."""
+    """Where a timer batch waits."""
 
     slot: Slot
     number: int
-    """Parcels of a slot are counted from 0."""
+    """Timer batches of a slot are counted from 0."""
 
 
 class Chunks(Protocol):
-    """Parcels that wait."""
+    """Timer batches that wait."""
 
     def take(self, key: ChunkKey) -> bytes:
-        """A parcel, which is there no more."""
+        """A timer batch, which is there no more."""
 
-    def put(self, key: ChunkKey, parcel: bytes) -> None:
-        """Keep a parcel."""
+    def put(self, key: ChunkKey, timer_batch: bytes) -> None:
+        """Keep a timer batch."""
 
 
 class Filled(NamedTuple):
@@ -58,8 +59,8 @@ class Filled(NamedTuple):
 
 
 @dataclass
-class Memory:
-    """What a bucket knows without looking at its parcels."""
+class BucketState:
+    """What a bucket knows without looking at its timer batches."""
 
     tick: Tick | None = None
     """The present: the newest tick."""
@@ -82,7 +83,7 @@ class Memory:
         return bytes(msgpack.packb((FORMAT, tick_ms, slots)))
 
     @classmethod
-    def decode(cls, data: bytes) -> Memory:
+    def decode(cls, data: bytes) -> BucketState:
         """Read what :meth:`encode` wrote.
 
         Raises:
@@ -105,28 +106,28 @@ class Bucket:
     """Takes turns.
 
     Attributes:
-        memory: as it is after the turn, once all that the turn yields was taken.
+        state: as it is after the turn, once all that the turn yields was taken.
     """
 
-    def __init__(self, memory: Memory, chunks: Chunks) -> None:
-        self.memory = memory
+    def __init__(self, state: BucketState, chunks: Chunks) -> None:
+        self.state = state
         self._chunks = chunks
 
     def turn(self, arriving: Iterable[bytes], tick: Tick | None) -> Iterator[bytes]:
         """One micro-batch.
 
         Args:
-            arriving: parcels of requests read.
+            arriving: timer batches of requests read.
             tick: newest tick read.
 
         Yields:
-            Parcels of what goes out.
+            Timer batches of what goes out.
         """
         if tick is not None:
-            self.memory.tick = present(self.memory.tick, tick)
+            self.state.tick = present(self.state.tick, tick)
         waiting: dict[Slot, list[Item]] = {}
-        for parcel in arriving:
-            due = self._sort(timer_batches.unpack(parcel), waiting)
+        for timer_batch in arriving:
+            due = self._sort(timer_batches.unpack(timer_batch), waiting)
             if due:
                 yield timer_batches.pack(due)
         yield from self._drain(waiting)
@@ -135,7 +136,7 @@ class Bucket:
 
     def _sort(self, items: Iterable[Item], waiting: dict[Slot, list[Item]]) -> list[Item]:
         """Add to ``waiting`` what must wait; the rest."""
-        now_s = self.memory.now_s
+        now_s = self.state.now_s
         due: list[Item] = []
         for item in items:
             if item[0] <= now_s:
@@ -146,22 +147,20 @@ class Bucket:
 
     def _drain(self, waiting: dict[Slot, list[Item]]) -> Iterator[bytes]:
         """What has come due of what is stored; what only came near is moved to ``waiting``."""
-        now_s = self.memory.now_s
-        for slot in sorted(
-            (slot for slot in self.memory.slots if slot.first_s <= now_s), key=lambda slot: slot.first_s
-        ):
-            filled = self.memory.slots.pop(slot)
+        now_s = self.state.now_s
+        for slot in sorted((slot for slot in self.state.slots if slot.first_s <= now_s), key=lambda slot: slot.first_s):
+            filled = self.state.slots.pop(slot)
             for index in range(filled.chunks):
-                parcel = self._chunks.take(ChunkKey(slot, index))
+                timer_batch = self._chunks.take(ChunkKey(slot, index))
                 if slot.last_s <= now_s:
-                    yield parcel
+                    yield timer_batch
                 else:
-                    due = self._sort(timer_batches.unpack(parcel), waiting)
+                    due = self._sort(timer_batches.unpack(timer_batch), waiting)
                     if due:
                         yield timer_batches.pack(due)
 
     def _store(self, slot: Slot, items: list[Item]) -> None:
-        chunks, timers = self.memory.slots.get(slot, Filled(0, 0))
+        chunks, timers = self.state.slots.get(slot, Filled(0, 0))
         start = size = 0
         for end, (_, count, unit) in enumerate(items, 1):
             size += len(unit)
@@ -169,4 +168,4 @@ class Bucket:
             if size >= CHUNK_BYTES or end == len(items):
                 self._chunks.put(ChunkKey(slot, chunks), timer_batches.pack(items[start:end]))
                 chunks, start, size = chunks + 1, end, 0
-        self.memory.slots[slot] = Filled(chunks, timers)
+        self.state.slots[slot] = Filled(chunks, timers)

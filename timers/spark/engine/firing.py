@@ -1,4 +1,4 @@
-"""Parcels to messages: what a task does with what is due.
+"""Timer batches to messages: what a task does with what is due.
 
 Whatever can change in the world is judged here and now, as the worker does: where callbacks may go, whether their topic
 exists, and what it takes. What cannot be sent becomes a dead letter, with the same codes and sentences, and holds up
@@ -19,7 +19,7 @@ from timers.core.timer import Rejected, Row, key_bytes
 from timers.spark.engine import timer_batches
 from timers.spark.engine.sizes import size_alone
 from timers.spark.engine.timer_batches import Request
-from timers.spark.engine.topic_metadata import Directory, Limits
+from timers.spark.engine.topic_metadata import Limits, TopicMetadata
 from timers.wire import dead_letter, future
 from timers.wire import headers as h
 from timers.wire.future import InvalidRequestError
@@ -34,7 +34,7 @@ MESSAGE = (
     "topic string, key binary, value binary, headers array<struct<key:string,value:binary>>, "
     "place string, offset bigint, due_s bigint, tick_ms bigint"
 )
-"""What becomes of a parcel: messages; of a dead letter, ``place`` and what follows are null."""
+"""What becomes of a timer batch: messages; of a dead letter, ``place`` and what follows are null."""
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _SCHEMA = pa.schema(
@@ -89,27 +89,29 @@ class Firing:
     max_message_bytes: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Messages of each parcel."""
-        yield from Shot(self, Directory.of(self.settings)).fire(batches)
+        """Messages of each timer batch."""
+        yield from FiringTask(self, TopicMetadata.of(self.settings)).fire(batches)
 
 
-class Shot:
+class FiringTask:
     """What one task sends in one micro-batch."""
 
-    def __init__(self, firing: Firing, directory: Directory) -> None:
+    def __init__(self, firing: Firing, topic_metadata: TopicMetadata) -> None:
         self._settings = firing.settings
         self._max_message_bytes = firing.max_message_bytes
         self._rules = CallbackRules(firing.settings)
-        self._directory = directory
+        self._topic_metadata = topic_metadata
         self._limits: dict[str, Limits | InvalidRequestError] = {}
         self._messages = _Messages()
-        directory.begin()
+        topic_metadata.begin()
 
     def fire(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Messages of parcels."""
+        """Messages of timer batches."""
         for batch in batches:
-            for parcel, tick_ms in zip(batch["parcel"].to_pylist(), batch["tick_ms"].to_pylist(), strict=True):
-                for due_s, _, unit in timer_batches.unpack(parcel):
+            for timer_batch, tick_ms in zip(
+                batch["timer_batch"].to_pylist(), batch["tick_ms"].to_pylist(), strict=True
+            ):
+                for due_s, _, unit in timer_batches.unpack(timer_batch):
                     if due_s == timer_batches.AT_ONCE:
                         for letter in timer_batches.letters_of(unit):
                             self._letter(letter)
@@ -164,7 +166,7 @@ class Shot:
     def _learn(self, topic: str) -> Limits | InvalidRequestError:
         """What ``topic`` takes, or why nothing can be sent there."""
         denied = self._rules.denied(topic)
-        found = InvalidRequestError("topic-denied", denied) if denied else self._directory.limits(topic)
+        found = InvalidRequestError("topic-denied", denied) if denied else self._topic_metadata.limits(topic)
         self._limits[topic] = found
         return found
 

@@ -1,6 +1,6 @@
 """A bucket in Spark's state: transformWithStateInPandas around :mod:`timers.spark.engine.bucket`.
 
-Columns of the state: ``memory`` (one value of bytes a bucket) and ``chunks`` (a map of parcels).
+Columns of the state: ``state`` (one value of bytes a bucket) and ``chunks`` (a map of timer batches).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from timers.core.timer import Tick
-from timers.spark.engine.bucket import Bucket, ChunkKey, Memory
+from timers.spark.engine.bucket import Bucket, BucketState, ChunkKey
 
-INPUT = "bucket int, parcel binary, tick_partition int, tick_offset bigint, tick_ms bigint"
-"""Rows that come to a bucket: parcels of requests, and ticks."""
+INPUT = "bucket int, timer_batch binary, tick_partition int, tick_offset bigint, tick_ms bigint"
+"""Rows that come to a bucket: timer batches of requests, and ticks."""
 
-OUTPUT = "tick_ms bigint, parcel binary, pending bigint"
-"""Rows that leave it: parcels to be sent, with the tick that let them go; and one that says how many timers wait."""
+OUTPUT = "tick_ms bigint, timer_batch binary, pending bigint"
+"""Rows that leave it: timer batches to send, with their tick; and one with the number of pending timers."""
 
 
 PIECE_BYTES = 16 * 1024
@@ -44,14 +44,14 @@ class _StateChunks:
     def _take(self, key: ChunkKey, piece: int) -> tuple[bytes, int]:
         place = (*key.slot, key.number, piece)
         value = self._state.getValue(place)
-        assert value is not None, f"no piece {piece} of a parcel at {key}"
+        assert value is not None, f"no piece {piece} of a timer batch at {key}"
         self._state.removeKey(place)
         return bytes(value[0]), int(value[1])
 
-    def put(self, key: ChunkKey, parcel: bytes) -> None:
-        pieces = -(-len(parcel) // PIECE_BYTES)
+    def put(self, key: ChunkKey, timer_batch: bytes) -> None:
+        pieces = -(-len(timer_batch) // PIECE_BYTES)
         for piece in range(pieces):
-            data = parcel[piece * PIECE_BYTES : (piece + 1) * PIECE_BYTES]
+            data = timer_batch[piece * PIECE_BYTES : (piece + 1) * PIECE_BYTES]
             self._state.updateValue((*key.slot, key.number, piece), (data, pieces))
 
 
@@ -60,7 +60,7 @@ class TimerProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
-        self._memory: ValueState = handle.getValueState("memory", "data binary")
+        self._state: ValueState = handle.getValueState("memory", "data binary")
         self._chunks: MapState = handle.getMapState(
             "chunks", "level int, slot bigint, number int, piece int", "data binary, pieces int"
         )
@@ -70,7 +70,7 @@ class TimerProcessor(StatefulProcessor):
         arriving: list[bytes] = []
         newest: dict[int, tuple[int, int]] = {}
         for frame in rows:
-            arriving += [parcel for parcel in frame["parcel"] if parcel is not None]
+            arriving += [timer_batch for timer_batch in frame["timer_batch"] if timer_batch is not None]
             ticks = frame[frame["tick_ms"].notna()]
             for partition, offset, tick_ms in zip(
                 ticks["tick_partition"], ticks["tick_offset"], ticks["tick_ms"], strict=True
@@ -79,24 +79,24 @@ class TimerProcessor(StatefulProcessor):
         # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
         tick = Tick(max(tick_ms for _, tick_ms in newest.values())) if newest else None
         bucket = Bucket(self._remembered(), _StateChunks(self._chunks))
-        for parcel in bucket.turn(arriving, tick):
-            yield _frame(bucket.memory.tick, parcel, None)
-        self._memory.update((bucket.memory.encode(),))
-        yield _frame(bucket.memory.tick, None, bucket.memory.pending)
+        for timer_batch in bucket.turn(arriving, tick):
+            yield _frame(bucket.state.tick, timer_batch, None)
+        self._state.update((bucket.state.encode(),))
+        yield _frame(bucket.state.tick, None, bucket.state.pending)
 
-    def _remembered(self) -> Memory:
-        value = self._memory.get()
-        return Memory() if value is None else Memory.decode(bytes(value[0]))
+    def _remembered(self) -> BucketState:
+        value = self._state.get()
+        return BucketState() if value is None else BucketState.decode(bytes(value[0]))
 
     def close(self) -> None:
         """Nothing is held open."""
 
 
-def _frame(tick: Tick | None, parcel: bytes | None, pending: int | None) -> pd.DataFrame:
+def _frame(tick: Tick | None, timer_batch: bytes | None, pending: int | None) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "tick_ms": pd.array([None if tick is None else tick.append_ms], dtype="Int64"),
-            "parcel": pd.Series([parcel], dtype=object),
+            "timer_batch": pd.Series([timer_batch], dtype=object),
             "pending": pd.array([pending], dtype="Int64"),
         }
     )

@@ -101,11 +101,11 @@ def bucket_keys(spark: SparkSession, count: int) -> list[int]:
 
 
 def parcels_of(requests: DataFrame, accept: Accepting) -> DataFrame:
-    """Requests (:data:`timers.spark.columns.RECORD`) as parcels (``processor.INPUT``)."""
+    """Requests (:data:`timers.spark.columns.RECORD`) as timer batches (``processor.INPUT``)."""
     packed = requests.select(*accepting.COLUMNS).mapInArrow(accept, accepting.SCHEMA)
     return packed.select(
         "bucket",
-        "parcel",
+        "timer_batch",
         F.lit(None).cast("int").alias("tick_partition"),
         F.lit(None).cast("bigint").alias("tick_offset"),
         F.lit(None).cast("bigint").alias("tick_ms"),
@@ -119,7 +119,7 @@ def ticks_of(oscillator: DataFrame, buckets: Sequence[int]) -> DataFrame:
     """
     return oscillator.where(F.col("timestamp_type") == LOG_APPEND_TIME).select(
         F.explode(F.array(*[F.lit(bucket) for bucket in buckets])).alias("bucket"),
-        F.lit(None).cast("binary").alias("parcel"),
+        F.lit(None).cast("binary").alias("timer_batch"),
         F.col("partition").alias("tick_partition"),
         F.col("offset").alias("tick_offset"),
         F.col("timestamp_ms").alias("tick_ms"),
@@ -141,7 +141,7 @@ def turns_of(arriving: DataFrame) -> DataFrame:
 
 def messages_of(turns: DataFrame, fire: Firing) -> DataFrame:
     """What is sent, from ``processor.OUTPUT``: topic, key, value, headers."""
-    due = turns.where(F.col("parcel").isNotNull()).select("tick_ms", "parcel")
+    due = turns.where(F.col("timer_batch").isNotNull()).select("tick_ms", "timer_batch")
     messages = due.mapInArrow(fire, firing.MESSAGE).observe(
         SENT,
         F.count("place").alias("fired"),

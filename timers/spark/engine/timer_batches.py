@@ -1,8 +1,8 @@
-"""Parcels: many timers as one value of bytes, since whatever Spark does for a value costs more than a timer does.
+"""Timer batches: many timers as one value of bytes, since whatever Spark does for a value costs more than a timer does.
 
 ::
 
-    parcel   msgpack array of items
+    timer batch   msgpack array of items
     item     [due_s, timers, unit]         what a bucket looks at; due_s -1: goes out whatever the time is
     unit     bytes, opaque to the bucket:
              of timers           [place, size, requests]      place: <topic>/<partition>
@@ -51,13 +51,13 @@ Item: TypeAlias = tuple[int, int, bytes]
 
 
 def pack(items: Iterable[Item]) -> bytes:
-    """One parcel. Inverse: :func:`unpack`."""
+    """One timer batch. Inverse: :func:`unpack`."""
     return bytes(msgpack.packb(list(items)))
 
 
-def unpack(parcel: bytes) -> list[Item]:
-    """Items of a parcel."""
-    items: list[Item] = msgpack.unpackb(parcel, use_list=False)
+def unpack(timer_batch: bytes) -> list[Item]:
+    """Items of a timer batch."""
+    items: list[Item] = msgpack.unpackb(timer_batch, use_list=False)
     return items
 
 

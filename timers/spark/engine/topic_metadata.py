@@ -47,7 +47,7 @@ class Limits(NamedTuple):
         return self.max_message_bytes - ROOM_BYTES
 
 
-class Directory:
+class TopicMetadata:
     """Remembers topics; those that do not exist are looked for again by each task.
 
     Args:
@@ -64,9 +64,9 @@ class Directory:
         self._refresh_at = monotonic() + REFRESH_S
 
     @classmethod
-    def of(cls, settings: Settings) -> Directory:
+    def of(cls, settings: Settings) -> TopicMetadata:
         """This process's own."""
-        return _directory(settings)
+        return _topic_metadata(settings)
 
     def begin(self) -> None:
         """A task begins: what is not known may be there by now."""
@@ -130,5 +130,5 @@ class Directory:
 
 
 @lru_cache(maxsize=2)
-def _directory(settings: Settings) -> Directory:
-    return Directory(settings)
+def _topic_metadata(settings: Settings) -> TopicMetadata:
+    return TopicMetadata(settings)

@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
-from timers.request_formats import open_doors
+from timers.request_formats import open_formats
 from timers.spark import kafka, requests
 from timers.spark.audit import cold_tier, disks, evidence, figures, outcomes, versions
 from timers.spark.audit.findings import Counted, Findings, PartitionRead, collect
@@ -29,9 +29,9 @@ from timers.spark.cold import ColdTables
 from timers.spark.columns import RECORD
 from timers.spark.offsets import Places, Topics
 from timers.wire import progress
-from timers.wire.formats import Door
+from timers.wire.formats import RequestFormat
 
-Say = Callable[[str], None]
+Console = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Audit:
 class _Plan:
     """Which topics are read, and from where to where."""
 
-    doors: dict[str, Door]
+    formats: dict[str, RequestFormat]
     retry: str
     span: Span
     starts: Places
@@ -72,11 +72,15 @@ class _Plan:
     def topics(self, *, ids: bool, compacted: bool = False) -> list[str]:
         """Topics of requests that are there, without the retry topic. Those of schedules are ``compacted``."""
         kind = (ids, compacted)
-        others = {topic: self.doors[topic] for topic in self.span.starts if topic != self.retry}
-        return [topic for topic, door in others.items() if (door.indexed, door.compacted) == kind]
+        others = {topic: self.formats[topic] for topic in self.span.starts if topic != self.retry}
+        return [
+            topic
+            for topic, request_format in others.items()
+            if (request_format.indexed, request_format.compacted) == kind
+        ]
 
 
-def run(spark: SparkSession, audit: Audit, say: Say) -> Findings:
+def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
     """Make an audit: read, transform, write tables, and return what is for people.
 
     Args:
@@ -137,23 +141,23 @@ def run(spark: SparkSession, audit: Audit, say: Say) -> Findings:
 def _plan(audit: Audit, topics: Topics) -> _Plan:
     """Fix what is read before anything is. Outputs end before requests do: so each output's request is among those."""
     settings = audit.settings
-    doors = open_doors(settings)
-    asking = topics.existing(doors)
+    formats = open_formats(settings)
+    asking = topics.existing(formats)
     everything = topics.all()
     output_ends = topics.ends(everything)
     ends = topics.ends(asking)
     since_ms = audit.scope.evidence_from_ms
     output_starts = topics.starts(everything) if since_ms is None else topics.at(everything, since_ms)
-    whole = {topic for topic in asking if doors[topic].indexed or topic == settings.retry_topic}
+    whole = {topic for topic in asking if formats[topic].indexed or topic == settings.retry_topic}
     span = audit.scope.span(topics, asking, ends, whole)
-    return _Plan(doors, settings.retry_topic, span, topics.starts(asking), output_starts, output_ends)
+    return _Plan(formats, settings.retry_topic, span, topics.starts(asking), output_starts, output_ends)
 
 
 def _requests(spark: SparkSession, audit: Audit, plan: _Plan) -> DataFrame:
     """All records of request topics, decoded."""
     span = plan.span
     records = _read(spark, audit.settings, span.starts, span.ends)
-    return requests.decode(records, plan.doors, audit.settings.max_request_bytes)
+    return requests.decode(records, plan.formats, audit.settings.max_request_bytes)
 
 
 class _Cold(NamedTuple):
@@ -166,10 +170,10 @@ class _Cold(NamedTuple):
 
 
 def _cold(spark: SparkSession, audit: Audit, tables: ColdTables, plan: _Plan) -> _Cold:
-    sources = [topic for topic in plan.starts if plan.doors[topic].may_go_cold]
+    sources = [topic for topic in plan.starts if plan.formats[topic].may_go_cold]
     requested = cold_tier.requests(spark, tables, _outputs(spark, audit, plan, [audit.settings.cold_topic]), sources)
     records = cold_tier.no_longer_held(spark, requested, plan.starts, audit.scope)
-    gone = requests.decode(records, plan.doors, audit.settings.max_request_bytes)
+    gone = requests.decode(records, plan.formats, audit.settings.max_request_bytes)
     return _Cold(gone.persist(StorageLevel.DISK_ONLY), cold_tier.waiting(spark, tables, requested))
 
 
@@ -300,7 +304,7 @@ class _Stage:
 class _Stages:
     """Says how long each stage took."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Console) -> None:
         self._say = say
         self.done: list[tuple[str, int, float]] = []
 

@@ -25,7 +25,7 @@ from timers.spark import kafka, rows
 from timers.spark.offsets import Places, Topics
 from timers.wire.dead_letter import OVERHEAD_BYTES
 
-Say = Callable[[str], None]
+Console = Callable[[str], None]
 
 LEDGER = StructType(
     [StructField("id", StringType()), StructField("due_s", LongType()), StructField("run", StringType())]
@@ -75,11 +75,11 @@ class Imported:
     sent: int
 
 
-def run(spark: SparkSession, job: Import, say: Say) -> Imported:
+def run(spark: SparkSession, job: Import, say: Console) -> Imported:
     """Import what was not imported before.
 
     Raises:
-        SettingsError: there is no door of timers with an id, or the files have not the columns.
+        SettingsError: there is no request format of timers with an id, or the files have not the columns.
     """
     topic = _topic(job.settings)
     topics = Topics(job.settings)
@@ -156,7 +156,9 @@ def _in_topic(spark: SparkSession, job: Import, starts: Places, ends: Places) ->
 
 def _topic(settings: Settings) -> str:
     if not settings.id_topic:
-        raise SettingsError("TIMERS_ID_TOPIC is not set: timers are imported by the door of timers with an id")
+        raise SettingsError(
+            "TIMERS_ID_TOPIC is not set: timers are imported by the request format of timers with an id"
+        )
     return settings.id_topic
 
 

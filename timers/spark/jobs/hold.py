@@ -18,7 +18,7 @@ from timers.spark import kafka
 from timers.spark.cold import ColdTables, hold
 from timers.spark.columns import records
 
-Say = Callable[[str], None]
+Console = Callable[[str], None]
 
 MAX_RECORDS = 500_000
 """In one micro-batch: bounds how long one takes after a long absence."""
@@ -39,7 +39,7 @@ class Hold:
     every_s: int | None = None
 
 
-def run(spark: SparkSession, job: Hold, say: Say, stop: Event | None = None) -> int:
+def run(spark: SparkSession, job: Hold, say: Console, stop: Event | None = None) -> int:
     """Hold until told to end, or once.
 
     Args:

@@ -31,7 +31,7 @@ from timers.spark.promoter import SENT, KafkaPort, Port, writer
 from timers.spark.scans import files_read
 from timers.wire import headers as h
 
-Say = Callable[[str], None]
+Console = Callable[[str], None]
 
 CHUNK = 20_000
 """Most copies in one round."""
@@ -144,7 +144,7 @@ def run(
     job: Promote,
     logs: Logs,
     clock: Clock,
-    say: Say,
+    say: Console,
     every_s: int | None = None,
     stop: Event | None = None,
 ) -> int:

@@ -1,4 +1,4 @@
-"""Doors: how the records of a request topic are read, one file for each kind. All of them pure."""
+"""Request formats: how the records of a request topic are read, one file for each kind. All of them pure."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -9,7 +9,7 @@ from timers.wire.headers import Header
 
 
 class Sent(NamedTuple):
-    """A record of a request topic, as a door reads it."""
+    """A record of a request topic, as a request format reads it."""
 
     offset: int
     key: bytes | None
@@ -23,7 +23,7 @@ Anew: TypeAlias = Callable[[Row, Origin], tuple[bytes | None, bytes, list[Header
 """Key, value and headers of the record that asks for a timer."""
 
 
-class Door(NamedTuple):
+class RequestFormat(NamedTuple):
     """A topic that timers come in by."""
 
     name: str

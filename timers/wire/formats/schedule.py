@@ -79,7 +79,7 @@ def decode_rejecting(records: Sequence[Any], max_request_bytes: int) -> Decoded:
 def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: bool) -> Decoded:
     """A hot path, about 2 us a record.
 
-    A record that cannot be read ends the story of its id: in a compacted log it erases the good version before it.
+    A record that cannot be read ends the history of its id: in a compacted log it erases the good version before it.
 
     Args:
         records: with ``offset``, ``key``, ``value``, ``headers``, ``timestamp``, in ascending offset.

@@ -25,7 +25,7 @@ _AS_MEMBER = (HeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
 _STILL_MEMBER = {NoError.errno, RebalanceInProgressError.errno}
 
 
-class NamesakeWatch:
+class DuplicateMemberWatch:
     """Looks at what the coordinator answers to one member.
 
     Args:

@@ -20,7 +20,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.admin import DescribeGroupsRequest
 
-from timers.kafka.progress_log import Machine
+from timers.core.timer import TopicPartition
 
 _STABLE = "Stable"
 _ASK_AGAIN_S = 0.2
@@ -53,7 +53,7 @@ def assignor(url: str) -> type[RoundRobinPartitionAssignor]:
     return Advertising
 
 
-async def members(consumer: Any) -> dict[Machine, Member]:
+async def members(consumer: Any) -> dict[TopicPartition, Member]:
     """The owner of each partition, asked now. On the consumer's event loop; may wait for as long as it is let.
 
     Raises:
@@ -78,7 +78,7 @@ async def members(consumer: Any) -> dict[Machine, Member]:
         await asyncio.sleep(_ASK_AGAIN_S)  # a rebalance: it lasts as long as the slowest worker takes to let go
 
 
-def owners(described: Iterable[tuple[str, str, str, bytes, bytes]]) -> dict[Machine, Member]:
+def owners(described: Iterable[tuple[str, str, str, bytes, bytes]]) -> dict[TopicPartition, Member]:
     """Partition -> its owner, from (member id, client id, host, metadata, assignment) of each member."""
     owned = {}
     for _, worker_id, _, metadata, assignment in described:

@@ -2,9 +2,8 @@
 
 A new log under an old name has its own offsets: a machine that went on as if nothing had happened would skip its first
 requests, and fire it all again when the next owner finds the progress of a log that is gone. Kafka's fetch protocol, as
-aiokafka speaks it, names topics and not their ids, so every fetch error that a deletion can cause is a doubt, and until
-the ids are looked up nothing of that topic is handed to a machine.
-"""
+aiokafka speaks it, names topics and not their ids, so every fetch error that a deletion can cause is a suspension, and
+until the ids are looked up nothing of that topic is handed to a machine."""
 
 from __future__ import annotations
 
@@ -19,17 +18,17 @@ from confluent_kafka.admin import AdminClient
 from mode import Service
 
 from timers.config.settings import Settings
+from timers.core.timer import TopicPartition
 from timers.errors import AccessError, TopicConfigError
 from timers.kafka import topics
 from timers.kafka.clients import librdkafka
 from timers.kafka.own_topics import own_topics
-from timers.kafka.progress_log import Machine
 from timers.kafka.topics import Cluster
 
 logger = logging.getLogger(__name__)
 
 WATCH_S = 10.0
-"""Ids are looked up this often without any doubt: not every topic of ours is fetched from."""
+"""Ids are looked up this often without any suspension: not every topic of ours is fetched from."""
 
 GRACE_S = 15.0
 """A topic that was deleted may be about to be made anew, with partitions and settings of somebody's choice. After this
@@ -45,14 +44,14 @@ class LogWatch(Service):
     Args:
         settings: of the worker.
         cluster: as it was when the worker started.
-        renew: told of every change, and of the machines whose logs need not be doubted any longer.
+        renew: told of every change, and of the machines whose logs need not be suspended any longer.
     """
 
     def __init__(
         self,
         settings: Settings,
         cluster: Cluster,
-        renew: Callable[[Cluster, Mapping[Machine, bool]], Awaitable[None]],
+        renew: Callable[[Cluster, Mapping[TopicPartition, bool]], Awaitable[None]],
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -60,7 +59,7 @@ class LogWatch(Service):
         self._admin = AdminClient(librdkafka(settings))
         self._cluster = cluster
         self._renew = renew
-        self._doubted: dict[Machine, bool] = {}
+        self._suspended: dict[TopicPartition, bool] = {}
         self._wanted = asyncio.Event()
         self._missing_since: dict[str, float] = {}
 
@@ -73,17 +72,17 @@ class LogWatch(Service):
         """Look up the topics now."""
         self._wanted.set()
 
-    def doubts(self, machine: Machine) -> bool:
+    def is_suspended(self, tp: TopicPartition) -> bool:
         """Whether a machine's topic is yet to be looked up."""
-        return machine in self._doubted
+        return tp in self._suspended
 
-    def doubt(self, machine: Machine, out_of_range: bool) -> None:
+    def suspend(self, tp: TopicPartition, out_of_range: bool) -> None:
         """Look up a machine's topic now: fetching from it went wrong in a way that a deletion can cause.
 
         Args:
             out_of_range: the log does not hold the position that was asked for.
         """
-        self._doubted[machine] = out_of_range or self._doubted.get(machine, False)
+        self._suspended[tp] = out_of_range or self._suspended.get(tp, False)
         self.look()
 
     @Service.task
@@ -97,20 +96,20 @@ class LogWatch(Service):
                 logger.warning("looking up topics failed (%s); trying again", error)
                 self.look()
                 await self.sleep(LOOK_AGAIN_S)
-            await self.sleep(PAUSE_S)  # a partition without a leader is doubted again at once
+            await self.sleep(PAUSE_S)  # a partition without a leader is suspended again at once
 
     async def _look_up(self) -> None:
-        doubted = dict(self._doubted)
+        suspended = dict(self._suspended)
         found = await asyncio.to_thread(topics.look, self._admin, self._settings)
         if self._note_missing(found):
             await asyncio.to_thread(topics.ensure, self._settings, all_of_them=False)
             found = await asyncio.to_thread(topics.look, self._admin, self._settings)
             self._note_missing(found)
-        settled = {machine: lost for machine, lost in doubted.items() if machine[0] in found.topic_ids}
+        settled = {tp: lost for tp, lost in suspended.items() if tp[0] in found.topic_ids}
         if found != self._cluster or settled:
             self._cluster = found
-            for machine in settled:
-                del self._doubted[machine]
+            for tp in settled:
+                del self._suspended[tp]
             await self._renew(found, settled)
 
     def _note_missing(self, found: Cluster) -> bool:

@@ -73,7 +73,7 @@ class LeanRecords(fetcher.PartitionRecords):
     """Hands out the records of aiokafka's Cython parser as they are.
 
     aiokafka copies each into a ``ConsumerRecord`` of twelve fields, which costs more (0.7 us) than parsing it. What
-    doors read of a record is there before: ``offset``, ``key``, ``value``, ``headers``, ``timestamp``.
+    request formats read of a record is there before: ``offset``, ``key``, ``value``, ``headers``, ``timestamp``.
     """
 
     _records: Any

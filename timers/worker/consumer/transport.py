@@ -31,13 +31,12 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 from mode import Service
 
-from timers.core.timer import Fetched
+from timers.core.timer import Fetched, TopicPartition
 from timers.errors import TimersError
-from timers.kafka.progress_log import Machine
 from timers.worker.consumer import group, records
-from timers.worker.consumer.duplicate_member import NamesakeWatch
+from timers.worker.consumer.duplicate_member import DuplicateMemberWatch
 from timers.worker.machines.pool import Pool
-from timers.worker.partition_metrics import Pulse, keep_beating
+from timers.worker.partition_metrics import Heartbeat, keep_heartbeat
 
 logger = logging.getLogger(__name__)
 
@@ -75,14 +74,14 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         super().__post_init__()
         self._read_to: dict[Any, int] = {}
         self._said_at: dict[Any, float] = {}
-        self.pulse = Pulse()
-        self._doubted: set[TP] = set()
+        self.heartbeat = Heartbeat()
+        self._suspended: set[TP] = set()
 
     @Service.task
     async def _beat(self) -> None:
-        await keep_beating(self.pulse)
+        await keep_heartbeat(self.heartbeat)
 
-    def watermarks(self) -> dict[Machine, tuple[int, int]]:
+    def watermarks(self) -> dict[TopicPartition, tuple[int, int]]:
         """High watermark and last stable offset of each assigned partition, as of its last fetch. From any thread."""
         consumer = self._consumer
         subscription = None if consumer is None else consumer._subscription.subscription
@@ -128,31 +127,31 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         """Look at answers that aiokafka keeps to itself: it asks again, or joins again, whatever they mean."""
         send = client.send
         conf = self.app.conf
-        namesakes = NamesakeWatch(conf.consumer_group_instance_id, conf.broker_session_timeout)
+        duplicate_members = DuplicateMemberWatch(conf.consumer_group_instance_id, conf.broker_session_timeout)
 
         async def send_and_look(node_id: int, request: Any, **kwargs: Any) -> Any:
             sent_at = monotonic()
             response = await send(node_id, request, **kwargs)
-            namesakes.look(request, sent_at, response)
+            duplicate_members.look(request, sent_at, response)
             if getattr(response, "API_KEY", None) == FetchRequest.API_KEY:
                 for topic, partitions in response.topics:
                     for partition, error_code, *_ in partitions:
                         if error_code in MAY_BE_DELETED:
-                            self._doubt(TP(topic, partition), out_of_range=False)
+                            self._suspend(TP(topic, partition), out_of_range=False)
             return response
 
         client.send = send_and_look
 
-    def _doubt(self, tp: TP, out_of_range: bool) -> None:
+    def _suspend(self, tp: TP, out_of_range: bool) -> None:
         """Hand over nothing of a partition until somebody has looked whether its topic is still the same."""
-        if tp in self._doubted and not out_of_range:
+        if tp in self._suspended and not out_of_range:
             return  # every fetch says so again
-        self._doubted.add(tp)
-        self.app.loop.call_soon_threadsafe(self.app.doubt, (tp.topic, tp.partition), out_of_range)
+        self._suspended.add(tp)
+        self.app.loop.call_soon_threadsafe(self.app.suspend, (tp.topic, tp.partition), out_of_range)
 
-    async def trust(self, partitions: Iterable[TP]) -> None:
+    async def resume(self, partitions: Iterable[TP]) -> None:
         """Go on with partitions that were looked up, and have the group hear of topics that came or went."""
-        self._doubted.difference_update(partitions)
+        self._suspended.difference_update(partitions)
         self._ensure_consumer()._client.force_metadata_update()
 
     async def _fetch_records(self, consumer: Any, active_partitions: Any, **kwargs: Any) -> dict[Any, Fetched]:
@@ -161,18 +160,18 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         The end of a range is the consumer's position, past markers and aborted records. Nothing is awaited between the
         fetch and reading the position.
         """
-        trusted = active_partitions - self._doubted
-        if not trusted:
+        flowing = active_partitions - self._suspended
+        if not flowing:
             await asyncio.sleep(POLL_S)
             return {}
         try:
-            fetched_records = await super()._fetch_records(consumer, trusted, **kwargs)
+            fetched_records = await super()._fetch_records(consumer, flowing, **kwargs)
         except NoOffsetForPartitionError:
             # A partition that was just assigned, and that its machine has not yet said where to read.
             return {}
         except OffsetOutOfRangeError as error:
             for tp in error.args[0]:
-                self._doubt(TP(*tp), out_of_range=True)
+                self._suspend(TP(*tp), out_of_range=True)
             return {}
         fetched: dict[Any, Fetched] = {}
         subscription = consumer._subscription.subscription
@@ -185,9 +184,9 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             state = subscription.assignment.state_value(tp)
             if not state.has_valid_position:
                 continue
-            if tp in self._doubted:
+            if tp in self._suspended:
                 if state.position != read_to:
-                    # It came while it was doubted, and is dropped. What comes next would claim that range without its
+                    # It came while it was suspended, and is dropped. What comes next would claim that range without its
                     # records, and they would be lost: read them again.
                     consumer.seek(tp, read_to)
                 continue
@@ -213,7 +212,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             return False  # the group forgot us, or is about to deal anew
         return tp in consumer.assignment() if alive else None
 
-    async def members(self) -> dict[Machine, group.Member]:
+    async def members(self) -> dict[TopicPartition, group.Member]:
         """Who has which partition, as the coordinator says it now; see :func:`timers.worker.consumer.group.members`."""
         return await group.members(self._ensure_consumer())
 
@@ -226,7 +225,7 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
         """Stop tracking revoked partitions."""
         for tp in partitions:
             self._read_to.pop(tp, None)
-            self._doubted.discard(tp)
+            self._suspended.discard(tp)
 
 
 class BatchConsumer(driver.Consumer):
@@ -237,8 +236,8 @@ class BatchConsumer(driver.Consumer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._read_offset = _NoReadOffsets()
-        self._pressed: set[TP] = set()
-        self._relief = asyncio.Event()
+        self._paused: set[TP] = set()
+        self._resumed = asyncio.Event()
 
     @property
     def _pool(self) -> Pool:
@@ -253,10 +252,10 @@ class BatchConsumer(driver.Consumer):
         if not self.flow_active:
             await self.wait(self.can_resume_flow)
         generation = self.app.consumer_generation_id
-        partitions = self._get_active_partitions() - self._pressed
+        partitions = self._get_active_partitions() - self._paused
         if not partitions:
-            self._relief.clear()
-            await self.wait(self._relief, timeout=POLL_S)
+            self._resumed.clear()
+            await self.wait(self._resumed, timeout=POLL_S)
             return
         fetched = await self._thread.getmany(partitions, POLL_S)
         for tp, batch in fetched.items():
@@ -282,57 +281,59 @@ class BatchConsumer(driver.Consumer):
 
     async def perform_seek(self) -> None:
         """Open the machines of the present assignment and read on from where each stands."""
-        machines = {(tp.topic, tp.partition): tp for tp in self.assignment() if self._pool.owns(tp.topic)}
+        partitions = {(tp.topic, tp.partition): tp for tp in self.assignment() if self._pool.owns(tp.topic)}
         try:
             async with asyncio.timeout(ASSIGN_TIMEOUT_S):
-                positions = await self._pool.assign(machines)
+                positions = await self._pool.assign(partitions)
         except TimeoutError:
             # Faust would wait a little longer, and then never again, without a word.
             raise TimersError(f"partitions could not be opened within {ASSIGN_TIMEOUT_S:.0f} s") from None
-        for machine in machines.keys() - positions.keys():
-            self.press(machine, True)  # nobody is there to take what would be read
-        await self._thread.seek_wait({machines[machine]: offset for machine, offset in positions.items()})
+        for partition in partitions.keys() - positions.keys():
+            self.set_paused(partition, True)  # nobody is there to take what would be read
+        await self._thread.seek_wait({partitions[partition]: offset for partition, offset in positions.items()})
 
     @property
-    def pulse(self) -> Pulse:
+    def heartbeat(self) -> Heartbeat:
         """Of the thread's event loop."""
-        return self._thread.pulse
+        return self._thread.heartbeat
 
-    def watermarks(self) -> dict[Machine, tuple[int, int]]:
+    def watermarks(self) -> dict[TopicPartition, tuple[int, int]]:
         """High watermark and last stable offset of each partition of a machine, as of its last fetch."""
         return {
-            machine: offsets for machine, offsets in self._thread.watermarks().items() if self._pool.owns(machine[0])
+            partition: offsets
+            for partition, offsets in self._thread.watermarks().items()
+            if self._pool.owns(partition[0])
         }
 
-    async def rewind(self, machine: Machine, position: int) -> None:
+    async def rewind(self, partition: TopicPartition, position: int) -> None:
         """Read a partition again from ``position``."""
-        tp = TP(*machine)
+        tp = TP(*partition)
         with contextlib.suppress(IllegalStateError):  # a rebalance took it meanwhile: its next owner seeks
             if tp in self.assignment():
                 await self._thread.seek_wait({tp: position})
 
-    async def trust(self, machines: Iterable[Machine]) -> None:
+    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Go on with partitions whose topics were looked up."""
-        await self._thread.call_thread(self._thread.trust, [TP(*machine) for machine in machines])
+        await self._thread.call_thread(self._thread.resume, [TP(*partition) for partition in partitions])
 
-    async def owns(self, machine: Machine) -> bool | None:
+    async def owns(self, partition: TopicPartition) -> bool | None:
         """Whether the group says, asked now, that a partition is ours; None if nobody answers."""
-        owned: bool | None = await self._thread.call_thread(self._thread.owns, TP(*machine))
+        owned: bool | None = await self._thread.call_thread(self._thread.owns, TP(*partition))
         return owned
 
-    async def members(self) -> dict[Machine, group.Member]:
+    async def members(self) -> dict[TopicPartition, group.Member]:
         """Who has which partition, as the group's coordinator says it now."""
-        found: dict[Machine, group.Member] = await self._thread.call_thread(self._thread.members)
+        found: dict[TopicPartition, group.Member] = await self._thread.call_thread(self._thread.members)
         return found
 
-    def press(self, machine: Machine, high: bool) -> None:
+    def set_paused(self, partition: TopicPartition, high: bool) -> None:
         """Pause a partition whose machine has enough to do, or go on."""
-        tp = TP(*machine)
+        tp = TP(*partition)
         if high:
-            self._pressed.add(tp)
+            self._paused.add(tp)
         else:
-            self._pressed.discard(tp)
-            self._relief.set()
+            self._paused.discard(tp)
+            self._resumed.set()
 
     async def threadsafe_partitions_revoked(self, receiver_loop: asyncio.AbstractEventLoop, revoked: set[TP]) -> None:
         await self._unless_closed(super().threadsafe_partitions_revoked(receiver_loop, revoked))
@@ -358,7 +359,7 @@ class BatchConsumer(driver.Consumer):
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Close the machines before the group is told that we let go."""
         await self._thread.call_thread(self._thread.forget, revoked)
-        self._pressed -= revoked
+        self._paused -= revoked
         await super().on_partitions_revoked(revoked)
 
     async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:

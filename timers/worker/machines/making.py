@@ -13,16 +13,17 @@ from timers.core import machine as core
 from timers.core.horizon import Horizon, concerns
 from timers.core.index import nothing_is_cold
 from timers.core.progress import Progress
+from timers.core.timer import TopicPartition
 from timers.errors import StoreError
-from timers.kafka.progress_log import Machine, progress_partition
-from timers.kafka.request_reader import Originals
+from timers.kafka.progress_log import progress_partition
+from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.request_formats import index_of
 from timers.store.rocks import RocksStore
 from timers.wire import topics
 from timers.wire.cold import PartitionFormat
-from timers.wire.formats import Door
-from timers.worker.partition_metrics import Meter
+from timers.wire.formats import RequestFormat
+from timers.worker.partition_metrics import PartitionMetrics
 from timers.worker.sending.outbox import KafkaOutbox
 from timers.worker.sending.producer import ProducerLoop, TransactionalProducer
 from timers.worker.sending.targets import Targets
@@ -37,43 +38,49 @@ class Parts:
     settings: Settings
     cluster: Cluster
     targets: Targets
-    originals: Originals
+    request_reader: RequestReader
     producers: ProducerLoop
     now_s: Callable[[], float | None]
     """The brokers' time; None if it is not known yet."""
-    turn: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
+    compute_lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
     """Of computing: one machine at a time."""
 
-    def outbox(self, machine: Machine, stop: threading.Event, meter: Meter) -> KafkaOutbox:
+    def outbox(self, tp: TopicPartition, stop: threading.Event, metrics: PartitionMetrics) -> KafkaOutbox:
         """What sends for a machine, until ``stop`` is set."""
-        transactional_id = topics.transactional_id(self.settings.app_id, *machine)
+        transactional_id = topics.transactional_id(self.settings.app_id, *tp)
         producer = TransactionalProducer(
-            self.producers, self.settings, transactional_id, stop, self.targets.ailing, meter.pulse
+            self.producers, self.settings, transactional_id, stop, self.targets.failing, metrics.heartbeat
         )
         return KafkaOutbox(
-            self.settings, *machine, self.targets, self.originals, producer, self.turn, meter, self.now_s
+            self.settings, *tp, self.targets, self.request_reader, producer, self.compute_lock, metrics, self.now_s
         )
 
     def machine(
-        self, machine: Machine, door: Door, progress: Progress, store: RocksStore, outbox: KafkaOutbox, meter: Meter
+        self,
+        tp: TopicPartition,
+        request_format: RequestFormat,
+        progress: Progress,
+        store: RocksStore,
+        outbox: KafkaOutbox,
+        metrics: PartitionMetrics,
     ) -> core.Machine:
         """One whose progress was read and whose store is open."""
-        topic, _ = machine
-        horizon = self._horizon(machine, door, progress, store)
+        topic, _ = tp
+        horizon = self._horizon(tp, request_format, progress, store)
         is_cold = nothing_is_cold if horizon is None else horizon.is_cold
-        index = index_of(door, store, self.settings.verdict_retention_s, is_cold)
+        index = index_of(request_format, store, self.settings.verdict_retention_s, is_cold)
         made = core.Machine(
             progress,
-            door.decode,
+            request_format.decode,
             store,
             outbox,
             self._limits(topic),
-            meter.tally,
+            metrics.counters,
             index,
             horizon,
-            door.decode_rejecting,
+            request_format.decode_rejecting,
         )
-        outbox.bind(self.cluster.topic_ids[topic], progress_partition(machine, self.cluster, self.settings))
+        outbox.bind(self.cluster.topic_ids[topic], progress_partition(tp, self.cluster, self.settings))
         return made
 
     def _limits(self, topic: str) -> core.Limits:
@@ -88,18 +95,20 @@ class Parts:
             stale_after_s=self.cluster.stale_after_s.get(topic, 0),
         )
 
-    def _horizon(self, machine: Machine, door: Door, progress: Progress, store: RocksStore) -> Horizon | None:
+    def _horizon(
+        self, tp: TopicPartition, request_format: RequestFormat, progress: Progress, store: RocksStore
+    ) -> Horizon | None:
         """Where timers may go cold, or went cold once and come back."""
         settings = self.settings
-        if not door.may_go_cold or not concerns(progress, settings.hot_horizon_s):
+        if not request_format.may_go_cold or not concerns(progress, settings.hot_horizon_s):
             return None
         return Horizon(
-            PartitionFormat(*machine),
+            PartitionFormat(*tp),
             store,
             settings.hot_horizon_s,
             secrets.randbits(63) | 1,
             settings.verdict_retention_s,
-            indexed=door.indexed,
+            indexed=request_format.indexed,
         )
 
 

@@ -10,45 +10,50 @@ from urllib.parse import quote
 from timers.config.settings import Settings
 from timers.core.machine import catch_up
 from timers.core.progress import Progress
+from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch
-from timers.kafka.progress_log import Machine, ProgressLog
+from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
-from timers.wire.formats import Door
+from timers.wire.formats import RequestFormat
 
 Opened: TypeAlias = tuple[Progress, RocksStore]
 
 
 def open_stores(
-    settings: Settings, cluster: Cluster, memory: RocksMemory, doors: Mapping[str, Door], machines: Iterable[Machine]
-) -> dict[Machine, Opened | LogMismatch]:
+    settings: Settings,
+    cluster: Cluster,
+    memory: RocksMemory,
+    formats: Mapping[str, RequestFormat],
+    tps: Iterable[TopicPartition],
+) -> dict[TopicPartition, Opened | LogMismatch]:
     """Progress and store of each machine; where its log is not what the progress speaks of, why it must not run
     (rule 8). Blocks. Call after the former owners are fenced.
 
     Raises:
         KafkaException: the brokers do not answer.
     """
-    machines = list(machines)
+    tps = list(tps)
     log = ProgressLog(settings, cluster)
-    opened: dict[Machine, Opened | LogMismatch] = {}
+    opened: dict[TopicPartition, Opened | LogMismatch] = {}
     try:
         peers = {
             (topic, partition)
-            for topic in {topic for topic, _ in machines if doors[topic].indexed}
+            for topic in {topic for topic, _ in tps if formats[topic].indexed}
             for partition in range(cluster.partitions[topic])
         }
-        records = log.read(peers.union(machines))
-        for machine in machines:
+        records = log.read(peers.union(tps))
+        for tp in tps:
             try:
-                progress = log.check(machine, records.get(machine))
-                indexed = doors[machine[0]].indexed
-                if indexed and not doors[machine[0]].grows:
-                    log.check_partitions(machine, records)
-                store = _open_store(log, settings, cluster, memory, machine, progress, indexed=indexed)
-                opened[machine] = progress, store
+                progress = log.check(tp, records.get(tp))
+                indexed = formats[tp[0]].indexed
+                if indexed and not formats[tp[0]].grows:
+                    log.check_partitions(tp, records)
+                store = _open_store(log, settings, cluster, memory, tp, progress, indexed=indexed)
+                opened[tp] = progress, store
             except LogMismatch as mismatch:
-                opened[machine] = mismatch
+                opened[tp] = mismatch
     except BaseException:
         for one in opened.values():
             if not isinstance(one, LogMismatch):
@@ -64,13 +69,13 @@ def _open_store(
     settings: Settings,
     cluster: Cluster,
     memory: RocksMemory,
-    machine: Machine,
+    tp: TopicPartition,
     progress: Progress,
     *,
     indexed: bool,
 ) -> RocksStore:
-    topic, partition = machine
-    path = store_path(settings, machine)
+    topic, partition = tp
+    path = store_path(settings, tp)
     log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
     identity = f"{log_id} app={settings.app_id}"
     store = RocksStore.open(path, identity, memory, indexed=indexed)
@@ -82,7 +87,7 @@ def _open_store(
             RocksStore.wipe(path)
             store = RocksStore.open(path, identity, memory, indexed=indexed)
         if store.applied < low:
-            log.check_start(machine, low, store.applied, progress)
+            log.check_start(tp, low, store.applied, progress)
             store.write({}, low)
     except BaseException:
         store.close()
@@ -90,7 +95,7 @@ def _open_store(
     return store
 
 
-def store_path(settings: Settings, machine: Machine) -> Path:
+def store_path(settings: Settings, tp: TopicPartition) -> Path:
     """Directory of one machine's store. Every part has a prefix or is a legal topic name, so none can climb out."""
     app = quote(settings.app_id, safe="")
-    return settings.data_dir / f"worker-{settings.worker_id}" / f"app-{app}" / machine[0] / str(machine[1])
+    return settings.data_dir / f"worker-{settings.worker_id}" / f"app-{app}" / tp[0] / str(tp[1])

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from timers.core.machine import Machine, OutOfPlace
 from timers.core.timer import Fetched, Tick
-from timers.worker.partition_metrics import Meter
+from timers.worker.partition_metrics import PartitionMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ REWIND_AGAIN_S = 1.0
 class Listener(Protocol):
     """What a runner tells its owner. Every method is called from the runner's thread."""
 
-    def on_pressure(self, runner: Runner) -> None:
-        """:attr:`Runner.pressed` has changed. Also called from :meth:`Runner.deliver`'s thread, so two words may come
+    def on_pause_changed(self, runner: Runner) -> None:
+        """:attr:`Runner.paused` has changed. Also called from :meth:`Runner.deliver`'s thread, so two words may come
         in the wrong order: what counts is how it stands when the last is heard."""
 
     def on_out_of_place(self, runner: Runner, position: int) -> None:
@@ -82,7 +82,7 @@ class Runner:
         close: releases store and producer; called on the runner's thread at its end.
         stop: also watched by the machine's outbox.
         listener: learns what happens.
-        meter: of the partition.
+        metrics: of the partition.
     """
 
     def __init__(
@@ -92,20 +92,20 @@ class Runner:
         close: Callable[[], None],
         stop: threading.Event,
         listener: Listener,
-        meter: Meter,
+        metrics: PartitionMetrics,
     ) -> None:
         self.name = name
         self.machine = machine
         self._close = close
         self._stop = stop
         self._listener = listener
-        self._meter = meter
+        self._metrics = metrics
         self._inbox: SimpleQueue[_Item] = SimpleQueue()
         self._waiting: deque[Fetched] = deque()
         self._questions: deque[Question] = deque()
         self._delivered = 0  # counted by the event loop's thread alone
         self._done = 0  # counted by this runner's alone
-        self._pressed = False
+        self._paused = False
         self._firing = False
         self._commit_due = False
         self._last_commit = monotonic()
@@ -114,9 +114,9 @@ class Runner:
         self._thread = threading.Thread(target=self._run, name=f"timers-{name}", daemon=True)
 
     @property
-    def pressed(self) -> bool:
+    def paused(self) -> bool:
         """Whether too many fetches wait."""
-        return self._pressed
+        return self._paused
 
     def start(self) -> None:
         """Start the thread."""
@@ -126,9 +126,9 @@ class Runner:
         """Hand over a fetch. The event loop's thread."""
         self._delivered += 1
         self._inbox.put(fetched)
-        if not self._pressed and self._delivered - self._done >= MAX_WAITING:
-            self._pressed = True
-            self._listener.on_pressure(self)
+        if not self._paused and self._delivered - self._done >= MAX_WAITING:
+            self._paused = True
+            self._listener.on_pause_changed(self)
 
     def tick(self, tick: Tick, end: int | None = None) -> None:
         """Hand over the time, and where the log ended then. Any thread."""
@@ -167,13 +167,13 @@ class Runner:
             for question in self._questions:
                 if question.answer.set_running_or_notify_cancel():
                     question.answer.set_exception(Ended())
-            self._meter.pulse.rest()
+            self._metrics.heartbeat.rest()
 
     def _take(self) -> bool:
         """Empty the inbox; wait for something if there is nothing else to do. False: the end."""
         idle = not self._firing and not self._commit_due and not self._questions and not self._can_accept()
         if idle:
-            self._meter.pulse.rest()
+            self._metrics.heartbeat.rest()
         while True:
             try:
                 item = self._inbox.get(block=idle)
@@ -183,12 +183,12 @@ class Runner:
             if isinstance(item, Time):
                 self._observe(*item)
                 self._firing = self._commit_due = True
-                self._meter.oldest_due_s = self.machine.oldest_due_s
+                self._metrics.oldest_due_s = self.machine.oldest_due_s
             elif isinstance(item, Question):
                 self._questions.append(item)
             elif item is not None:
                 self._waiting.append(item)
-        self._meter.pulse.beat()
+        self._metrics.heartbeat.beat()
         return not self._stop.is_set()
 
     def _observe(self, tick: Tick, end: int | None) -> None:
@@ -207,9 +207,9 @@ class Runner:
         if self._firing:
             self._firing = self.machine.fire_chunk()
         if self._can_accept() and not (self._firing and self.machine.fires_first):
-            let_through_s = self.machine.let_through_s
+            released_s = self.machine.released_s
             self._accept(self._waiting[0])
-            self._firing = self._firing or self.machine.let_through_s != let_through_s
+            self._firing = self._firing or self.machine.released_s != released_s
             self._waiting.popleft()
             self._done += 1
         if self._commit_due and not self._firing:
@@ -217,8 +217,8 @@ class Runner:
             if self.machine.commit_progress(even_if_idle=idle_too_long):
                 self._last_commit = monotonic()
             self._commit_due = False
-            self._meter.oldest_due_s = self.machine.oldest_due_s
-        self._tell_relief()
+            self._metrics.oldest_due_s = self.machine.oldest_due_s
+        self._resume_if_caught_up()
         if self._questions:
             self._answer(self._questions.popleft())
 
@@ -247,7 +247,7 @@ class Runner:
             self._recovering_since = None
             self._firing = True
 
-    def _tell_relief(self) -> None:
-        if self._pressed and self._delivered - self._done <= 1:
-            self._pressed = False
-            self._listener.on_pressure(self)
+    def _resume_if_caught_up(self) -> None:
+        if self._paused and self._delivered - self._done <= 1:
+            self._paused = False
+            self._listener.on_pause_changed(self)

@@ -1,6 +1,6 @@
 """Every metric of a worker: name, kind, labels, meaning, and where its value is read at a scrape.
 
-Nothing is measured for a scrape's sake on the way of a timer: totals are kept once a transaction (:mod:`.meter`), the
+Nothing is measured for a scrape's sake on the way of a timer: totals are kept once a transaction (:mod:`.metrics`), the
 rest is looked at when somebody asks (:mod:`.samples`). ``docs/metrics.md`` is the reader's copy of :data:`METRICS`; a
 test compares them. Label values are bounded: partitions that this worker has owned, codes and ways that are known here.
 """
@@ -42,30 +42,30 @@ METRICS = (
     Entry(
         "timers_accepted_total",
         COUNTER,
-        ("door",),
+        ("format",),
         "Requests accepted: readable, and covered by a committed transaction.",
-        lambda app: samples.by_door(app, lambda tally: tally.accepted),
+        lambda app: samples.by_format(app, lambda counters: counters.accepted),
     ),
     Entry(
         "timers_late_total",
         COUNTER,
-        ("door",),
+        ("format",),
         "Of the accepted requests, those whose second had fired already; they fire at once.",
-        lambda app: samples.by_door(app, lambda tally: tally.late),
+        lambda app: samples.by_format(app, lambda counters: counters.late),
     ),
     Entry(
         "timers_fired_total",
         COUNTER,
         (),
         "Callbacks sent to their topics, committed.",
-        lambda app: [((), sum(tally.fired for tally in samples.tallies(app)))],
+        lambda app: [((), sum(counters.fired for counters in samples.tallies(app)))],
     ),
     Entry(
         "timers_dead_lettered_total",
         COUNTER,
         ("code",),
         "Dead letters written, committed, by timer-error code.",
-        lambda app: samples.sum_by(CODES, (tally.dead_lettered for tally in samples.tallies(app))),
+        lambda app: samples.sum_by(CODES, (counters.dead_lettered for counters in samples.tallies(app))),
     ),
     Entry(
         "timers_retried_total",
@@ -73,42 +73,42 @@ METRICS = (
         (),
         "Timers moved to the retry topic: their target failed, can never take them, or a backlog is spread out; each "
         "move counted.",
-        lambda app: [((), sum(tally.retried for tally in samples.tallies(app)))],
+        lambda app: [((), sum(counters.retried for counters in samples.tallies(app)))],
     ),
     Entry(
         "timers_cancelled_total",
         COUNTER,
-        ("door",),
-        "Timers cancelled in the engine. A Future's cancellation is its receiver's: 0 for that door.",
-        lambda app: samples.by_door(app, lambda tally: tally.verdicts.get(CANCELLED, 0)),
+        ("format",),
+        "Timers cancelled in the engine. A Future's cancellation is its receiver's: 0 for that request format.",
+        lambda app: samples.by_format(app, lambda counters: counters.verdicts.get(CANCELLED, 0)),
     ),
     Entry(
         "timers_verdicts_total",
         COUNTER,
         ("verdict",),
         "Cancels and updates of timers with an id, committed, by what they came to.",
-        lambda app: samples.sum_by(VERDICTS, (tally.verdicts for tally in samples.tallies(app))),
+        lambda app: samples.sum_by(VERDICTS, (counters.verdicts for counters in samples.tallies(app))),
     ),
     Entry(
         "timers_forwarded_total",
         COUNTER,
-        ("door",),
+        ("format",),
         "Requests that went cold: due beyond the horizon, written to the cold topic, committed.",
-        lambda app: samples.by_door(app, lambda tally: tally.forwarded),
+        lambda app: samples.by_format(app, lambda counters: counters.forwarded),
     ),
     Entry(
         "timers_promoted_total",
         COUNTER,
-        ("door",),
+        ("format",),
         "Copies of cold requests that were promoted back to their partition and accepted, repeated ones included.",
-        lambda app: samples.by_door(app, lambda tally: tally.promoted),
+        lambda app: samples.by_format(app, lambda counters: counters.promoted),
     ),
     Entry(
         "timers_promoted_duplicates_total",
         COUNTER,
-        ("door",),
+        ("format",),
         "Of these, copies that changed nothing: repeated, or of a timer that was replaced or cancelled while cold.",
-        lambda app: samples.by_door(app, lambda tally: tally.promoted_duplicates),
+        lambda app: samples.by_format(app, lambda counters: counters.promoted_duplicates),
     ),
     Entry(
         "timers_caller_requests_total",
@@ -147,7 +147,7 @@ METRICS = (
         COUNTER,
         (),
         "Partitions opened again after a failed transaction.",
-        lambda app: [((), sum(meter.reopened for meter in samples.meters(app)))],
+        lambda app: [((), sum(metrics.reopened for metrics in samples.partition_metrics(app)))],
     ),
     Entry(
         "timers_pending",
@@ -203,7 +203,7 @@ METRICS = (
         COUNTER,
         (),
         "Records read again by recoveries.",
-        lambda app: [((), sum(tally.replayed for tally in samples.tallies(app)))],
+        lambda app: [((), sum(counters.replayed for counters in samples.tallies(app)))],
     ),
     Entry(
         "timers_request_unread_offsets",
@@ -266,7 +266,7 @@ METRICS = (
         COUNTER,
         (),
         "Seconds without a tick of this worker.",
-        lambda app: [((), app.metronome.missed)],
+        lambda app: [((), app.tick_scheduler.missed)],
     ),
     Entry(
         "timers_clock_skew_seconds",
@@ -283,11 +283,11 @@ METRICS = (
         lambda app: [((), app.pool.held)],
     ),
     Entry(
-        "timers_quarantined_targets",
+        "timers_open_circuits",
         GAUGE,
         (),
-        "Callback topics that are spared because they failed; their timers go through the retry topic.",
-        lambda app: [((), app.pool.quarantined_targets)],
+        "Callback topics whose circuit is open because they failed; their timers go through the retry topic.",
+        lambda app: [((), app.pool.open_circuits)],
     ),
     Entry(
         "timers_canary_lag_seconds",

@@ -12,15 +12,15 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from timers.core.counters import MAX_CALLERS, OTHER_CALLERS, Histogram, Tally
+from timers.core.counters import MAX_CALLERS, OTHER_CALLERS, Counters, Histogram
 from timers.worker.machines.opening import store_path
 from timers.worker.queries import pages as query_pages
 
 if TYPE_CHECKING:
-    from timers.kafka.progress_log import Machine
+    from timers.core.timer import TopicPartition
     from timers.worker.canary import Sight
     from timers.worker.machines.runner import Runner
-    from timers.worker.partition_metrics import Meter
+    from timers.worker.partition_metrics import PartitionMetrics
     from timers.worker.service import TimersApp
 
 Labels: TypeAlias = tuple[str, ...]
@@ -33,21 +33,25 @@ FAILURES = ("delivery", "fenced", "unknown")
 # ---- totals of all partitions that this process has owned -----------------------------------------------------------
 
 
-def by_door(app: TimersApp, total: Callable[[Tally], float]) -> Samples:
-    """Totals of each open door. What is read from the retry topic was accepted before."""
-    doors = {topic: door.name for topic, door in app.pool.doors.items() if topic != app.settings.retry_topic}
-    totals = dict.fromkeys(doors.values(), 0.0)
-    for (topic, _), meter in list(app.pool.meters.items()):
-        if topic in doors:
-            totals[doors[topic]] += total(meter.tally)
+def by_format(app: TimersApp, total: Callable[[Counters], float]) -> Samples:
+    """Totals of each open request format. What is read from the retry topic was accepted before."""
+    formats = {
+        topic: request_format.name
+        for topic, request_format in app.pool.formats.items()
+        if topic != app.settings.retry_topic
+    }
+    totals = dict.fromkeys(formats.values(), 0.0)
+    for (topic, _), metrics in list(app.pool.partition_metrics.items()):
+        if topic in formats:
+            totals[formats[topic]] += total(metrics.counters)
     return [((name,), value) for name, value in totals.items()]
 
 
 def callers(app: TimersApp) -> Samples:
     """Records by who asks. The first callers to be counted keep their names, so that no total ever goes back."""
     totals: dict[Labels, float] = {}
-    for tally in tallies(app):
-        for (caller, outcome), count in list(tally.callers.items()):
+    for counters in tallies(app):
+        for (caller, outcome), count in list(counters.callers.items()):
             known = caller in app.callers or len(app.callers) < MAX_CALLERS
             label = caller if known else OTHER_CALLERS
             app.callers.add(label)
@@ -55,14 +59,14 @@ def callers(app: TimersApp) -> Samples:
     return totals.items()
 
 
-def meters(app: TimersApp) -> list[Meter]:
+def partition_metrics(app: TimersApp) -> list[PartitionMetrics]:
     """Of each partition, whoever owns it now."""
-    return list(app.pool.meters.values())  # a copy: a scrape has a thread of its own
+    return list(app.pool.partition_metrics.values())  # a copy: a scrape has a thread of its own
 
 
-def tallies(app: TimersApp) -> Iterator[Tally]:
+def tallies(app: TimersApp) -> Iterator[Counters]:
     """The totals of each partition."""
-    return (meter.tally for meter in meters(app))
+    return (metrics.counters for metrics in partition_metrics(app))
 
 
 def sum_by(known: Iterable[str], parts: Iterable[Mapping[str, int]]) -> Samples:
@@ -85,26 +89,26 @@ def _merged(parts: Iterable[Histogram]) -> Histogram | None:
 
 def lag(app: TimersApp) -> Samples:
     """Lags by the way to the firing."""
-    empty = Tally().lag
+    empty = Counters().lag
     for way, none in empty.items():
-        yield (way,), _merged([none, *(tally.lag[way] for tally in tallies(app))]) or none
+        yield (way,), _merged([none, *(counters.lag[way] for counters in tallies(app))]) or none
 
 
 def transactions(app: TimersApp) -> Samples:
     """How long transactions took."""
-    merged = _merged(meter.transactions for meter in meters(app))
+    merged = _merged(metrics.transactions for metrics in partition_metrics(app))
     return [((), merged)] if merged else []
 
 
 def failures(app: TimersApp) -> Samples:
     """Transactions that failed, by reason."""
-    return sum_by(FAILURES, (meter.failed for meter in meters(app)))
+    return sum_by(FAILURES, (metrics.failed for metrics in partition_metrics(app)))
 
 
 # ---- partitions that this worker owns now ---------------------------------------------------------------------------
 
 
-def _runners(app: TimersApp) -> list[tuple[Machine, Runner]]:
+def _runners(app: TimersApp) -> list[tuple[TopicPartition, Runner]]:
     return list(app.pool.runners.items())
 
 
@@ -118,15 +122,15 @@ def overdue(app: TimersApp) -> Samples:
     now_s = app.broker_now_s()
     if now_s is None:
         return
-    for machine, _ in _runners(app):
-        oldest_s = app.pool.meters[machine].oldest_due_s
-        yield (machine[0], str(machine[1])), 0.0 if oldest_s is None else max(0.0, now_s - oldest_s)
+    for tp, _ in _runners(app):
+        oldest_s = app.pool.partition_metrics[tp].oldest_due_s
+        yield (tp[0], str(tp[1])), 0.0 if oldest_s is None else max(0.0, now_s - oldest_s)
 
 
 def store_bytes(app: TimersApp) -> Samples:
     """Disk that each partition takes."""
-    for machine, _ in _runners(app):
-        yield (machine[0], str(machine[1])), _directory_bytes(store_path(app.settings, machine))
+    for tp, _ in _runners(app):
+        yield (tp[0], str(tp[1])), _directory_bytes(store_path(app.settings, tp))
 
 
 def _directory_bytes(path: Path) -> int:
@@ -155,7 +159,7 @@ def data_disk(app: TimersApp, value: Callable[[Any], int]) -> Samples:
 def topic_partitions(app: TimersApp) -> Samples:
     """Partitions of each topic that timers come in by."""
     known = app.pool.partitions
-    return [((topic,), known[topic]) for topic in app.pool.doors if topic in known]
+    return [((topic,), known[topic]) for topic in app.pool.formats if topic in known]
 
 
 def watermarks(app: TimersApp, value: Callable[[int, int], int]) -> Samples:
@@ -166,10 +170,10 @@ def watermarks(app: TimersApp, value: Callable[[int, int], int]) -> Samples:
 
 def unread(app: TimersApp) -> Samples:
     """Offsets of each partition that are not accepted yet."""
-    for machine, (high, _) in app.watermarks().items():
-        runner = app.pool.runners.get(machine)
+    for tp, (high, _) in app.watermarks().items():
+        runner = app.pool.runners.get(tp)
         if runner is not None:
-            yield (machine[0], str(machine[1])), max(0, high - runner.machine.progress.next_offset)
+            yield (tp[0], str(tp[1])), max(0, high - runner.machine.progress.next_offset)
 
 
 def canary(app: TimersApp, value: Callable[[Sight], float | None]) -> Samples:

@@ -14,15 +14,15 @@ import aiohttp
 
 from timers.config.settings import Settings
 from timers.core.listing import Page, Position, Silent, merge, share_of
-from timers.kafka.progress_log import Machine
-from timers.kafka.request_reader import Originals
+from timers.core.timer import TopicPartition
+from timers.kafka.request_reader import RequestReader
 from timers.wire import topics
 from timers.wire.query import Query, Timer
 from timers.worker.consumer.group import Member, Unsettled
 from timers.worker.machines.pool import Pool
-from timers.worker.queries.idle_window import Lull
-from timers.worker.queries.partition_sources import Here, Share, Sought
-from timers.worker.queries.remote_partitions import Peer
+from timers.worker.queries.idle_window import IdleWindow
+from timers.worker.queries.partition_sources import LocalSource, PartitionSource, Sought
+from timers.worker.queries.remote_partitions import RemoteSource
 
 READING_S = 2.0
 """A page ends after this, with what there is: a filter may leave little of much."""
@@ -40,8 +40,8 @@ class Answer(NamedTuple):
     timers: Sequence[Timer]
     through: Position | None
     """Where the next page begins; None: there is none."""
-    answered: Collection[Machine]
-    missing: Mapping[Machine, str]
+    answered: Collection[TopicPartition]
+    missing: Mapping[TopicPartition, str]
     """Partition -> why nobody answered for it."""
 
 
@@ -53,29 +53,31 @@ class Queries:
         pool: its machines.
         members: asks the group who has which partition.
         session: for asking other workers.
-        lull: when pages are read and written.
+        idle_window: when pages are read and written.
     """
 
     def __init__(
         self,
         settings: Settings,
         pool: Pool,
-        members: Callable[[], Awaitable[dict[Machine, Member]]],
+        members: Callable[[], Awaitable[dict[TopicPartition, Member]]],
         session: Callable[[], aiohttp.ClientSession],
-        lull: Lull,
+        idle_window: IdleWindow,
     ) -> None:
         self._settings = settings
         self._pool = pool
         self._members = members
         self._session = session
-        self._lull = lull
-        requests = {topic: door for topic, door in pool.doors.items() if topic != settings.retry_topic}
+        self._idle_window = idle_window
+        requests = {
+            topic: request_format for topic, request_format in pool.formats.items() if topic != settings.retry_topic
+        }
         # Not the one that the machines share: whoever writes dead letters must not wait for somebody who looks.
-        self._originals = Originals(settings, requests, isolation="read_committed")
+        self._request_reader = RequestReader(settings, requests, isolation="read_committed")
 
     async def close(self) -> None:
         """Let go of the brokers."""
-        await asyncio.to_thread(self._originals.close)
+        await asyncio.to_thread(self._request_reader.close)
 
     async def page(self, query: Query, *, forwarded: bool) -> Answer:
         """The next timers, in the order in which they are due.
@@ -84,13 +86,13 @@ class Queries:
             query: which.
             forwarded: another worker asks: for this one's partitions alone.
         """
-        shares, missing = await self._shares(self._partitions(), forwarded)
-        limit = share_of(query.limit, len(shares))
-        budget = _Budget()
-        sources = [_Begun(share, query, limit, budget) for share in shares]
-        page = await merge(sources, query.start, query.limit, budget.used_up)
-        await self._lull.wait()  # a page of JSON takes the event loop for some milliseconds
-        return _answer([each.timer for each in page.listed], page.through, shares, missing)
+        sources, missing = await self._sources(self._partitions(), forwarded)
+        limit = share_of(query.limit, len(sources))
+        memory_limit = _MemoryLimit()
+        begun = [_Begun(source, query, limit, memory_limit) for source in sources]
+        page = await merge(begun, query.start, query.limit, memory_limit.used_up)
+        await self._idle_window.wait()  # a page of JSON takes the event loop for some milliseconds
+        return _answer([each.timer for each in page.listed], page.through, sources, missing)
 
     async def find(self, id: str, with_value: bool, *, forwarded: bool) -> Answer:
         """The timer of an id, or of a record ``<topic>/<partition>/<offset>``; several if two topics have the id.
@@ -101,70 +103,70 @@ class Queries:
             forwarded: another worker asks: for this one's partitions alone.
         """
         where = topics.parse_source(id)
-        sought = Sought(id, where if where is not None and where[0] in self._pool.doors else None, with_value)
+        sought = Sought(id, where if where is not None and where[0] in self._pool.formats else None, with_value)
         # Which partition an id is on, only the partitioner of its producer knows.
         may_have_it = {
-            machine
-            for machine in self._partitions()
-            if self._pool.doors[machine[0]].indexed or (sought.record is not None and machine == sought.record[:2])
+            tp
+            for tp in self._partitions()
+            if self._pool.formats[tp[0]].indexed or (sought.record is not None and tp == sought.record[:2])
         }
-        shares, missing = await self._shares(may_have_it, forwarded)
+        sources, missing = await self._sources(may_have_it, forwarded)
 
-        async def ask(share: Share) -> list[Timer]:
+        async def ask(source: PartitionSource) -> list[Timer]:
             try:
-                return await share.find(sought)
+                return await source.find(sought)
             except Silent as why:
-                share.missing.update(dict.fromkeys(share.partitions, str(why)))
+                source.missing.update(dict.fromkeys(source.partitions, str(why)))
                 return []
 
-        found = await asyncio.gather(*map(ask, shares))
-        return _answer([timer for timers in found for timer in timers], None, shares, missing)
+        found = await asyncio.gather(*map(ask, sources))
+        return _answer([timer for timers in found for timer in timers], None, sources, missing)
 
     # ---- whom to ask ------------------------------------------------------------------------------------------------
 
-    def _partitions(self) -> set[Machine]:
+    def _partitions(self) -> set[TopicPartition]:
         """All that there are, of every worker."""
         counts = self._pool.partitions
-        return {(topic, number) for topic in self._pool.doors for number in range(counts.get(topic, 0))}
+        return {(topic, number) for topic in self._pool.formats for number in range(counts.get(topic, 0))}
 
-    async def _shares(self, wanted: set[Machine], forwarded: bool) -> tuple[list[Share], dict[Machine, str]]:
+    async def _sources(
+        self, timer_filter: set[TopicPartition], forwarded: bool
+    ) -> tuple[list[PartitionSource], dict[TopicPartition, str]]:
         """Who is to be asked, and the partitions that nobody can be asked for."""
-        shares: list[Share] = [
-            Here(
+        sources: list[PartitionSource] = [
+            LocalSource(
                 runner,
-                machine,
-                self._pool.doors[machine[0]],
-                moved=machine[0] == self._settings.retry_topic,
+                tp,
+                self._pool.formats[tp[0]],
+                moved=tp[0] == self._settings.retry_topic,
                 hidden=self._settings.canary_topic,
-                originals=self._originals,
-                lull=self._lull,
+                request_reader=self._request_reader,
+                idle_window=self._idle_window,
             )
-            for machine, runner in self._pool.runners.items()
-            if machine in wanted
+            for tp, runner in self._pool.runners.items()
+            if tp in timer_filter
         ]
         missing = {
-            machine: "it is stopped: /health/ready of its worker says why"
-            for machine in self._pool.stopped
-            if machine in wanted
+            tp: "it is stopped: /health/ready of its worker says why" for tp in self._pool.stopped if tp in timer_filter
         }
-        rest = wanted - missing.keys() - {machine for share in shares for machine in share.partitions}
+        rest = timer_filter - missing.keys() - {tp for source in sources for tp in source.partitions}
         if forwarded or not rest:
-            return shares, missing
+            return sources, missing
         try:
             async with asyncio.timeout(GROUP_S):
                 owners = await self._members()
         except (Unsettled, TimeoutError) as error:
-            return shares, missing | dict.fromkeys(rest, str(error) or "the group deals its partitions anew")
-        by_owner: dict[Member, set[Machine]] = {}
-        for machine in rest:
-            owner = owners.get(machine)
+            return sources, missing | dict.fromkeys(rest, str(error) or "the group deals its partitions anew")
+        by_owner: dict[Member, set[TopicPartition]] = {}
+        for tp in rest:
+            owner = owners.get(tp)
             why_not = "no worker has it" if owner is None else self._why_not(owner)
             if owner is None or why_not:
-                missing[machine] = why_not
+                missing[tp] = why_not
             else:
-                by_owner.setdefault(owner, set()).add(machine)
-        shares += [Peer(self._session(), owner, machines) for owner, machines in by_owner.items()]
-        return shares, missing
+                by_owner.setdefault(owner, set()).add(tp)
+        sources += [RemoteSource(self._session(), owner, tps) for owner, tps in by_owner.items()]
+        return sources, missing
 
     def _why_not(self, owner: Member) -> str:
         """Why a partition's owner cannot be asked; empty if it can."""
@@ -180,7 +182,7 @@ class Queries:
         return ""
 
 
-class _Budget:
+class _MemoryLimit:
     """What one page may take."""
 
     def __init__(self) -> None:
@@ -193,30 +195,33 @@ class _Budget:
 
 
 class _Begun:
-    """A share as a source whose first page is being read already, so that none waits for the one before it."""
+    """A source whose first page is being read already, so that none waits for the one before it."""
 
-    def __init__(self, share: Share, query: Query, limit: int, budget: _Budget) -> None:
-        self._share = share
+    def __init__(self, source: PartitionSource, query: Query, limit: int, memory_limit: _MemoryLimit) -> None:
+        self._source = source
         self._query = query
-        self._budget = budget
-        self._first: asyncio.Task[Page] | None = asyncio.create_task(share.page(query, query.start, limit))
+        self._memory_limit = memory_limit
+        self._first: asyncio.Task[Page] | None = asyncio.create_task(source.page(query, query.start, limit))
 
     async def read(self, after: Position, limit: int) -> Page:
         """The next timers."""
         first, self._first = self._first, None
         try:
-            page = await (first or self._share.page(self._query, after, limit))
+            page = await (first or self._source.page(self._query, after, limit))
         except Silent as why:
-            self._share.missing.update(dict.fromkeys(self._share.partitions, str(why)))
+            self._source.missing.update(dict.fromkeys(self._source.partitions, str(why)))
             raise
         if self._query.with_values:
-            self._budget.value_bytes += sum(each.timer["value_bytes"] for each in page.listed)
+            self._memory_limit.value_bytes += sum(each.timer["value_bytes"] for each in page.listed)
         return page
 
 
 def _answer(
-    timers: Sequence[Timer], through: Position | None, shares: Sequence[Share], missing: Mapping[Machine, str]
+    timers: Sequence[Timer],
+    through: Position | None,
+    sources: Sequence[PartitionSource],
+    missing: Mapping[TopicPartition, str],
 ) -> Answer:
-    silent = {**missing, **{machine: why for share in shares for machine, why in share.missing.items()}}
-    answered = {machine for share in shares for machine in share.partitions} - silent.keys()
+    silent = {**missing, **{tp: why for source in sources for tp, why in source.missing.items()}}
+    answered = {tp for source in sources for tp in source.partitions} - silent.keys()
     return Answer(timers, through, answered, silent)

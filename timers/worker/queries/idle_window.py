@@ -11,7 +11,7 @@ TO = 0.85
 the interpreter from nobody. Without it a long list doubled the lag of what is due (``bench.listing``)."""
 
 
-class Lull:
+class IdleWindow:
     """The quiet part of each second.
 
     Args:

@@ -114,8 +114,8 @@ class QueryPages:
             raise _RefusedError(_UNAVAILABLE, "this worker is starting")
         return self._app.queries
 
-    def _may_have_values(self, wanted: bool) -> None:
-        if wanted and self._app.settings.queries != "values":
+    def _may_have_values(self, timer_filter: bool) -> None:
+        if timer_filter and self._app.settings.queries != "values":
             raise _RefusedError(
                 _FORBIDDEN,
                 "this worker shows no values of callbacks: TIMERS_QUERIES=values lets it, without value=1 "

@@ -11,16 +11,16 @@ from typing import NamedTuple, Protocol, TypeVar
 from timers.core import machine as core
 from timers.core.listing import Page, Position, Silent
 from timers.core.ports import Lost
-from timers.kafka.progress_log import Machine
-from timers.kafka.request_reader import Originals
+from timers.core.timer import TopicPartition
+from timers.kafka.request_reader import RequestReader
 from timers.wire import query as wire
 from timers.wire import topics
-from timers.wire.formats import Door
+from timers.wire.formats import RequestFormat
 from timers.wire.query import Query, Timer
 from timers.worker.machines.runner import Ended, Runner
 from timers.worker.queries import reading
-from timers.worker.queries.idle_window import Lull
-from timers.worker.queries.reading import Place, Recovering, Wanted
+from timers.worker.queries.idle_window import IdleWindow
+from timers.worker.queries.reading import Place, Recovering, TimerFilter
 
 logger = logging.getLogger(__name__)
 
@@ -43,15 +43,15 @@ class Sought(NamedTuple):
     with_value: bool
 
 
-class Share(Protocol):
+class PartitionSource(Protocol):
     """Answers for some partitions; raises :class:`Silent`, with the reason, if for none of them."""
 
     @property
-    def partitions(self) -> Collection[Machine]:
+    def partitions(self) -> Collection[TopicPartition]:
         """Those that it should answer for."""
 
     @property
-    def missing(self) -> dict[Machine, str]:
+    def missing(self) -> dict[TopicPartition, str]:
         """Those of them that it did not answer for, and why."""
 
     async def page(self, query: Query, after: Position, limit: int) -> Page:
@@ -61,52 +61,52 @@ class Share(Protocol):
         """The timer, if it is there."""
 
 
-class Here:
+class LocalSource:
     """A machine of this worker.
 
     Args:
         runner: its thread.
-        machine: which it is.
-        door: that its timers come in by.
+        tp: which it is.
+        request_format: that its timers come in by.
         moved: it is of the retry topic.
         hidden: callback topic that nobody means who does not name it.
-        originals: reads records again, committed ones alone.
-        lull: when pages are read.
+        request_reader: reads records again, committed ones alone.
+        idle_window: when pages are read.
     """
 
     def __init__(
         self,
         runner: Runner,
-        machine: Machine,
-        door: Door,
+        tp: TopicPartition,
+        request_format: RequestFormat,
         *,
         moved: bool,
         hidden: str,
-        originals: Originals,
-        lull: Lull,
+        request_reader: RequestReader,
+        idle_window: IdleWindow,
     ) -> None:
         self._runner = runner
-        self._lull = lull
-        self._place = Place(*machine, moved)
-        self._door = door
+        self._idle_window = idle_window
+        self._place = Place(*tp, moved)
+        self._format = request_format
         self._hidden = hidden
-        self._originals = originals
-        self.partitions = (machine,)
-        self.missing: dict[Machine, str] = {}
+        self._request_reader = request_reader
+        self.partitions = (tp,)
+        self.missing: dict[TopicPartition, str] = {}
 
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers, as far as one slice's worth of looking goes."""
-        wanted = Wanted(query.topic, self._hidden, query.to_s, query.with_values)
-        await self._lull.wait()
+        timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, query.with_values)
+        await self._idle_window.wait()
         begun = monotonic()
-        page = await self._ask(lambda machine: reading.page(machine, self._place, wanted, after, limit))
+        page = await self._ask(lambda machine: reading.page(machine, self._place, timer_filter, after, limit))
         await asyncio.sleep((monotonic() - begun) * PAUSE_SHARE)
         return page
 
     async def find(self, sought: Sought) -> list[Timer]:
         """By its id in the index, and by its record."""
         found = []
-        if self._door.indexed:
+        if self._format.indexed:
             found.append(
                 await self._ask(lambda machine: reading.by_id(machine, self._place, sought.id, sought.with_value))
             )
@@ -121,13 +121,13 @@ class Here:
         source = topics.source(self._place.topic, self._place.partition, offset)
         give_up = monotonic() + ANSWER_S
         try:
-            records = await asyncio.to_thread(self._originals.read, [source], lambda: monotonic() < give_up)
+            records = await asyncio.to_thread(self._request_reader.read, [source], lambda: monotonic() < give_up)
         except Lost:
             raise Silent("the brokers did not hand out its records in time") from None
         if source not in records:
             return None
         sent = records[source]
-        decoded = self._door.read(sent)
+        decoded = self._format.read(sent)
         if decoded.rejected:
             (rejected,) = decoded.rejected
             return {"id": source, "state": wire.REJECTED, "source": source, "error": rejected.message}

@@ -32,7 +32,7 @@ class Place(NamedTuple):
     """It is the retry topic."""
 
 
-class Wanted(NamedTuple):
+class TimerFilter(NamedTuple):
     """Which timers."""
 
     topic: str | None
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
     with_values: bool
 
 
-def page(machine: Machine, place: Place, wanted: Wanted, after: Position, limit: int) -> Page:
+def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Position, limit: int) -> Page:
     """The next timers of a machine: at most ``limit``, and no more than one slice's worth of looking.
 
     Raises:
@@ -53,13 +53,13 @@ def page(machine: Machine, place: Place, wanted: Wanted, after: Position, limit:
     listed: list[Listed] = []
     seen = size = 0
     for due_s, rows in machine.waiting(key_after(after, place.topic, place.partition)):
-        if wanted.to_s is not None and due_s >= wanted.to_s:
+        if timer_filter.to_s is not None and due_s >= timer_filter.to_s:
             break
         for row in rows:
             position = (due_s, place.topic, place.partition, row[0])
-            if row[1] == wanted.topic or (wanted.topic is None and row[1] != wanted.hidden):
+            if row[1] == timer_filter.topic or (timer_filter.topic is None and row[1] != timer_filter.hidden):
                 timer = wire.describe(
-                    row, due_s, place.topic, place.partition, moved=place.moved, with_value=wanted.with_values
+                    row, due_s, place.topic, place.partition, moved=place.moved, with_value=timer_filter.with_values
                 )
                 listed.append(Listed(position, timer))
                 if len(listed) == limit:

@@ -11,7 +11,7 @@ import aiohttp
 from yarl import URL
 
 from timers.core.listing import Listed, Page, Position, Silent
-from timers.kafka.progress_log import Machine
+from timers.core.timer import TopicPartition
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.query import Query, Timer
@@ -22,7 +22,7 @@ ANSWER_S = 8.0
 """Longer than a worker takes that has something to say; see :mod:`timers.worker.queries.answers`."""
 
 
-class Peer:
+class RemoteSource:
     """Another worker.
 
     Args:
@@ -31,11 +31,11 @@ class Peer:
         partitions: that it should answer for; what it says of others is not wanted.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, member: Member, partitions: set[Machine]) -> None:
+    def __init__(self, session: aiohttp.ClientSession, member: Member, partitions: set[TopicPartition]) -> None:
         self._session = session
         self._member = member
         self.partitions = partitions
-        self.missing: dict[Machine, str] = {}
+        self.missing: dict[TopicPartition, str] = {}
 
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers."""
@@ -78,10 +78,10 @@ class Peer:
             said = {each["partition"]: each["reason"] for each in answer["missing"]}
         except (ValueError, KeyError, TypeError):
             raise self._not_ours() from None
-        for machine in self.partitions:
-            name = wire.partition_name(*machine)
+        for tp in self.partitions:
+            name = wire.partition_name(*tp)
             if name not in answered:
-                self.missing[machine] = said.get(name, f"worker {self._member.worker_id} has it no longer")
+                self.missing[tp] = said.get(name, f"worker {self._member.worker_id} has it no longer")
         return answer
 
     def _not_ours(self) -> Silent:

@@ -22,31 +22,31 @@ LONGEST_S = 600.0
 """How long a failing target is spared, doubling with every failure."""
 
 MAX_DOUBLINGS = 32
-"""Far beyond the longest. A target that fails for weeks has strikes by the thousand: no float has room for those."""
+"""Far beyond the longest. A target that fails for weeks has failures by the thousand: no float has room for those."""
 
 
-class Trouble(NamedTuple):
+class DeliveryProblem(NamedTuple):
     """Why a callback cannot be sent now."""
 
     code: str
     reason: str
-    spared_s: float | None
+    open_s: float | None
     """For how many seconds more; None if it never can be."""
 
 
 @dataclass(slots=True)
-class _Case:
+class _Circuit:
     code: str
     reason: str
     since: float
-    strikes: int
+    failures: int
     until: float
     """Until then nobody sends."""
     fresh_until: float
     """Until then only retried timers are sent."""
 
 
-class Quarantine:
+class CircuitBreaker:
     """Failing targets of one worker. Any thread.
 
     Args:
@@ -56,15 +56,15 @@ class Quarantine:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._cases: dict[str, _Case] = {}
+        self._circuits: dict[str, _Circuit] = {}
 
     def __contains__(self, topic: str) -> bool:
-        return topic in self._cases
+        return topic in self._circuits
 
     @property
     def count(self) -> int:
         """How many topics have failed and not worked since."""
-        return len(self._cases)
+        return len(self._circuits)
 
     def enter(self, topic: str, code: str, reason: str, first_s: float = FIRST_S) -> None:
         """Spare ``topic`` for a while, longer each time it fails. Said in the log only the first time.
@@ -77,47 +77,47 @@ class Quarantine:
         """
         with self._lock:
             now = self._clock()
-            case = self._cases.get(topic)
-            if case is not None and case.until > now:
+            circuit = self._circuits.get(topic)
+            if circuit is not None and circuit.until > now:
                 return  # another machine's word of the same failure
-            strikes = case.strikes + 1 if case else 1
-            spared_s = min(math.ldexp(first_s, min(strikes - 1, MAX_DOUBLINGS)), LONGEST_S)
-            since = case.since if case else now
-            self._cases[topic] = _Case(code, reason, since, strikes, now + spared_s, now + 2 * spared_s)
-        if strikes == 1:
+            failures = circuit.failures + 1 if circuit else 1
+            open_s = min(math.ldexp(first_s, min(failures - 1, MAX_DOUBLINGS)), LONGEST_S)
+            since = circuit.since if circuit else now
+            self._circuits[topic] = _Circuit(code, reason, since, failures, now + open_s, now + 2 * open_s)
+        if failures == 1:
             logger.warning("target %s fails: %s; its timers wait in the retry topic", topic, reason)
 
-    def trouble(self, topic: str, *, retried: bool) -> Trouble | None:
+    def problem(self, topic: str, *, retried: bool) -> DeliveryProblem | None:
         """Why nothing may be sent to ``topic`` now, None if it may be tried.
 
         Args:
             topic: of the callback.
             retried: whether the timer has been in the retry topic.
         """
-        case = self._cases.get(topic)
-        if case is None:
+        circuit = self._circuits.get(topic)
+        if circuit is None:
             return None
         now = self._clock()
-        if now >= (case.until if retried else case.fresh_until):
+        if now >= (circuit.until if retried else circuit.fresh_until):
             return None
-        return Trouble(case.code, case.reason, max(0.0, case.until - now))
+        return DeliveryProblem(circuit.code, circuit.reason, max(0.0, circuit.until - now))
 
     def worked(self, topics: Iterable[str]) -> None:
         """Release targets that have taken records."""
-        if not self._cases:
+        if not self._circuits:
             return
         for topic in topics:
             with self._lock:
-                case = self._cases.get(topic)
+                circuit = self._circuits.get(topic)
                 now = self._clock()
-                if case is None or case.until > now:  # sent before it failed: that says nothing
+                if circuit is None or circuit.until > now:  # sent before it failed: that says nothing
                     continue
-                del self._cases[topic]
-            logger.info("target %s works again, %.0f s after it failed", topic, now - case.since)
+                del self._circuits[topic]
+            logger.info("target %s works again, %.0f s after it failed", topic, now - circuit.since)
 
     def drop(self, topic: str, why: str) -> None:
         """Release a target that is no target any more."""
         with self._lock:
-            case = self._cases.pop(topic, None)
-        if case is not None:
+            circuit = self._circuits.pop(topic, None)
+        if circuit is not None:
             logger.info("target %s %s", topic, why)

@@ -22,7 +22,7 @@ from timers.core.progress import Progress
 from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, id_bytes, key_bytes, origin_of
 from timers.errors import Fenced
 from timers.kafka.clients import max_message_bytes
-from timers.kafka.request_reader import Originals
+from timers.kafka.request_reader import RequestReader
 from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
@@ -30,9 +30,9 @@ from timers.wire import verdict as verdict_record
 from timers.wire.formats import schedule
 from timers.wire.future import InvalidRequestError
 from timers.wire.partitioner import partitions_for, partitions_of
-from timers.worker.partition_metrics import Meter
+from timers.worker.partition_metrics import PartitionMetrics
 from timers.worker.sending.batches import Batches, size_alone
-from timers.worker.sending.circuit_breaker import Trouble
+from timers.worker.sending.circuit_breaker import DeliveryProblem
 from timers.worker.sending.producer import Batch, DeliveryFailed, TransactionalProducer
 from timers.worker.sending.targets import Targets
 
@@ -41,7 +41,7 @@ MAX_BACKOFF_S = 300
 SURELY_FITS_BYTES = 32 * 1024
 """A request of this size without headers fits in any retry topic of ours."""
 
-TURN_POLL_S = 0.5
+COMPUTE_LOCK_POLL_S = 0.5
 
 
 class GivenUp(NamedTuple):
@@ -57,16 +57,13 @@ class KafkaOutbox:
     """One machine's outbox.
 
     Args:
-        settings: of the worker.
-        topic: request topic of the machine.
-        partition: its partition.
-        targets: shared knowledge of topics.
-        originals: reads requests again, for dead letters.
-        producer: the machine's own.
-        turn: shared by all outboxes of the worker; held while a transaction is filled, which is computing but for a
+        settings: of the worker. topic: request topic of the machine. partition: its partition. targets: shared
+        knowledge of topics. request_reader: reads requests again, for dead letters. producer: the machine's own.
+        compute_lock: shared by all outboxes of the worker; held while a transaction is filled, which is computing but
+        for a
             rare look for a topic. One after the other, the first machine's records leave while the next one computes;
             all at once, each would wait for all.
-        meter: of the partition.
+        metrics: of the partition.
         now_s: the brokers' time in epoch seconds, None if it is not known; for lags and record times, decides nothing.
     """
 
@@ -76,22 +73,22 @@ class KafkaOutbox:
         topic: str,
         partition: int,
         targets: Targets,
-        originals: Originals,
+        request_reader: RequestReader,
         producer: TransactionalProducer,
-        turn: threading.Lock,
-        meter: Meter,
+        compute_lock: threading.Lock,
+        metrics: PartitionMetrics,
         now_s: Callable[[], float | None],
     ) -> None:
         self._settings = settings
         self._topic = topic
         self._partition = partition
         self._targets = targets
-        self._originals = originals
+        self._request_reader = request_reader
         self._producer = producer
-        self._turn = turn
-        self._meter = meter
+        self._compute_lock = compute_lock
+        self._metrics = metrics
         self._now_s = now_s
-        self._my_turn = False
+        self._computing = False
         self._retries = topic == settings.retry_topic
         self._schedules = topic in settings.schedule_topics
         self._id_prefix = topics.source(topic, partition, 0)[:-1].encode()
@@ -108,7 +105,7 @@ class KafkaOutbox:
         try:
             self._producer.open()
         finally:
-            self._meter.pulse.rest()
+            self._metrics.heartbeat.rest()
 
     def bind(self, topic_id: bytes, progress_partition: int) -> None:
         """Say which log the progress speaks of, and where it goes."""
@@ -117,21 +114,21 @@ class KafkaOutbox:
 
     def close(self) -> None:
         """Let go of the producer."""
-        self._end_turn()
+        self._release_compute_lock()
         self._producer.close()
 
     # ---- one transaction ----------------------------------------------------------------------------------------
 
     def begin(self, tick: Tick) -> None:
         """Start collecting. The brokers hear of it at the commit: until then nothing is open there."""
-        while not self._my_turn:
-            self._my_turn = self._turn.acquire(timeout=TURN_POLL_S)
-            self._meter.pulse.beat()
-            if not self._my_turn and self._producer.stopping:
+        while not self._computing:
+            self._computing = self._compute_lock.acquire(timeout=COMPUTE_LOCK_POLL_S)
+            self._metrics.heartbeat.beat()
+            if not self._computing and self._producer.stopping:
                 raise Lost("told to stop")
         self._batches = Batches(self._targets.max_message_bytes)
         self._given_up = []
-        self._meter.tally.begin()
+        self._metrics.counters.begin()
         self._targets.refresh()
         if tick != self._tick:
             self._tick, self._tick_seen_s = tick, monotonic()
@@ -143,7 +140,7 @@ class KafkaOutbox:
                 self._fire_again(row, self._origin(row, due_s))
             return
         if self._schedules:
-            rows = self._end_stories(rows)
+            rows = self._end_schedules(rows)
         first = rows[0][1]
         if all(row[1] == first for row in rows):
             self._fire_to(first, due_s, rows)
@@ -157,7 +154,7 @@ class KafkaOutbox:
     def _fire_to(self, topic: str, due_s: int, rows: Sequence[Row]) -> None:
         """Send timers of one topic, or move all of them out of the others' way."""
         partitions = self._targets.usable.get(topic) or self._route(topic, retried=False)
-        if isinstance(partitions, Trouble):
+        if isinstance(partitions, DeliveryProblem):
             self._move(rows, due_s, partitions)
             return
         if topic == self._settings.request_topic:
@@ -170,12 +167,12 @@ class KafkaOutbox:
                 self._batches.fire_schedules(topic, partitions, rows, tail, self._now_ms())
             else:
                 self._batches.fire(topic, partitions, rows, self._id_prefix, tail, self._now_ms())
-            self._meter.tally.sending.fire(due_s, len(rows))
+            self._metrics.counters.transaction.fire(due_s, len(rows))
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         """Move rows to the retry topic, due at ``again_s``: to keep a backlog from flooding its receivers."""
         if self._schedules:
-            rows = self._end_stories(rows)
+            rows = self._end_schedules(rows)
         for row in rows:
             origin = self._origin(row, due_s)
             again = origin._replace(attempt=origin.attempt + 1)
@@ -186,7 +183,7 @@ class KafkaOutbox:
             else:
                 self._fire_to(row[1], due_s, [row])
 
-    def _end_stories(self, rows: Sequence[Row]) -> list[Row]:
+    def _end_schedules(self, rows: Sequence[Row]) -> list[Row]:
         """Add a tombstone for each schedule that leaves its topic, by whatever way, and say what goes out of it.
 
         On the partition that it came from: producers differ in how they hash, and elsewhere it would end nothing.
@@ -195,7 +192,7 @@ class KafkaOutbox:
         topic = self._topic.encode()
         return [schedule.fired(row, topic) for row in rows]
 
-    def append_again(self, rows: Sequence[Row]) -> None:
+    def republish(self, rows: Sequence[Row]) -> None:
         """Add schedules to their topic as they stand there already."""
         for row in rows:
             key, value, headers, timestamp_ms = schedule.published(row)
@@ -207,7 +204,7 @@ class KafkaOutbox:
             return Origin(*row[5] or ())
         return origin_of(row, due_s, topics.source(self._topic, self._partition, row[0]))
 
-    def _route(self, topic: str, *, retried: bool) -> int | Trouble:
+    def _route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
         try:
             return self._targets.route(topic, retried=retried)
         except KafkaException as error:
@@ -218,17 +215,17 @@ class KafkaOutbox:
         allowed = []
         for row in rows:
             request = self._next_request(row, due_s)
-            if isinstance(request, Trouble):
+            if isinstance(request, DeliveryProblem):
                 self._move([row], due_s, request)
             else:
                 allowed.append(request)
         return allowed
 
-    def _next_request(self, row: Row, due_s: int) -> Row | Trouble:
+    def _next_request(self, row: Row, due_s: int) -> Row | DeliveryProblem:
         try:
             return self._targets.rules.next_request(row, due_s)
         except InvalidRequestError as error:
-            return Trouble(error.code, str(error), None)
+            return DeliveryProblem(error.code, str(error), None)
 
     def _that_fit(self, topic: str, due_s: int, rows: Sequence[Row], tail: list[h.Header]) -> list[Row]:
         """Rows that a topic with a known limit takes; the others are moved."""
@@ -242,7 +239,7 @@ class KafkaOutbox:
                 self._move([row], due_s, too_large)
         return fitting
 
-    def _too_large(self, topic: str, row: Row, ours: list[h.Header]) -> Trouble | None:
+    def _too_large(self, topic: str, row: Row, ours: list[h.Header]) -> DeliveryProblem | None:
         limit = self._targets.max_message_bytes.get(topic)
         if limit is None:
             return None
@@ -250,35 +247,35 @@ class KafkaOutbox:
         if size <= limit:
             return None
         reason = f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {topic!r}"
-        return Trouble("message-too-large", reason, None)
+        return DeliveryProblem("message-too-large", reason, None)
 
     # ---- timers in trouble --------------------------------------------------------------------------------------
 
-    def _move(self, rows: Sequence[Row], due_s: int, trouble: Trouble) -> None:
+    def _move(self, rows: Sequence[Row], due_s: int, problem: DeliveryProblem) -> None:
         """Move timers to the retry topic, in this transaction, so that nothing waits for their target.
 
         Those that can never be sent go there too, to become dead letters at once: that takes reading their requests
         again, and nothing of another target's waits for it there.
         """
-        attempt = 0 if trouble.spared_s is None else 1
-        again_s = self._again_s(0, trouble)
+        attempt = 0 if problem.open_s is None else 1
+        again_s = self._again_s(0, problem)
         for row in rows:
-            self._put_off_or_give_up(row, self._origin(row, due_s)._replace(attempt=attempt), again_s, trouble)
+            self._put_off_or_give_up(row, self._origin(row, due_s)._replace(attempt=attempt), again_s, problem)
 
-    def _again_s(self, attempts: int, trouble: Trouble) -> int:
-        """When to try again: not before the quarantine ends, so that each attempt is one that was made.
+    def _again_s(self, attempts: int, problem: DeliveryProblem) -> int:
+        """When to try again: not before the circuit closes, so that each attempt is one that was made.
 
         Two seconds are added for what is cut off: up to one of the time left, and up to one since the tick.
         """
-        if trouble.spared_s is None:
+        if problem.open_s is None:
             return self._tick.second
-        return self._tick.second + max(min(1 << attempts, MAX_BACKOFF_S), int(trouble.spared_s) + 2)
+        return self._tick.second + max(min(1 << attempts, MAX_BACKOFF_S), int(problem.open_s) + 2)
 
-    def _put_off_or_give_up(self, row: Row, origin: Origin, again_s: int, trouble: Trouble) -> None:
+    def _put_off_or_give_up(self, row: Row, origin: Origin, again_s: int, problem: DeliveryProblem) -> None:
         too_large = self._put_off(row, origin, again_s)
         if too_large is not None:
-            reason = f"{trouble.reason}; and to be tried again, its {too_large} bytes would have to fit in "
-            self._given_up.append(GivenUp(row, origin, trouble.code, reason + repr(self._settings.retry_topic)))
+            reason = f"{problem.reason}; and to be tried again, its {too_large} bytes would have to fit in "
+            self._given_up.append(GivenUp(row, origin, problem.code, reason + repr(self._settings.retry_topic)))
 
     def _put_off(self, row: Row, origin: Origin, again_s: int) -> int | None:
         """Move a timer to the retry topic, due at ``again_s``; or its size, if it does not fit there."""
@@ -293,7 +290,7 @@ class KafkaOutbox:
         # Any partition will do: this way those of one second are spread as their requests are.
         partition = self._partition % self._targets.partitions(retry_topic)
         self._batches.add(retry_topic, partition, due, request, all_headers, self._now_ms())
-        self._meter.tally.sending.retried += 1
+        self._metrics.counters.transaction.retried += 1
         return None
 
     def _fire_again(self, row: Row, origin: Origin) -> None:
@@ -305,31 +302,31 @@ class KafkaOutbox:
             (h.TIMER_FIRED, b"%d" % self._tick.append_ms),
         ]
         outgoing = self._outgoing(row, origin, ours)
-        if not isinstance(outgoing, Trouble):
+        if not isinstance(outgoing, DeliveryProblem):
             (offset, _, key, value, headers, _), partitions = outgoing
             sent_key = key_bytes(key)
             (partition,) = partitions_for([sent_key], [offset], partitions)
             self._batches.add(topic, partition, sent_key, value, [*(headers or ()), *ours], self._now_ms())
-            self._meter.tally.sending.fire_again(origin.due_s)
+            self._metrics.counters.transaction.fire_again(origin.due_s)
             return
-        trouble = outgoing
-        if trouble.spared_s is None:
-            self._given_up.append(GivenUp(row, origin, trouble.code, trouble.reason))
+        problem = outgoing
+        if problem.open_s is None:
+            self._given_up.append(GivenUp(row, origin, problem.code, problem.reason))
         elif origin.attempt >= self._settings.retry_attempts:
-            reason = f"{trouble.reason} ({origin.attempt} tries)"
-            self._given_up.append(GivenUp(row, origin, trouble.code, reason))
+            reason = f"{problem.reason} ({origin.attempt} tries)"
+            self._given_up.append(GivenUp(row, origin, problem.code, reason))
         else:
-            again_s = self._again_s(origin.attempt, trouble)
-            self._put_off_or_give_up(row, origin._replace(attempt=origin.attempt + 1), again_s, trouble)
+            again_s = self._again_s(origin.attempt, problem)
+            self._put_off_or_give_up(row, origin._replace(attempt=origin.attempt + 1), again_s, problem)
 
-    def _outgoing(self, row: Row, origin: Origin, ours: list[h.Header]) -> tuple[Row, int] | Trouble:
+    def _outgoing(self, row: Row, origin: Origin, ours: list[h.Header]) -> tuple[Row, int] | DeliveryProblem:
         """What a timer that was moved is sent as, and the number of its topic's partitions; or why it is not."""
         topic = row[1]
         route = self._targets.usable.get(topic) or self._route(topic, retried=True)
-        if isinstance(route, Trouble):
+        if isinstance(route, DeliveryProblem):
             return route
         sent = self._next_request(row, origin.due_s) if topic == self._settings.request_topic else row
-        if isinstance(sent, Trouble):
+        if isinstance(sent, DeliveryProblem):
             return sent
         return self._too_large(topic, sent, ours) or (sent, route)
 
@@ -340,22 +337,22 @@ class KafkaOutbox:
             Lost: their requests cannot be read now.
         """
         given_up, self._given_up = self._given_up, []
-        originals = self._originals.find([(each.row, each.origin) for each in given_up], self._may_wait)
+        request_reader = self._request_reader.find([(each.row, each.origin) for each in given_up], self._may_wait)
         for row, origin, code, reason in given_up:
-            sent = originals.get(origin.request)
-            door = self._originals.door(origin.request)
+            sent = request_reader.get(origin.request)
+            request_format = self._request_reader.request_format(origin.request)
             if sent is not None:
                 key, value, headers = sent.key, sent.value, list(sent.headers or row[4] or ())
             else:
                 reason = f"{reason}; its request is no longer in the log, so key and value are written anew"
-                key, value, headers = door.anew(row, origin)
-            if not door.repeats and h.again(headers) is None:
+                key, value, headers = request_format.anew(row, origin)
+            if not request_format.repeats and h.again(headers) is None:
                 headers.append((h.TIMER_AGAIN, b"%d" % origin.due_s))
             self._add_dead_letter(Rejected(row[0], code, reason, key, value, headers), origin.request)
 
     def _may_wait(self) -> bool:
         """Whether waiting for the brokers may go on."""
-        self._meter.pulse.beat()
+        self._metrics.heartbeat.beat()
         return not self._producer.stopping
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
@@ -371,7 +368,7 @@ class KafkaOutbox:
         """Add verdicts on cancels and updates."""
         topic = self._settings.verdict_topic
         ids = [verdict.id for verdict in verdicts]
-        now_ms, told = self._now_ms(), self._meter.tally.sending.verdicts
+        now_ms, told = self._now_ms(), self._metrics.counters.transaction.verdicts
         for verdict, partition in zip(verdicts, partitions_of(ids, self._targets.partitions(topic)), strict=True):
             headers = [(h.TIMER_SOURCE, b"%b%d" % (self._id_prefix, verdict.offset))]
             self._batches.add(topic, partition, verdict.id, verdict_record.encode(verdict), headers, now_ms)
@@ -385,11 +382,11 @@ class KafkaOutbox:
             source = topics.source(self._topic, self._partition, record.offset)
             headers = cold.encode_cold(record, source, due_s, secret)
             self._batches.add(topic, partition, record.key, record.value, headers, now_ms)
-        self._meter.tally.sending.forwarded += len(forwarded)
+        self._metrics.counters.transaction.forwarded += len(forwarded)
 
     def _add_dead_letter(self, rejected: Rejected, source: str) -> None:
         topic = self._settings.dead_letter_topic
-        self._meter.tally.sending.dead_letter(rejected.code)
+        self._metrics.counters.transaction.dead_letter(rejected.code)
         letter = dead_letter.encode(rejected, source, self._limit(topic))
         self._add(topic, letter.key, letter.value, letter.headers)
 
@@ -413,7 +410,7 @@ class KafkaOutbox:
 
         Raises:
             Fenced: another worker owns the machine.
-            Lost: nothing, or all, became visible: the committed progress says which. Culprits are in quarantine.
+            Lost: nothing, or all, became visible: the committed progress says which. The circuits of culprits are open.
         """
         record = progress_record.encode(progress, self._topic_id)
         key = progress_record.encode_key(self._topic, self._partition)
@@ -422,34 +419,34 @@ class KafkaOutbox:
         if progress.next_offset != self._offset_sent:
             offsets[TopicPartition(self._topic, self._partition)] = progress.next_offset
         if self._given_up:
-            self._end_turn()  # others need not wait while requests are read again
+            self._release_compute_lock()  # others need not wait while requests are read again
             self._add_given_up()
         batches = list(self._batches.take())
-        self._end_turn()
+        self._release_compute_lock()
         self._transact(batches, offsets)
         self._offset_sent = progress.next_offset
-        self._targets.quarantine.worked({topic for topic, _, _ in batches})
+        self._targets.circuit_breaker.worked({topic for topic, _, _ in batches})
 
     def _transact(self, batches: list[Batch], offsets: dict[TopicPartition, int]) -> None:
         began_s = monotonic()
         try:
             self._producer.transact(batches, offsets)
         except DeliveryFailed as failure:
-            self._meter.transaction_failed("delivery")
+            self._metrics.transaction_failed("delivery")
             self._targets.blame(failure.culprits)
             raise
         except Fenced:
-            self._meter.transaction_failed("fenced")
+            self._metrics.transaction_failed("fenced")
             raise
         except Lost:
-            self._meter.transaction_failed("unknown")
+            self._metrics.transaction_failed("unknown")
             raise
         else:
-            self._meter.transactions.observe(monotonic() - began_s)
+            self._metrics.transactions.observe(monotonic() - began_s)
         finally:
-            self._meter.tally.sending.ended_ms = self._now_ms()
+            self._metrics.counters.transaction.ended_ms = self._now_ms()
 
-    def _end_turn(self) -> None:
-        if self._my_turn:
-            self._my_turn = False
-            self._turn.release()
+    def _release_compute_lock(self) -> None:
+        if self._computing:
+            self._computing = False
+            self._compute_lock.release()

@@ -44,7 +44,7 @@ from timers.core.ports import Lost
 from timers.errors import AccessError, Fenced
 from timers.kafka import connection
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
-from timers.worker.partition_metrics import Pulse, keep_beating
+from timers.worker.partition_metrics import Heartbeat, keep_heartbeat
 from timers.worker.sending.batches import RecordBatch
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class ProducerLoop:
     """A thread with an event loop for the producers of all machines.
 
     Attributes:
-        pulse: of the loop.
+        heartbeat: of the loop.
     """
 
     def __init__(self) -> None:
@@ -97,8 +97,8 @@ class ProducerLoop:
         self._loop.set_exception_handler(_unless_told)
         self._thread = threading.Thread(target=self._loop.run_forever, name="timers-producers", daemon=True)
         self._thread.start()
-        self.pulse = Pulse()
-        self.submit(keep_beating(self.pulse))
+        self.heartbeat = Heartbeat()
+        self.submit(keep_heartbeat(self.heartbeat))
 
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Run ``coroutine`` on the loop."""
@@ -141,8 +141,8 @@ class TransactionalProducer:
         settings: of the worker.
         transactional_id: of the machine; fences any other producer that has it.
         stop: set when the machine must end; waiting gives up then.
-        ailing: asks which of some partitions are gone or have no leader, and why their topics fail; blocks.
-        pulse: of the thread that calls; beats while it waits for the brokers.
+        failing: asks which of some partitions are gone or have no leader, and why their topics fail; blocks.
+        heartbeat: of the thread that calls; beats while it waits for the brokers.
     """
 
     def __init__(
@@ -151,15 +151,15 @@ class TransactionalProducer:
         settings: Settings,
         transactional_id: str,
         stop: threading.Event,
-        ailing: Callable[[Iterable[tuple[str, int]]], Mapping[str, KafkaError]],
-        pulse: Pulse,
+        failing: Callable[[Iterable[tuple[str, int]]], Mapping[str, KafkaError]],
+        heartbeat: Heartbeat,
     ) -> None:
         self._loop = loop
         self._settings = settings
         self._transactional_id = transactional_id
         self._stop = stop
-        self._ailing = ailing
-        self._pulse = pulse
+        self._failing = failing
+        self._heartbeat = heartbeat
         self._producer: AIOKafkaProducer | None = None
 
     def open(self) -> None:
@@ -261,11 +261,11 @@ class TransactionalProducer:
             late = await _wait_awake(sending, PROBE_S)
             if late and not self._culprits(producer, sending):
                 places = {place for task, place in zip(sending, batches, strict=True) if task in late}
-                ailing, away = await asyncio.gather(
-                    self._which_ail(places), self._with_silent_leaders(producer, batches)
+                failing, away = await asyncio.gather(
+                    self._which_fail(places), self._with_silent_leaders(producer, batches)
                 )
-                if ailing:
-                    raise DeliveryFailed(ailing)
+                if failing:
+                    raise DeliveryFailed(failing)
                 await _wait_awake(sending, DELIVERY_TIMEOUT_S - 2 * PROBE_S)
             culprits = self._culprits(producer, sending)
             if not culprits:
@@ -280,9 +280,9 @@ class TransactionalProducer:
             for task in sending:
                 task.cancel()
 
-    async def _which_ail(self, places: set[tuple[str, int]]) -> Mapping[str, KafkaError]:
+    async def _which_fail(self, places: set[tuple[str, int]]) -> Mapping[str, KafkaError]:
         try:
-            return await asyncio.wait_for(asyncio.to_thread(self._ailing, places), PROBE_S)
+            return await asyncio.wait_for(asyncio.to_thread(self._failing, places), PROBE_S)
         except TimeoutError:
             return {}
 
@@ -345,7 +345,7 @@ class TransactionalProducer:
         """Wait for the loop; when the machine must stop, wait no longer than a delivery may take."""
         patience = DELIVERY_TIMEOUT_S / STOP_POLL_S
         while True:
-            self._pulse.beat()
+            self._heartbeat.beat()
             try:
                 return outcome.result(STOP_POLL_S)
             except StillRunning:

@@ -33,7 +33,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from timers.callbacks import CallbackRules
 from timers.config.settings import Settings
 from timers.kafka.clients import librdkafka
-from timers.worker.sending.circuit_breaker import Quarantine, Trouble
+from timers.worker.sending.circuit_breaker import CircuitBreaker, DeliveryProblem
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Targets:
         usable: topics that may be sent to without a question, each with its number of partitions; the hot path asks
             only this.
         max_message_bytes: topics that have refused a batch, each with its limit.
-        quarantine: topics that fail.
+        circuit_breaker: topics that fail.
         rules: which may be targets at all.
     """
 
@@ -79,9 +79,9 @@ class Targets:
         self._refresh_at = monotonic() + REFRESH_S
         self.usable: dict[str, int] = {}
         self.max_message_bytes: dict[str, int] = {}
-        self.quarantine = Quarantine()
+        self.circuit_breaker = CircuitBreaker()
 
-    def route(self, topic: str, *, retried: bool) -> int | Trouble:
+    def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
         """Number of partitions of ``topic``, created first if the settings say so; or why nothing can be sent there.
 
         Args:
@@ -93,10 +93,10 @@ class Targets:
         """
         denied = self.rules.denied(topic)
         if denied:
-            return Trouble("topic-denied", denied, None)
-        trouble = self.quarantine.trouble(topic, retried=retried)
-        if trouble is not None:
-            return trouble
+            return DeliveryProblem("topic-denied", denied, None)
+        problem = self.circuit_breaker.problem(topic, retried=retried)
+        if problem is not None:
+            return problem
         with self._lock:
             if topic not in self._known and self._unknown.get(topic, 0.0) < monotonic():
                 # Only what was heard since this transaction began says that a topic is not there: a timer that was
@@ -109,35 +109,37 @@ class Targets:
                 self._create(topic)
                 self._look()
                 if topic not in self._known:  # the broker that was asked has not heard of it yet
-                    return Trouble("topic-unknown", f"callBackTopic {topic!r} was created just now", UNKNOWN_FOR_S)
+                    return DeliveryProblem(
+                        "topic-unknown", f"callBackTopic {topic!r} was created just now", UNKNOWN_FOR_S
+                    )
             if topic not in self._known:
-                return Trouble("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
+                return DeliveryProblem("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
             if topic not in self._leaderless:
-                if topic not in self.quarantine:
+                if topic not in self.circuit_breaker:
                     self.usable[topic] = self._known[topic]
                 return self._known[topic]
             self._leaderless -= {topic}  # asked again when it is tried again
-        self.spare(topic, LeaderNotAvailableError())
-        return self.quarantine.trouble(topic, retried=retried) or self._known[topic]
+        self.open_circuit(topic, LeaderNotAvailableError())
+        return self.circuit_breaker.problem(topic, retried=retried) or self._known[topic]
 
     def partitions(self, topic: str) -> int:
         """Number of partitions of a topic that has a :meth:`route`, as last heard."""
         return self._known.get(topic, 1)
 
-    def spare(self, topic: str, error: BaseException) -> None:
+    def open_circuit(self, topic: str, error: BaseException) -> None:
         """Send nothing to ``topic`` for a while, since it answered with ``error``."""
         if isinstance(error, LeaderNotAvailableError):
-            self.quarantine.enter(topic, "target-failing", f"a partition of {topic!r} has no leader", ELECTION_S)
+            self.circuit_breaker.enter(topic, "target-failing", f"a partition of {topic!r} has no leader", ELECTION_S)
         elif isinstance(error, NodeNotReadyError):
             reason = f"the leader of a partition of {topic!r} does not answer"
-            self.quarantine.enter(topic, "target-failing", reason, ELECTION_S)
+            self.circuit_breaker.enter(topic, "target-failing", reason, ELECTION_S)
         elif isinstance(error, TopicAuthorizationFailedError):
-            self.quarantine.enter(topic, "topic-denied", f"not authorized to write to {topic!r}")
+            self.circuit_breaker.enter(topic, "topic-denied", f"not authorized to write to {topic!r}")
         elif isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
             reason = f"{topic!r} refuses a batch as too large and does not tell its limit"
-            self.quarantine.enter(topic, "message-too-large", reason)
+            self.circuit_breaker.enter(topic, "message-too-large", reason)
         else:
-            self.quarantine.enter(topic, "target-failing", f"{topic!r} does not take records ({error!r})")
+            self.circuit_breaker.enter(topic, "target-failing", f"{topic!r} does not take records ({error!r})")
         with self._lock:
             self.usable.pop(topic, None)
 
@@ -160,13 +162,13 @@ class Targets:
                 except KafkaException:
                     learned = False
                 if not learned:
-                    self.spare(topic, error)
+                    self.open_circuit(topic, error)
             elif own & culprits.keys():
                 continue  # our own topics fail too: the brokers are in trouble, not the targets
             elif isinstance(error, UnknownTopicOrPartitionError):
                 self.forget(topic)
             else:
-                self.spare(topic, error)
+                self.open_circuit(topic, error)
 
     def forget(self, topic: str) -> None:
         """Ask the brokers again before the next sending: ``topic``, or a partition of it, was not there."""
@@ -183,9 +185,9 @@ class Targets:
             self._fresh = False
         if again:  # the brokers do not agree on it yet
             reason = f"{topic!r}, or a partition of it, comes and goes"
-            self.quarantine.enter(topic, "target-failing", reason, ELECTION_S)
+            self.circuit_breaker.enter(topic, "target-failing", reason, ELECTION_S)
 
-    def ailing(self, places: Iterable[tuple[str, int]]) -> dict[str, KafkaError]:
+    def failing(self, places: Iterable[tuple[str, int]]) -> dict[str, KafkaError]:
         """Topics of which a partition is not there any more or has no leader; none if the brokers do not answer.
 
         Args:
@@ -196,13 +198,13 @@ class Targets:
                 self._look()
         except KafkaException:
             return {}
-        ailing: dict[str, KafkaError] = {}
+        failing: dict[str, KafkaError] = {}
         for topic, partition in places:
             if partition >= self._known.get(topic, 0):
-                ailing[topic] = UnknownTopicOrPartitionError()
+                failing[topic] = UnknownTopicOrPartitionError()
             elif topic in self._leaderless:
-                ailing[topic] = LeaderNotAvailableError()
-        return ailing
+                failing[topic] = LeaderNotAvailableError()
+        return failing
 
     def refresh(self) -> None:
         """Say that a transaction begins; ask again now and then, since topics get more partitions and other limits.
@@ -236,7 +238,7 @@ class Targets:
         if len(self._unknown) >= MAX_UNKNOWN:
             self._unknown.clear()
         self._unknown[topic] = monotonic() + UNKNOWN_FOR_S
-        self.quarantine.drop(topic, "does not exist any more")
+        self.circuit_breaker.drop(topic, "does not exist any more")
 
     def _create(self, topic: str) -> None:
         future = self._admin.create_topics([NewTopic(topic, -1, -1)], operation_timeout=ADMIN_TIMEOUT_S)[topic]

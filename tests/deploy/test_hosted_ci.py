@@ -1,0 +1,97 @@
+"""The hosted workflows are valid and may only read; the hooks before a commit are those of `make lint`, and local."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
+CI = ROOT / ".github" / "workflows" / "ci.yml"
+
+
+def load(path: Path) -> Any:
+    # The base loader keeps every value as text: otherwise the key `on` is read as true.
+    return yaml.load(path.read_text(), Loader=yaml.BaseLoader)
+
+
+HOOKS = [hook for repository in load(ROOT / ".pre-commit-config.yaml")["repos"] for hook in repository["hooks"]]
+
+
+def workflow_errors(path: Path) -> str:
+    # The schema is part of the package: nothing is fetched.
+    script = Path(sysconfig.get_path("scripts")) / "check-jsonschema"
+    command = [script, "--builtin-schema", "vendor.github-workflows", path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+# ---- hosted workflows -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_each_workflow_is_valid(path: Path) -> None:
+    assert workflow_errors(path) == ""
+
+
+def test_a_wrong_workflow_would_be_found(tmp_path: Path) -> None:
+    broken = tmp_path / "ci.yml"
+    broken.write_text(CI.read_text().replace("runs-on:", "run-on:"))
+    assert "runs-on" in workflow_errors(broken)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_may_only_read_and_always_ends(path: Path) -> None:
+    workflow = load(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    assert "pull_request_target" not in workflow["on"], "it runs what a stranger sent, with our rights"
+    assert workflow["concurrency"]["group"]
+    for job in workflow["jobs"].values():
+        assert "permissions" not in job
+        assert 0 < int(job["timeout-minutes"]) <= 60
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_each_action_has_a_major_version(path: Path) -> None:
+    used = [step["uses"] for job in load(path)["jobs"].values() for step in job["steps"] if "uses" in step]
+    assert used
+    for action in used:
+        assert re.fullmatch(r"actions/[a-z-]+@v[0-9]+", action), action
+
+
+def test_ci_runs_what_runs_on_any_machine() -> None:
+    (job,) = load(CI)["jobs"].values()
+    given = {step["uses"].split("@")[0]: step["with"] for step in job["steps"] if "uses" in step}
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert given["actions/checkout"]["persist-credentials"] == "false"
+    assert given["actions/setup-java"]["java-version"] == "17"
+    oldest = re.findall(r'^requires-python = ">=([0-9.]+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert [given["actions/setup-python"]["python-version"]] == oldest
+
+
+# ---- hooks before a commit ------------------------------------------------------------------------------------------
+
+
+def test_no_hook_comes_from_a_remote_repository() -> None:
+    repositories = load(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert [repository["repo"] for repository in repositories] == ["local"]
+    assert HOOKS
+    for hook in HOOKS:
+        assert hook["language"] == "system", "any other language installs packages"
+        assert "additional_dependencies" not in hook
+        assert hook["pass_filenames"] == "false", "each command looks at the whole project"
+    assert len({hook["id"] for hook in HOOKS}) == len(HOOKS)
+
+
+def test_the_hooks_are_the_commands_of_make_lint() -> None:
+    recipe = re.findall(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    commands = [line.removeprefix("\t@$(BIN)/") for line in recipe[0].splitlines()]
+    assert [hook["entry"].removeprefix(".venv/bin/") for hook in HOOKS] == commands

@@ -49,7 +49,7 @@ class TheLastCopyCounts(Horizon):
 
 
 class JudgesByTheHorizonOfNow(Horizon):
-    """Rule 4: far is what the present setting says, also in a replay."""
+    """[I4]: far is what the present setting says, also in a replay."""
 
     def enter(self, progress: Progress) -> Progress:
         after = super().enter(progress)
@@ -116,7 +116,7 @@ class ForwardsAndKeeps(Horizon):
 
 
 class ForwardsWithoutACommit(Machine):
-    """Rule 2: a fetch is stored, and what went cold of it is sent with the next transaction, if there is one."""
+    """[I2]: a fetch is stored, and what went cold of it is sent with the next transaction, if there is one."""
 
     def _emit(self, late: Any, decoded: Decoded, judged: Judged, after: Progress) -> None:
         if decoded.forwarded and not (late or decoded.rejected or judged.verdicts):
@@ -135,7 +135,7 @@ class ForwardsAgainInReplay(Machine):
 
 
 class ForwardsWithoutHeaders(SimOutbox):
-    """P5: what goes cold goes without its headers."""
+    """[P5]: what goes cold goes without its headers."""
 
     def forward(self, forwarded: Sequence[Forwarded]) -> None:
         super().forward([each._replace(record=Bare(each.record)) for each in forwarded])
@@ -151,7 +151,7 @@ class Bare:
 
 
 class FiresCopiesUnderANewName(Machine):
-    """P3: a timer that comes back is called after its copy."""
+    """[P3]: a timer that comes back is called after its copy."""
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         decoded = super()._read(records, to_offset)

@@ -21,18 +21,18 @@ from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
 from timers.wire import progress as progress_record
 from timers.wire import topics
 
-# ---- rule 1: what may fire is covered by the next_offset of the same transaction ------------------------------------
+# ---- [I1]: what may fire is covered by the next_offset of the same transaction --------------------------------------
 
 
 class CommitsAnOldNextOffset(Machine):
-    """Rule 1: firings are committed with the next_offset of the commit before, as if acceptance were another matter."""
+    """[I1]: firings are committed with the next_offset of the commit before, as if acceptance were another matter."""
 
     def _commit(self, after: Progress) -> None:
         super()._commit(replace(after, next_offset=self._committed.next_offset))
 
 
 class ForgetsWhatTheStoreHolds(Machine):
-    """Rule 1: next_offset on open is the progress's alone, though the store holds, and will fire, more."""
+    """[I1]: next_offset on open is the progress's alone, though the store holds, and will fire, more."""
 
     def __init__(self, progress: Progress, *args: Any) -> None:
         super().__init__(progress, *args)
@@ -40,24 +40,24 @@ class ForgetsWhatTheStoreHolds(Machine):
 
 
 class DropsWhatAnotherPassedOver(SimWorker):
-    """Rule 1: on open, rows below fired_through count as fired, also those that the one who fired had not yet read."""
+    """[I1]: on open, rows below fired_through count as fired, also those that the one who fired had not yet read."""
 
     def open_store(self, store: SimStore, progress: Progress, *, indexed: bool) -> None:
         store.drop_through(progress.fired_through, MAX_OFFSET)
 
 
 class KeepsWhatHasFired(SimWorker):
-    """Rule 1: a store is opened as it was left, though another worker has fired from it since."""
+    """[I1]: a store is opened as it was left, though another worker has fired from it since."""
 
     def open_store(self, store: SimStore, progress: Progress, *, indexed: bool) -> None:
         return None
 
 
-# ---- rule 2: what a batch emits is committed before the batch is stored; memory moves after the commit --------------
+# ---- [I2]: what a batch emits is committed before the batch is stored; memory moves after the commit ----------------
 
 
 class StoresBeforeCommit(Machine):
-    """Rule 2: a batch with late or rejected requests is stored first, and its output is committed after."""
+    """[I2]: a batch with late or rejected requests is stored first, and its output is committed after."""
 
     def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
@@ -71,14 +71,14 @@ class StoresBeforeCommit(Machine):
 
 
 class StoresLateRows(Machine):
-    """Rule 2: what arrives after its second is stored like everything else, and no scan ever finds it."""
+    """[I2]: what arrives after its second is stored like everything else, and no scan ever finds it."""
 
     def _split_late(self, rows: RowsByDue) -> tuple[RowsByDue, RowsByDue]:
         return {}, rows
 
 
 class MovesMemoryBeforeCommit(Machine):
-    """Rule 2: memory moves, then the commit fails, and whoever catches that goes on with the machine."""
+    """[I2]: memory moves, then the commit fails, and whoever catches that goes on with the machine."""
 
     def _commit(self, after: Progress) -> None:
         self.progress = self._committed = after
@@ -86,7 +86,7 @@ class MovesMemoryBeforeCommit(Machine):
 
 
 class SurvivesLost(SimWorker):
-    """Rule 5 with the above: the machine is not opened again after a failed transaction."""
+    """[I5] with the above: the machine is not opened again after a failed transaction."""
 
     def step(self, machine: TopicPartition) -> None:
         step = self.runners[machine].step
@@ -105,11 +105,11 @@ class SurvivesLost(SimWorker):
                 vars(self.runners[machine]).pop("step", None)
 
 
-# ---- rule 3: chunks -------------------------------------------------------------------------------------------------
+# ---- [I3]: chunks ---------------------------------------------------------------------------------------------------
 
 
 class ClaimsTheWholeSecond(Machine):
-    """Rule 3: fired_through becomes (second, MAX) although the scan stopped at the chunk's limit."""
+    """[I3]: fired_through becomes (second, MAX) although the scan stopped at the chunk's limit."""
 
     def _commit(self, after: Progress) -> None:
         if after.fired_through > self.progress.fired_through and self._tick is not None:
@@ -118,7 +118,7 @@ class ClaimsTheWholeSecond(Machine):
 
 
 class DeletesTheWholeSecond(Machine):
-    """Rule 3: after a chunk all of its last second is deleted, not exactly what has fired."""
+    """[I3]: after a chunk all of its last second is deleted, not exactly what has fired."""
 
     def fire_chunk(self) -> bool:
         more = super().fire_chunk()
@@ -129,7 +129,7 @@ class DeletesTheWholeSecond(Machine):
 
 
 class DeletesBeforeCommit(Machine):
-    """Rule 3: rows are deleted before the commit that fires them."""
+    """[I3]: rows are deleted before the commit that fires them."""
 
     def _commit(self, after: Progress) -> None:
         self._store.drop_through(after.fired_through, MAX_OFFSET)
@@ -143,11 +143,11 @@ class ForgivingStore(SimStore):
         self.drop_through(through, MAX_OFFSET)
 
 
-# ---- rule 4: a replay decides as the first reading did --------------------------------------------------------------
+# ---- [I4]: a replay decides as the first reading did ----------------------------------------------------------------
 
 
 class ReplaysByWholeSeconds(Machine):
-    """Rule 4: a replay keeps only what is due after the last second fired, which may have fired in part only."""
+    """[I4]: a replay keeps only what is due after the last second fired, which may have fired in part only."""
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
@@ -156,7 +156,7 @@ class ReplaysByWholeSeconds(Machine):
 
 
 class ReplaysEverything(Machine):
-    """Rule 4: a replay stores what has fired already."""
+    """[I4]: a replay stores what has fired already."""
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         self._store.write(self._read(records, to_offset).rows, to_offset)
@@ -265,11 +265,11 @@ class WaitsForTheFirstEndOnly(Machine):
         return None if super()._second_to_fire(tick) is None else tick.second
 
 
-# ---- rule 5: unknown outcomes ---------------------------------------------------------------------------------------
+# ---- [I5]: unknown outcomes -----------------------------------------------------------------------------------------
 
 
 class TriesAgainOnAGuess(SimOutbox):
-    """Rule 5: a commit of unknown outcome is taken for failed, and its records are sent in a new transaction."""
+    """[I5]: a commit of unknown outcome is taken for failed, and its records are sent in a new transaction."""
 
     def commit(self, progress: Progress) -> None:
         outgoing = list(self._outgoing)
@@ -281,11 +281,11 @@ class TriesAgainOnAGuess(SimOutbox):
             super().commit(progress)
 
 
-# ---- rule 7: gaps ---------------------------------------------------------------------------------------------------
+# ---- [I7]: gaps -----------------------------------------------------------------------------------------------------
 
 
 class IgnoresGaps(Machine):
-    """Rule 7: a fetch that was dropped on the way is not missed."""
+    """[I7]: a fetch that was dropped on the way is not missed."""
 
     def accept(self, fetched: Fetched) -> None:
         super().accept(fetched._replace(from_offset=min(fetched.from_offset, self.position)))
@@ -350,7 +350,7 @@ class ReadsProgressToTheLastStableOffset(SimWorker):
 
 
 class ProgressOutsideTheTransaction(SimOutbox):
-    """P3: the progress is written after the transaction that it speaks of, not in it."""
+    """[P3]: the progress is written after the transaction that it speaks of, not in it."""
 
     def commit(self, progress: Progress) -> None:
         super().commit(replace(progress, fired_through=self._told))
@@ -374,21 +374,21 @@ class ReadsUncommitted(SimWorker):
 
 
 class BelievesTheTicksKey(SimWorker):
-    """P2: the time of a tick is what its sender's clock said, not when the broker appended it."""
+    """[P2]: the time of a tick is what its sender's clock said, not when the broker appended it."""
 
     def tick_of(self, key: bytes, append_ms: int) -> Tick:
         return Tick(int(key) * 1000)
 
 
 class FiresASecondAhead(SimWorker):
-    """P2: a tick is taken to prove the second it announces, not the one it was appended in."""
+    """[P2]: a tick is taken to prove the second it announces, not the one it was appended in."""
 
     def tick_of(self, key: bytes, append_ms: int) -> Tick:
         return Tick(append_ms + 1000)
 
 
 class NeverHolds(Machine):
-    """Rule 10: a machine goes on accepting while the broker's clock stands before what has fired."""
+    """[I10]: a machine goes on accepting while the broker's clock stands before what has fired."""
 
     @property
     def may_accept(self) -> bool:
@@ -396,7 +396,7 @@ class NeverHolds(Machine):
 
 
 class KeepsTheTimeThatWasTakenBack(Machine):
-    """Rule 10: after the broker's clock went back, what came due by the time before goes on firing."""
+    """[I10]: after the broker's clock went back, what came due by the time before goes on firing."""
 
     def observe(self, tick: Tick, end: int | None = None) -> None:
         known = self._tick
@@ -409,21 +409,21 @@ class KeepsTheTimeThatWasTakenBack(Machine):
 
 
 class DropsBadRequests(Machine):
-    """P6: a request that cannot be read is skipped without a word, as Faust does on a decode error."""
+    """[P6]: a request that cannot be read is skipped without a word, as Faust does on a decode error."""
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         return Decoded(super()._read(records, to_offset).rows)
 
 
 class DropsWhatItPostpones(SimOutbox):
-    """P1: what is over the catch-up rate is left for later, though the progress passes it now."""
+    """[P1]: what is over the catch-up rate is left for later, though the progress passes it now."""
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         return None
 
 
 class FiresWhatItPostpones(SimOutbox):
-    """P3: what is over the catch-up rate is asked for anew, and fired all the same."""
+    """[P3]: what is over the catch-up rate is asked for anew, and fired all the same."""
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         super().postpone(due_s, rows, again_s)
@@ -431,14 +431,14 @@ class FiresWhatItPostpones(SimOutbox):
 
 
 class PostponesUnderANewName(SimOutbox):
-    """P3: a timer that is asked for anew loses its identity and its due second, as any request would."""
+    """[P3]: a timer that is asked for anew loses its identity and its due second, as any request would."""
 
     def _origin(self, row: Row, due_s: int) -> Origin:
         return Origin(topics.source(self._topic, self._partition, row[0]), due_s, 0)
 
 
 class AnswersTwice(SimOutbox):
-    """P6: a dead letter is written for the request and once more for its error."""
+    """[P6]: a dead letter is written for the request and once more for its error."""
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         super().reject([*rejected, *rejected])

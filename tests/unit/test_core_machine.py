@@ -171,7 +171,7 @@ def test_without_a_bound_a_backlog_fires_as_fast_as_it_goes() -> None:
     assert (len(bench.ledger.fired), bench.ledger.postponed) == (50, [])
 
 
-# ---- late requests, rule 2 ------------------------------------------------------------------------------------------
+# ---- late requests, [I2] --------------------------------------------------------------------------------------------
 
 
 def test_a_late_request_fires_at_once() -> None:
@@ -235,7 +235,7 @@ def test_a_batch_that_emits_nothing_needs_no_transaction() -> None:
     assert not bench.machine.commit_progress()
 
 
-# ---- chunks, rule 3 -------------------------------------------------------------------------------------------------
+# ---- chunks, [I3] ---------------------------------------------------------------------------------------------------
 
 
 def test_a_chunk_ends_at_its_limit_and_says_exactly_how_far_it_came() -> None:
@@ -288,7 +288,7 @@ def test_a_failed_chunk_moves_nothing() -> None:
     assert bench.ledger.fired == [(5, 0)]
 
 
-# ---- gaps, rule 7 ---------------------------------------------------------------------------------------------------
+# ---- gaps, [I7] -----------------------------------------------------------------------------------------------------
 
 
 def test_a_gap_is_noticed_and_names_where_to_read_on() -> None:
@@ -359,7 +359,7 @@ def test_a_fetch_may_span_the_end_of_the_replay() -> None:
 
 
 def test_a_store_ahead_of_its_progress_is_covered_by_the_next_commit() -> None:
-    """Rule 1: what the store holds may fire, so next_offset on open covers it."""
+    """[I1]: what the store holds may fire, so next_offset on open covers it."""
     bench = Bench()
     bench.tick(0)
     bench.accept(5)
@@ -398,7 +398,7 @@ def test_an_index_that_was_passed_over_is_read_anew() -> None:
     assert not catch_up(bench.store, replace(progress, next_offset=1, fired_through=(60, MAX_OFFSET)), indexed=True)
 
 
-# ---- settings, rule 4 -----------------------------------------------------------------------------------------------
+# ---- settings, [I4] -------------------------------------------------------------------------------------------------
 
 
 def test_a_changed_setting_holds_from_the_first_request_accepted_under_it_and_is_committed_before() -> None:
@@ -424,7 +424,7 @@ def test_a_replay_reads_each_record_under_the_setting_of_then() -> None:
     assert bench.state[2] == [(5, 0)]
 
 
-# ---- the broker's clock, rule 10 ------------------------------------------------------------------------------------
+# ---- the broker's clock, [I10] --------------------------------------------------------------------------------------
 
 
 def test_a_clock_that_went_back_more_than_two_seconds_holds_acceptance_until_it_has_caught_up() -> None:

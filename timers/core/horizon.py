@@ -1,12 +1,12 @@
-"""Hot and cold: what is due far ahead waits elsewhere, and comes back when its time is near.
+"""Hot and cold: what is due far ahead waits elsewhere, and comes back when its time is near [I18].
 
 A request due further than the horizon beyond its append time is not stored. It is forwarded to the cold topic, in the
 transaction that accepts it, and whoever keeps it there writes it back to its own partition ahead of time: *promotes*
 it. The promoted record is a copy that says which request it is.
 
-Both are decided when a record is accepted, by what stands in it and in the history of settings [4], so a replay decides
-alike. A copy is a row of its own place in the log: its order key is (due second, *its own* offset), and only its
-identity is the request's. So all that holds of offsets and of ``fired_through`` holds of it.
+Both are decided when a record is accepted, by what stands in it and in the history of settings [I4], so a replay
+decides alike. A copy is a row of its own place in the log: its order key is (due second, *its own* offset), and only
+its identity is the request's. So all that holds of offsets and of ``fired_through`` holds of it.
 
 Which copy counts is a fold of the log as well, and so survives a lost disk:
 

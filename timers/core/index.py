@@ -1,4 +1,4 @@
-"""Timers with an id: the index stands beside the rows and knows the latest version of each id.
+"""Timers with an id: the index stands beside the rows and knows the latest version of each id [I16].
 
 It is the fold of all operations of the log, the last one of each id::
 

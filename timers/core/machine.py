@@ -4,8 +4,9 @@
 
     pending = requests with offset < next_offset and key > fired_through
 
-Everything below is a way to keep that sentence true while the process may die between any two lines. The numbers in
-brackets are the rules of the design; the simulator (:mod:`timers.testing`) breaks them one by one and must notice.
+Everything below is a way to keep that sentence true while the process may die between any two lines. Marks such as
+``[I1]`` name the invariants of ``docs/design.md``; the simulator (:mod:`timers.testing`) breaks them one by one and
+must notice.
 
 A machine is not thread-safe: one thread owns it. So nothing is accepted between the scan of a chunk and its delete.
 """
@@ -70,7 +71,7 @@ class Limits:
     """Where a request format can read in both ways."""
     stale_after_s: int = 0
     """A store that has not kept up with its log for longer is not to be trusted: compaction may have taken both a
-    version that the store holds and the tombstone behind it [9]. 0: the log is not compacted."""
+    version that the store holds and the tombstone behind it [I9]. 0: the log is not compacted."""
 
 
 def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool:
@@ -78,7 +79,7 @@ def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool
 
     Returns:
         False: the store must be emptied, and the log read again. Another owner has read, under other settings, what is
-        already in it [4]; or has passed over what it holds, and an index cannot be taken back: it no longer knows what
+        already in it [I4]; or has passed over what it holds, and an index cannot be taken back: it no longer knows what
         stood there before.
     """
     applied = store.applied
@@ -113,8 +114,8 @@ class Machine:
         horizon: Horizon | None = None,
         decode_rejecting: Decoder | None = None,
     ) -> None:
-        # [1] Everything that the store holds may fire, so next_offset covers it. Right only because whatever a batch
-        # emits is committed before the batch is stored [2]: what the store has beyond the progress emitted nothing.
+        # [I1] Everything that the store holds may fire, so next_offset covers it. Right only because whatever a batch
+        # emits is committed before the batch is stored [I2]: what the store has beyond the progress emitted nothing.
         next_offset = max(progress.next_offset, store.applied)
         self.progress = replace(progress, next_offset=next_offset).with_setting(
             MAX_REQUEST_BYTES, limits.max_request_bytes
@@ -159,7 +160,7 @@ class Machine:
 
     @property
     def held(self) -> bool:
-        """The broker's clock stands before what has already fired: accepting now could fire early (rule 10)."""
+        """The broker's clock stands before what has already fired: accepting now could fire early [I10]."""
         return self._held
 
     @property
@@ -226,7 +227,7 @@ class Machine:
             Lost: its output could not be committed: drop this machine and open it again.
         """
         position = self.position
-        if fetched.from_offset > position:  # [7] a fetch before this one was dropped on the way
+        if fetched.from_offset > position:  # [I7] a fetch before this one was dropped on the way
             raise OutOfPlace(position)
         if fetched.to_offset <= position:
             return
@@ -256,7 +257,7 @@ class Machine:
             take(piece, end)
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
-        """Take in again what was accepted before: the same decisions, outputs discarded."""
+        """Take in again what was accepted before: the same decisions, outputs discarded [I15]."""
         decoded = self._read(records, to_offset)
         returned = self._admit(decoded)
         _, waiting = self._split_late(decoded.rows)
@@ -278,8 +279,8 @@ class Machine:
         self.counters.take(to_offset, accepted, late_count, returned_count, decoded.ignored, decoded.callers)
         speaks = late or decoded.rejected or decoded.forwarded or judged.verdicts or judged.superseded
         if speaks or after.settings != self._committed.settings:
-            # [2] Output is committed before the batch is stored. So is a changed setting: a replay of this batch must
-            # find it in the history [4].
+            # [I2] Output is committed before the batch is stored. So is a changed setting: a replay of this batch must
+            # find it in the history [I4].
             self._emit(late, decoded, judged, after)
         self._store.write(waiting, to_offset, {**judged.entries, **returned} if returned else judged.entries)
         self.progress = after
@@ -292,7 +293,7 @@ class Machine:
         return Judged({}) if self._index is None else self._index.judge(operations, self.progress.fired_through)
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
-        """Decode with the settings that were in force where each record stands [4]."""
+        """Decode with the settings that were in force where each record stands [I4]."""
         if not records:
             return Decoded()
         start = records[0].offset
@@ -393,7 +394,7 @@ class Machine:
                 which it is known; nobody else asks.
 
         Raises:
-            Lost: the store is too old [9]; opened again, it is empty.
+            Lost: the store is too old [I9]; opened again, it is empty.
         """
         if self._limits.stale_after_s:
             self._keep_or_condemn(tick)
@@ -408,7 +409,7 @@ class Machine:
                 self._barrier.tick(tick.second, end, self.position)
 
     def _keep_or_condemn(self, tick: Tick) -> None:
-        """Judge the store's age [9].
+        """Judge the store's age [I9].
 
         Whoever reads a log from its start has as long for it as a tombstone lives, counted from when the reading began.
         """
@@ -454,7 +455,7 @@ class Machine:
         through: OrderKey = (second, MAX_OFFSET)
         count = size = 0
         full = fires = False
-        for due_s, rows in self._store.scan(start, second):  # [3] each chunk is a fresh scan from fired_through
+        for due_s, rows in self._store.scan(start, second):  # [I3] each chunk is a fresh scan from fired_through
             if full:
                 break
             alive = rows if self._index is None else self._index.alive(due_s, rows)
@@ -468,7 +469,7 @@ class Machine:
             full = count >= self._limits.chunk_timers or size >= self._limits.chunk_bytes
             last = (due_s, rows[-1][0])
         else:
-            # The scan reached its end, and this thread accepted nothing meanwhile: the whole second is done [3].
+            # The scan reached its end, and this thread accepted nothing meanwhile: the whole second is done [I3].
             full = False
         if full:
             through = last
@@ -479,7 +480,7 @@ class Machine:
             # Nothing fired, so nobody can have seen this yet: it becomes durable with the next commit.
             self.progress = after
         if count:
-            # [3] Exactly (old, new], and only after the commit. What is dead needs none: it stays dead.
+            # [I3] Exactly (old, new], and only after the commit. What is dead needs none: it stays dead.
             self._store.delete(after.fired_through, count)
         return full
 
@@ -513,7 +514,7 @@ class Machine:
     def _commit(self, after: Progress) -> None:
         self.counters.transaction.progress = after
         self._outbox.commit(after)
-        # Memory moves only after the commit [2].
+        # Memory moves only after the commit [I2].
         self.progress = self._committed = after
         if self._horizon is not None:
             self._horizon.commit()

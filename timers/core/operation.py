@@ -53,6 +53,6 @@ class Judged(NamedTuple):
     entries: Entries
     """To be written with the batch."""
     verdicts: Sequence[Verdict] = ()
-    """To be committed before that [2]."""
+    """To be committed before that [I2]."""
     superseded: Sequence[OrderKey] = ()
     """Versions that are alive and stand before a tombstone which is not about them; to be appended again."""

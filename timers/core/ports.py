@@ -13,7 +13,7 @@ class Lost(Exception):
     """A transaction failed, or its outcome is not known: all of it became visible, or nothing.
 
     The machine must be dropped and opened again: fencing decides what was left open, and the committed progress says
-    what happened. Never a new transaction on a guess (rule 5).
+    what happened. Never a new transaction on a guess [I5].
     """
 
 

@@ -1,5 +1,5 @@
 """The index of a request format whose topic may be compacted, where what has fired is ended by a tombstone of the
-engine's own.
+engine's own [I19].
 
 A tombstone ends the history of its id, whoever wrote it: compaction sees no difference either, so a replay of what it
 has left comes to the same index. But one of ours is written when a version fires, and a newer version may have come

@@ -1,4 +1,4 @@
-"""What was there before a second began is read before that second fires.
+"""What was there before a second began is read before that second fires [I17].
 
 A timer with an id can be cancelled up to its second. What the log holds when the second begins has come in time, though
 the machine may not have read it yet: after a downtime that can be days of updates. So a second fires once the machine

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from timers.core.timer import Tick
 
 CLOCK_STEP_BACK_S = 2
-"""A broker clock this far behind what it has shown is wrong, not merely skewed (rule 10)."""
+"""A broker clock this far behind what it has shown is wrong, not merely skewed [I10]."""
 
 GUARD_S = 0.001
 """Aim this far behind the turn: append times are whole milliseconds."""
@@ -25,7 +25,7 @@ def present(known: Tick | None, seen: Tick) -> Tick:
     """The present, once ``seen`` was read: old and duplicate ticks change nothing.
 
     A tick further back than :data:`CLOCK_STEP_BACK_S` is not old: the broker's clock went back, and what it shows now
-    is the time, also for what the former time has not fired yet [10].
+    is the time, also for what the former time has not fired yet [I10].
     """
     newer = known is None or seen.append_ms > known.append_ms or seen.second < known.second - CLOCK_STEP_BACK_S
     return seen if newer or known is None else known

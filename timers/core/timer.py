@@ -142,7 +142,7 @@ class Decoded:
 
 
 class Fetched(NamedTuple):
-    """Records of one partition, and the range of offsets they answer for.
+    """Records of one partition, and the range of offsets they answer for [I13].
 
     Offsets have holes (transaction markers, aborted records, compaction): ``to_offset`` comes from the fetch, never
     from the records.

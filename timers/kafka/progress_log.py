@@ -61,7 +61,7 @@ class ProgressLog:
         self._end_finder.close()
 
     def read(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
-        """Newest committed progress record of each machine that has one.
+        """Newest committed progress record of each machine that has one [I14].
 
         Call after the machines' former owners are fenced: what they left open is then decided.
 

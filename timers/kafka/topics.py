@@ -51,7 +51,7 @@ class Cluster:
     topic_ids: dict[str, bytes]
     partitions: dict[str, int]
     stale_after_s: dict[str, int] = field(default_factory=dict)
-    """Of topics that are compacted: how long a store may fall behind its log [9]. Half as long as tombstones live."""
+    """Of topics that are compacted: how long a store may fall behind its log [I9]. Half as long as tombstones live."""
 
 
 def ensure(settings: Settings, *, all_of_them: bool = True) -> Cluster:

@@ -267,7 +267,7 @@ class Checkers:
             log.changed = True
 
     def _not_early(self, due_s: int, fired_ms: int, record: SimRecord, request: Request, runner: SimRunner) -> None:
-        """By the brokers' clock, and within what rule 10 tolerates when that goes back.
+        """By the brokers' clock, and within what [I10] tolerates when that goes back.
 
         Without backward steps the firing's own append time decides. After one, a machine that has heard of it may fire
         at most two seconds ahead what was asked for since.

@@ -232,7 +232,7 @@ class SimOutbox:
             raise Lost("a delivery failed")
 
     def _end(self) -> None:
-        """Commit. Whatever its outcome, a machine that is not told of it starts anew (rule 5)."""
+        """Commit. Whatever its outcome, a machine that is not told of it starts anew [I5]."""
         if self._faults.take(f.REQUEST_LOST):
             raise Lost("the commit timed out")
         self._producer.commit()

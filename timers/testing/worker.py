@@ -264,7 +264,7 @@ class SimWorker:
         """Fetch what comes next for a machine; None if too much waits already.
 
         If there is nothing new the range is empty. It is handed over all the same: if the last fetch was lost on the
-        way, nothing else would tell (rule 7).
+        way, nothing else would tell [I7].
         """
         runner = self.runners[machine]
         if len(runner.waiting) >= MAX_WAITING:

@@ -1,6 +1,6 @@
 """The native request format: a record of the request topic to a timer.
 
-A request is judged here only by what stands in the record (rule 4 of the design): a replay after months must decide
+A request is judged here only by what stands in the record [I4]: a replay after months must decide
 as the first reading did. What can change in the world, such as whether the topic exists, is judged when it fires.
 """
 

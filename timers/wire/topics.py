@@ -39,7 +39,7 @@ def retried(app_id: str) -> str:
 
 
 def transactional_id(app_id: str, topic: str, partition: int) -> str:
-    """Transactional id of one machine. It is what fences a former owner, so it must never be set by hand."""
+    """Transactional id of one machine. It is what fences a former owner, so it must never be set by hand [I12]."""
     return f"{app_id}-{topic}-{partition}"
 
 

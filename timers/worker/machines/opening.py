@@ -29,7 +29,7 @@ def open_stores(
     tps: Iterable[TopicPartition],
 ) -> dict[TopicPartition, Opened | LogMismatch]:
     """Progress and store of each machine; where its log is not what the progress speaks of, why it must not run
-    (rule 8). Blocks. Call after the former owners are fenced.
+    [I8]. Blocks. Call after the former owners are fenced.
 
     Raises:
         KafkaException: the brokers do not answer.

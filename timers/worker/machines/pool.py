@@ -111,7 +111,7 @@ class Pool:
 
     @property
     def stopped(self) -> Mapping[TopicPartition, LogMismatch]:
-        """Machines of this worker that must not run, and why: somebody has to decide (rule 8)."""
+        """Machines of this worker that must not run, and why: somebody has to decide [I8]."""
         return self._stopped
 
     @property
@@ -283,7 +283,7 @@ class Pool:
             await self._close([runner for tp, runner in self._runners.items() if tp in chosen])
 
     async def _close(self, closing: list[Runner]) -> None:
-        """Under the lock: a second open waits for the first close."""
+        """Under the lock: a second open waits for the first close [I11]."""
         for runner in closing:
             runner.stop()
         self._runners = {tp: runner for tp, runner in self._runners.items() if runner not in closing}

@@ -1,4 +1,4 @@
-"""Targets that fail: spared for a while, so that nothing else waits for them (rule 6).
+"""Targets that fail: spared for a while, so that nothing else waits for them [I6].
 
 A failed transaction costs every timer in it a delay, so a failing target is tried again by retried timers alone: they
 wait for one failing target or another anyway. New timers for it take the way of the retry topic until it has worked

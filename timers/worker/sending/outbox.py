@@ -2,7 +2,7 @@
 
 Implements :class:`timers.core.ports.Outbox`. The machine knows nothing of bad targets: when a transaction fails, the
 outbox remembers which topics were to blame and gives up; the machine is opened again from its committed progress, comes
-to the same chunk, and this time the culprits' timers go to the retry topic or to the dead letters (rule 6).
+to the same chunk, and this time the culprits' timers go to the retry topic or to the dead letters [I6].
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A machine's thread hands over a whole transaction and waits: begin, batches, off
 an event loop that all machines share, so nothing of ours is awaited while a transaction is open.
 
 Whatever goes wrong, the producer is dropped and the machine is opened again: ``init_transactions`` then rolls back what
-was left open, and the committed progress says what happened (rule 5). aiokafka's own abort is not used: after an error
+was left open, and the committed progress says what happened [I5]. aiokafka's own abort is not used: after an error
 it can forget partitions it has added, and a later commit would commit them too.
 """
 

@@ -1,6 +1,6 @@
 """What is known of callback topics: which exist, which refuse us, which have small limits.
 
-Judged when a timer fires, never when it is accepted (rule 4): the world may change in between. Shared by all machines
+Judged when a timer fires, never when it is accepted [I4]: the world may change in between. Shared by all machines
 of a worker; every method may be called from any thread.
 """
 

@@ -75,8 +75,8 @@ def counted(worker: Worker) -> dict[str, float]:
     # Each callback has one lag.
     assert found.total("timers_lag_seconds_count") == found.total("timers_fired_total")
     return {
-        "accepted": found.total("timers_accepted_total", request_format="future"),
-        "late": found.total("timers_late_total", request_format="future"),
+        "accepted": found.total("timers_accepted_total", format="future"),
+        "late": found.total("timers_late_total", format="future"),
         "fired": found.total("timers_fired_total"),
         "retried": found.total("timers_retried_total"),
         "pending": found.total("timers_pending"),

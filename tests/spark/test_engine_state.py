@@ -67,7 +67,7 @@ class Engine:
         before = len(self.out)
         files = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").json(str(self._input))
         arriving = files.selectExpr(
-            "bucket", "unhex(timer batch) timer batch", "tick_partition", "tick_offset", "tick_ms"
+            "bucket", "unhex(timer_batch) timer_batch", "tick_partition", "tick_offset", "tick_ms"
         )
 
         def take(rows: DataFrame, batch: int) -> None:

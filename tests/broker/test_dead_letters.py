@@ -21,8 +21,8 @@ from tests.harness.records import Headers, Publisher, Record, Request
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, due_in
 from timers.cli.main import main
-from timers.cli.retrier import Retrier
 from timers.core.timer import Rejected
+from timers.dead_letters.retrier import Retrier
 from timers.errors import PublishError
 from timers.wire import dead_letter, future
 
@@ -251,8 +251,8 @@ def test_a_retry_asks_publishes_as_it_was_and_only_once(
 
 
 def test_a_second_retry_stops_the_first(sent: Sent, running: System) -> None:
-    from timers.cli.letter_log import LetterLog
-    from timers.cli.letters import LetterFilter
+    from timers.dead_letters.letter_log import LetterLog
+    from timers.dead_letters.letters import LetterFilter
 
     before = len(running.reader(running.request_topic).rest())
     with LetterLog(running.settings) as log, Retrier(running.settings) as first, Retrier(running.settings):

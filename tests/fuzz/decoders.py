@@ -18,8 +18,8 @@ from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 
 from tests.fuzz.draw import Draw
-from timers.cli.letters import Letter, judge
 from timers.core.timer import Decoded, Origin
+from timers.dead_letters.letters import Letter, judge
 from timers.errors import LogMismatch
 from timers.request_formats import KINDS
 from timers.wire import dead_letter, future, headers, progress, topics

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from timers.config.settings import Settings
 from timers.core.machine import Limits
+from timers.kafka.topic_offsets import Places
 from timers.spark.columns import RECORD
 from timers.spark.jobs.promote import Logs
-from timers.spark.offsets import Places
 from timers.spark.promoter import Copy, KafkaPort, Port
 from timers.testing import SimClock, SimLog, SimWorker
 from timers.testing.log import SimRecord

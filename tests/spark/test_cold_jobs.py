@@ -17,6 +17,7 @@ from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.spark.sim_engine import Dying
 from timers.kafka import connection
+from timers.kafka.topic_offsets import Topics
 from timers.spark import cold
 from timers.spark.audit import report
 from timers.spark.audit.outcomes import Moment
@@ -24,7 +25,6 @@ from timers.spark.audit.scope import Scope
 from timers.spark.cold import ColdTables
 from timers.spark.jobs import audit, hold, promote
 from timers.spark.jobs.promote import Logs, Promote
-from timers.spark.offsets import Topics
 from timers.spark.promoter import Copy, KafkaPort, copies_of
 from timers.wire import headers as h
 

@@ -9,7 +9,7 @@ import pytest
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
 from timers.config.settings import Settings
-from timers.spark.engine.topic_metadata import DEFAULT_MAX_MESSAGE_BYTES, Limits, TopicMetadata
+from timers.kafka.topic_metadata import DEFAULT_MAX_MESSAGE_BYTES, Limits, TopicMetadata
 from timers.wire.future import InvalidRequestError
 
 pytestmark = pytest.mark.spark

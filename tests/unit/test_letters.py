@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from timers.cli.letters import COLUMNS, Letter, LetterFilter, judge
 from timers.core.timer import Rejected
+from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, judge
 from timers.request_formats import KINDS
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark

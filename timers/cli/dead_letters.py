@@ -17,9 +17,9 @@ from timers.wire import topics
 from timers.wire.dead_letter import CODES, RETRIES_EXHAUSTED
 
 if TYPE_CHECKING:
-    from timers.cli.letter_log import LetterLog, Span
-    from timers.cli.letters import Letter, LetterFilter
-    from timers.cli.retrier import Retrier
+    from timers.dead_letters.letter_log import LetterLog, Span
+    from timers.dead_letters.letters import Letter, LetterFilter
+    from timers.dead_letters.retrier import Retrier
     from timers.wire.dead_letter import Mark
 
 _CHUNK = 500
@@ -73,8 +73,8 @@ def _letter_filter(
     to_offset: int | None,
     names: Iterable[str] = (),
 ) -> LetterFilter:
-    from timers.cli.letters import LetterFilter
     from timers.cli.times import parse_moment
+    from timers.dead_letters.letters import LetterFilter
 
     if partition is None and (from_offset is not None or to_offset is not None):
         raise click.UsageError("--from-offset and --to-offset need --partition: each partition counts its own")
@@ -120,7 +120,7 @@ def list_(limit: int, output: str, **selection: Any) -> None:
     letter_filter = _letter_filter(**selection)
     settings = Settings.load()
 
-    from timers.cli.letter_log import LetterLog  # not at the top: `--help` needs no librdkafka
+    from timers.dead_letters.letter_log import LetterLog  # not at the top: `--help` needs no librdkafka
 
     with LetterLog(settings) as log:
         spans = log.spans(letter_filter)
@@ -150,7 +150,7 @@ def _age(letter: Letter) -> tuple[int, int, int]:
 
 
 def _show_all(letters: Iterable[Letter], marks: dict[tuple[str, str], Mark], output: str) -> None:
-    from timers.cli.letters import COLUMNS, WIDTHS
+    from timers.dead_letters.letters import COLUMNS, WIDTHS
 
     begun = False
     for letter in letters:
@@ -181,8 +181,8 @@ def show(name: str, as_hex: bool, output: str) -> None:
     NAME is its position, as `list` shows it (2/17), or the source of its request (timer-request/0/4711). Bytes that are
     no text come as hexadecimal, and in JSON as base64.
     """
-    from timers.cli.letter_log import LetterLog
-    from timers.cli.letters import LetterFilter
+    from timers.dead_letters.letter_log import LetterLog
+    from timers.dead_letters.letters import LetterFilter
 
     settings = Settings.load()
     names = _named([name], settings.dead_letter_topic)
@@ -245,8 +245,8 @@ def retry(
     settings = Settings.load()
     letter_filter = _letter_filter(**selection, names=_named(names, settings.dead_letter_topic))
 
-    from timers.cli.letter_log import LetterLog
-    from timers.cli.retrier import Retrier
+    from timers.dead_letters.letter_log import LetterLog
+    from timers.dead_letters.retrier import Retrier
 
     if dry_run:
         with LetterLog(settings) as log:
@@ -304,7 +304,7 @@ class _Round:
             click.echo(f"{count:,} left out: {kind}", err=True)
 
     def _judge(self, letter: Letter) -> Any:
-        from timers.cli.letters import judge
+        from timers.dead_letters.letters import judge
 
         mark = self._marks.get((letter.position, letter.opened.source))
         original = self._log.original(letter)

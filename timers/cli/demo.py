@@ -14,8 +14,8 @@ from timers.config.settings import Settings
 from timers.wire import topics
 
 if TYPE_CHECKING:
-    from timers.cli.tail import Tail
     from timers.client import TimersClient
+    from timers.kafka.tail import Tail
 
 TOPIC = "timers-demo"
 _FIRST_TIMERS = 20
@@ -52,16 +52,16 @@ def run_demo(settings: Settings, topic: str = TOPIC, still_well: Callable[[], No
     Raises:
         TimersError: no broker answers, or it refuses something.
     """
-    from timers.cli import targets  # not at the top: `--help` needs no librdkafka
-    from timers.cli.tail import Tail
     from timers.client import TimersClient
+    from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
+    from timers.kafka.tail import Tail
 
-    targets.ensure(settings, topic, partitions=1)
+    topic_admin.ensure(settings, topic, partitions=1)
     with Tail(settings, topic) as tail, TimersClient(settings.brokers, timeout_s=10) as client:
         _until(tail.opened, still_well, f"waiting for topic {topic!r} to appear ...")
         request_topic = settings.request_topic
         _until(
-            lambda: targets.exists(settings, request_topic),
+            lambda: topic_admin.exists(settings, request_topic),
             still_well,
             f"topic {request_topic!r} does not exist yet: {_HOW_TO_START}",
         )
@@ -92,7 +92,7 @@ class _Show:
         self._topic = topic
         self._still_well = still_well
         self._run = secrets.token_hex(4)
-        self._arrivals = iter(tail)
+        self._messages = iter(tail)
         self._scheduled = 0
         self._older = 0
 
@@ -134,11 +134,15 @@ class _Show:
 
     def _mine(self, *, show: bool = False) -> Iterator[str | None]:
         """Keys of this run's callbacks as they arrive; None now and then."""
-        for arrival in self._arrivals:
+        from timers.cli.fired import Arrival
+
+        for message in self._messages:
             self._still_well()
-            if arrival is None:
+            if message is None:
                 yield None
-            elif arrival.header(_RUN) == self._run.encode():
+                continue
+            arrival = Arrival.of(message)
+            if arrival.header(_RUN) == self._run.encode():
                 if show:
                     click.secho(arrival.line(), fg="green")  # echo flushes, also into a pipe
                 yield (arrival.key or b"").decode()

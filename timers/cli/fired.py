@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
+from timers.kafka.records import headers_of
 from timers.wire import headers as names
 from timers.wire.headers import Header
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+from timers.wire.printable import json_value, one_line
 
 
 @dataclass(frozen=True)
@@ -81,27 +80,3 @@ class Arrival:
             "timestamp_ms": self.timestamp_ms,
         }
         return json.dumps(fields)
-
-
-def headers_of(message: Any) -> list[Header]:
-    """Headers of a confluent-kafka message; none if librdkafka cannot read them: a name is not UTF-8."""
-    try:
-        return message.headers() or []
-    except UnicodeDecodeError:
-        return []
-
-
-def one_line(key: bytes | None) -> str:
-    """The key as text that stays on its line and cannot steer a terminal."""
-    if key is None:
-        return "null"
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], key.decode("utf-8", "backslashreplace"))
-
-
-def json_value(value: bytes | None) -> str | dict[str, str] | None:
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}

@@ -77,8 +77,8 @@ def _partitions(settings: Settings, topics: Collection[str]) -> dict[str, int | 
     """
     from confluent_kafka import KafkaException  # not at the top: `--help` needs no librdkafka
 
-    from timers.cli.tail import GONE, consumer, no_answer, partitions_of
     from timers.kafka import connection
+    from timers.kafka.tail import GONE, consumer, no_answer, partitions_of
 
     reports = connection.Reports(settings)
     reader = consumer(settings, reports)

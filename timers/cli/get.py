@@ -8,9 +8,9 @@ import time
 import click
 
 from timers.cli.asking import ask
-from timers.cli.fired import one_line
 from timers.config.settings import Settings
 from timers.wire import query as wire
+from timers.wire.printable import one_line
 from timers.wire.query import Timer, key_shown
 
 UNKNOWN = 4

@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from timers.cli.asking import ask, missing
-from timers.cli.fired import one_line
 from timers.cli.times import parse_ahead
 from timers.config.settings import Settings
 from timers.errors import QueryError
 from timers.wire import query as wire
+from timers.wire.printable import one_line
 from timers.wire.query import Query, Timer, key_shown
 
 _COLUMNS = ("DUE", "TOPIC", "KEY", "ID", "BYTES")

@@ -60,14 +60,14 @@ def schedule(
 
     settings = Settings.load()
 
-    from timers.cli import targets  # not at the top: `--help` needs no librdkafka
     from timers.client import TimersClient
+    from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
 
     if create_topic:
-        targets.ensure(settings, topic, partitions=settings.partitions)
+        topic_admin.ensure(settings, topic, partitions=settings.partitions)
     with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
         timer_id = client.schedule(topic, key, body, at=due_s, headers=pairs, id=id)
-    if not settings.create_target_topics and not targets.exists(settings, topic):
+    if not settings.create_target_topics and not topic_admin.exists(settings, topic):
         click.echo(
             f"topic {topic!r} does not exist: unless it does when the timer is due, the callback becomes a dead letter "
             f"in {settings.dead_letter_topic!r} (--create-topic creates it)",

@@ -27,7 +27,8 @@ def watch(topic: str, from_beginning: bool, count: int | None, as_json: bool) ->
         raise click.BadParameter(f"{topic!r} is not a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
     settings = Settings.load()
 
-    from timers.cli.tail import Tail  # not at the top: `--help` needs no librdkafka
+    from timers.cli.fired import Arrival
+    from timers.kafka.tail import Tail  # not at the top: `--help` needs no librdkafka
 
     with Tail(settings, topic, from_beginning=from_beginning) as tail:
         if not tail.opened():
@@ -35,9 +36,10 @@ def watch(topic: str, from_beginning: bool, count: int | None, as_json: bool) ->
             while not tail.opened():
                 time.sleep(_LOOK_AGAIN_S)
         seen = 0
-        for arrival in tail:
-            if arrival is None:
+        for message in tail:
+            if message is None:
                 continue
+            arrival = Arrival.of(message)
             click.echo(arrival.json() if as_json else arrival.line())  # echo flushes, also into a pipe
             seen += 1
             if seen == count:

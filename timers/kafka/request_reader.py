@@ -19,9 +19,9 @@ from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.timer import Origin, Row
 from timers.kafka.clients import librdkafka
+from timers.kafka.records import headers_of
 from timers.request_formats import NATIVE
 from timers.wire.formats import RequestFormat, Sent
-from timers.wire.headers import Header
 from timers.wire.topics import parse_source
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class RequestReader:
                 while index < len(offsets) and offsets[index] < offset:
                     index += 1
                 if index < len(offsets) and offsets[index] == offset:
-                    sent = Sent(offset, message.key(), message.value(), _headers(message), message.timestamp()[1])
+                    sent = Sent(offset, message.key(), message.value(), headers_of(message), message.timestamp()[1])
                     found[f"{topic}/{partition}/{offset}"] = sent
                     index += 1
                 if index < len(offsets) and offsets[index] > offset + READ_THROUGH:
@@ -194,11 +194,3 @@ class RequestReader:
 def _check(may_wait: Callable[[], bool]) -> None:
     if not may_wait():
         raise Lost("told to stop")
-
-
-def _headers(message: Any) -> list[Header]:
-    """Empty also if librdkafka cannot read them: a name is not UTF-8, or there are more than 100,000."""
-    try:
-        return message.headers() or []
-    except UnicodeDecodeError:
-        return []

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from timers.core.listing import START, Position
 from timers.core.timer import Origin, Row, id_bytes
 from timers.wire import topics
+from timers.wire.printable import json_value
 
 LIST_PATH = "/timers"
 FIND_PATH = "/timer"
@@ -91,7 +92,7 @@ def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, w
         "due": due_s,
         "due_at": format_due(due_s),
         "topic": callback_topic,
-        "key": _text(key) if isinstance(key, bytes) else key,
+        "key": json_value(key) if isinstance(key, bytes) else key,
         "value_bytes": len(value),
         "source": source,
     }
@@ -102,14 +103,6 @@ def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, w
     if with_value:
         timer["value"] = base64.b64encode(value).decode()
     return timer
-
-
-def _text(key: bytes) -> str | dict[str, str]:
-    """A key of any bytes in JSON."""
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(key).decode()}
 
 
 def key_shown(timer: Timer) -> bytes:

@@ -10,11 +10,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
 from timers.errors import SettingsError
+from timers.kafka.topic_offsets import Places
 from timers.spark import cold
 from timers.spark.audit.scope import Scope
 from timers.spark.cold import HELD, ColdTables
 from timers.spark.columns import LOG_APPEND_TIME, RECORD
-from timers.spark.offsets import Places
 
 _STARTS = StructType([*(HELD[name] for name in ("topic", "partition")), RECORD["offset"]])
 

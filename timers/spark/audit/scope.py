@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from timers.errors import SettingsError
-from timers.spark.offsets import Places, Topics
+from timers.kafka.topic_offsets import Places, Topics
 
 MARGIN_MS = 60_000
 """Outputs are looked for from this long before the first request on: their time may be another clock's."""

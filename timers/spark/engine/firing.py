@@ -16,10 +16,10 @@ import pyarrow as pa
 from timers.callbacks import CallbackRules
 from timers.config.settings import Settings
 from timers.core.timer import Rejected, Row, key_bytes
+from timers.kafka.topic_metadata import Limits, TopicMetadata
 from timers.spark.engine import timer_batches
 from timers.spark.engine.sizes import size_alone
 from timers.spark.engine.timer_batches import Request
-from timers.spark.engine.topic_metadata import Limits, TopicMetadata
 from timers.wire import dead_letter, future
 from timers.wire import headers as h
 from timers.wire.future import InvalidRequestError

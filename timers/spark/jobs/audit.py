@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
+from timers.kafka.topic_offsets import Places, Topics
 from timers.request_formats import open_formats
 from timers.spark import kafka, requests
 from timers.spark.audit import cold_tier, disks, evidence, figures, outcomes, versions
@@ -27,7 +28,6 @@ from timers.spark.audit.outcomes import Moment
 from timers.spark.audit.scope import Scope, Span
 from timers.spark.cold import ColdTables
 from timers.spark.columns import RECORD
-from timers.spark.offsets import Places, Topics
 from timers.wire import progress
 from timers.wire.formats import RequestFormat
 

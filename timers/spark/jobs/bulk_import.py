@@ -21,8 +21,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from timers.config.settings import Settings
 from timers.errors import SettingsError
+from timers.kafka.topic_offsets import Places, Topics
 from timers.spark import kafka, rows
-from timers.spark.offsets import Places, Topics
 from timers.wire.dead_letter import OVERHEAD_BYTES
 
 Console = Callable[[str], None]

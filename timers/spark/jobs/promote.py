@@ -23,10 +23,10 @@ from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
 from timers.errors import SparkError
+from timers.kafka.topic_offsets import Places, Topics
 from timers.spark import cold, kafka
 from timers.spark.cold import BATCHES, BEGUN, DONE, PROMOTED, ColdTables, day_of
 from timers.spark.columns import header_text
-from timers.spark.offsets import Places, Topics
 from timers.spark.promoter import SENT, KafkaPort, Port, writer
 from timers.spark.scans import files_read
 from timers.wire import headers as h

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from timers.cli.fired import Arrival
 from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka import connection
@@ -127,7 +126,7 @@ class Tail:
         _, high = self._consumer.get_watermark_offsets(where, timeout=TIMEOUT_S, cached=False)
         return int(high)
 
-    def __iter__(self) -> Iterator[Arrival | None]:
+    def __iter__(self) -> Iterator[Message | None]:
         """Records as they arrive, for ever; None now and then while there is none, so that callers may do other things.
 
         Raises:
@@ -139,7 +138,7 @@ class Tail:
             if message is None:
                 yield None
             elif (error := message.error()) is None:
-                yield Arrival.of(message)
+                yield message
             elif error.code() in GONE or not error.retriable():
                 raise explained(KafkaException(error), self._settings, self._reports, self._topic)
             if time.monotonic() > check_at:

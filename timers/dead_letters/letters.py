@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from timers.cli.fired import json_value, one_line
 from timers.core.timer import key_bytes
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire.dead_letter import Mark, Opened
 from timers.wire.formats import RequestFormat, Sent
 from timers.wire.headers import Header
+from timers.wire.printable import json_value, one_line
 from timers.wire.query import format_due
 
 HEX_WIDTH = 16

@@ -8,10 +8,10 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from timers.cli.tail import TIMEOUT_S, no_answer, quiet_log
 from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka import connection
+from timers.kafka.tail import TIMEOUT_S, no_answer, quiet_log
 
 _GRACE_S = 5.0
 

@@ -12,7 +12,7 @@ from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S
 from timers.config.settings import Settings
 from timers.errors import TimersError
-from timers.spark.offsets import Topics
+from timers.kafka.topic_offsets import Topics
 
 pytestmark = pytest.mark.broker
 
@@ -41,6 +41,6 @@ def test_where_topics_begin_and_end(system: System) -> None:
 
 
 def test_no_broker_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timers.spark.offsets.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("timers.kafka.topic_offsets.TIMEOUT_S", 1.0)
     with pytest.raises(TimersError, match=r"^no broker answers at 127\.0\.0\.1:1: is it running"):
         Topics(Settings.load({"TIMERS_BROKERS": "127.0.0.1:1"}))

@@ -11,12 +11,11 @@ from typing import Any, Self, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from timers.cli import targets
-from timers.cli.letters import Letter
-from timers.cli.tail import GONE, TIMEOUT_S, quiet_log
 from timers.config.settings import Settings
+from timers.dead_letters.letters import Letter
 from timers.errors import AccessError, PublishError, TimersError
-from timers.kafka import connection
+from timers.kafka import connection, topic_admin
+from timers.kafka.tail import GONE, TIMEOUT_S, quiet_log
 from timers.request_formats import KINDS
 from timers.wire import dead_letter, topics
 from timers.wire.dead_letter import OVERHEAD_BYTES, Mark
@@ -64,8 +63,8 @@ class Retrier:
         self._producer = Producer(config, logger=quiet_log)
         try:
             self._partitions = {settings.request_topic: self._partitions_of(settings.request_topic)}
-            if not targets.exists(settings, settings.retried_topic):
-                targets.ensure(settings, settings.retried_topic, partitions=1, cleanup_policy="compact")
+            if not topic_admin.exists(settings, settings.retried_topic):
+                topic_admin.ensure(settings, settings.retried_topic, partitions=1, cleanup_policy="compact")
             self._producer.init_transactions(3 * TIMEOUT_S)
         except KafkaException as error:
             raise self._explained(error) from error

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tqdm import tqdm
 
-from timers.cli.fired import headers_of
-from timers.cli.letters import Letter, LetterFilter
-from timers.cli.tail import GONE, TIMEOUT_S, consumer, explained, partitions_of
 from timers.config.settings import Settings
+from timers.dead_letters.letters import Letter, LetterFilter
 from timers.errors import TimersError
 from timers.kafka import connection
+from timers.kafka.records import headers_of
+from timers.kafka.tail import GONE, TIMEOUT_S, consumer, explained, partitions_of
 from timers.request_formats import KINDS
 from timers.wire import dead_letter, topics
 from timers.wire.dead_letter import Mark

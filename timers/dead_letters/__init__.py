@@ -1,0 +1,1 @@
+"""Dead letters: reading them, choosing some of them, and publishing their requests again."""

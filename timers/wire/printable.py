@@ -1,0 +1,25 @@
+"""Bytes from records as text: for a line on a terminal, and for JSON."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def one_line(data: bytes | None) -> str:
+    """The bytes as text without line breaks and terminal control characters; ``null`` for None."""
+    if data is None:
+        return "null"
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], data.decode("utf-8", "backslashreplace"))
+
+
+def json_value(data: bytes | None) -> str | dict[str, str] | None:
+    """The bytes as a JSON string, or as ``{"base64": ...}`` if they are not UTF-8; None for None."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

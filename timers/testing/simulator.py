@@ -197,7 +197,7 @@ class Simulator:
     def _deliver(self, worker: SimWorker, name: TopicPartition) -> None:
         fetched = worker.poll_requests(name, self._random.choice([1, 3, 10, 50]))
         if fetched is not None:
-            worker.runners[name].waiting.append(fetched)
+            worker.runners[name].loop.add_fetch(fetched)
 
     def _step(self, worker: SimWorker, name: TopicPartition) -> str:
         runner = worker.runners[name]
@@ -310,8 +310,9 @@ class Simulator:
         """The framework drops fetched batches without a word."""
         worker = self._victim()
         for runner in worker.runners.values():
-            if runner.waiting and self._random.random() < 0.5:
-                del runner.waiting[self._random.randrange(len(runner.waiting))]
+            fetches = runner.loop.fetches
+            if fetches and self._random.random() < 0.5:
+                del fetches[self._random.randrange(len(fetches))]
             else:
                 worker.poll_requests(runner.name)
         return worker.name
@@ -456,7 +457,7 @@ class Simulator:
             return False
         for name in self.machines:
             runner = self._owner[name].runners.get(name)
-            if runner is None or runner.firing or runner.machine.recovering or not runner.machine.may_accept:
+            if runner is None or runner.loop.firing or runner.machine.recovering or not runner.machine.may_accept:
                 return False
             oldest_s = runner.machine.oldest_due_s
             if oldest_s is not None and oldest_s <= self.clock.now_s + 20:

@@ -7,14 +7,14 @@ them, and at any of the points of :class:`timers.testing.faults.Faults` inside o
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from timers.config.settings import Settings
 from timers.core.horizon import Horizon
 from timers.core.index import Index, nothing_is_cold
-from timers.core.machine import Limits, Machine, OutOfPlace, catch_up
+from timers.core.loop import Loop
+from timers.core.machine import Limits, Machine, catch_up
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.schedules import ScheduleIndex
@@ -47,56 +47,44 @@ SOUND = Parts()
 """The product's own machine."""
 
 
-@dataclass
 class SimRunner:
-    """Runs one machine; the counterpart of :class:`timers.worker.machines.runner.Runner`."""
+    """Runs one machine: the worker's own :class:`timers.core.loop.Loop`, without a thread.
 
-    name: TopicPartition
-    machine: Machine
-    store: SimStore
-    read_to: int
-    """Where the consumer reads on."""
-    indexed: bool = False
-    """Its timers have ids."""
-    inbox: deque[tuple[Tick, int | None]] = field(default_factory=deque)
-    waiting: deque[Fetched] = field(default_factory=deque)
-    observed: list[tuple[int, Tick]] = field(default_factory=list)
-    """Every tick the machine was told, with the log's ``seq`` at which it was appended."""
-    firing: bool = False
-    commit_due: bool = False
-    idle_too_long: bool = False
+    Args:
+        name: the partition.
+        machine: opened.
+        store: of the machine.
+        indexed: whether its timers have ids.
+
+    Attributes:
+        loop: the steps.
+        read_to: offset from which the consumer reads on.
+        observed: each tick that the machine was told, with the log's ``seq`` at which the tick was appended.
+        idle_too_long: whether the next commit of progress is due even if only time has passed.
+    """
+
+    def __init__(self, name: TopicPartition, machine: Machine, store: SimStore, *, indexed: bool) -> None:
+        self.name = name
+        self.machine = machine
+        self.loop = Loop(machine)
+        self.store = store
+        self.indexed = indexed
+        self.read_to = machine.position
+        self.observed: list[tuple[int, Tick]] = []
+        self.idle_too_long = False
 
     def tick(self, tick: Tick, seq: int, end: int | None) -> None:
-        """Hand over the time, and where the log ended then."""
-        self.inbox.append((tick, end))
+        """Hand over the time, and the end of the log at that time."""
+        self.loop.add_tick(tick, end)
         self.observed.append((seq, tick))
 
-    def take(self) -> None:
-        """Empty the inbox."""
-        while self.inbox:
-            self.machine.observe(*self.inbox.popleft())
-            self.firing = self.commit_due = True
-
     def step(self) -> None:
-        """At most one chunk, one fetch and one commit of progress."""
-        self.take()
-        if self.firing:
-            self.firing = self.machine.fire_chunk()
-        if self.waiting and self.machine.may_accept and not (self.firing and self.machine.fires_first):
-            self._accept(self.waiting[0])
-            self.waiting.popleft()
-        if self.commit_due and not self.firing:
-            self.machine.commit_progress(even_if_idle=self.idle_too_long)
-            self.commit_due = self.idle_too_long = False
-
-    def _accept(self, fetched: Fetched) -> None:
-        recovering, released_s = self.machine.recovering, self.machine.released_s
-        try:
-            self.machine.accept(fetched)
-        except OutOfPlace as gap:
-            self.read_to = gap.position
-        if (recovering and not self.machine.recovering) or self.machine.released_s != released_s:
-            self.firing = True
+        """Do one step, and what it asks for."""
+        outcome = self.loop.step(idle_too_long=self.idle_too_long)
+        if outcome.read_again_from is not None:
+            self.read_to = outcome.read_again_from
+        if outcome.settled:
+            self.idle_too_long = False
 
 
 class SimWorker:
@@ -191,7 +179,7 @@ class SimWorker:
             horizon,
             request_format.decode_rejecting,
         )
-        runner = SimRunner(machine, core, store, core.position, request_format.indexed, firing=not core.recovering)
+        runner = SimRunner(machine, core, store, indexed=request_format.indexed)
         self.runners[machine] = runner
         if self._last_tick is not None:
             runner.tick(self._last_tick[1], self._last_tick[0], None)
@@ -267,7 +255,7 @@ class SimWorker:
         way, nothing else would tell [I7].
         """
         runner = self.runners[machine]
-        if len(runner.waiting) >= MAX_WAITING:
+        if len(runner.loop.fetches) >= MAX_WAITING:
             return None
         fetched = self.fetch(machine, runner.read_to, max_offsets)
         runner.read_to = fetched.to_offset
@@ -283,9 +271,9 @@ class SimWorker:
         while True:
             fetched = self.poll_requests(machine)
             if fetched is not None and fetched.to_offset > fetched.from_offset:
-                runner.waiting.append(fetched)
+                runner.loop.add_fetch(fetched)
             self.step(machine)
-            if not runner.firing and not (runner.waiting and runner.machine.may_accept):
+            if runner.loop.idle:
                 break
 
     def step(self, machine: TopicPartition) -> None:

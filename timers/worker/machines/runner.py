@@ -1,7 +1,8 @@
 """The thread that owns one machine.
 
-Requests and ticks come in through a queue; nothing else touches the machine, so its steps never interleave. While it
-waits for a transaction or for RocksDB, the event loop and the other machines go on.
+Requests, ticks and questions come in through a queue, and only this thread calls the machine. The order of the steps is
+:class:`timers.core.loop.Loop`'s. While the thread waits for a transaction or for RocksDB, the event loop and the other
+machines run on.
 """
 
 from __future__ import annotations
@@ -15,57 +16,61 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from timers.core.machine import Machine, OutOfPlace
+from timers.core.loop import Loop, Outcome
+from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
 from timers.worker.partition_metrics import PartitionMetrics
 
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 4
-"""Fetches that may wait for a machine before its partition is paused. Bounds memory: a fetch is at most
+"""Number of fetches that may wait for a machine before its partition is paused. It bounds memory: a fetch holds at most
 ``worker.consumer.transport.MAX_FETCH_BYTES`` of raw records."""
 
 IDLE_COMMIT_S = 60
-"""A machine that only saw time pass commits this often, so that a new owner starts from a recent second."""
+"""Seconds between the commits of a machine for which only time passes. So a new owner starts from a recent second."""
 
 REWIND_AGAIN_S = 1.0
-"""A rewind that brought no progress within this time is asked for again."""
+"""Seconds after which a rewind that had no effect is asked for again."""
 
 
 class Listener(Protocol):
-    """What a runner tells its owner. Every method is called from the runner's thread."""
+    """What a runner reports to its owner. Every method is called from the runner's thread."""
 
     def on_pause_changed(self, runner: Runner) -> None:
-        """:attr:`Runner.paused` has changed. Also called from :meth:`Runner.deliver`'s thread, so two words may come
-        in the wrong order: what counts is how it stands when the last is heard."""
+        """:attr:`Runner.paused` has changed.
+
+        Also called from the thread of :meth:`Runner.deliver`, so two calls may arrive in the wrong order. Read
+        :attr:`Runner.paused` when the call arrives.
+        """
 
     def on_out_of_place(self, runner: Runner, position: int) -> None:
-        """A fetch was lost on the way: read again from ``position``."""
+        """A fetch was lost before the machine: read again from ``position`` [I7]."""
 
     def on_recovered(self, runner: Runner, seconds: float) -> None:
-        """All that was accepted before is in the store again; firing begins."""
+        """The store holds all accepted timers again, after ``seconds``; firing begins."""
 
     def on_failed(self, runner: Runner, error: BaseException) -> None:
-        """The machine ended by itself."""
+        """The thread ended because of ``error``."""
 
 
 class Time(NamedTuple):
-    """A tick, as it is handed over."""
+    """A tick in the queue."""
 
     tick: Tick
     end: int | None
-    """Where the log ended for committed readers once the tick was there; None if nobody asked."""
+    """End of the log for committed readers, read after the tick was appended; None if it is not known."""
 
 
 class Question(NamedTuple):
-    """What somebody wants to know of a machine."""
+    """A question in the queue."""
 
     ask: Callable[[Machine], Any]
     answer: Future[Any]
 
 
 class Ended(Exception):
-    """The machine has ended; somebody else may know."""
+    """The machine has ended before it could answer. Another worker may own the partition now."""
 
 
 _Stop = None
@@ -78,10 +83,10 @@ class Runner:
 
     Args:
         name: ``<topic>/<partition>``, for logs and the thread.
-        machine: opened; from now on only this runner touches it.
-        close: releases store and producer; called on the runner's thread at its end.
-        stop: also watched by the machine's outbox.
-        listener: learns what happens.
+        machine: opened; from now on only this runner calls it.
+        close: releases store and producer; called on the runner's thread when it ends.
+        stop: ends the thread when set; the machine's outbox watches it too.
+        listener: gets the reports.
         metrics: of the partition.
     """
 
@@ -96,18 +101,17 @@ class Runner:
     ) -> None:
         self.name = name
         self.machine = machine
+        self._loop = Loop(machine)
         self._close = close
         self._stop = stop
         self._listener = listener
         self._metrics = metrics
         self._inbox: SimpleQueue[_Item] = SimpleQueue()
-        self._waiting: deque[Fetched] = deque()
         self._questions: deque[Question] = deque()
-        self._delivered = 0  # counted by the event loop's thread alone
-        self._done = 0  # counted by this runner's alone
+        self._delivered = 0  # written by the event loop's thread only
+        self._done = 0  # written by the runner's thread only
         self._paused = False
-        self._firing = False
-        self._commit_due = False
+        self._held = False
         self._last_commit = monotonic()
         self._recovering_since: float | None = monotonic()
         self._rewound_at: float | None = None
@@ -123,7 +127,7 @@ class Runner:
         self._thread.start()
 
     def deliver(self, fetched: Fetched) -> None:
-        """Hand over a fetch. The event loop's thread."""
+        """Hand over a fetch. Call on the event loop's thread."""
         self._delivered += 1
         self._inbox.put(fetched)
         if not self._paused and self._delivered - self._done >= MAX_WAITING:
@@ -131,25 +135,25 @@ class Runner:
             self._listener.on_pause_changed(self)
 
     def tick(self, tick: Tick, end: int | None = None) -> None:
-        """Hand over the time, and where the log ended then. Any thread."""
+        """Hand over the time, and the end of the log at that time. Any thread."""
         self._inbox.put(Time(tick, end))
 
     def ask(self, question: Callable[[Machine], _T]) -> Future[_T]:
-        """Have something read on the machine's thread, between two of its steps: its time is the timers'. Any thread.
+        """Call ``question`` on the machine's thread between two steps. Timers wait meanwhile. Any thread.
 
-        The answer may be :class:`Ended`; and it never comes if the thread ended just now.
+        The future may fail with :class:`Ended`. It stays open for ever if the thread ended before this call.
         """
         answer: Future[_T] = Future()
         self._inbox.put(Question(question, answer))
         return answer
 
     def stop(self) -> None:
-        """Ask the thread to end after its present step; :meth:`join` waits for that. Any thread."""
+        """Ask the thread to end after its present step; see :meth:`join`. Any thread."""
         self._stop.set()
         self._inbox.put(_Stop)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end. False: it took longer."""
+        """Wait for the thread's end. Returns False after ``timeout_s`` seconds."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -157,9 +161,12 @@ class Runner:
 
     def _run(self) -> None:
         try:
-            self._tell_recovered()
+            self._report_recovery()
             while self._take():
-                self._step()
+                idle_s = monotonic() - self._last_commit
+                self._report(self._loop.step(idle_too_long=idle_s > IDLE_COMMIT_S))
+                if self._questions:  # one in each step, so that questions do not delay timers
+                    self._answer(self._questions.popleft())
         except BaseException as error:
             self._listener.on_failed(self, error)
         finally:
@@ -170,84 +177,66 @@ class Runner:
             self._metrics.heartbeat.rest()
 
     def _take(self) -> bool:
-        """Empty the inbox; wait for something if there is nothing else to do. False: the end."""
-        idle = not self._firing and not self._commit_due and not self._questions and not self._can_accept()
-        if idle:
+        """Empty the queue; wait for an item if there is nothing else to do. Returns False at the end."""
+        wait = self._loop.idle and not self._questions
+        if wait:
             self._metrics.heartbeat.rest()
         while True:
             try:
-                item = self._inbox.get(block=idle)
+                item = self._inbox.get(block=wait)
             except Empty:
                 break
-            idle = False
+            wait = False
             if isinstance(item, Time):
-                self._observe(*item)
-                self._firing = self._commit_due = True
+                self._loop.add_tick(*item)
+                # Before the step as well: a step may last seconds, and the lag must be visible meanwhile.
                 self._metrics.oldest_due_s = self.machine.oldest_due_s
             elif isinstance(item, Question):
                 self._questions.append(item)
             elif item is not None:
-                self._waiting.append(item)
+                self._loop.add_fetch(item)
         self._metrics.heartbeat.beat()
         return not self._stop.is_set()
 
-    def _observe(self, tick: Tick, end: int | None) -> None:
-        held = self.machine.held
-        self.machine.observe(tick, end)
-        if self.machine.held and not held:
-            logger.error("%s: the broker's clock went back; new requests wait until it has caught up", self.name)
-        elif held and not self.machine.held:
-            logger.info("%s: the broker's clock has caught up; accepting again", self.name)
-
-    def _can_accept(self) -> bool:
-        return bool(self._waiting) and self.machine.may_accept
-
-    def _step(self) -> None:
-        """At most one chunk, one fetch and one question, so that none waits for the end of the others."""
-        if self._firing:
-            self._firing = self.machine.fire_chunk()
-        if self._can_accept() and not (self._firing and self.machine.fires_first):
-            released_s = self.machine.released_s
-            self._accept(self._waiting[0])
-            self._firing = self._firing or self.machine.released_s != released_s
-            self._waiting.popleft()
+    def _report(self, outcome: Outcome) -> None:
+        """Pass on what one step has changed."""
+        if outcome.consumed:
             self._done += 1
-        if self._commit_due and not self._firing:
-            idle_too_long = monotonic() - self._last_commit > IDLE_COMMIT_S
-            if self.machine.commit_progress(even_if_idle=idle_too_long):
-                self._last_commit = monotonic()
-            self._commit_due = False
+            self._rewind(outcome.read_again_from)
+            self._report_recovery()
+        if outcome.committed:
+            self._last_commit = monotonic()
+        if outcome.settled:
             self._metrics.oldest_due_s = self.machine.oldest_due_s
-        self._resume_if_caught_up()
-        if self._questions:
-            self._answer(self._questions.popleft())
+        if self._paused and self._delivered - self._done <= 1:
+            self._paused = False
+            self._listener.on_pause_changed(self)
+        if self.machine.held != self._held:
+            self._held = self.machine.held
+            if self._held:
+                logger.error("%s: the broker's clock went back; new requests wait until it has caught up", self.name)
+            else:
+                logger.info("%s: the broker's clock has caught up; accepting again", self.name)
+
+    def _rewind(self, position: int | None) -> None:
+        """Ask for the log from ``position``; None: the last fetch did fit.
+
+        The fetches that wait behind a wrong one are wrong too: one rewind is enough for all of them.
+        """
+        if position is None:
+            self._rewound_at = None
+        elif self._rewound_at is None or monotonic() - self._rewound_at > REWIND_AGAIN_S:
+            self._rewound_at = monotonic()
+            self._listener.on_out_of_place(self, position)
+
+    def _report_recovery(self) -> None:
+        if self._recovering_since is not None and not self.machine.recovering:
+            self._listener.on_recovered(self, monotonic() - self._recovering_since)
+            self._recovering_since = None
 
     def _answer(self, question: Question) -> None:
         if question.answer.set_running_or_notify_cancel():
             try:
                 question.answer.set_result(question.ask(self.machine))
-            except Exception as error:  # whoever asked may deal with it: the machine is none the worse
+            except Exception as error:  # the machine is not changed by a question; the asker handles its failure
                 question.answer.set_exception(error)
-
-    def _accept(self, fetched: Fetched) -> None:
-        try:
-            self.machine.accept(fetched)
-        except OutOfPlace as gap:
-            # The fetches behind this one are out of place too: one rewind answers for all of them.
-            if self._rewound_at is None or monotonic() - self._rewound_at > REWIND_AGAIN_S:
-                self._rewound_at = monotonic()
-                self._listener.on_out_of_place(self, gap.position)
-        else:
-            self._rewound_at = None
-        self._tell_recovered()
-
-    def _tell_recovered(self) -> None:
-        if self._recovering_since is not None and not self.machine.recovering:
-            self._listener.on_recovered(self, monotonic() - self._recovering_since)
-            self._recovering_since = None
-            self._firing = True
-
-    def _resume_if_caught_up(self) -> None:
-        if self._paused and self._delivered - self._done <= 1:
-            self._paused = False
-            self._listener.on_pause_changed(self)

@@ -1,0 +1,114 @@
+"""The steps of one machine: in which order it observes time, fires, accepts and commits.
+
+The worker (:mod:`timers.worker.machines.runner`) calls :meth:`Loop.step` from a thread, the simulator
+(:mod:`timers.testing.worker`) calls it between injected faults. Both run this code. Threads, queues, back-pressure and
+clocks are outside.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from timers.core.machine import Machine, OutOfPlace
+from timers.core.timer import Fetched, Tick
+
+
+class Outcome(NamedTuple):
+    """What the owner of a loop must know about one step."""
+
+    consumed: bool = False
+    """One waiting fetch was used up, accepted or not."""
+    read_again_from: int | None = None
+    """The fetch did not continue at the machine's position: the consumer must read again from this offset [I7]."""
+    settled: bool = False
+    """All that was due has fired, and progress was committed if there was anything new in it."""
+    committed: bool = False
+    """Progress was committed without firings."""
+
+
+class Loop:
+    """Drives one machine. Not thread-safe: one thread owns it.
+
+    Args:
+        machine: opened; only this loop calls it from now on.
+
+    Attributes:
+        fetches: fetches that wait for the machine, oldest first.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.fetches: deque[Fetched] = deque()
+        self._ticks: deque[tuple[Tick, int | None]] = deque()
+        self._firing = not machine.recovering
+        self._commit_due = False
+
+    @property
+    def firing(self) -> bool:
+        """Whether timers may be due that have not fired."""
+        return self._firing
+
+    @property
+    def idle(self) -> bool:
+        """Whether a step would do nothing."""
+        return not (self._ticks or self._firing or self._commit_due or self._may_accept())
+
+    def add_fetch(self, fetched: Fetched) -> None:
+        """Put a fetch behind those that wait."""
+        self.fetches.append(fetched)
+
+    def add_tick(self, tick: Tick, end: int | None = None) -> None:
+        """Put a tick behind those that wait.
+
+        Args:
+            tick: the time.
+            end: the end of the log for committed readers, read after the tick was appended; None if it is not known.
+        """
+        self._ticks.append((tick, end))
+
+    def step(self, *, idle_too_long: bool = False) -> Outcome:
+        """Observe all waiting ticks, then do at most one chunk, one fetch and one commit of progress.
+
+        The bound keeps a long backlog of one kind from delaying the others.
+
+        Args:
+            idle_too_long: commit also if only time has passed since the last commit.
+
+        Raises:
+            Lost: drop the machine and open it again [I5].
+            Fenced: another worker owns the machine.
+        """
+        self._observe()
+        if self._firing:
+            self._firing = self.machine.fire_chunk()
+        consumed, read_again_from = False, None
+        if self._may_accept() and not (self._firing and self.machine.fires_first):
+            read_again_from = self._accept(self.fetches[0])
+            self.fetches.popleft()
+            consumed = True
+        settled = self._commit_due and not self._firing
+        committed = settled and self.machine.commit_progress(even_if_idle=idle_too_long)
+        self._commit_due = self._commit_due and not settled
+        return Outcome(consumed, read_again_from, settled, committed)
+
+    def _observe(self) -> None:
+        while self._ticks:
+            self.machine.observe(*self._ticks.popleft())
+            self._firing = self._commit_due = True
+
+    def _may_accept(self) -> bool:
+        return bool(self.fetches) and self.machine.may_accept
+
+    def _accept(self, fetched: Fetched) -> int | None:
+        """Accept one fetch. Returns the offset to read again from, if the fetch did not fit."""
+        machine = self.machine
+        recovering, released_s = machine.recovering, machine.released_s
+        read_again_from = None
+        try:
+            machine.accept(fetched)
+        except OutOfPlace as gap:
+            read_again_from = gap.position
+        if (recovering and not machine.recovering) or machine.released_s != released_s:
+            self._firing = True  # the end of the replay, and a second that the barrier releases, make timers due
+        return read_again_from

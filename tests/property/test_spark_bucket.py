@@ -56,7 +56,7 @@ def test_timers_of_three_years_fill_few_slots(now_s: int) -> None:
     assert len(slots) <= 5 * 64
 
 
-turns = st.lists(
+steps = st.lists(
     st.tuples(
         st.lists(st.lists(dues, max_size=6), max_size=3),
         st.none() | st.integers(-5, 40) | st.sampled_from([3600, 86_400, 90 * 86_400, -10, -100]),
@@ -65,7 +65,7 @@ turns = st.lists(
 )
 
 
-@given(turns)
+@given(steps)
 def test_what_is_due_leaves_once_and_the_rest_stays(steps: list[tuple[list[list[int]], int | None]]) -> None:
     chunks, state = ChunksInMemory(), BucketState()
     waiting: list[tuple[int, bytes]] = []
@@ -89,9 +89,9 @@ def test_what_is_due_leaves_once_and_the_rest_stays(steps: list[tuple[list[list[
         state = BucketState.decode(state.encode())  # as it is between two micro-batches
         bucket = Bucket(state, chunks)
         out = [
-            (due_s, unit)
-            for timer_batch in bucket.turn(sent, tick)
-            for due_s, _, unit in timer_batches.unpack(timer_batch)
+            (due_s, payload)
+            for timer_batch in bucket.process(sent, tick)
+            for due_s, _, payload in timer_batches.unpack(timer_batch)
         ]
         due = [timer for timer in waiting if known is not None and timer[0] <= known]
         waiting = [timer for timer in waiting if timer not in due]
@@ -100,9 +100,9 @@ def test_what_is_due_leaves_once_and_the_rest_stays(steps: list[tuple[list[list[
         assert (bucket.state.tick and bucket.state.tick.second) == known
         # The state holds exactly what waits, under the keys that the memory knows.
         stored = [
-            (due_s, unit)
+            (due_s, payload)
             for timer_batch in chunks.timer_batches.values()
-            for due_s, _, unit in timer_batches.unpack(timer_batch)
+            for due_s, _, payload in timer_batches.unpack(timer_batch)
         ]
         assert sorted(stored) == sorted(waiting)
         filled = bucket.state.slots.items()
@@ -112,13 +112,13 @@ def test_what_is_due_leaves_once_and_the_rest_stays(steps: list[tuple[list[list[
 def test_dead_letters_go_out_before_any_tick() -> None:
     letter = timer_batches.letters([DeadLetter(None, b"x", [("a", None)])])
     bucket = Bucket(BucketState(), ChunksInMemory())
-    ((due_s, timers, unit),) = (
+    ((due_s, timers, payload),) = (
         item
-        for timer_batch in bucket.turn([timer_batches.pack([letter])], None)
+        for timer_batch in bucket.process([timer_batches.pack([letter])], None)
         for item in timer_batches.unpack(timer_batch)
     )
     assert (due_s, timers) == (AT_ONCE, 0)
-    assert timer_batches.letters_of(unit) == [(None, b"x", (("a", None),))]
+    assert timer_batches.letters_of(payload) == [(None, b"x", (("a", None),))]
     assert bucket.state.pending == 0
 
 
@@ -127,10 +127,10 @@ def test_a_large_slot_is_several_entries(monkeypatch: pytest.MonkeyPatch) -> Non
     chunks, state = ChunksInMemory(), BucketState(Tick(NOW_S * 1000))
     for _ in range(2):
         items = [(NOW_S + 5, 1, bytes(40)) for _ in range(7)]
-        assert list(Bucket(state, chunks).turn([timer_batches.pack(items)], None)) == []
+        assert list(Bucket(state, chunks).process([timer_batches.pack(items)], None)) == []
     slot = Slot(0, NOW_S + 5)
     assert state.slots[slot] == (6, 14)
     assert {key.number for key in chunks.timer_batches} == set(range(6))
-    fired = list(Bucket(state, chunks).turn([], Tick((NOW_S + 5) * 1000)))
+    fired = list(Bucket(state, chunks).process([], Tick((NOW_S + 5) * 1000)))
     assert sum(len(timer_batches.unpack(timer_batch)) for timer_batch in fired) == 14
     assert not chunks.timer_batches and not state.slots

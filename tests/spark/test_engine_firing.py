@@ -76,20 +76,20 @@ def test_timers_that_are_alike_take_little_room() -> None:
         )
         for offset in range(100)
     ]
-    _, count, unit = timer_batches.timers(100, "r/1", requests)
-    place, again = timer_batches.requests_of(unit)
+    _, count, payload = timer_batches.timers(100, "r/1", requests)
+    place, again = timer_batches.requests_of(payload)
     assert (count, place) == (100, "r/1")
     assert [each._replace(headers=list(each.headers)) for each in again] == requests
-    assert len(unit) < sum(len(each.value or b"") for each in requests) / 4
+    assert len(payload) < sum(len(each.value or b"") for each in requests) / 4
 
 
 def test_what_cannot_be_read_goes_on_as_a_dead_letter() -> None:
     (items,) = accept(
         [record(7, None, b"x", [("a", None)]), record(8, b"5", future.encode("t", "", bytes(MAX_BYTES)))]
     ).values()
-    ((due_s, timers, unit),) = items
+    ((due_s, timers, payload),) = items
     assert (due_s, timers) == (timer_batches.AT_ONCE, 0)
-    first, second = timer_batches.letters_of(unit)
+    first, second = timer_batches.letters_of(payload)
     assert first[:2] == (None, b"x") and first[2][0] == ("a", None)
     assert dict(first[2][1:])["timer-source"] == b"r/1/7"
     assert dict(second[2])["timer-error"] == b"value-too-large"
@@ -104,14 +104,14 @@ def test_what_workers_have_done_is_not_done_again() -> None:
     batch = pa.RecordBatch.from_pylist(records, schema=to_arrow_schema(RECORD)).select(accepting.COLUMNS)
     (out,) = replace(ACCEPT, workers={"r/1": Progress(10, (100, 5)), "r/2": Progress(100, (10**9, 0))})([batch])
     items = [item for row in out.to_pylist() for item in timer_batches.unpack(row["timer_batch"])]
-    left = {each.offset for due_s, _, unit in items if due_s >= 0 for each in timer_batches.requests_of(unit)[1]}
+    left = {each.offset for due_s, _, payload in items if due_s >= 0 for each in timer_batches.requests_of(payload)[1]}
     assert left == {6, 7, 10, 11, 12}
-    letters = [letter for due_s, _, unit in items if due_s < 0 for letter in timer_batches.letters_of(unit)]
+    letters = [letter for due_s, _, payload in items if due_s < 0 for letter in timer_batches.letters_of(payload)]
     assert [dict(letter.headers)["timer-source"] for letter in letters] == [b"r/1/13"]
 
 
 class Brokers:
-    """A directory that says what it is told; counts what it is asked."""
+    """Topic metadata with fixed limits; records each question."""
 
     def __init__(self, **limits: int) -> None:
         self.known = {name: Limits(most, name == "r") for name, most in limits.items()}

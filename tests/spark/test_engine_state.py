@@ -29,15 +29,15 @@ SCHEMA = processor.INPUT.replace("timer_batch binary", "timer_batch string")
 class Engine:
     """The stateful part of the query over files instead of topics."""
 
-    def __init__(self, spark: SparkSession, topic_metadata: Path) -> None:
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
         for name, value in query.session_settings(BUCKETS).items():
             if name.startswith("spark.sql."):
                 spark.conf.set(name, value)
         self._spark = spark
         self._numbers = itertools.count()
-        self._input = topic_metadata / "input"
+        self._input = directory / "input"
         self._input.mkdir()
-        self.checkpoint = topic_metadata / "checkpoint"
+        self.checkpoint = directory / "checkpoint"
         self.keys = query.bucket_keys(spark, BUCKETS)
         self.out: list[Any] = []
 
@@ -74,7 +74,7 @@ class Engine:
             self.out += [(batch, row) for row in rows.collect()]
 
         running = (
-            query.turns_of(arriving)
+            query.process(arriving)
             .writeStream.foreachBatch(take)
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)
@@ -101,10 +101,10 @@ class Engine:
 def sent(out: Iterable[Any]) -> list[tuple[int | None, str]]:
     """(tick ms, name) of what rows send."""
     return [
-        (row["tick_ms"], unit.decode())
+        (row["tick_ms"], payload.decode())
         for _, row in out
         if row["timer_batch"] is not None
-        for _, _, unit in timer_batches.unpack(bytes(row["timer_batch"]))
+        for _, _, payload in timer_batches.unpack(bytes(row["timer_batch"]))
     ]
 
 

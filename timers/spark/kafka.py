@@ -1,4 +1,6 @@
-"""Topics as DataFrames, always as a ``read_committed`` reader sees them: an aborted request must never count."""
+"""Reads topics as DataFrames and has the options of Spark's Kafka source and sink.
+
+All reads are ``read_committed``: an aborted request must never count."""
 
 from __future__ import annotations
 
@@ -19,13 +21,31 @@ _SOURCE = "kafka"
 
 
 def client_options(settings: Settings) -> dict[str, str]:
-    """What both the Kafka source and the Kafka sink of Spark need to connect. Holds secrets: not for logs."""
+    """Options to connect, for the Kafka source and sink of Spark. They contain secrets: never log them."""
     return {f"kafka.{name}": value for name, value in connection.java(settings).items()}
 
 
-def source_options(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
-    """Of a stream of whole topics from the Kafka source."""
-    return {**_reader_options(settings), "subscribe": ",".join(topics)}
+def sink_options(settings: Settings, max_record_bytes: int) -> dict[str, str]:
+    """Options of the Kafka sink for records of at most ``max_record_bytes``."""
+    return {
+        **client_options(settings),
+        "kafka.acks": "all",
+        "kafka.enable.idempotence": "true",
+        "kafka.max.request.size": str(max_record_bytes),
+    }
+
+
+def stream(spark: SparkSession, settings: Settings, topics: Iterable[str], **options: str) -> DataFrame:
+    """The records of whole topics as a stream, in the shape of :data:`timers.spark.columns.RECORD`.
+
+    Args:
+        spark: the session.
+        settings: brokers and login.
+        topics: names of the topics.
+        options: further options of the Kafka source.
+    """
+    chosen = {**_reader_options(settings), "subscribe": ",".join(topics), **options}
+    return records(spark.readStream.format(_SOURCE).options(**chosen).load())
 
 
 def _reader_options(settings: Settings) -> dict[str, str]:
@@ -33,8 +53,8 @@ def _reader_options(settings: Settings) -> dict[str, str]:
         **client_options(settings),
         "kafka.isolation.level": "read_committed",
         "includeHeaders": "true",
-        # What Spark reads is there. It asks where the topic ends after each fetch, and the answer comes behind that of
-        # the next fetch, which the client has sent ahead: at the end of a topic that is half a second by default.
+        # Spark asks for the end of a topic after each fetch. The broker answers after the next fetch, which the client
+        # has already sent and which waits at the end of a topic: 500 ms by default. Spark reads only existing records.
         "kafka.fetch.max.wait.ms": "1",
     }
 
@@ -42,14 +62,14 @@ def _reader_options(settings: Settings) -> dict[str, str]:
 def read(
     spark: SparkSession, settings: Settings, starting: Offsets, ending: Offsets, min_partitions: int | None = None
 ) -> DataFrame:
-    """The records of some topics in a range of offsets, in the shape of :data:`timers.spark.columns.RECORD`.
+    """The records of a range of offsets, in the shape of :data:`timers.spark.columns.RECORD`.
 
     Args:
         spark: the session.
-        settings: where the brokers are and who we are.
+        settings: brokers and login.
         starting: first offset, inclusive, of each partition to read.
         ending: end, exclusive, of the same partitions.
-        min_partitions: at least so many tasks, where there are more cores than partitions.
+        min_partitions: smallest number of tasks, for machines with more cores than partitions.
     """
     options = {
         **_reader_options(settings),
@@ -63,5 +83,10 @@ def read(
 
 
 def as_json(offsets: Offsets) -> str:
-    """Offsets as Spark's options want them."""
+    """Offsets as JSON, as Spark's options expect them. Inverse: :func:`from_json`."""
     return json.dumps({topic: {str(p): offset for p, offset in sorted(of.items())} for topic, of in offsets.items()})
+
+
+def from_json(text: str) -> dict[str, dict[int, int]]:
+    """Offsets that :func:`as_json` wrote."""
+    return {topic: {int(p): offset for p, offset in of.items()} for topic, of in json.loads(text).items()}

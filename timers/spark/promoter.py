@@ -15,7 +15,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaException, Producer
 from pyspark.sql.types import LongType, StructField, StructType
 
-from timers.spark.requests import headers_of
+from timers.spark.arrow import headers_of
 from timers.wire.cold import Cold, encode_promoted
 from timers.wire.headers import Header
 

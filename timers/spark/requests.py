@@ -17,6 +17,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from timers.core.operation import ANY_VERSION
 from timers.core.timer import id_bytes
+from timers.spark.arrow import headers_of
 from timers.spark.columns import size_bytes
 from timers.wire import headers as h
 from timers.wire.cold import PartitionFormat
@@ -103,17 +104,6 @@ def _records(batch: pa.RecordBatch) -> list[Sent]:
     columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value")]
     headers, times = headers_of(batch.column("headers")), batch.column("timestamp_ms").to_pylist()
     return list(map(Sent._make, zip(*columns, headers, times, strict=True)))
-
-
-def headers_of(column: Any) -> list[Sequence[tuple[str, bytes | None]]]:
-    """An Arrow column of headers as the lists of pairs that Kafka clients give; none and null are empty."""
-    if column.null_count == len(column):
-        return [()] * len(column)
-    # Item by item, Arrow would make a dict of each header, which costs more than reading the request.
-    bounds = column.offsets.to_pylist()
-    fields = column.values
-    pairs = list(zip(fields.field("key").to_pylist(), fields.field("value").to_pylist(), strict=True))
-    return [pairs[first:end] for first, end in pairwise(bounds)]
 
 
 def _said(

@@ -1,5 +1,5 @@
-"""The timer service as one Spark query: requests and ticks in, callbacks out.
+"""The timer service as one Spark query: it reads requests and ticks, and writes callbacks and dead letters.
 
-The way of a timer, one file a step: ``accepting`` (requests to timer batches, one for each bucket) -> ``processor``
-(Spark's state around a bucket) -> ``bucket`` (what waits and what fires; pure) -> ``firing`` (timer batches to
-messages) -> ``query`` (the whole as one streaming query). Why it is so: ``docs/adr/0010-the-spark-engine.md``."""
+A timer passes through these files: ``accepting`` (requests become timer batches, one for each bucket), ``processor``
+(gives a bucket its state in Spark), ``bucket`` (decides what waits and what fires; pure), ``firing`` (timer batches
+become messages). ``query`` connects them. ``docs/adr/0010-the-spark-engine.md`` has the reasons."""

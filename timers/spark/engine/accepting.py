@@ -1,4 +1,4 @@
-"""Requests to timer batches: what a task does with the records of one partition that a micro-batch reads."""
+"""The first step of the engine: it turns requests into timer batches, one for each bucket."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import pyarrow.compute as pc
 
 from timers.core.progress import Progress
 from timers.core.timer import Decoded
+from timers.spark.arrow import headers_of, record_batch
 from timers.spark.engine import timer_batches
 from timers.spark.engine.timer_batches import Request
-from timers.spark.requests import headers_of
 from timers.wire import dead_letter, future, topics
 
 RUN_BITS = 7
-"""Runs of 2^7 offsets go to one bucket, the next to the next: a hot second is spread, and what shares a second and a
-batch mostly stays together."""
+"""Each run of 2^7 offsets goes to one bucket, and the next run to the next bucket. This spreads a busy second over all
+buckets, while most timers that share a second and a batch stay together."""
 
 COLUMNS = ("topic", "partition", "offset", "key", "value", "headers")
-"""What is read of a request."""
+"""Columns of a request that the engine reads."""
 
 SCHEMA = "bucket int, timer_batch binary"
-"""What becomes of them."""
+"""Columns of the result."""
 
-_SCHEMA = pa.schema([("bucket", pa.int32()), ("timer_batch", pa.binary())])
+_ARROW = pa.schema([("bucket", pa.int32()), ("timer_batch", pa.binary())])
 
 
 @dataclass(frozen=True)
 class Accepting:
     """The function for ``mapInArrow``.
 
-    A decision is made from the record alone and the same at every attempt: when an executor is lost, Spark does some of
-    a micro-batch again, and what is done again must go the same way.
+    Its decisions depend on the record alone, so each attempt decides the same: Spark repeats parts of a micro-batch
+    when it loses an executor.
 
     Args:
         buckets: keys of the buckets.
-        max_request_bytes: largest request value accepted.
+        max_request_bytes: largest request value that is accepted.
         max_message_bytes: largest record that the dead letter topic takes.
-        workers: how far workers of this app came before, by ``<topic>/<partition>``: what they have fired or
-            dead-lettered is done.
+        workers: progress of the workers that ran this app before, by ``<topic>/<partition>``. The engine leaves out the
+            requests that they have fired or dead-lettered.
     """
 
     buckets: Sequence[int]
@@ -49,35 +49,29 @@ class Accepting:
     workers: Mapping[str, Progress] = field(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Timer batches of each batch, one for each bucket that gets something."""
+        """Yield the timer batches of each Arrow batch, one for each bucket that receives timers."""
         for batch in batches:
             packed = [
                 (bucket, timer_batches.pack(items))
                 for place, requests in _by_place(batch)
                 for bucket, items in self._items(place, requests)
             ]
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array([bucket for bucket, _ in packed], pa.int32()),
-                    pa.array([timer_batch for _, timer_batch in packed], pa.binary()),
-                ],
-                schema=_SCHEMA,
-            )
+            yield record_batch(packed, _ARROW)
 
     def _items(self, place: str, requests: list[Request]) -> Iterator[tuple[int, list[timer_batches.Item]]]:
         count = len(self.buckets)
         by_bucket: list[list[Request]] = [[] for _ in self.buckets]
         for request in requests:
             by_bucket[(request[0] >> RUN_BITS) % count].append(request)
-        for bucket, mine in zip(self.buckets, by_bucket, strict=True):
-            if mine:
-                yield bucket, self._read(place, mine)
+        for bucket, part in zip(self.buckets, by_bucket, strict=True):
+            if part:
+                yield bucket, self._decode(place, part)
 
-    def _read(self, place: str, requests: list[Request]) -> list[timer_batches.Item]:
+    def _decode(self, place: str, requests: list[Request]) -> list[timer_batches.Item]:
         decoded = future.decode(requests, self.max_request_bytes)
-        before = self.workers.get(place)
-        if before is not None and requests[0].offset < before.next_offset:
-            decoded = _not_done(decoded, before)
+        progress = self.workers.get(place)
+        if progress is not None and requests[0].offset < progress.next_offset:
+            decoded = _not_done(decoded, progress)
         by_offset = {request[0]: request for request in requests}
         items = [
             timer_batches.timers(due_s, place, [by_offset[row[0]] for row in rows])
@@ -96,7 +90,7 @@ class Accepting:
 
 
 def _not_done(decoded: Decoded, progress: Progress) -> Decoded:
-    """What a worker that came so far has left to do: the one sentence of :mod:`timers.core.machine`."""
+    """The timers and rejections that a worker with this progress has not fired or dead-lettered."""
     end = progress.next_offset
     left = {
         due_s: [row for row in rows if row[0] >= end or (due_s, row[0]) > progress.fired_through]
@@ -108,7 +102,7 @@ def _not_done(decoded: Decoded, progress: Progress) -> Decoded:
 
 
 def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[str, list[Request]]]:
-    """Requests by ``<topic>/<partition>``, in ascending offset."""
+    """Yield the requests of each ``<topic>/<partition>``, in ascending offset."""
     columns = (batch[name].to_pylist() for name in ("offset", "key", "value"))
     requests = list(map(Request._make, zip(*columns, headers_of(batch["headers"]), strict=True)))
     topics_read, partitions_read = pc.unique(batch["topic"]).to_pylist(), pc.unique(batch["partition"]).to_pylist()
@@ -119,8 +113,8 @@ def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[str, list[Request]]]:
     places = zip(batch["topic"].to_pylist(), batch["partition"].to_pylist(), strict=True)
     for place, request in zip(places, requests, strict=True):
         by_place.setdefault(place, []).append(request)
-    for (topic, partition), some in by_place.items():
-        yield _place(topic, partition), some
+    for (topic, partition), part in by_place.items():
+        yield _place(topic, partition), part
 
 
 def _place(topic: str, partition: int) -> str:

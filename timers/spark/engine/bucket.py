@@ -1,14 +1,11 @@
-"""One bucket of timers: what waits in it, and what leaves it in a micro-batch. Pure; Spark keeps its state.
+"""One bucket of timers: decides in each micro-batch which timers fire and which wait. Pure; Spark keeps its state.
 
-Every timer is in one bucket, and every tick comes to every bucket. State and input of a micro-batch are committed
-together, so a bucket needs no memory of what has fired: what has fired is gone from it, and what is in it has not.
-::
+Each timer belongs to one bucket, and each bucket gets each tick. In a micro-batch, a bucket sends the arriving and the
+waiting timers that are due by the newest tick, and stores the others. Spark commits the state and the input of a
+micro-batch together: a timer is in the state exactly until it has fired, so a bucket needs no record of fired timers.
 
-    turn(timer batches, tick):  what is due by the newest tick goes out, whether it came just now or waited; the rest
-    waits
-
-So a missed tick costs nothing, an old or repeated one changes nothing, and a request that comes after its second goes
-out with the micro-batch that brings it, however far behind the ticks it is read.
+This also covers the irregular cases. After a missed tick, the next tick fires more timers. An old or duplicate tick
+changes nothing. A request that arrives after its due second fires in the micro-batch that reads it.
 """
 
 from __future__ import annotations
@@ -27,32 +24,32 @@ from timers.spark.engine.timer_batches import Item
 from timers.spark.engine.wheel import Slot, slot_of
 
 FORMAT = 2
-"""Version of the state's bytes."""
+"""Version of the encoded state."""
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""About the most bytes in one entry of the state."""
+"""Approximate limit for one entry of the state, in bytes."""
 
 
 class ChunkKey(NamedTuple):
-    """Where a timer batch waits."""
+    """Key of a stored timer batch."""
 
     slot: Slot
     number: int
-    """Timer batches of a slot are counted from 0."""
+    """Index of the timer batch within its slot, from 0."""
 
 
 class Chunks(Protocol):
-    """Timer batches that wait."""
+    """Storage for waiting timer batches."""
 
     def take(self, key: ChunkKey) -> bytes:
-        """A timer batch, which is there no more."""
+        """Remove a timer batch and return it."""
 
     def put(self, key: ChunkKey, timer_batch: bytes) -> None:
-        """Keep a timer batch."""
+        """Store a timer batch."""
 
 
 class Filled(NamedTuple):
-    """What a slot holds."""
+    """How much a slot contains."""
 
     chunks: int
     timers: int
@@ -60,20 +57,20 @@ class Filled(NamedTuple):
 
 @dataclass
 class BucketState:
-    """What a bucket knows without looking at its timer batches."""
+    """The state of a bucket, without its timer batches."""
 
     tick: Tick | None = None
-    """The present: the newest tick."""
+    """The newest tick; its second is the current second."""
     slots: dict[Slot, Filled] = field(default_factory=dict)
 
     @property
     def now_s(self) -> int:
-        """Everything due by this second goes out; before the first tick that is nothing."""
+        """The current second: timers that are due by it fire. Before the first tick no timer is due."""
         return timer_batches.AT_ONCE if self.tick is None else self.tick.second
 
     @property
     def pending(self) -> int:
-        """Timers that wait."""
+        """Number of waiting timers."""
         return sum(filled.timers for filled in self.slots.values())
 
     def encode(self) -> bytes:
@@ -84,16 +81,16 @@ class BucketState:
 
     @classmethod
     def decode(cls, data: bytes) -> BucketState:
-        """Read what :meth:`encode` wrote.
+        """Read the bytes that :meth:`encode` wrote.
 
         Raises:
-            StoreError: another version of the engine wrote it.
+            StoreError: another version of the engine wrote them.
         """
         version, *rest = msgpack.unpackb(data)
         if version != FORMAT:
             raise StoreError(
-                f"the checkpoint holds timers in format {version}, and this version of the engine reads {FORMAT}: "
-                "go on with the version that wrote it"
+                f"the checkpoint has timers in format {version}, but this version of the engine reads format "
+                f"{FORMAT}: run the version that wrote the checkpoint"
             )
         tick_ms, slots = rest
         return cls(
@@ -103,39 +100,39 @@ class BucketState:
 
 
 class Bucket:
-    """Takes turns.
+    """Separates due timers from waiting ones, one micro-batch at a time.
 
     Attributes:
-        state: as it is after the turn, once all that the turn yields was taken.
+        state: complete after a micro-batch once the caller has taken all that :meth:`process` yields.
     """
 
     def __init__(self, state: BucketState, chunks: Chunks) -> None:
         self.state = state
         self._chunks = chunks
 
-    def turn(self, arriving: Iterable[bytes], tick: Tick | None) -> Iterator[bytes]:
-        """One micro-batch.
+    def process(self, arriving: Iterable[bytes], tick: Tick | None) -> Iterator[bytes]:
+        """Process one micro-batch: send the due timers, store the others.
 
         Args:
-            arriving: timer batches of requests read.
-            tick: newest tick read.
+            arriving: timer batches of the requests that were read.
+            tick: the newest tick that was read.
 
         Yields:
-            Timer batches of what goes out.
+            Timer batches to fire.
         """
         if tick is not None:
             self.state.tick = present(self.state.tick, tick)
         waiting: dict[Slot, list[Item]] = {}
         for timer_batch in arriving:
-            due = self._sort(timer_batches.unpack(timer_batch), waiting)
+            due = self._split(timer_batches.unpack(timer_batch), waiting)
             if due:
                 yield timer_batches.pack(due)
-        yield from self._drain(waiting)
+        yield from self._take_due(waiting)
         for slot, items in waiting.items():
             self._store(slot, items)
 
-    def _sort(self, items: Iterable[Item], waiting: dict[Slot, list[Item]]) -> list[Item]:
-        """Add to ``waiting`` what must wait; the rest."""
+    def _split(self, items: Iterable[Item], waiting: dict[Slot, list[Item]]) -> list[Item]:
+        """Add the items that are not due to ``waiting``, and return the due ones."""
         now_s = self.state.now_s
         due: list[Item] = []
         for item in items:
@@ -145,8 +142,8 @@ class Bucket:
                 waiting.setdefault(slot_of(item[0], now_s), []).append(item)
         return due
 
-    def _drain(self, waiting: dict[Slot, list[Item]]) -> Iterator[bytes]:
-        """What has come due of what is stored; what only came near is moved to ``waiting``."""
+    def _take_due(self, waiting: dict[Slot, list[Item]]) -> Iterator[bytes]:
+        """Yield the stored timers that are due; add the others of their slots to ``waiting``, for finer slots."""
         now_s = self.state.now_s
         for slot in sorted((slot for slot in self.state.slots if slot.first_s <= now_s), key=lambda slot: slot.first_s):
             filled = self.state.slots.pop(slot)
@@ -155,15 +152,15 @@ class Bucket:
                 if slot.last_s <= now_s:
                     yield timer_batch
                 else:
-                    due = self._sort(timer_batches.unpack(timer_batch), waiting)
+                    due = self._split(timer_batches.unpack(timer_batch), waiting)
                     if due:
                         yield timer_batches.pack(due)
 
     def _store(self, slot: Slot, items: list[Item]) -> None:
         chunks, timers = self.state.slots.get(slot, Filled(0, 0))
         start = size = 0
-        for end, (_, count, unit) in enumerate(items, 1):
-            size += len(unit)
+        for end, (_, count, payload) in enumerate(items, 1):
+            size += len(payload)
             timers += count
             if size >= CHUNK_BYTES or end == len(items):
                 self._chunks.put(ChunkKey(slot, chunks), timer_batches.pack(items[start:end]))

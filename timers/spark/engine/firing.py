@@ -1,14 +1,14 @@
-"""Timer batches to messages: what a task does with what is due.
+"""The last step of the engine: it turns the timer batches that are due into messages.
 
-Whatever can change in the world is judged here and now, as the worker does: where callbacks may go, whether their topic
-exists, and what it takes. What cannot be sent becomes a dead letter, with the same codes and sentences, and holds up
-nobody.
+The checks of a callback run when it fires, as in the worker: whether the settings allow its topic, whether the topic
+exists, and whether the message fits in it. A callback that cannot be sent becomes a dead letter with the worker's codes
+and sentences, and does not delay other timers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from timers.callbacks import CallbackRules
 from timers.config.settings import Settings
 from timers.core.timer import Rejected, Row, key_bytes
 from timers.kafka.topic_metadata import Limits, TopicMetadata
+from timers.spark.arrow import record_batch
 from timers.spark.engine import timer_batches
 from timers.spark.engine.sizes import size_alone
 from timers.spark.engine.timer_batches import Request
@@ -25,55 +26,29 @@ from timers.wire import headers as h
 from timers.wire.future import InvalidRequestError
 
 MESSAGES = 10_000
-"""In one Arrow batch."""
+"""Number of messages after which an Arrow batch is passed on."""
 
 ANY_SIZE = 2**62
-"""What was accepted was small enough then."""
+"""No limit: the size of a request was checked when it was accepted."""
 
 MESSAGE = (
     "topic string, key binary, value binary, headers array<struct<key:string,value:binary>>, "
     "place string, offset bigint, due_s bigint, tick_ms bigint"
 )
-"""What becomes of a timer batch: messages; of a dead letter, ``place`` and what follows are null."""
+"""Columns of a message. For a dead letter, ``place`` and the columns after it are null."""
 
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
         ("key", pa.binary()),
         ("value", pa.binary()),
-        ("headers", _HEADERS),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
         ("place", pa.string()),
         ("offset", pa.int64()),
         ("due_s", pa.int64()),
         ("tick_ms", pa.int64()),
     ]
 )
-
-
-@dataclass
-class _Messages:
-    """Columns of one Arrow batch."""
-
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
-
-    def take(self) -> pa.RecordBatch:
-        columns = list(zip(*self.rows, strict=True)) or [()] * len(_SCHEMA)
-        self.rows = []
-        return pa.RecordBatch.from_arrays(
-            [
-                _header_array(column) if name == "headers" else pa.array(column, kind)
-                for column, name, kind in zip(columns, _SCHEMA.names, _SCHEMA.types, strict=True)
-            ],
-            schema=_SCHEMA,
-        )
-
-
-def _header_array(column: Sequence[Any]) -> pa.Array:
-    if not any(column):
-        return pa.nulls(len(column), _HEADERS)
-    structs = [headers and [{"key": name, "value": value} for name, value in headers] for headers in column]
-    return pa.array(structs, _HEADERS)
 
 
 @dataclass(frozen=True)
@@ -89,12 +64,12 @@ class Firing:
     max_message_bytes: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Messages of each timer batch."""
+        """Yield the messages of each timer batch."""
         yield from FiringTask(self, TopicMetadata.of(self.settings)).fire(batches)
 
 
 class FiringTask:
-    """What one task sends in one micro-batch."""
+    """Makes the messages of one task in one micro-batch."""
 
     def __init__(self, firing: Firing, topic_metadata: TopicMetadata) -> None:
         self._settings = firing.settings
@@ -102,45 +77,49 @@ class FiringTask:
         self._rules = CallbackRules(firing.settings)
         self._topic_metadata = topic_metadata
         self._limits: dict[str, Limits | InvalidRequestError] = {}
-        self._messages = _Messages()
+        self._messages: list[tuple[Any, ...]] = []
         topic_metadata.begin()
 
     def fire(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Messages of timer batches."""
+        """Yield the messages of timer batches, as Arrow batches."""
         for batch in batches:
             for timer_batch, tick_ms in zip(
                 batch["timer_batch"].to_pylist(), batch["tick_ms"].to_pylist(), strict=True
             ):
-                for due_s, _, unit in timer_batches.unpack(timer_batch):
+                for due_s, _, payload in timer_batches.unpack(timer_batch):
                     if due_s == timer_batches.AT_ONCE:
-                        for letter in timer_batches.letters_of(unit):
+                        for letter in timer_batches.letters_of(payload):
                             self._letter(letter)
                     else:
-                        self._fire(due_s, tick_ms, *timer_batches.requests_of(unit))
-                    if len(self._messages.rows) >= MESSAGES:
-                        yield self._messages.take()
-        if self._messages.rows:
-            yield self._messages.take()
+                        self._fire(due_s, tick_ms, *timer_batches.requests_of(payload))
+                    if len(self._messages) >= MESSAGES:
+                        yield self._take()
+        if self._messages:
+            yield self._take()
+
+    def _take(self) -> pa.RecordBatch:
+        taken, self._messages = self._messages, []
+        return record_batch(taken, _SCHEMA)
 
     def _fire(self, due_s: int, tick_ms: int, place: str, requests: list[Request]) -> None:
         decoded = future.decode(requests, ANY_SIZE)
         by_offset = {request[0]: request for request in requests}
-        add = self._messages.rows.append
+        add = self._messages.append
         for row in decoded.rows[due_s]:
-            limits = self._limits.get(row[1]) or self._learn(row[1])
+            limits = self._limits.get(row[1]) or self._limits_of(row[1])
             sent = (
                 limits
                 if isinstance(limits, InvalidRequestError)
                 else self._outgoing(row, limits, place, due_s, tick_ms)
             )
             if isinstance(sent, InvalidRequestError):
-                self._give_up(by_offset[row[0]], place, sent)
+                self._reject(by_offset[row[0]], place, sent)
             else:
                 offset, topic, key, value, headers, _ = sent
                 add((topic, key_bytes(key), value, headers, place, offset, due_s, tick_ms))
 
     def _outgoing(self, row: Row, limits: Limits, place: str, due_s: int, tick_ms: int) -> Row | InvalidRequestError:
-        """What a timer is sent as, or why it is not."""
+        """The row to send for a timer, or the reason why it cannot be sent."""
         if limits.is_request_topic:
             try:
                 row = self._rules.next_request(row, due_s)
@@ -163,17 +142,17 @@ class FiringTask:
             f"the callback makes a batch of {size} bytes, more than the {most} that fit in {row[1]!r}",
         )
 
-    def _learn(self, topic: str) -> Limits | InvalidRequestError:
-        """What ``topic`` takes, or why nothing can be sent there."""
+    def _limits_of(self, topic: str) -> Limits | InvalidRequestError:
+        """The limits of ``topic``, or the reason why no message can be sent there."""
         denied = self._rules.denied(topic)
         found = InvalidRequestError("topic-denied", denied) if denied else self._topic_metadata.limits(topic)
         self._limits[topic] = found
         return found
 
-    def _give_up(self, request: Request, place: str, error: InvalidRequestError) -> None:
+    def _reject(self, request: Request, place: str, error: InvalidRequestError) -> None:
         rejected = Rejected(request.offset, error.code, str(error), request.key, request.value, request.headers)
         self._letter(dead_letter.encode(rejected, f"{place}/{request.offset}", self._max_message_bytes))
 
     def _letter(self, letter: dead_letter.DeadLetter) -> None:
         key, value, headers = letter
-        self._messages.rows.append((self._settings.dead_letter_topic, key, value, headers, None, None, None, None))
+        self._messages.append((self._settings.dead_letter_topic, key, value, headers, None, None, None, None))

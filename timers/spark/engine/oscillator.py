@@ -1,4 +1,4 @@
-"""The engine's own ticks, from the driver. Several oscillators cost nothing, so it does not matter who else ticks."""
+"""The oscillator of the engine: it writes ticks from the driver. Other oscillators may run too: ticks may repeat."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ logger = logging.getLogger(__name__)
 TICK_VALUE = b"1"
 
 TICK_TIMEOUT_S = 5.0
-"""A tick that was not acknowledged by then is given up: the next one says all that it would have said."""
+"""After this time an unacknowledged tick is dropped: the next tick replaces it."""
 
 
 class Oscillator:
-    """Ticks just after each turn of the broker's second, in a thread of its own.
+    """Writes a tick just after the broker's next second begins, in its own thread.
 
     Args:
-        settings: where to.
-        now_s: epoch seconds, for the key of a tick, which decides nothing.
+        settings: brokers and topic.
+        now_s: returns epoch seconds, for the key of a tick. No decision depends on the key.
     """
 
     def __init__(self, settings: Settings, now_s: Callable[[], float]) -> None:

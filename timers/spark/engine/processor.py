@@ -1,6 +1,7 @@
-"""A bucket in Spark's state: transformWithStateInPandas around :mod:`timers.spark.engine.bucket`.
+"""Connects a bucket (:mod:`timers.spark.engine.bucket`) to Spark's state, through transformWithStateInPandas.
 
-Columns of the state: ``state`` (one value of bytes a bucket) and ``chunks`` (a map of timer batches).
+The state of a bucket has two variables: ``memory`` (the encoded BucketState) and ``chunks`` (its timer batches, cut
+into pieces). A checkpoint contains these names.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ from timers.core.timer import Tick
 from timers.spark.engine.bucket import Bucket, BucketState, ChunkKey
 
 INPUT = "bucket int, timer_batch binary, tick_partition int, tick_offset bigint, tick_ms bigint"
-"""Rows that come to a bucket: timer batches of requests, and ticks."""
+"""Input rows of a bucket: timer batches of requests, and ticks."""
 
 OUTPUT = "tick_ms bigint, timer_batch binary, pending bigint"
-"""Rows that leave it: timer batches to send, with their tick; and one with the number of pending timers."""
-
+"""Output rows of a bucket: timer batches to fire, with their tick; and one row with the number of pending timers."""
 
 PIECE_BYTES = 16 * 1024
-"""What goes to Spark in one call. Up to 4.0.1 its state server takes what has arrived of a message for the whole
-(SPARK-53870): a large one fails. One of this size is sent, and arrives, in one piece."""
+"""Bytes of one state value. Up to Spark 4.0.1 the state server may read only a part of a large message (SPARK-53870),
+and the call fails. A message of this size arrives complete."""
 
 
 class _StateChunks:
@@ -56,7 +56,7 @@ class _StateChunks:
 
 
 class TimerProcessor(StatefulProcessor):
-    """Gives each bucket its turn."""
+    """Runs the bucket of a key on the rows of a micro-batch."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
@@ -66,7 +66,7 @@ class TimerProcessor(StatefulProcessor):
         )
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-        """One micro-batch of one bucket."""
+        """Process one micro-batch of one bucket."""
         arriving: list[bytes] = []
         newest: dict[int, tuple[int, int]] = {}
         for frame in rows:
@@ -78,18 +78,18 @@ class TimerProcessor(StatefulProcessor):
                 newest[partition] = max(newest.get(partition, (-1, 0)), (int(offset), int(tick_ms)))
         # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
         tick = Tick(max(tick_ms for _, tick_ms in newest.values())) if newest else None
-        bucket = Bucket(self._remembered(), _StateChunks(self._chunks))
-        for timer_batch in bucket.turn(arriving, tick):
+        bucket = Bucket(self._load(), _StateChunks(self._chunks))
+        for timer_batch in bucket.process(arriving, tick):
             yield _frame(bucket.state.tick, timer_batch, None)
         self._state.update((bucket.state.encode(),))
         yield _frame(bucket.state.tick, None, bucket.state.pending)
 
-    def _remembered(self) -> BucketState:
+    def _load(self) -> BucketState:
         value = self._state.get()
         return BucketState() if value is None else BucketState.decode(bytes(value[0]))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is open."""
 
 
 def _frame(tick: Tick | None, timer_batch: bytes | None, pending: int | None) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The engine as one streaming query: read, select, transform, select, write."""
+"""The engine as one streaming query: reads topics, runs the buckets, writes messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from timers.config.settings import Settings
 from timers.core.progress import Progress
 from timers.spark import kafka
-from timers.spark.columns import HEADERS, LOG_APPEND_TIME, records
+from timers.spark.columns import HEADERS, LOG_APPEND_TIME
 from timers.spark.engine import accepting, firing, processor
 from timers.spark.engine.accepting import Accepting
 from timers.spark.engine.firing import Firing
@@ -25,58 +25,54 @@ NAME = "timers-engine"
 
 STATE = "state"
 SENT = "sent"
-"""Names of what is observed on the way: how buckets stand, and what was sent."""
+"""Names of the observed metrics: the state of the buckets, and the messages that were sent."""
 
 _BUCKETS = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a query is made of.
-
-    A checkpoint belongs to the number of buckets that it was begun with: Spark keeps that in it.
-    """
+    """Parameters of a query."""
 
     checkpoint: str
-    """Directory, on storage that all executors share."""
+    """Directory on storage that all executors share."""
     buckets: int
-    """Parts that the state is kept in: as many tasks work on it at once."""
+    """Number of parts of the state, which is also the number of parallel tasks. A checkpoint keeps its number."""
     max_requests: int
-    """Most requests read in one micro-batch."""
+    """Largest number of requests that one micro-batch reads."""
     workers: Mapping[str, Progress] = field(default_factory=dict)
-    """How far workers of the same app came before this engine, by ``<topic>/<partition>``."""
+    """Progress of the workers that ran this app before the engine, by ``<topic>/<partition>``."""
 
 
 def session_settings(buckets: int) -> dict[str, str]:
-    """Settings of Spark that the query needs."""
+    """The Spark settings that the query needs."""
     state = "spark.sql.streaming.stateStore"
     return {
         _BUCKETS: str(buckets),
         f"{state}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        # Each micro-batch writes what it changed, not all that there is.
+        # Each micro-batch writes its changes to the checkpoint, not the whole state.
         f"{state}.rocksdb.changelogCheckpointing.enabled": "true",
         f"{state}.rocksdb.trackTotalNumberOfRows": "false",
-        # Of a checkpoint on this machine: offsets, commits and changes without a second file of checksums for each.
-        # To make a file costs more than what is in it, since Hadoop starts a process for each one's permissions.
+        # For a checkpoint on a local disk: no checksum file beside each file. Hadoop starts a process to set the
+        # permissions of each new file, which costs more than writing its content.
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-        # Micro-batches that one can go back to; each is a few files.
+        # Number of micro-batches kept for recovery; each has a few files.
         "spark.sql.streaming.minBatchesToRetain": "10",
-        # Has no meaning for streams, and Spark says so at each start.
+        # Spark ignores it for streams, and logs a warning at each start if it is on.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-        # Off: with a limit, Spark 4.0 adds up a batch's bytes anew with each of its rows, most of what a request cost.
+        # No limit: with one, Spark 4.0 sums the bytes of the whole batch for each row, 24 of the 29 us of a request.
         "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
         "spark.python.daemon.module": "timers.spark.daemon",
-        # Spark's own work is little for each timer and much code for each micro-batch: Java's second compiler, which
-        # takes minutes of CPU to make that faster, costs more than it brings.
+        # Without Java's second compiler: it took a third of the CPU of the first minutes and made requests no faster.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        # A busy machine may take longer than 15 s to start a Python process: no reason to stop an engine.
+        # A busy machine may need longer than the default of 15 s to start a Python process.
         "spark.python.authenticate.socketTimeout": "60s",
     }
 
 
 def buckets_of(spark: SparkSession, checkpoint: str) -> int | None:
-    """How many buckets a checkpoint was begun with; None if there is nothing in it yet."""
+    """Number of buckets of a checkpoint; None if the checkpoint is empty."""
     try:
         lines = spark.read.text(f"{checkpoint}/offsets")
     except AnalysisException:
@@ -87,7 +83,7 @@ def buckets_of(spark: SparkSession, checkpoint: str) -> int | None:
 
 
 def bucket_keys(spark: SparkSession, count: int) -> list[int]:
-    """One key for each partition of the state: Spark puts a key where its hash says, so numbers 0, 1, 2 would share."""
+    """One key for each partition of the state. Spark assigns keys by hash, so keys 0, 1, 2 could share a partition."""
     place = F.pmod(F.hash("key"), F.lit(count))
     found = (
         spark.range(64 * count)
@@ -100,8 +96,8 @@ def bucket_keys(spark: SparkSession, count: int) -> list[int]:
     return sorted(int(row["key"]) for row in found)
 
 
-def parcels_of(requests: DataFrame, accept: Accepting) -> DataFrame:
-    """Requests (:data:`timers.spark.columns.RECORD`) as timer batches (``processor.INPUT``)."""
+def timer_batches_of(requests: DataFrame, accept: Accepting) -> DataFrame:
+    """Requests (:data:`timers.spark.columns.RECORD`) as rows with timer batches (``processor.INPUT``)."""
     packed = requests.select(*accepting.COLUMNS).mapInArrow(accept, accepting.SCHEMA)
     return packed.select(
         "bucket",
@@ -113,9 +109,9 @@ def parcels_of(requests: DataFrame, accept: Accepting) -> DataFrame:
 
 
 def ticks_of(oscillator: DataFrame, buckets: Sequence[int]) -> DataFrame:
-    """Each tick (:data:`timers.spark.columns.RECORD`) for every bucket (``processor.INPUT``).
+    """Each tick (:data:`timers.spark.columns.RECORD`) as one row for each bucket (``processor.INPUT``).
 
-    A tick's time is the broker's, never its producer's.
+    Only records with a time from the broker are ticks [I10].
     """
     return oscillator.where(F.col("timestamp_type") == LOG_APPEND_TIME).select(
         F.explode(F.array(*[F.lit(bucket) for bucket in buckets])).alias("bucket"),
@@ -126,12 +122,12 @@ def ticks_of(oscillator: DataFrame, buckets: Sequence[int]) -> DataFrame:
     )
 
 
-def turns_of(arriving: DataFrame) -> DataFrame:
-    """Each bucket's turn: ``processor.INPUT`` to ``processor.OUTPUT``."""
-    turns = arriving.groupBy("bucket").transformWithStateInPandas(
+def process(arriving: DataFrame) -> DataFrame:
+    """Run all buckets: ``processor.INPUT`` to ``processor.OUTPUT``."""
+    processed = arriving.groupBy("bucket").transformWithStateInPandas(
         TimerProcessor(), processor.OUTPUT, outputMode="append", timeMode="none"
     )
-    return turns.observe(
+    return processed.observe(
         STATE,
         F.sum("pending").alias("pending"),
         F.count("pending").alias("buckets"),
@@ -139,9 +135,9 @@ def turns_of(arriving: DataFrame) -> DataFrame:
     )
 
 
-def messages_of(turns: DataFrame, fire: Firing) -> DataFrame:
-    """What is sent, from ``processor.OUTPUT``: topic, key, value, headers."""
-    due = turns.where(F.col("timer_batch").isNotNull()).select("tick_ms", "timer_batch")
+def messages_of(processed: DataFrame, fire: Firing) -> DataFrame:
+    """The messages to send for ``processor.OUTPUT``: topic, key, value, headers."""
+    due = processed.where(F.col("timer_batch").isNotNull()).select("tick_ms", "timer_batch")
     messages = due.mapInArrow(fire, firing.MESSAGE).observe(
         SENT,
         F.count("place").alias("fired"),
@@ -151,7 +147,7 @@ def messages_of(turns: DataFrame, fire: Firing) -> DataFrame:
 
 
 def _headers() -> Column:
-    """The request's own, then ours; of a dead letter just what it has."""
+    """The headers of the request, then those of the engine. A dead letter has its headers already."""
     timer_id = F.concat_ws("/", "place", F.col("offset").cast("string"))
     ours = F.array(
         _header(h.TIMER_ID, timer_id),
@@ -167,39 +163,28 @@ def _header(name: str, text: Column) -> Column:
 
 
 def messages(spark: SparkSession, settings: Settings, plan: Plan) -> DataFrame:
-    """All between the topics that are read and those that are written."""
+    """The messages of the engine, from the topics that it reads."""
     keys = bucket_keys(spark, plan.buckets)
     max_message_bytes = settings.max_request_bytes + OVERHEAD_BYTES
-    requests = _stream(
+    requests = kafka.stream(
         spark,
         settings,
-        settings.request_topic,
+        [settings.request_topic],
         startingOffsets="earliest",
         maxOffsetsPerTrigger=str(plan.max_requests),
-        # A request that retention took is a timer lost: better no engine than one that does not say so.
+        # If retention deleted unread requests, their timers are lost: the query fails, so that it is noticed.
         failOnDataLoss="true",
     )
-    # From the newest: what time it was does not matter. Nor do ticks that retention took while the engine was down.
-    ticks = _stream(spark, settings, settings.oscillator_topic, startingOffsets="latest", failOnDataLoss="false")
+    # Old ticks have no effect, so a new query starts at the newest one, and ticks deleted by retention do not matter.
+    ticks = kafka.stream(spark, settings, [settings.oscillator_topic], startingOffsets="latest", failOnDataLoss="false")
     accept = Accepting(tuple(keys), settings.max_request_bytes, max_message_bytes, plan.workers)
-    # As many tasks as buckets: each more costs a process in Python its start, however little it reads.
-    arriving = parcels_of(requests.coalesce(plan.buckets), accept).unionByName(ticks_of(ticks, keys))
-    return messages_of(turns_of(arriving), Firing(settings, max_message_bytes))
-
-
-def _stream(spark: SparkSession, settings: Settings, topic: str, **options: str) -> DataFrame:
-    reader = spark.readStream.format("kafka").options(**kafka.source_options(settings, [topic]))
-    return records(reader.options(**options).load())
+    # As many tasks as buckets: each task costs a start in Python, even if it reads little.
+    arriving = timer_batches_of(requests.coalesce(plan.buckets), accept).unionByName(ticks_of(ticks, keys))
+    return messages_of(process(arriving), Firing(settings, max_message_bytes))
 
 
 def start(spark: SparkSession, settings: Settings, plan: Plan) -> StreamingQuery:
-    """Run the engine."""
-    sink = {
-        **kafka.client_options(settings),
-        "kafka.acks": "all",
-        "kafka.enable.idempotence": "true",
-        # What fits in a topic was judged before, by that topic's own limit.
-        "kafka.max.request.size": str(2**31 - 1),
-        "checkpointLocation": plan.checkpoint,
-    }
+    """Start the engine."""
+    # No limit: FiringTask has compared each message with the limit of its topic.
+    sink = {**kafka.sink_options(settings, 2**31 - 1), "checkpointLocation": plan.checkpoint}
     return messages(spark, settings, plan).writeStream.format("kafka").options(**sink).queryName(NAME).start()

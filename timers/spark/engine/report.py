@@ -1,4 +1,4 @@
-"""What one micro-batch did, as a line for a person."""
+"""Formats one line for each micro-batch of the engine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Reporter:
     """Turns Spark's progress into lines.
 
     Args:
-        buckets: how many there are. Only a micro-batch with a tick hears of all of them.
-        request_topic: where requests are read.
+        buckets: number of buckets. Only a micro-batch with a tick reports all of them.
+        request_topic: the topic that the requests are read from.
     """
 
     def __init__(self, buckets: int, request_topic: str) -> None:
@@ -23,9 +23,12 @@ class Reporter:
         self._pending: int | None = None
 
     def line(self, progress: Mapping[str, Any]) -> str | None:
-        """The line of one micro-batch, in Spark's own JSON; None for one in which nothing was read.
+        """The line for one micro-batch; None if it read nothing.
 
-        The lag is that of the micro-batch: from the append of its newest tick to its end, by the driver's clock.
+        The lag is the time from the append of the newest tick to the end of the micro-batch, by the driver's clock.
+
+        Args:
+            progress: Spark's progress report, decoded from JSON.
         """
         observed = progress.get("observedMetrics") or {}
         if SENT not in observed or STATE not in observed:

@@ -1,4 +1,4 @@
-"""How large a message is for a broker: ``max.message.bytes`` bounds a whole batch, so also one of a single message."""
+"""The size of a message as a broker counts it: ``max.message.bytes`` limits a record batch, here one of one record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BATCH_OVERHEAD_BYTES = 61
 
 
 def size_alone(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
-    """Bytes of a batch (format 2) that holds nothing but this record, whose time and offset are those of the batch."""
+    """Bytes of a record batch (format 2) with only this record, whose time and offset are those of the batch."""
     body = 1 + 1 + 1  # attributes, time and offset
     body += _sized(key) + _sized(value) + _varint(len(headers))
     body += sum(_sized(name.encode()) + _sized(data) for name, data in headers)
@@ -23,5 +23,5 @@ def _sized(data: bytes | None) -> int:
 
 
 def _varint(number: int) -> int:
-    """Bytes of a signed, zigzag-encoded varint of a number that is not negative."""
+    """Bytes of the signed, zigzag-encoded varint of a number that is not negative."""
     return max(1, ((number << 1).bit_length() + 6) // 7)

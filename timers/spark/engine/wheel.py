@@ -1,18 +1,18 @@
-"""Where a timer waits: slots of a timing wheel with as many wheels as a due second has digits.
+"""A hierarchical timing wheel: it assigns each waiting timer to a slot.
 
-A bucket of timers lives in Spark's state, whose calls from Python cost a fifth of a millisecond each, and which knows
-no range scan. So timers that are due at about the same time share an entry, the coarser the further away they are: a
-slot. Its level is the highest digit, of 6 bits, in which its seconds differ from the present one. Then a bucket has at
-most 64 slots of a level and 448 in all, whatever it holds; and a timer moves at most once a level, towards its second.
+Spark keeps the timers of a bucket in its state. A state call from Python costs 0.2 ms, and the state has no range scan.
+So timers that are due at about the same time share one entry, a slot. Slots become longer with the distance from now:
+the level of a slot is the highest 6-bit digit in which the due second differs from the current second. A bucket has at
+most 64 slots of one level and 448 slots in total. A timer moves to a finer slot at most once for each level.
 
 ::
 
-    level   a slot is     slots of it reach
-    0       1 s           1 min
-    1       64 s          68 min
-    2       68 min        3 days
-    3       3 days        194 days
-    4       194 days      34 years
+    level   length of a slot    64 slots cover
+    0       1 s                 1 min
+    1       64 s                68 min
+    2       68 min              3 days
+    3       3 days              194 days
+    4       194 days            34 years
     ...
 """
 
@@ -24,7 +24,7 @@ DIGIT_BITS = 6
 
 
 class Slot(NamedTuple):
-    """All seconds that share their digits down to one level."""
+    """A range of seconds: those that share all digits from the highest down to ``level``."""
 
     level: int
     number: int
@@ -42,10 +42,10 @@ class Slot(NamedTuple):
 
 
 def slot_of(due_s: int, now_s: int) -> Slot:
-    """The slot in which a timer waits that is stored at second ``now_s``.
+    """The slot for a timer that is due at ``due_s`` and is stored at second ``now_s``.
 
-    Any slot that holds the second would be right: a slot is looked at when one of its seconds has come. This one makes
-    that rare.
+    Any slot that contains ``due_s`` is correct, because a bucket reads a slot at the first second of the slot. This
+    choice makes such reads rare.
     """
     level = max(0, (due_s ^ max(0, now_s)).bit_length() - 1) // DIGIT_BITS
     return Slot(level, due_s >> DIGIT_BITS * level)

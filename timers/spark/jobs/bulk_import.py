@@ -168,10 +168,7 @@ def _topic(settings: Settings) -> str:
 def _send(requests: DataFrame, settings: Settings, topic: str) -> None:
     """Publish requests. Their partition is that of Java's producer, which is our client's rule for ids, too."""
     options = {
-        **kafka.client_options(settings),
-        "kafka.acks": "all",
-        "kafka.enable.idempotence": "true",
-        "kafka.max.request.size": str(settings.max_request_bytes + OVERHEAD_BYTES),
+        **kafka.sink_options(settings, settings.max_request_bytes + OVERHEAD_BYTES),
         "includeHeaders": "true",
         "topic": topic,
     }

@@ -16,7 +16,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from timers.config.settings import Settings
 from timers.spark import kafka
 from timers.spark.cold import ColdTables, hold
-from timers.spark.columns import records
 
 Console = Callable[[str], None]
 
@@ -72,14 +71,15 @@ def run(spark: SparkSession, job: Hold, say: Console, stop: Event | None = None)
 def start(spark: SparkSession, job: Hold) -> StreamingQuery:
     """The stream, running."""
     settings = job.settings
-    options = {
-        **kafka.source_options(settings, [settings.cold_topic]),
-        "startingOffsets": "earliest",
-        # What retention took from the cold topic before it was held is lost: say so, and do not go on.
-        "failOnDataLoss": "true",
-        "maxOffsetsPerTrigger": str(MAX_RECORDS),
-    }
-    read = records(spark.readStream.format("kafka").options(**options).load())
+    read = kafka.stream(
+        spark,
+        settings,
+        [settings.cold_topic],
+        startingOffsets="earliest",
+        # If retention deleted records before they were held, their timers are lost: the job fails.
+        failOnDataLoss="true",
+        maxOffsetsPerTrigger=str(MAX_RECORDS),
+    )
     topics = [topic for topic in (settings.request_topic, settings.id_topic) if topic]
     # By due day, so that a micro-batch makes one file a day.
     held = hold(read, topics, F.unix_millis(F.current_timestamp())).repartition("due_day")

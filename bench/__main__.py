@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
-import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 from bench import backlog, cost, machine, plot, recovery, report, storm
 from bench.engine import Engine
-from bench.harness.cluster import Cluster
-from bench.harness.console import Console
 from bench.harness.process import stop_everything
-from bench.harness.publisher import Publication, publish
 from bench.harness.subject import ROOT, Bench, Subject, Unavailable
 from bench.peers import bare, faust_table
 from bench.peers.kafka_streams import KafkaStreams
+from bench.session import RESULTS, measuring, warm_up
 from bench.workload import PARTITIONS, PAYLOAD_BYTES, QUICK_FACTOR, STORMS, Workload
-from timers.broker import EmbeddedBroker
 
 QUESTIONS = ("storm", "recovery", "backlog", "cost")
 PEERS: tuple[type[Subject], ...] = (KafkaStreams,)
-RESULTS = ROOT / "bench" / "results"
 BASELINE = Workload("baseline", 30_000, 20)
-WARM_UP = Workload("warm-up", 300_000, 1)
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -99,18 +90,6 @@ def _storms(options: argparse.Namespace) -> list[Workload]:
     ]
 
 
-def _only_one() -> IO[str]:
-    """Hold the lock that two benchmarks of one tree cannot both hold: each would be the other's noise."""
-    path = ROOT / ".timers" / "bench" / "lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise SystemExit("bench: another benchmark is running in this tree: wait for its end, or stop it") from None
-    return lock
-
-
 class _Run:
     """One run of the benchmark: what was asked, on what, and what came out."""
 
@@ -176,28 +155,6 @@ class _Run:
             self._measure(key, f"{key}, {subject.name}", partial(ask, self.bench, subject, workload))
 
 
-def _warm_up(bench: Bench) -> None:
-    """Let the broker's Java compile its hot paths, so that the first system measured has no disadvantage."""
-    names = bench.names("warm-up")
-    bench.cluster.create(names.request, WARM_UP.partitions)
-    with bench.console.doing("warming the broker up"):
-        publish(
-            Publication(
-                brokers=bench.cluster.brokers,
-                topic=names.request,
-                target=names.target,
-                timers=WARM_UP.timers,
-                first_due_s=int(time.time()),
-                spread_s=1,
-                payload_bytes=WARM_UP.payload_bytes,
-                partitions=WARM_UP.partitions,
-                partitioner="spread",
-            )
-        )
-        bare.run(bench, WARM_UP.smaller(6), with_headers=True)
-    bench.clear(names)
-
-
 def _write(run: _Run, publish: str | None) -> None:
     """JSON, Markdown and picture, and the tables on stdout."""
     about = run.results["machine"]
@@ -216,44 +173,24 @@ def _write(run: _Run, publish: str | None) -> None:
         print(f"written: {path.relative_to(ROOT)}.json, .md, .png", flush=True)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure; 0 if everything asked for was measured or named as unavailable, 1 if something failed."""
     options = _arguments(argv)
     _storms(options)
-    signal.signal(signal.SIGTERM, _interrupt)
-    console = Console()
-    lock = _only_one()
     begun = time.monotonic()
-    workdir = ROOT / ".timers" / "bench" / time.strftime("%Y%m%d-%H%M%S")
-    broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
     try:
-        workdir.mkdir(parents=True)
-        with console.doing("starting the broker"):
-            brokers = broker.start()
-        if broker.pid is None:
-            raise RuntimeError("the broker ended after it had answered")
-        bench = Bench(console, Cluster(brokers), broker.pid, workdir / "broker", workdir, options.keep)
-        _warm_up(bench)
-        run = _Run(bench, options)
-        for question in options.questions:
-            console.line(f"{question}:")
-            getattr(run, question)()
-        run.results["took_s"] = time.monotonic() - begun
-        _write(run, options.publish)
-        return int(run.failed)
+        with measuring(keep=options.keep) as bench:
+            warm_up(bench)
+            run = _Run(bench, options)
+            for question in options.questions:
+                bench.console.line(f"{question}:")
+                getattr(run, question)()
+            run.results["took_s"] = time.monotonic() - begun
+            _write(run, options.publish)
+            return int(run.failed)
     except KeyboardInterrupt:
         print("bench: interrupted", flush=True)
         return 130
-    finally:
-        stop_everything()
-        broker.stop()
-        if not options.keep:
-            shutil.rmtree(workdir, ignore_errors=True)
-        lock.close()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from bench.harness.process import Process
@@ -15,13 +16,20 @@ START_S = 60.0
 
 
 class Engine(Subject):
-    """``faust -A timers.app worker`` with its defaults, but for ``settings``."""
+    """``faust -A timers.app worker`` with its defaults, except for ``settings``.
 
-    name: ClassVar[str] = "timers"
+    Args:
+        settings: ``TIMERS_*`` variables.
+        root: the checkout whose worker runs.
+        name: how results call it.
+    """
+
     accepts_per_s: ClassVar[int] = 100_000
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None, root: Path = ROOT, name: str = "timers") -> None:
+        self.name = name
         self._settings = settings or {}
+        self._root = root
         self.port = ""
 
     def launch(self, bench: Bench, names: Names, workload: Workload) -> tuple[list[Process], float]:
@@ -37,9 +45,10 @@ class Engine(Subject):
             TIMERS_OSCILLATOR_TOPIC=names.oscillator,
             TIMERS_DEAD_LETTER_TOPIC=f"timer-dead-letter-{names.run}",
             **self._settings,
+            PYTHONPATH=str(self._root),
         )
         argv = python("faust", "-A", "timers.app", "worker", "-l", "info", "--web-port", port)
-        process = Process("timers worker", argv, env, ROOT, names.directory / "worker.log")
+        process = Process("timers worker", argv, env, self._root, names.directory / "worker.log")
         ready_at, _ = process.wait_for(READY, START_S)
         return [process], ready_at
 

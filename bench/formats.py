@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,13 +20,11 @@ from confluent_kafka import Producer
 
 from bench.engine import Engine
 from bench.harness import checker
-from bench.harness.cluster import Cluster, quiet
-from bench.harness.console import Console
-from bench.harness.process import stop_everything
+from bench.harness.cluster import quiet
 from bench.harness.publisher import ID, Publication, dues, filler, key
-from bench.harness.subject import ROOT, Bench, Names
+from bench.harness.subject import Bench, Names
+from bench.session import measuring
 from bench.workload import Workload
-from timers.broker import EmbeddedBroker
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire.formats import future_by_id, schedule
@@ -212,24 +208,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.formats", description=__doc__.split(":")[1])
     parser.add_argument("--workload", choices=(BACKLOG.name, BURST.name), help="only this one")
     parser.add_argument(
-        "--request format", action="append", choices=[one.name for one in ENTRANCES], help="only this one"
+        "--request-format", action="append", choices=[one.name for one in ENTRANCES], help="only this one"
     )
     parser.add_argument("--timers", type=int, help=f"({BACKLOG.timers}, {BURST.timers})")
     parser.add_argument("--repeat", type=int, default=1, help="the median counts (1)")
     options = parser.parse_args()
-    workdir = ROOT / ".timers" / "bench" / time.strftime("%Y%m%d-%H%M%S")
-    workdir.mkdir(parents=True)
-    broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
-    try:
-        brokers = broker.start()
-        assert broker.pid is not None
-        bench = Bench(Console(), Cluster(brokers), broker.pid, workdir / "broker", workdir)
+    with measuring("formats-") as bench:
         measure(bench, ENTRANCES[0], BACKLOG)  # the broker's Java compiles its hot paths
         found = list(_run(bench, options))
-    finally:
-        stop_everything()
-        broker.stop()
-        shutil.rmtree(workdir, ignore_errors=True)
     for workload in (BACKLOG, BURST):
         by_format = {
             one.name: np.median(np.array([f[3:6] for f in found if f[:2] == (one.name, workload.name)]), axis=0)
@@ -247,5 +233,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

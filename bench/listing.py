@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
-import sys
 import threading
 import time
 import urllib.request
@@ -20,13 +18,10 @@ import numpy as np
 
 from bench import storm
 from bench.engine import Engine
-from bench.harness.cluster import Cluster
-from bench.harness.console import Console
-from bench.harness.process import stop_everything
 from bench.harness.publisher import Publication
-from bench.harness.subject import ROOT, Bench, Names
+from bench.harness.subject import Bench, Names
+from bench.session import measuring
 from bench.workload import Workload
-from timers.broker import EmbeddedBroker
 
 PENDING = 1_000_000
 PER_S = 5_000
@@ -143,18 +138,8 @@ def main() -> None:
     parser.add_argument("--per-s", type=int, default=PER_S, help=f"timers that fire each second ({PER_S})")
     parser.add_argument("--turns", type=int, default=TURNS, help=f"of {TURN_S} s each, an even number ({TURNS})")
     options = parser.parse_args()
-    workdir = ROOT / ".timers" / "bench" / time.strftime("listing-%Y%m%d-%H%M%S")
-    workdir.mkdir(parents=True)
-    broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
-    try:
-        brokers = broker.start()
-        assert broker.pid is not None
-        bench = Bench(Console(), Cluster(brokers), broker.pid, workdir / "broker", workdir)
+    with measuring("listing-") as bench:
         print(json.dumps(measure(bench, options.pending, options.turns, options.per_s), indent=1))
-    finally:
-        stop_everything()
-        broker.stop()
-        shutil.rmtree(workdir, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,10 @@ from timers.broker import jars, java
 PACKAGES = ("faust-streaming", "aiokafka", "confluent-kafka", "rocksdict", "protobuf")
 
 
-def _said(*command: str) -> str:
+def _said(*command: str, root: Path = ROOT) -> str:
     """What a command prints, or nothing if there is no such command."""
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return (done.stdout or done.stderr).strip() if done.returncode == 0 else ""
@@ -35,10 +35,10 @@ def _cpu_model() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def commit() -> tuple[str, bool]:
-    """Short hash of the commit, and whether the tree differs from it outside the results."""
-    changed = _said("git", "status", "--porcelain", "--", ".", ":!bench/results")
-    return _said("git", "rev-parse", "--short=10", "HEAD") or "no-commit", bool(changed)
+def commit(root: Path = ROOT) -> tuple[str, bool]:
+    """Short hash of the commit of a checkout, and whether its files differ from it outside the results."""
+    changed = _said("git", "status", "--porcelain", "--", ".", ":!bench/results", root=root)
+    return _said("git", "rev-parse", "--short=10", "HEAD", root=root) or "no-commit", bool(changed)
 
 
 def describe() -> dict[str, Any]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +13,14 @@ from typing import Any
 import numpy as np
 
 from bench import machine, storm
-from bench.__main__ import RESULTS, _only_one, _warm_up
 from bench.engine import Engine
-from bench.harness.cluster import Cluster
-from bench.harness.console import Console
-from bench.harness.process import stop_everything
 from bench.harness.subject import ROOT, Bench, Names, Subject
+from bench.session import RESULTS, measuring, warm_up
 from bench.spark_engine import WARM_UP, CpuSeconds, SparkEngine
 from bench.storm import StormResult
 from bench.workload import Workload
-from timers.broker import EmbeddedBroker
 
-STORM = Workload("spread", 600_000, 20)
+STORM = Workload("storm", 600_000, 20)
 RATE_S = 10
 """A rate is tried for so long."""
 RATES = (50_000, 70_000, 90_000, 110_000)
@@ -142,17 +136,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report; 0 if nothing was lost, doubled or early."""
     options = _arguments(argv)
-    lock = _only_one()
-    workdir = ROOT / ".timers" / "bench" / f"spark-{time.strftime('%Y%m%d-%H%M%S')}"
-    workdir.mkdir(parents=True)
-    broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
     measured: list[Measured] = []
-    try:
+    with measuring("spark-", keep=options.keep) as bench:
         about = machine.describe()
-        bench = Bench(Console(), Cluster(broker.start()), broker.pid or 0, workdir / "broker", workdir, options.keep)
-        _warm_up(bench)
+        warm_up(bench)
         spark = SparkEngine(options.master)
-        workload = Workload("storm", options.timers, options.spread)
+        workload = Workload(STORM.name, options.timers, options.spread)
         for subject in (Engine(), spark) if options.worker else (spark,):
             measured.append(measure(bench, subject, workload))
             bench.console.line(measured[-1].row())
@@ -161,15 +150,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             bench.console.line(measured[-1].row())
             if measured[-1].result.lag_p99_ms > HIGHEST_LAG_MS:
                 break
-    finally:
-        stop_everything()
-        broker.stop()
-        if not options.keep:
-            shutil.rmtree(workdir, ignore_errors=True)
-        lock.close()
     text = _report(about, measured)
     results = {"machine": about, "arguments": sys.argv[1:], "storm": [each.to_json() for each in measured]}
-    stem = RESULTS / "spark" if options.publish else RESULTS / "local" / workdir.name
+    stem = RESULTS / "spark" if options.publish else RESULTS / "local" / bench.workdir.name
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
     stem.with_suffix(".md").write_text(text)

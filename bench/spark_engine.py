@@ -44,7 +44,7 @@ class SparkEngine(Subject):
         options: of the command line.
     """
 
-    name: ClassVar[str] = "timers_on_spark"
+    name = "timers_on_spark"
     accepts_per_s: ClassVar[int] = 50_000
     head_start_s: ClassVar[float] = 6.0
 

@@ -29,9 +29,9 @@ class Workload:
 
 
 STORMS = (
-    Workload("spread", 1_000_000, 20),
+    Workload("storm", 1_000_000, 20),
     Workload("burst", 500_000, 1),
-    Workload("flood", 2_000_000, 1),
+    Workload("two_million", 2_000_000, 1),
     Workload("steady", 150_000, 30),
 )
 """The four rows of the table that the engine is judged by; ``steady`` is 5,000 a second."""

@@ -96,7 +96,7 @@ class Running:
 class Subject(ABC):
     """One system under test."""
 
-    name: ClassVar[str]
+    name: str
     partitioner: ClassVar[str] = "spread"
     """How its publishers pick the partition (see :class:`bench.harness.publisher.Publication`)."""
     accepts_per_s: ClassVar[int]

@@ -26,7 +26,7 @@ class KafkaStreams(Subject):
     It needs publishers that hash the key as Java does: request and tick meet only on the same partition.
     """
 
-    name: ClassVar[str] = "kstreams"
+    name = "kstreams"
     partitioner: ClassVar[str] = "murmur2_random"
     accepts_per_s: ClassVar[int] = 60_000
     head_start_s: ClassVar[float] = 8.0

@@ -20,7 +20,7 @@ from timers.core.machine import Limits, Machine
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Rejected, Row, Tick
-from timers.request_formats import KINDS, index_of
+from timers.request_formats import REQUEST_FORMATS, make_index
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 from timers.wire import future
@@ -132,11 +132,11 @@ def schedules(timers: int) -> Iterator[Record]:
 
 def measure(records: list[Record], request_format: RequestFormat, directory: Path) -> dict[str, float]:
     store = RocksStore.open(
-        directory / "store", "bench", RocksMemory(192 * 1024 * 1024), indexed=request_format.indexed
+        directory / "store", "bench", RocksMemory(192 * 1024 * 1024), indexed=request_format.has_ids
     )
-    outbox = SealedSchedules() if request_format.compacted else Sealed()
+    outbox = SealedSchedules() if request_format.topic_is_compacted else Sealed()
     limits = Limits(20_000, 16 * 1024 * 1024, 1_000_000, partitions=1)
-    index = index_of(request_format, store, 86_400)
+    index = make_index(request_format, store, 86_400)
     machine = Machine(Progress(), request_format.decode, store, outbox, limits, index=index)
     machine.observe(Tick((START_S - 1) * 1000), len(records))
 
@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--timers", type=int, default=TIMERS, help=f"records of each kind ({TIMERS})")
     parser.add_argument("--repeat", type=int, default=3, help="the best of so many is shown (3)")
     options = parser.parse_args()
-    formats = {kind.request_format.name: kind.request_format for kind in KINDS}
+    formats = {kind.request_format.name: kind.request_format for kind in REQUEST_FORMATS}
     for name, records in (
         ("future", list(native(options.timers))),
         ("future-by-id", list(by_id(options.timers))),

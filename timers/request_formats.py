@@ -32,9 +32,9 @@ def _one(topic: str) -> Sequence[str]:
     return [topic] if topic else []
 
 
-NATIVE = RequestFormat("future", future.decode, future.anew, may_go_cold=True)
+NATIVE = RequestFormat("future", future.decode, future.rebuild_request, allows_cold_tier=True)
 
-KINDS = (
+REQUEST_FORMATS = (
     Kind(
         NATIVE,
         "TIMERS_REQUEST_TOPIC",
@@ -43,7 +43,12 @@ KINDS = (
     ),
     Kind(
         RequestFormat(
-            "future-by-id", future_by_id.decode, future_by_id.anew, indexed=True, may_go_cold=True, repeats=False
+            "future-by-id",
+            future_by_id.decode,
+            future_by_id.rebuild_request,
+            has_ids=True,
+            allows_cold_tier=True,
+            republish_unchanged=False,
         ),
         "TIMERS_ID_TOPIC",
         lambda settings: _one(settings.id_topic),
@@ -51,7 +56,14 @@ KINDS = (
         ("TIMERS_VERDICT_TOPIC", "TIMERS_VERDICT_RETENTION_S"),
     ),
     Kind(
-        RequestFormat("countdown", countdown.decode, countdown.anew, indexed=True, grows=True, repeats=False),
+        RequestFormat(
+            "countdown",
+            countdown.decode,
+            countdown.rebuild_request,
+            has_ids=True,
+            partitions_may_increase=True,
+            republish_unchanged=False,
+        ),
         "TIMERS_COUNTDOWN_TOPIC",
         lambda settings: _one(settings.countdown_topic),
         "value = JSON with topic, message and countdown in seconds",
@@ -61,10 +73,10 @@ KINDS = (
         RequestFormat(
             "schedule",
             schedule.decode,
-            schedule.anew,
-            indexed=True,
-            compacted=True,
-            decode_rejecting=schedule.decode_rejecting,
+            schedule.rebuild_request,
+            has_ids=True,
+            topic_is_compacted=True,
+            decode_rejecting_overdue=schedule.decode_rejecting_overdue,
         ),
         "TIMERS_SCHEDULE_TOPICS",
         lambda settings: settings.schedule_topics,
@@ -75,17 +87,17 @@ KINDS = (
 """Every request format that others may write to. The first one is always open."""
 
 
-def open_formats(settings: Settings) -> dict[str, RequestFormat]:
+def enabled_formats(settings: Settings) -> dict[str, RequestFormat]:
     """Topic -> its request format. The retry topic is one too, though only this app's own transactions write there."""
-    retry = RequestFormat("retry", future.decode_retry, future.anew)
-    others = {topic: kind.request_format for kind in KINDS for topic in kind.topics(settings)}
+    retry = RequestFormat("retry", future.decode_retry, future.rebuild_request)
+    others = {topic: kind.request_format for kind in REQUEST_FORMATS for topic in kind.topics(settings)}
     return {settings.request_topic: NATIVE, settings.retry_topic: retry, **others}
 
 
-def index_of(
+def make_index(
     request_format: RequestFormat, store: Store, retention_s: int, is_cold: Callable[[Entry], bool] = nothing_is_cold
 ) -> Index | None:
     """The index that a machine of a request format needs, if it needs one; see :class:`timers.core.index.Index`."""
-    if request_format.compacted:
+    if request_format.topic_is_compacted:
         return ScheduleIndex(store)
-    return Index(store, retention_s, is_cold) if request_format.indexed else None
+    return Index(store, retention_s, is_cold) if request_format.has_ids else None

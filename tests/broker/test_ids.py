@@ -57,7 +57,7 @@ class Ids:
     def flush(self) -> None:
         self._publisher.flush()
 
-    def told(self, count: int) -> list[verdict.Told]:
+    def told(self, count: int) -> list[verdict.VerdictMessage]:
         """The next verdicts."""
         records = self.verdicts.take(count)
         told = [verdict.decode(record.value or b"") for record in records]
@@ -99,9 +99,9 @@ def test_the_latest_version_fires_and_a_null_value_cancels(ids: Ids) -> None:
     ids.cancel("late")
     ids.flush()
     assert ids.told(3) == [
-        verdict.Told("late", "already-fired", past),
-        verdict.Told("late", "already-fired", past),
-        verdict.Told("late", "unknown", None),
+        verdict.VerdictMessage("late", "already-fired", past),
+        verdict.VerdictMessage("late", "already-fired", past),
+        verdict.VerdictMessage("late", "unknown", None),
     ]
     soon, later = due_in(6), due_in(8)
     ids.set("moved", later, "first")
@@ -113,9 +113,9 @@ def test_the_latest_version_fires_and_a_null_value_cancels(ids: Ids) -> None:
     ids.set("nowhere", soon, "lost", target="no-such-topic")
     ids.flush()
     assert set(ids.told(3)) == {
-        verdict.Told("moved", "replaced", later),
-        verdict.Told("dropped", "cancelled", soon),
-        verdict.Told("nobody", "unknown", None),
+        verdict.VerdictMessage("moved", "replaced", later),
+        verdict.VerdictMessage("dropped", "cancelled", soon),
+        verdict.VerdictMessage("nobody", "unknown", None),
     }
     fired = ids.fired.take(3)
     ids.wait_past(later)

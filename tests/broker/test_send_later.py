@@ -21,7 +21,7 @@ from tests.harness.waiting import DEADLINE_S, due_in
 from timers.cli.main import main
 from timers.client import AsyncTimersClient, Backoff, TimersClient
 from timers.request_formats import NATIVE
-from timers.wire.formats import Sent
+from timers.wire.formats import RequestRecord
 from timers.wire.partitioner import partitions_of
 
 pytestmark = pytest.mark.broker
@@ -71,7 +71,7 @@ def test_send_later_seconds_to_years_ahead(here: System) -> None:
     requests = {f"{each.topic}/{each.partition}/{each.offset}": each for each in here.reader(here.request_topic).rest()}
     for name, timer_id in ids.items():
         asked = requests[timer_id]
-        read = NATIVE.read(Sent(asked.offset, asked.key, asked.value, asked.headers, asked.append_ms))
+        read = NATIVE.read(RequestRecord(asked.offset, asked.key, asked.value, asked.headers, asked.append_ms))
         ((due_s, (row,)),) = read.rows.items()
         assert row[1:4] == (target, name, b"later")
         wanted = later[name][1]

@@ -10,7 +10,7 @@ import pytest
 
 from timers.cli.main import _COMMANDS
 from timers.config.settings import Settings, describe
-from timers.wire.formats import Sent, countdown
+from timers.wire.formats import RequestRecord, countdown
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.glob("coming-from-*.md"))
@@ -35,6 +35,6 @@ def test_messages_of_a_delay_service_are_read_as_they_stand() -> None:
     assert len(blocks) == 3
     for block in blocks:
         id = json.loads(block).get("id")
-        decoded = countdown.decode([Sent(1, id and id.encode(), block.encode(), [], 5)], 10**6)
+        decoded = countdown.decode([RequestRecord(1, id and id.encode(), block.encode(), [], 5)], 10**6)
         assert not decoded.rejected
         assert decoded.rows or decoded.operations

@@ -21,10 +21,10 @@ from tests.fuzz.draw import Draw
 from timers.core.timer import Decoded, Origin
 from timers.dead_letters.letters import Letter, judge
 from timers.errors import LogMismatch
-from timers.request_formats import KINDS
+from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, future, headers, progress, topics
 from timers.wire.dead_letter import CODES
-from timers.wire.formats import Sent, countdown, future_by_id, schedule
+from timers.wire.formats import RequestRecord, countdown, future_by_id, schedule
 from timers.worker.consumer.records import KeptRecords, LeanRecords
 from timers.worker.sending.batches import Batches
 
@@ -209,7 +209,7 @@ def countdowns(draw: Draw) -> set[str]:
     for due_s, group in decoded.rows.items():
         for row in group:
             row[3].decode()
-            key, value, headers_ = countdown.anew(row, Origin("t/0/1", due_s, 1))
+            key, value, headers_ = countdown.rebuild_request(row, Origin("t/0/1", due_s, 1))
             again = TimedRecord(row[0], key, value, [*headers_, (headers.TIMER_AGAIN, b"%d" % due_s)], due_s * 1000)
             if not row[5]:
                 assert countdown.decode([again], 10**6).rows == {due_s: [row]}
@@ -230,7 +230,7 @@ def schedules(draw: Draw) -> set[str]:
 
     sent = [TimedRecord(3 * index, *fields, 1_800_000_000_123) for index, fields in enumerate(draw.many(8, one))]
     outcomes = set()
-    for decode in (schedule.decode, schedule.decode_rejecting):
+    for decode in (schedule.decode, schedule.decode_rejecting_overdue):
         decoded = decode(sent, MAX_REQUEST_BYTES)
         by_offset = {record.offset: record for record in sent}
         for rows in decoded.rows.values():
@@ -328,14 +328,14 @@ def dead_letters(draw: Draw) -> set[str]:
     sent = _letter_headers(draw) if draw.number(7) else _headers(draw) or []
     opened = dead_letter.decode(sent)
     row, origin = (7, "t", "k", b"v", None, None), Origin("t/0/7", 1, 0)
-    for request_format in (kind.request_format for kind in KINDS):
-        request_format.asks_for(Sent(7, key, value, sent, 1), row, origin)
+    for request_format in (kind.request_format for kind in REQUEST_FORMATS):
+        request_format.is_request_of(RequestRecord(7, key, value, sent, 1), row, origin)
     if opened is None:
         return {"no dead letter"}
     assert len(opened.headers) == len(sent) - 3
     at_ms = draw.number(2**63 - 1) - draw.number(2**63 - 1)
-    request_format = draw.pick([kind.request_format for kind in KINDS])
-    letter = Letter("dead", 0, 1, at_ms, Sent(1, key, value, opened.headers, at_ms), opened, request_format)
+    request_format = draw.pick([kind.request_format for kind in REQUEST_FORMATS])
+    letter = Letter("dead", 0, 1, at_ms, RequestRecord(1, key, value, opened.headers, at_ms), opened, request_format)
     mark = dead_letter.decode_mark(draw.blob(9), draw.blob(9), opened.headers) if draw.number(1) else None
     for line in (*letter.cells(mark), *letter.text(mark, as_hex=bool(draw.number(1)))):
         assert not CONTROL.search(line), "it could steer a terminal"

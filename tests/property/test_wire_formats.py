@@ -16,7 +16,7 @@ from timers.core.operation import VERDICTS, Verdict
 from timers.core.progress import Progress, SettingChange
 from timers.core.timer import Decoded, Headers, Key, Origin, Rejected
 from timers.wire import dead_letter, future, headers, progress, topics, verdict
-from timers.wire.formats import Sent, countdown
+from timers.wire.formats import RequestRecord, countdown
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Record:
 # Text that UTF-8 can carry: protobuf's strings, and Kafka's header names, hold no surrogates.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 HEADERS = st.lists(st.tuples(TEXT, st.none() | st.binary()), max_size=4)
-FOREIGN_HEADERS = HEADERS.map(headers.without_ours)
+FOREIGN_HEADERS = HEADERS.map(headers.without_timer_headers)
 TOPICS = st.from_regex(topics.LEGAL_TOPIC, fullmatch=True).filter(topics.is_legal)
 DUE = st.integers(0, future.MAX_DUE_S)
 GOOD_VALUES = st.builds(future.encode, TOPICS, TEXT, st.binary())
@@ -146,7 +146,7 @@ def test_a_countdown_is_exact_and_its_message_as_given(
 ) -> None:
     text = json.dumps(message, ensure_ascii=not spaced, indent=1 if spaced else None)
     value = f'{{"countdown":{seconds} ,"message": {text},"topic":"{topic}"}}'.encode()
-    decoded = countdown.decode([Sent(5, key, value, sent, at_ms)], 10**9)
+    decoded = countdown.decode([RequestRecord(5, key, value, sent, at_ms)], 10**9)
     assert decoded.rejected == []
     ((due_s, (row,)),) = decoded.rows.items()
     assert due_s == math.ceil(Fraction(at_ms, 1000) + Fraction(seconds))
@@ -189,7 +189,7 @@ def test_a_dead_letter_is_read_as_it_was_written(
     key: bytes | None, value: bytes | None, sent: list[headers.Header], code: str, message: str, source: str
 ) -> None:
     letter = dead_letter.encode(Rejected(3, code, message, key, value, sent), source, max_bytes=10**6)
-    assert dead_letter.decode(letter.headers) == dead_letter.Opened(code, message, source, sent)
+    assert dead_letter.decode(letter.headers) == dead_letter.DecodedDeadLetter(code, message, source, sent)
 
 
 @given(TEXT, TEXT, TEXT)

@@ -13,7 +13,7 @@ from timers.core.progress import Progress
 from timers.core.timer import Decoded, Forwarded, Rejected
 from timers.testing import SimOutbox
 from timers.wire import topics
-from timers.wire.cold import PartitionFormat, Sent
+from timers.wire.cold import PartitionFormat, RequestRecord
 
 
 class CountsEveryCopy(Horizon):
@@ -80,7 +80,9 @@ class Believing:
         source = named.decode()
         where = topics.parse_source(source)
         assert where is not None
-        return Unsealed(Sent(record.offset, record.key, record.value, headers, record.timestamp), where[2], source)
+        return Unsealed(
+            RequestRecord(record.offset, record.key, record.value, headers, record.timestamp), where[2], source
+        )
 
 
 class TakesFetchesWhole(Horizon):

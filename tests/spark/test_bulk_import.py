@@ -16,7 +16,7 @@ from tests.harness.system import System
 from timers.config.settings import Settings
 from timers.spark.jobs import bulk_import
 from timers.spark.jobs.bulk_import import Import, Imported
-from timers.wire.formats import Sent, future_by_id
+from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.partitioner import partitions_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -93,7 +93,9 @@ def _are_the_rows(system: System, records: list[Record]) -> None:
     assert [record.partition for record in records] == partitions_of(ids, system.settings.partitions)
     asked = []
     for record in records:
-        decoded = future_by_id.decode([Sent(record.offset, record.key, record.value, record.headers, 0)], 10_000)
+        decoded = future_by_id.decode(
+            [RequestRecord(record.offset, record.key, record.value, record.headers, 0)], 10_000
+        )
         [(due_s, [row])] = decoded.rows.items()
         asked.append((due_s, *row[1:4], row[4] or []))
     expected: list[Any] = [

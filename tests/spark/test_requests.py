@@ -8,11 +8,11 @@ from pyspark.testing import assertDataFrameEqual
 
 from timers.config.settings import Settings
 from timers.core.timer import Headers, Origin
-from timers.request_formats import open_formats
+from timers.request_formats import enabled_formats
 from timers.spark import columns, requests
 from timers.wire import future
 from timers.wire import headers as h
-from timers.wire.formats import Sent, future_by_id, schedule
+from timers.wire.formats import RequestRecord, future_by_id, schedule
 
 pytestmark = pytest.mark.spark
 
@@ -109,7 +109,7 @@ def test_each_record_is_what_its_request_format_says(spark: SparkSession) -> Non
         for topic, partition, offset, key, value, headers in RECORDS
     ]
     frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
-    decoded = requests.decode(frame, open_formats(SETTINGS), LIMIT)
+    decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT)
     assert decoded.schema == requests.REQUEST
     sizes = {tuple(row)[:3]: size(*record[3:]) for row, record in zip(rows, RECORDS, strict=True)}
     whole = [Row(*row, sizes[tuple(row)[:3]]) for row in EXPECTED]
@@ -118,9 +118,9 @@ def test_each_record_is_what_its_request_format_says(spark: SparkSession) -> Non
 
 def test_no_record_is_left_out_by_a_request_format() -> None:
     """What the table rests on: of each record a request format makes just one row, cancel or rejection."""
-    formats = open_formats(SETTINGS)
+    formats = enabled_formats(SETTINGS)
     for topic, _, offset, key, value, headers in RECORDS:
-        decoded = formats[topic].decode([Sent(offset, key, value, headers, 0)], LIMIT)
+        decoded = formats[topic].decode([RequestRecord(offset, key, value, headers, 0)], LIMIT)
         rows = sum(map(len, decoded.rows.values()))
         rejected = {each.offset for each in decoded.rejected}  # which may end an id as well
         cancels = sum(each[2] is None and each[1] not in rejected for each in decoded.operations)

@@ -76,7 +76,7 @@ class Bench:
             self.ledger,
             limits,
             index=index,
-            decode_rejecting=schedule.decode_rejecting,
+            decode_rejecting=schedule.decode_rejecting_overdue,
         )
 
     def set(self, id: bytes, due_s: int, value: bytes = b"v") -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from timers.spark import rows
 from timers.wire import future
-from timers.wire.formats import Sent, future_by_id
+from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.future import InvalidRequestError
 
 DUE = 1_893_456_000
@@ -81,7 +81,7 @@ def test_a_row_is_what_its_request_format_reads(given: Any, expected: list[tuple
     _, due_s, value, headers, reason, _ = entry(headers=given)
     assert (due_s, reason) == (DUE, None)
     pairs = [(pair["key"], pair["value"]) for pair in headers]
-    decoded = future_by_id.decode([Sent(7, b"an-id", value, pairs, 0)], LIMIT)
+    decoded = future_by_id.decode([RequestRecord(7, b"an-id", value, pairs, 0)], LIMIT)
     [(_, topic, key, body, travelling, origin)] = decoded.rows[DUE]
     assert (topic, key, body, travelling or []) == ("orders", "key", b"body", expected)
     assert origin is not None and origin.timer_id == "an-id"

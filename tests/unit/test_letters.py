@@ -11,16 +11,16 @@ import pytest
 
 from timers.core.timer import Rejected
 from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, judge
-from timers.request_formats import KINDS
+from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
-from timers.wire.formats import Sent, schedule
+from timers.wire.formats import RequestRecord, schedule
 from timers.wire.headers import Header
 
 VALUE = future.encode("orders", "o-1", b"v")
 WRITTEN_MS = 1_800_000_000_500
 HEADERS: list[Header] = [("trace", b"1"), ("null", None), ("other", b"\x00\xff")]
-KINDS_BY_NAME = {kind.request_format.name: kind.request_format for kind in KINDS}
+KINDS_BY_NAME = {kind.request_format.name: kind.request_format for kind in REQUEST_FORMATS}
 FORMATS = {
     "timer-request": KINDS_BY_NAME["future"],
     "by-id": KINDS_BY_NAME["future-by-id"],
@@ -172,13 +172,13 @@ def test_which_ones_are_meant(letter_filter: LetterFilter, meant: bool) -> None:
     assert (letter() in letter_filter) is meant
 
 
-def judged(one: Letter, request: Sent | None, mark: Mark | None = None, *, force: bool = False) -> Any:
+def judged(one: Letter, request: RequestRecord | None, mark: Mark | None = None, *, force: bool = False) -> Any:
     return judge(one, request, mark, 1000, force)
 
 
 def test_what_may_be_published_again() -> None:
     fine = letter()
-    assert judged(fine, fine.request).request == Sent(5, b"1700000000", VALUE, HEADERS, WRITTEN_MS)
+    assert judged(fine, fine.request).request == RequestRecord(5, b"1700000000", VALUE, HEADERS, WRITTEN_MS)
     again = judged(fine, fine.request, MARK)
     assert again.request is None and "as timer-request/0/99" in again.reason
     assert judged(fine, fine.request, MARK, force=True).request == fine.request
@@ -192,11 +192,11 @@ def test_what_may_be_published_again() -> None:
 
 def test_headers_that_librdkafka_does_not_read_are_not_lost_unasked() -> None:
     truncated = letter(headers=[("a", b"")] * 100_001, max_bytes=10**5)
-    read = Sent(7, b"1700000000", VALUE, [], WRITTEN_MS)
+    read = RequestRecord(7, b"1700000000", VALUE, [], WRITTEN_MS)
     assert truncated.is_truncated
     assert "more than librdkafka reads" in judged(truncated, read).reason
     assert judged(truncated, read, force=True).request == read
-    large = Sent(7, b"1700000000", future.encode("orders", "o-1", bytes(1000)), [], WRITTEN_MS)
+    large = RequestRecord(7, b"1700000000", future.encode("orders", "o-1", bytes(1000)), [], WRITTEN_MS)
     assert "rejected again" in judged(truncated, large).reason, (
         "large enough to be a truncated dead letter without headers"
     )
@@ -226,7 +226,7 @@ def test_what_failed_when_it_was_due_goes_again_and_leaves_its_id_alone(
     read = FORMATS[source.split("/")[0]].read(request)
     assert read.operations == [] and list(read.rows) == [1_700_000_000]
     truncated = letter(b"o-1", value + bytes(500), sent, source=source, max_bytes=500)
-    original = Sent(7, b"o-1", value, sent, 1_699_999_995_000)
+    original = RequestRecord(7, b"o-1", value, sent, 1_699_999_995_000)
     assert judged(truncated, original).request.headers == [*sent, again]
     early = letter(b"o-1", value, sent, source=source, code="value-too-large")
     assert "would change what that means by now" in judged(early, early.request).reason

@@ -9,7 +9,7 @@ import pytest
 
 from timers.cli.main import main
 from timers.config.settings import Settings, describe
-from timers.request_formats import KINDS, NATIVE, open_formats
+from timers.request_formats import NATIVE, REQUEST_FORMATS, enabled_formats
 
 
 @pytest.fixture(autouse=True)
@@ -21,28 +21,28 @@ def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_the_table_names_settings_that_there_are() -> None:
     envs = {setting.env for setting, _, _ in describe(Settings())}
-    for kind in KINDS:
+    for kind in REQUEST_FORMATS:
         assert {kind.env, *kind.settings} <= envs
-    assert len({kind.request_format.name for kind in KINDS}) == len(KINDS)
+    assert len({kind.request_format.name for kind in REQUEST_FORMATS}) == len(REQUEST_FORMATS)
 
 
 def test_a_request_format_is_open_where_its_topic_is_set() -> None:
     settings = Settings.load({"TIMERS_ID_TOPIC": "by-id", "TIMERS_COUNTDOWN_TOPIC": "delay"})
-    names = {topic: request_format.name for topic, request_format in open_formats(settings).items()}
+    names = {topic: request_format.name for topic, request_format in enabled_formats(settings).items()}
     assert names == {
         "timer-request": "future",
         "timers-timer-retry": "retry",
         "by-id": "future-by-id",
         "delay": "countdown",
     }
-    assert list(open_formats(Settings())) == ["timer-request", "timers-timer-retry"]
+    assert list(enabled_formats(Settings())) == ["timer-request", "timers-timer-retry"]
 
 
 def test_none_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["formats"]) == 0
     out, err = capsys.readouterr()
     assert "none on but future" in out
-    for kind in KINDS:
+    for kind in REQUEST_FORMATS:
         assert f"{kind.env} opens it" in out or kind.request_format is NATIVE
     assert "no broker answers" in err
 

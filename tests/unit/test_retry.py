@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from timers.client.request import Encoder, TimerRequest
 from timers.client.retry import Backoff, Received, plan
 from timers.errors import InvalidTimerError
-from timers.request_formats import KINDS
+from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, future
-from timers.wire.formats import Sent
+from timers.wire.formats import RequestRecord
 
 DLQ = "dead"
 
@@ -89,7 +89,7 @@ def test_what_is_given_up_is_a_dead_letter_whose_retry_begins_anew(key: bytes | 
     assert (topic, opened and opened.code) == (DLQ, "retries-exhausted")
     assert opened is not None and opened.source == "timer-request/4/99"
     assert "'orders' gave it up after 2 tries; it stood at orders/3/17" in opened.message
-    read = KINDS[0].request_format.read(Sent(0, sent_key, value, opened.headers, 0))
+    read = REQUEST_FORMATS[0].request_format.read(RequestRecord(0, sent_key, value, opened.headers, 0))
     ((row,),) = read.rows.values()
     assert (row[1], row[3], row[4]) == ("orders", b"v", [("a", None)])
     assert row[2] == (key if key != b"k" else "k")
@@ -129,10 +129,10 @@ def test_a_header_that_is_no_number_counts_as_none() -> None:
 @pytest.mark.parametrize("key", [None, b"\xff\x00", b"text", "text", ""])
 def test_keys_of_any_bytes_reach_the_callback(key: Any) -> None:
     due, value, headers = Encoder(1000)(TimerRequest("orders", key, b"v", 5, headers=[("a", b"1")]))
-    ((row,),) = future.decode([Sent(7, due, value, headers, 0)], 1000).rows.values()
+    ((row,),) = future.decode([RequestRecord(7, due, value, headers, 0)], 1000).rows.values()
     wanted = key.decode() if key == b"text" else key
     assert row == (7, "orders", wanted, b"v", [("a", b"1")], None)
     plain = Encoder(1000)(TimerRequest("orders", key, b"v", 5))
-    ((row,),) = future.decode([Sent(7, *plain, 0)], 1000).rows.values()
+    ((row,),) = future.decode([RequestRecord(7, *plain, 0)], 1000).rows.values()
     assert row == (7, "orders", wanted, b"v", None, None)
-    assert future.anew(row, SimpleNamespace(due_s=5)) == (due, value, list(plain[2] or ()))
+    assert future.rebuild_request(row, SimpleNamespace(due_s=5)) == (due, value, list(plain[2] or ()))

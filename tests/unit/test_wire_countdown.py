@@ -9,7 +9,7 @@ import pytest
 
 from timers.core.timer import Decoded, Origin, Row
 from timers.wire import future, query
-from timers.wire.formats import RequestFormat, Sent, countdown
+from timers.wire.formats import RequestFormat, RequestRecord, countdown
 
 AT_MS = 1_893_456_000_250
 """When the records below were appended."""
@@ -19,7 +19,7 @@ CALLER = [("CALLER_SERVICE", b"S")]
 
 def decode(value: bytes | str | None, key: bytes | None = None, headers: Any = CALLER, at_ms: int = AT_MS) -> Decoded:
     raw = value.encode() if isinstance(value, str) else value
-    return countdown.decode([Sent(7, key, raw, headers, at_ms)], 1_000_000)
+    return countdown.decode([RequestRecord(7, key, raw, headers, at_ms)], 1_000_000)
 
 
 def row(value: bytes | str, **more: Any) -> tuple[int, Row]:
@@ -182,11 +182,11 @@ def test_headers_travel_but_ours() -> None:
 
 def test_records_are_counted_by_who_asks() -> None:
     records = [
-        Sent(1, None, counting("1").encode(), CALLER, AT_MS),
-        Sent(2, None, counting("1").encode(), [("CALLER_SERVICE", b"old"), ("CALLER_SERVICE", b"new")], AT_MS),
-        Sent(3, None, counting("1").encode(), [], AT_MS),
-        Sent(4, None, b"{}", CALLER, AT_MS),
-        Sent(5, b"k", b'{"id": "k", "cancel": true}', [("CALLER_SERVICE", b"\xff" * 200)], AT_MS),
+        RequestRecord(1, None, counting("1").encode(), CALLER, AT_MS),
+        RequestRecord(2, None, counting("1").encode(), [("CALLER_SERVICE", b"old"), ("CALLER_SERVICE", b"new")], AT_MS),
+        RequestRecord(3, None, counting("1").encode(), [], AT_MS),
+        RequestRecord(4, None, b"{}", CALLER, AT_MS),
+        RequestRecord(5, b"k", b'{"id": "k", "cancel": true}', [("CALLER_SERVICE", b"\xff" * 200)], AT_MS),
     ]
     assert countdown.decode(records, 1000).callers == {
         ("S", "accepted"): 1,
@@ -210,25 +210,25 @@ def test_one_that_is_published_again_keeps_its_due_second_and_lets_its_id_be() -
 
 def test_a_request_that_is_gone_is_written_anew() -> None:
     due_s, timer = row(message('{"b": "é\\n", "a": 1.10}'), key=b"\xff\x00")
-    key, value, headers = countdown.anew(timer, Origin("t/0/7", due_s, 1))
+    key, value, headers = countdown.rebuild_request(timer, Origin("t/0/7", due_s, 1))
     headers.append(("timer-again", b"%d" % due_s))
     assert row(value, key=key, headers=headers, at_ms=AT_MS + 60_000) == (due_s, timer)
 
 
 def test_a_request_is_known_again_by_its_time() -> None:
-    request_format = RequestFormat("countdown", countdown.decode, countdown.anew)
-    sent = Sent(7, None, counting("1").encode(), CALLER, AT_MS)
+    request_format = RequestFormat("countdown", countdown.decode, countdown.rebuild_request)
+    sent = RequestRecord(7, None, counting("1").encode(), CALLER, AT_MS)
     due_s, timer = row(counting("1"))
     origin = Origin("t/0/7", due_s, 1)
-    assert request_format.asks_for(sent, timer, origin)
-    assert not request_format.asks_for(sent._replace(timestamp=AT_MS + 60_000), timer, origin)
-    assert not request_format.asks_for(sent._replace(value=message('"n"').encode()), timer, origin)
+    assert request_format.is_request_of(sent, timer, origin)
+    assert not request_format.is_request_of(sent._replace(timestamp=AT_MS + 60_000), timer, origin)
+    assert not request_format.is_request_of(sent._replace(value=message('"n"').encode()), timer, origin)
 
 
 def test_a_key_that_no_future_can_hold_comes_through_a_retry() -> None:
     for key in (None, b"", b"\xff\x00", "text"):
         value, headers = future.encode_retry("T", key, b"m", None, Origin("t/0/7", 5, 1))
-        (timer,) = future.decode_retry([Sent(9, b"60", value, headers, 0)], 1000).rows[60]
+        (timer,) = future.decode_retry([RequestRecord(9, b"60", value, headers, 0)], 1000).rows[60]
         assert (timer[2], timer[4]) == (key, None)
 
 

@@ -14,9 +14,9 @@ import pytest
 from timers.config.settings import Settings
 from timers.core.operation import ANY_VERSION
 from timers.core.timer import Origin, Row, id_bytes
-from timers.request_formats import open_formats
+from timers.request_formats import enabled_formats
 from timers.wire import future
-from timers.wire.formats import Sent, schedule
+from timers.wire.formats import RequestRecord, schedule
 
 SENT = [
     ("scheduler-epoch", b"1893456000"),
@@ -129,7 +129,7 @@ def test_a_schedule_whose_record_is_gone_is_written_anew() -> None:
     _, row = row_of(record())
     gone = schedule.fired(row, b"schedules")
     assert gone[5] is not None
-    key, value, headers = schedule.anew(gone, gone[5])
+    key, value, headers = schedule.rebuild_request(gone, gone[5])
     assert (key, value, sorted(headers)) == (b"vid1-online", b'"video 1"', sorted(SENT))
 
 
@@ -143,9 +143,9 @@ def test_it_comes_through_the_retry_topic_as_it_is() -> None:
         request, on_the_way = future.encode_retry(topic, text, value, all_headers, moved)
         back = future.decode_retry([record(b"99", request, on_the_way, offset=3)], 1000).rows[99]
         assert back == [(3, topic, text, value, all_headers, moved)]
-        request_format = open_formats(Settings(schedule_topics=("schedules",)))["schedules"]
-        assert request_format.asks_for(Sent(7, b"\xfe", b'"video 1"', headers, 0), back[0], moved)
-        assert not request_format.asks_for(Sent(7, b"other", b'"video 1"', headers, 0), back[0], moved)
+        request_format = enabled_formats(Settings(schedule_topics=("schedules",)))["schedules"]
+        assert request_format.is_request_of(RequestRecord(7, b"\xfe", b'"video 1"', headers, 0), back[0], moved)
+        assert not request_format.is_request_of(RequestRecord(7, b"other", b'"video 1"', headers, 0), back[0], moved)
 
 
 WRONG = {
@@ -181,7 +181,7 @@ def test_overdue_on_arrival_is_judged_by_the_records_own_second() -> None:
     for timestamp, overdue in ((1893456000_000, False), (1893456000_999, False), (1893456001_000, True)):
         sent = record(timestamp=timestamp)
         assert len(schedule.decode([sent], 1000).rows) == 1
-        decoded = schedule.decode_rejecting([sent], 1000)
+        decoded = schedule.decode_rejecting_overdue([sent], 1000)
         assert [entry.code for entry in decoded.rejected] == ([schedule.OVERDUE] if overdue else [])
         assert decoded.operations[0][2] == (None if overdue else 1893456000)
 

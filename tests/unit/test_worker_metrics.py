@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from timers.config.settings import Settings
-from timers.request_formats import open_formats
+from timers.request_formats import enabled_formats
 from timers.worker.metrics.catalog import METRICS
 
 
@@ -16,7 +16,7 @@ def test_the_partitions_to_own_are_those_of_all_open_request_formats() -> None:
     formats = {settings.request_topic: 4, settings.retry_topic: 3, settings.id_topic: 2}
     known = {**formats, settings.oscillator_topic: 4}
     app: Any = SimpleNamespace(
-        settings=settings, pool=SimpleNamespace(formats=open_formats(settings), partitions=known)
+        settings=settings, pool=SimpleNamespace(formats=enabled_formats(settings), partitions=known)
     )
     (entry,) = (entry for entry in METRICS if entry.name == "timers_topic_partitions")
     assert dict(entry.read(app)) == {(topic,): count for topic, count in formats.items()}

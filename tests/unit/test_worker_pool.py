@@ -16,7 +16,7 @@ from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import Fenced
 from timers.kafka.topics import Cluster
-from timers.request_formats import open_formats
+from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
 from timers.worker.machines import pool as pools
 from timers.worker.machines.pool import Events, Pool
@@ -40,7 +40,7 @@ def pool_of(
     settings: Settings, cluster: Cluster, ours: Callable[[TopicPartition], Awaitable[bool | None]], failures: list[Any]
 ) -> Pool:
     """One whose group answers by ``ours``; what ends the worker is appended to ``failures``."""
-    pool = Pool(open_formats(settings), RocksMemory(16 * 1024 * 1024))
+    pool = Pool(enabled_formats(settings), RocksMemory(16 * 1024 * 1024))
     pool.bind(settings, cluster, Events(lambda *_: None, lambda *_: None, ours, failures.append), lambda: None)
     return pool
 

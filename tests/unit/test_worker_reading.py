@@ -16,7 +16,7 @@ from timers.testing import SimClock, SimLog
 from timers.testing.log import SimRecord
 from timers.wire import cold, future
 from timers.wire.cold import PartitionFormat
-from timers.wire.formats import RequestFormat, Sent, future_by_id
+from timers.wire.formats import RequestFormat, RequestRecord, future_by_id
 from timers.worker.queries import reading
 from timers.worker.queries.reading import Place, Recovering, TimerFilter
 
@@ -30,7 +30,9 @@ class Rig(MachineRig):
     def __init__(self, *, indexed: bool) -> None:
         self.topic = "requests"
         decode = future_by_id.decode if indexed else future.decode
-        self.request_format = RequestFormat("future", decode, future.anew, indexed=indexed, may_go_cold=True)
+        self.request_format = RequestFormat(
+            "future", decode, future.rebuild_request, has_ids=indexed, allows_cold_tier=True
+        )
         self.log = SimLog(SimClock(0), partitions=1)
         self.ledger, self.store = ColdLedger(), MemoryStore()
         horizon = Horizon(PartitionFormat(self.topic, 0), self.store, 100, 7, RETENTION_S, indexed=indexed)
@@ -62,7 +64,9 @@ class Rig(MachineRig):
 
     def of_record(self, sent: SimRecord) -> str | None:
         """The state that is told of a request, read from the log as a worker reads it."""
-        decoded = self.request_format.read(Sent(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp_ms))
+        decoded = self.request_format.read(
+            RequestRecord(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp_ms)
+        )
         ((due_s, (row,)),) = decoded.rows.items()
         said = reading.by_record(self.machine, self.place, row, due_s, sent.timestamp_ms // 1000, with_value=False)
         assert said is None or (said["due"], said["source"]) == (due_s, sent.source)

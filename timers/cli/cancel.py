@@ -7,7 +7,7 @@ import click
 from timers.config.settings import Settings
 from timers.wire import verdict
 from timers.wire.query import format_due
-from timers.wire.verdict import Told
+from timers.wire.verdict import VerdictMessage
 
 _PUBLISH_TIMEOUT_S = 10.0
 
@@ -35,7 +35,7 @@ def cancel(id: str, timeout_s: float, output: str) -> int:
     return EXIT_CODES[told.verdict]
 
 
-def _sentence(told: Told) -> str:
+def _sentence(told: VerdictMessage) -> str:
     if told.due_s is None:
         return f"{told.id}: there is no timer of this id (never set, cancelled before, or fired long ago)"
     when = f"due {format_due(told.due_s)} ({told.due_s})"

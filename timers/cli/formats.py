@@ -10,7 +10,7 @@ import click
 
 from timers.config.settings import Settings, describe
 from timers.errors import TimersError
-from timers.request_formats import KINDS, NATIVE
+from timers.request_formats import NATIVE, REQUEST_FORMATS
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,7 +23,7 @@ def formats(output: str) -> None:
     A request format is a format that timers come in by. Workers go by their own settings: run this with the same.
     """
     settings = Settings.load()
-    asked = {topic for kind in KINDS for topic in kind.topics(settings)}
+    asked = {topic for kind in REQUEST_FORMATS for topic in kind.topics(settings)}
     try:
         partitions = _partitions(settings, asked)
     except TimersError as error:  # what is on says the setting; only the numbers come from the brokers
@@ -52,7 +52,7 @@ def _describe(settings: Settings, partitions: Mapping[str, int | None]) -> list[
             "setting": kind.env,
             "settings": {env: values[env] for env in (kind.env, *kind.settings)},
         }
-        for kind in KINDS
+        for kind in REQUEST_FORMATS
         for topics in [kind.topics(settings)]
     ]
 

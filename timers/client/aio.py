@@ -17,7 +17,7 @@ from timers.client.publish import CLOSED, Answer, Publisher, queue_stayed_full
 from timers.client.request import HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
 from timers.errors import PublishError, TimersError
-from timers.wire.verdict import Told
+from timers.wire.verdict import VerdictMessage
 
 _T = TypeVar("_T")
 
@@ -130,7 +130,7 @@ class AsyncTimersClient:
         headers: HeadersLike = (),
         token: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
-    ) -> Told:
+    ) -> VerdictMessage:
         """Set a timer anew, and await what became of the one before; see :meth:`TimersClient.update`."""
         request = TimerRequest(topic, key, value, at, delay, headers, token)
         ids = self._by_id()
@@ -138,7 +138,7 @@ class AsyncTimersClient:
             await asyncio.to_thread(ids.listen)
         return await self._verdict(await self._room(partial(ids.update, id, request)), ids, timeout_s)
 
-    async def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Told:
+    async def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> VerdictMessage:
         """Cancel a timer that has an id, and await what came of it; see :meth:`TimersClient.cancel`."""
         ids = self._by_id()
         if not ids.listening:
@@ -152,7 +152,9 @@ class AsyncTimersClient:
             self._ids = ById(self._to)
         return self._ids
 
-    async def _verdict(self, asked: concurrent.futures.Future[Told], ids: ById, timeout_s: float) -> Told:
+    async def _verdict(
+        self, asked: concurrent.futures.Future[VerdictMessage], ids: ById, timeout_s: float
+    ) -> VerdictMessage:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(asked), timeout_s)
         except TimeoutError:

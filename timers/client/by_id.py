@@ -28,7 +28,7 @@ from timers.errors import NoVerdictError, PublishError, SettingsError, TimersErr
 from timers.wire import headers as h
 from timers.wire import topics, verdict
 from timers.wire.formats import future_by_id
-from timers.wire.verdict import Told
+from timers.wire.verdict import VerdictMessage
 
 PARTITIONER = "murmur2_random"
 """Java's. All records of an id must be on one partition, so every producer of the topic must hash alike."""
@@ -44,10 +44,10 @@ class _Question:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._source: bytes | None = None
-        self._heard: dict[bytes, Told] = {}
-        self.answer: Future[Told] = Future()
+        self._heard: dict[bytes, VerdictMessage] = {}
+        self.answer: Future[VerdictMessage] = Future()
 
-    def hear(self, source: bytes, told: Told) -> None:
+    def hear(self, source: bytes, told: VerdictMessage) -> None:
         """A verdict on a record of this id."""
         with self._lock:
             self._heard[source] = told
@@ -63,7 +63,7 @@ class _Question:
         if told is not None:
             self.settle(told)
 
-    def settle(self, told: Told | TimersError) -> None:
+    def settle(self, told: VerdictMessage | TimersError) -> None:
         """Answer, unless that was done, or nobody waits any more."""
         with contextlib.suppress(InvalidStateError):
             if isinstance(told, TimersError):
@@ -186,7 +186,7 @@ class ById:
         self._publish(key, value, headers, answer)
         return taken
 
-    def update(self, id: str, request: TimerRequest) -> Future[Told]:
+    def update(self, id: str, request: TimerRequest) -> Future[VerdictMessage]:
         """Publish a new version of a timer. The future says what became of the one before. Needs :meth:`listen`."""
         key, value, headers = self._encode(id, request)
         question = self._ask(key)
@@ -198,7 +198,7 @@ class ById:
             raise
         return question.answer
 
-    def cancel(self, id: str) -> Future[Told]:
+    def cancel(self, id: str) -> Future[VerdictMessage]:
         """Publish a cancel. The future says what became of the timer. Needs :meth:`listen`."""
         key = id_key(id)
         question = self._ask(key)
@@ -209,7 +209,7 @@ class ById:
             raise
         return question.answer
 
-    def wait(self, asked: Future[Told], timeout_s: float) -> Told:
+    def wait(self, asked: Future[VerdictMessage], timeout_s: float) -> VerdictMessage:
         """The verdict.
 
         Raises:
@@ -258,9 +258,9 @@ class ById:
     def _ask_behind(self, key: bytes, question: _Question) -> Callable[[int], None]:
         """What asks, once it is known on which partition, whether there is still anything to come for ``question``."""
 
-        def told(answer: Future[Told]) -> None:
+        def told(answer: Future[VerdictMessage]) -> None:
             if not answer.cancelled() and answer.exception() is None:
-                question.settle(Told(key.decode(), UNKNOWN, None))
+                question.settle(VerdictMessage(key.decode(), UNKNOWN, None))
 
         def ask(partition: int) -> None:
             probe = _probe(key, self._verdict_partitions)

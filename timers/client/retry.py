@@ -137,7 +137,7 @@ def plan(
     number = _attempt(received) + 1 if attempt is None else attempt
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < 10**MAX_ATTEMPT_DIGITS:
         raise InvalidTimerError(f"attempt={attempt!r} is not the number of a try: 1, 2, ...")
-    kept = [header for header in h.without_ours(received.headers) if header[0] != ATTEMPT]
+    kept = [header for header in h.without_timer_headers(received.headers) if header[0] != ATTEMPT]
     target = topic or received.topic
     if number > backoff.attempts:
         return _give_up(received, kept, target, backoff, dead_letter_topic)

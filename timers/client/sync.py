@@ -17,7 +17,7 @@ from timers.client.publish import CLOSED, Answer, Publisher, queue_stayed_full
 from timers.client.request import HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
 from timers.errors import PublishError, TimersError
-from timers.wire.verdict import Told
+from timers.wire.verdict import VerdictMessage
 
 _T = TypeVar("_T")
 
@@ -183,7 +183,7 @@ class TimersClient:
         headers: HeadersLike = (),
         token: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
-    ) -> Told:
+    ) -> VerdictMessage:
         """Set a timer anew, and wait for what became of the one before. Arguments as :meth:`schedule`.
 
         Returns:
@@ -199,7 +199,7 @@ class TimersClient:
         ids.listen()
         return ids.wait(self._room(partial(ids.update, id, request)), timeout_s)
 
-    def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Told:
+    def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> VerdictMessage:
         """Cancel a timer that has an id, and wait for what came of it.
 
         Returns:

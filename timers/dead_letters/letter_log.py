@@ -17,10 +17,10 @@ from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.records import headers_of
 from timers.kafka.tail import GONE, TIMEOUT_S, consumer, explained, partitions_of
-from timers.request_formats import KINDS
+from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, topics
 from timers.wire.dead_letter import Mark
-from timers.wire.formats import Sent
+from timers.wire.formats import RequestRecord
 
 _POLL_S = 0.2
 _AT_ONCE = 1000
@@ -47,7 +47,7 @@ class LetterLog:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.topic = settings.dead_letter_topic
-        self._formats = {topic: kind.request_format for kind in KINDS for topic in kind.topics(settings)}
+        self._formats = {topic: kind.request_format for kind in REQUEST_FORMATS for topic in kind.topics(settings)}
         self._reports = connection.Reports(settings)
         self._consumer = consumer(settings, self._reports, enable_partition_eof=True)
         self._aside: Consumer | None = None  # reads requests while letters are being read
@@ -187,7 +187,7 @@ class LetterLog:
         finally:
             reader.unassign()
 
-    def original(self, letter: Letter) -> Sent | None:
+    def original(self, letter: Letter) -> RequestRecord | None:
         """The request of a dead letter: what that holds, or, for a truncated dead letter, what stands at its source if
         it still does."""
         where = topics.parse_source(letter.opened.source)
@@ -206,5 +206,5 @@ class LetterLog:
                 headers = message.headers() or []
             except UnicodeDecodeError:  # could not be written again as it was
                 return None
-            return Sent(offset, message.key(), message.value(), headers, message.timestamp()[1])
+            return RequestRecord(offset, message.key(), message.value(), headers, message.timestamp()[1])
         return None

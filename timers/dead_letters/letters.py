@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from timers.core.timer import key_bytes
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
-from timers.wire.dead_letter import Mark, Opened
-from timers.wire.formats import RequestFormat, Sent
+from timers.wire.dead_letter import DecodedDeadLetter, Mark
+from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.headers import Header
 from timers.wire.printable import json_value, one_line
 from timers.wire.query import format_due
@@ -27,9 +27,9 @@ class Letter:
     partition: int
     offset: int
     timestamp_ms: int
-    request: Sent
+    request: RequestRecord
     """Its request; empty in a truncated dead letter. Its time is the letter's."""
-    opened: Opened
+    opened: DecodedDeadLetter
     request_format: RequestFormat | None = None
     """By which its request came; None: by none of this app."""
 
@@ -44,7 +44,7 @@ class Letter:
         if opened is None:
             return None
         where, written_ms = (message.topic(), message.partition(), message.offset()), message.timestamp()[1]
-        request = Sent(message.offset(), message.key(), message.value(), opened.headers, written_ms)
+        request = RequestRecord(message.offset(), message.key(), message.value(), opened.headers, written_ms)
         source = topics.parse_source(opened.source)
         return cls(*where, written_ms, request, opened, formats.get(source[0]) if source else None)
 
@@ -59,12 +59,12 @@ class Letter:
         return dead_letter.is_truncated(self.request.key, self.request.value, self.opened)
 
     @property
-    def asked(self) -> future.Asked:
+    def asked(self) -> future.RequestSummary:
         """What its request asks for, as far as it can be read."""
         rows = {} if self.request_format is None else self.request_format.read(self.request).rows
         for due_s, (row,) in rows.items():
-            return future.Asked(due_s, row[1], (key_bytes(row[2]) or b"").decode(errors="replace"))
-        return future.peek(self.request.key, self.request.value)
+            return future.RequestSummary(due_s, row[1], (key_bytes(row[2]) or b"").decode(errors="replace"))
+        return future.summarize_request(self.request.key, self.request.value)
 
     @property
     def when(self) -> str:
@@ -214,7 +214,7 @@ class LetterFilter:
 class Verdict(NamedTuple):
     """What becomes of a letter that is to be retried."""
 
-    request: Sent | None
+    request: RequestRecord | None
     """To be published; None: it is not."""
     kind: str = ""
     """Why not, in words that fit many."""
@@ -222,7 +222,9 @@ class Verdict(NamedTuple):
     """Why not."""
 
 
-def judge(letter: Letter, request: Sent | None, mark: Mark | None, max_request_bytes: int, force: bool) -> Verdict:
+def judge(
+    letter: Letter, request: RequestRecord | None, mark: Mark | None, max_request_bytes: int, force: bool
+) -> Verdict:
     """Whether the request of a dead letter may be published again.
 
     Args:
@@ -249,10 +251,10 @@ def judge(letter: Letter, request: Sent | None, mark: Mark | None, max_request_b
     if decoded.rejected and not force:
         rejected = decoded.rejected[0]
         return Verdict(None, "bound to be rejected again", f"it would be rejected again: {rejected.message}")
-    if request_format.compacted and not force:
+    if request_format.topic_is_compacted and not force:
         reason = "in a compacted topic it would erase what its id means by now; send it anew from where it comes from"
         return Verdict(None, "with an id", reason)
-    if request_format.repeats or not (decoded.rows or decoded.operations):
+    if request_format.republish_unchanged or not (decoded.rows or decoded.operations):
         return Verdict(request)
     if decoded.rows and letter.opened.code in dead_letter.WHEN_DUE:
         return Verdict(request._replace(headers=_again(request.headers or (), next(iter(decoded.rows)))))
@@ -264,5 +266,5 @@ def judge(letter: Letter, request: Sent | None, mark: Mark | None, max_request_b
 
 def _again(headers: Sequence[Header], due_s: int) -> list[Header]:
     """Headers of a request that had its second, and failed: what is published again keeps that."""
-    said: list[Header] = [] if h.again(headers) is not None else [(h.TIMER_AGAIN, b"%d" % due_s)]
+    said: list[Header] = [] if h.republished_due(headers) is not None else [(h.TIMER_AGAIN, b"%d" % due_s)]
     return [*headers, *said]

@@ -16,10 +16,10 @@ from timers.dead_letters.letters import Letter
 from timers.errors import AccessError, PublishError, TimersError
 from timers.kafka import connection, topic_admin
 from timers.kafka.tail import GONE, TIMEOUT_S, quiet_log
-from timers.request_formats import KINDS
+from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, topics
 from timers.wire.dead_letter import OVERHEAD_BYTES, Mark
-from timers.wire.formats import Sent
+from timers.wire.formats import RequestRecord
 
 TRANSACTION_TIMEOUT_MS = 10_000
 """An open transaction holds back the worker's reading of the request topic: never longer than this."""
@@ -85,7 +85,7 @@ class Retrier:
             raise KafkaException(found.error)
         return len(found.partitions)
 
-    def publish(self, chosen: Sequence[tuple[Letter, Sent]]) -> list[str]:
+    def publish(self, chosen: Sequence[tuple[Letter, RequestRecord]]) -> list[str]:
         """Publish requests to the partitions that they came from, all or none.
 
         Returns:
@@ -154,7 +154,7 @@ class Retrier:
                     raise
 
     def _topics(self) -> str:
-        return ", ".join(repr(topic) for kind in KINDS for topic in kind.topics(self._settings))
+        return ", ".join(repr(topic) for kind in REQUEST_FORMATS for topic in kind.topics(self._settings))
 
     def _explained(self, error: KafkaException) -> TimersError:
         reason: KafkaError = error.args[0]

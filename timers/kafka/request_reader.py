@@ -21,7 +21,7 @@ from timers.core.timer import Origin, Row
 from timers.kafka.clients import librdkafka
 from timers.kafka.records import headers_of
 from timers.request_formats import NATIVE
-from timers.wire.formats import RequestFormat, Sent
+from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.topics import parse_source
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class RequestReader:
         self._consumer: Consumer | None = None
         self._closed = False
 
-    def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]) -> dict[str, Sent]:
+    def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]) -> dict[str, RequestRecord]:
         """Find the requests of timers, by where they stand. Blocks; not while a transaction is open.
 
         Args:
@@ -76,7 +76,7 @@ class RequestReader:
         wanted = {origin.request: (row, origin) for row, origin in timers}
         found = {}
         for source, sent in self.read(wanted, may_wait).items():
-            if self.request_format(source).asks_for(sent, *wanted[source]):
+            if self.request_format(source).is_request_of(sent, *wanted[source]):
                 found[source] = sent
         return found
 
@@ -84,7 +84,7 @@ class RequestReader:
         """The request format by which a request came; if that is closed by now, the one that is always open."""
         return self._formats.get(source.rsplit("/", 2)[0], NATIVE)
 
-    def read(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, Sent]:
+    def read(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, RequestRecord]:
         """Find requests. Blocks; not while a transaction is open.
 
         Args:
@@ -102,7 +102,7 @@ class RequestReader:
             where = parse_source(source)
             if where is not None and where[0] in self._formats:
                 wanted.setdefault(where[:2], []).append(where[2])
-        found: dict[str, Sent] = {}
+        found: dict[str, RequestRecord] = {}
         give_up = monotonic() + LONGEST_S
         for (topic, partition), offsets in wanted.items():
             while not self._lock.acquire(timeout=POLL_S):
@@ -120,7 +120,7 @@ class RequestReader:
         topic: str,
         partition: int,
         offsets: list[int],
-        found: dict[str, Sent],
+        found: dict[str, RequestRecord],
         give_up: float,
         may_wait: Callable[[], bool],
     ) -> None:
@@ -155,7 +155,9 @@ class RequestReader:
                 while index < len(offsets) and offsets[index] < offset:
                     index += 1
                 if index < len(offsets) and offsets[index] == offset:
-                    sent = Sent(offset, message.key(), message.value(), headers_of(message), message.timestamp()[1])
+                    sent = RequestRecord(
+                        offset, message.key(), message.value(), headers_of(message), message.timestamp()[1]
+                    )
                     found[f"{topic}/{partition}/{offset}"] = sent
                     index += 1
                 if index < len(offsets) and offsets[index] > offset + READ_THROUGH:

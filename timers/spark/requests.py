@@ -21,7 +21,7 @@ from timers.spark.arrow import headers_of
 from timers.spark.columns import size_bytes
 from timers.wire import headers as h
 from timers.wire.cold import PartitionFormat
-from timers.wire.formats import RequestFormat, Sent
+from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.future import decode_retry
 from timers.wire.topics import source
 
@@ -62,7 +62,7 @@ def decode(records: DataFrame, formats: Mapping[str, RequestFormat], max_request
 
     Args:
         records: in the shape of :data:`timers.spark.columns.RECORD`, those of a partition in ascending offset.
-        formats: topic -> its request format, as :func:`timers.request_formats.open_formats` opens them.
+        formats: topic -> its request format, as :func:`timers.request_formats.enabled_formats` opens them.
         max_request_bytes: largest value accepted, as the worker has it.
 
     Returns:
@@ -100,18 +100,18 @@ def decode_batch(
             yield pa.RecordBatch.from_arrays([*arrays, sizes], schema=_ARROW)
 
 
-def _records(batch: pa.RecordBatch) -> list[Sent]:
+def _records(batch: pa.RecordBatch) -> list[RequestRecord]:
     columns = [batch.column(name).to_pylist() for name in ("offset", "key", "value")]
     headers, times = headers_of(batch.column("headers")), batch.column("timestamp_ms").to_pylist()
-    return list(map(Sent._make, zip(*columns, headers, times, strict=True)))
+    return list(map(RequestRecord._make, zip(*columns, headers, times, strict=True)))
 
 
 def _said(
-    topic: str, partition: int, request_format: RequestFormat, chunk: Sequence[Sent], max_request_bytes: int
+    topic: str, partition: int, request_format: RequestFormat, chunk: Sequence[RequestRecord], max_request_bytes: int
 ) -> dict[int, tuple[Any, ...]]:
     """Offset -> columns ``kind`` to ``code`` of its row."""
     said: dict[int, tuple[Any, ...]] = {}
-    if request_format.may_go_cold:
+    if request_format.allows_cold_tier:
         has_returned = PartitionFormat(topic, partition).has_returned
         for copy in filter(has_returned, chunk):
             said[copy.offset] = (COPY, None, None, None, None, 0, source(topic, partition, copy.offset), None)
@@ -132,7 +132,7 @@ def _said(
     ended: dict[int, str] = {}
     for named, offset, due_s, version in decoded.operations:
         if due_s is None:
-            ours = request_format.compacted and version != ANY_VERSION
+            ours = request_format.topic_is_compacted and version != ANY_VERSION
             kind, about = (ENDED, version) if ours else (CANCEL, offset)
             ended[offset] = id = h.id_shown(named)
             said[offset] = (kind, id, None, None, None, 0, source(topic, partition, about), None)

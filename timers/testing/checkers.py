@@ -18,7 +18,7 @@ from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.operation import ANY_VERSION, CANCELLED, REPLACED
 from timers.core.timer import Origin, TopicPartition, id_bytes, id_text, key_bytes
-from timers.request_formats import open_formats
+from timers.request_formats import enabled_formats
 from timers.testing.cold import ColdLog
 from timers.testing.id_oracle import IdOracle, Request, Step, Violation, is_ended, is_told_fired
 from timers.testing.log import SimLog, SimRecord
@@ -52,16 +52,16 @@ class Checkers:
         self._by_source: dict[str, Request] = {}
         self._by_content: dict[tuple[str, bytes], Request] = {}
         """Timers with an id, by it and the callback's value: all versions have the same name."""
-        self._formats = open_formats(settings)
+        self._formats = enabled_formats(settings)
         self._ticks: list[tuple[int, dict[TopicPartition, int]]] = []
         self.steps_back: list[int] = []
         """``seq`` of the log at each backward step of the brokers' clock."""
         self.logs = {machine: MachineLog(ColdLog(self._formats[machine[0]])) for machine in machines}
         self._seals: dict[str, bytes] = {}
         for machine, requests in self.logs.items():
-            if self._formats[machine[0]].compacted:
+            if self._formats[machine[0]].topic_is_compacted:
                 requests.schedules = ScheduleLog()
-            elif self._formats[machine[0]].indexed:
+            elif self._formats[machine[0]].has_ids:
                 requests.id_oracle = IdOracle()
         self.stores = StoreChecks(log, settings, self._formats, self.logs)
         self.counts: Counter[str] = Counter()
@@ -139,7 +139,7 @@ class Checkers:
 
     def _schedule(self, record: SimRecord) -> None:
         request_format, settings = self._formats[record.topic], self._settings
-        rejecting = request_format.decode_rejecting if settings.schedule_overdue == "reject" else None
+        rejecting = request_format.decode_rejecting_overdue if settings.schedule_overdue == "reject" else None
         decoded = (rejecting or request_format.decode)([record], settings.max_request_bytes)
         row, key = None, None
         for due_s, rows in decoded.rows.items():

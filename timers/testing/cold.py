@@ -33,10 +33,10 @@ def open_horizon(
     retention_s: int,
 ) -> Horizon | None:
     """As the worker's pool does, but with a key that is the same in each life."""
-    if not request_format.may_go_cold or not concerns(progress, horizon_s):
+    if not request_format.allows_cold_tier or not concerns(progress, horizon_s):
         return None
     seal = crc32(repr(machine).encode()) | 1
-    return kind(PartitionFormat(*machine), store, horizon_s, seal, retention_s, indexed=request_format.indexed)
+    return kind(PartitionFormat(*machine), store, horizon_s, seal, retention_s, indexed=request_format.has_ids)
 
 
 @dataclass
@@ -141,7 +141,7 @@ class ColdLog:
 
     def is_cold(self, request: Request, progress: Progress) -> bool:
         """Whether a request must be sent away."""
-        if not self.request_format.may_go_cold or request.key is None or request.copy_of is not None:
+        if not self.request_format.allows_cold_tier or request.key is None or request.copy_of is not None:
             return False
         horizon_s = progress.setting_at(HOT_HORIZON, request.record.offset, 0)
         return is_far(request.key[0], request.record.timestamp // 1000, horizon_s)

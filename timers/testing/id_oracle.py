@@ -15,7 +15,7 @@ from timers.core.keys import OrderKey
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, Entry, Operation
 from timers.core.timer import Row
 from timers.testing.log import SimRecord
-from timers.wire.verdict import Told
+from timers.wire.verdict import VerdictMessage
 
 
 class Violation(AssertionError):
@@ -59,7 +59,7 @@ class Step:
     """None: it cancels."""
     before: Request | None = None
     """The version that it found."""
-    verdict: Told | None = None
+    verdict: VerdictMessage | None = None
 
     @property
     def offset(self) -> int:
@@ -88,7 +88,7 @@ class IdOracle:
         if before is not None:
             before.end = None
 
-    def tell(self, source: str, key: bytes | None, told: Told) -> None:
+    def tell(self, source: str, key: bytes | None, told: VerdictMessage) -> None:
         """A verdict became visible."""
         step = self._by_source.get(source)
         if step is None or step.operation[0] != key or key.decode() != told.id:

@@ -11,7 +11,7 @@ from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, TopicPartition, id_bytes, key_bytes, origin_of
-from timers.request_formats import open_formats
+from timers.request_formats import enabled_formats
 from timers.testing import faults as f
 from timers.testing.faults import Faults
 from timers.testing.log import SimLog, SimProducer
@@ -19,7 +19,7 @@ from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
-from timers.wire.formats import Sent, schedule
+from timers.wire.formats import RequestRecord, schedule
 from timers.wire.future import InvalidRequestError
 
 TOPIC_ID = b"simulated topic."
@@ -63,7 +63,7 @@ class SimOutbox:
         self._topic, self._partition = machine
         self._retries = self._topic == settings.retry_topic
         self._schedules = self._topic in settings.schedule_topics
-        self._formats = open_formats(settings)
+        self._formats = enabled_formats(settings)
         self._faults = faults
         self._open_circuits = open_circuits
         self._producer = SimProducer(log, topics.transactional_id(settings.app_id, *machine))
@@ -162,14 +162,14 @@ class SimOutbox:
         request_format = self._formats[source]
         if not found:  # compaction took it
             return self._add_dead_letter(
-                Rejected(row[0], code, reason, *request_format.anew(row, origin)), origin.request
+                Rejected(row[0], code, reason, *request_format.rebuild_request(row, origin)), origin.request
             )
         (sent,) = found
-        assert request_format.asks_for(
-            Sent(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp), row, origin
+        assert request_format.is_request_of(
+            RequestRecord(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp), row, origin
         )
         headers = list(sent.headers)
-        if not request_format.repeats and h.again(headers) is None:
+        if not request_format.republish_unchanged and h.republished_due(headers) is None:
             headers.append((h.TIMER_AGAIN, b"%d" % origin.due_s))
         rejected = Rejected(row[0], code, reason, sent.key, sent.value, headers)
         return self._add_dead_letter(rejected, origin.request)

@@ -39,7 +39,7 @@ from timers.wire import headers as h
 from timers.wire import topics, verdict
 from timers.wire.formats import future_by_id
 from timers.wire.headers import Header
-from timers.wire.verdict import Told
+from timers.wire.verdict import VerdictMessage
 
 
 class Fired(NamedTuple):
@@ -92,7 +92,7 @@ class SimTimers:
         self._log.missing.update(missing_topics)
         self._seen = 0
         self._machines = [(settings.request_topic, 0), (settings.id_topic, 0)]
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, VerdictMessage] = {}
         self._retries = (settings.retry_topic, 0)
         limits = Limits(settings.chunk_timers, settings.chunk_bytes, settings.max_request_bytes)
         self._worker = SimWorker("worker", self._log, settings, limits)
@@ -138,11 +138,11 @@ class SimTimers:
         headers: HeadersLike = (),
         token: str | None = None,
         timeout_s: float = 0,
-    ) -> Told:
+    ) -> VerdictMessage:
         """Set a timer anew; what became of the one before. ``timeout_s`` is the client's: here nobody waits."""
         return self._verdict(id, self._set(id, TimerRequest(topic, key, value, at, delay, headers, token)))
 
-    def cancel(self, id: str, *, timeout_s: float = 0) -> Told:
+    def cancel(self, id: str, *, timeout_s: float = 0) -> VerdictMessage:
         """Cancel a timer that has an id; what came of it."""
         return self._verdict(id, self._append(self._settings.id_topic, id_key(id), None, ()))
 
@@ -151,8 +151,8 @@ class SimTimers:
         all_headers = [*travelling, *future_by_id.encode_headers(due_s)]
         return self._append(self._settings.id_topic, id_key(id), payload, all_headers)
 
-    def _verdict(self, id: str, source: str) -> Told:
-        return self._told.pop(source, Told(id, UNKNOWN, None))
+    def _verdict(self, id: str, source: str) -> VerdictMessage:
+        return self._told.pop(source, VerdictMessage(id, UNKNOWN, None))
 
     def _encoded(self, request: TimerRequest) -> tuple[int, bytes, list[Header]]:
         due_s = due_second(request.at, request.delay, now_ns=self.clock.now_ms * 1_000_000)

@@ -19,7 +19,7 @@ from random import Random
 from timers.config.settings import Settings
 from timers.core.machine import CLEANING_S, Limits
 from timers.core.timer import Tick, TopicPartition
-from timers.request_formats import open_formats
+from timers.request_formats import enabled_formats
 from timers.testing import faults as f
 from timers.testing.checkers import Checkers
 from timers.testing.clock import SimClock
@@ -101,7 +101,7 @@ class Simulator:
         self.clock.advance_ms(random.randrange(1000))
         self.log = SimLog(self.clock, partitions=random.choice([1, 1, 2]))
         self.log.missing.add("missing")
-        formats = open_formats(self._settings)
+        formats = enabled_formats(self._settings)
         self.machines: list[TopicPartition] = [(topic, p) for topic in formats for p in range(self.log.partitions)]
         self.checkers = Checkers(self.log, self._settings, self.machines)
         self._workload = Workload(

@@ -10,7 +10,7 @@ from timers.core.horizon import HOT_HORIZON, Horizon
 from timers.core.index import is_over, nothing_is_cold
 from timers.core.machine import Limits, Machine
 from timers.core.timer import Fetched, Row, TopicPartition
-from timers.request_formats import index_of
+from timers.request_formats import make_index
 from timers.store.memory import MemoryStore
 from timers.testing.cold import open_horizon
 from timers.testing.id_oracle import Violation
@@ -102,7 +102,7 @@ class StoreChecks:
         horizon_s = progress.setting_at(HOT_HORIZON, progress.next_offset, 0)
         horizon = open_horizon(Horizon, runner.name, request_format, progress, store, horizon_s, self._retention_s)
         is_cold = nothing_is_cold if horizon is None else horizon.is_cold
-        index = index_of(request_format, store, self._retention_s, is_cold)
+        index = make_index(request_format, store, self._retention_s, is_cold)
         machine = Machine(
             progress,
             request_format.decode,
@@ -112,7 +112,7 @@ class StoreChecks:
             None,
             index,
             horizon,
-            request_format.decode_rejecting,
+            request_format.decode_rejecting_overdue,
         )
         while machine.recovering:
             piece = self._log.fetch(*runner.name, machine.position, random.randint(1, 40))

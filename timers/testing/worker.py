@@ -20,7 +20,7 @@ from timers.core.progress import Progress
 from timers.core.schedules import ScheduleIndex
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import Fenced
-from timers.request_formats import open_formats
+from timers.request_formats import enabled_formats
 from timers.testing.cold import open_horizon
 from timers.testing.faults import Crashed, Faults
 from timers.testing.log import SimLog
@@ -123,7 +123,7 @@ class SimWorker:
         self.settings = settings
         self.limits = limits
         self.parts = parts
-        self.formats = open_formats(settings)
+        self.formats = enabled_formats(settings)
         self.hot_horizon_s = settings.hot_horizon_s
         self.ours: Callable[[TopicPartition], bool] = lambda machine: True
         self._open_circuits: dict[str, int] = {}
@@ -156,17 +156,17 @@ class SimWorker:
         self.faults.point("after reading progress")
         request_format = self.formats[machine[0]]
         store = self.disk.open(machine, self.faults)
-        self.open_store(store, progress, indexed=request_format.indexed)
+        self.open_store(store, progress, indexed=request_format.has_ids)
         retention_s = self.settings.verdict_retention_s
         horizon = open_horizon(
             self.parts.horizon, machine, request_format, progress, store, self.hot_horizon_s, retention_s
         )
         is_cold = nothing_is_cold if horizon is None else horizon.is_cold
-        limits = self.limits if request_format.compacted else replace(self.limits, stale_after_s=0)
+        limits = self.limits if request_format.topic_is_compacted else replace(self.limits, stale_after_s=0)
         index: Index | None = None
-        if request_format.compacted:
+        if request_format.topic_is_compacted:
             index = self.parts.schedule_index(store)
-        elif request_format.indexed:
+        elif request_format.has_ids:
             index = self.parts.index(store, retention_s, is_cold)
         core = self.parts.machine(
             progress,
@@ -177,9 +177,9 @@ class SimWorker:
             None,
             index,
             horizon,
-            request_format.decode_rejecting,
+            request_format.decode_rejecting_overdue,
         )
-        runner = SimRunner(machine, core, store, indexed=request_format.indexed)
+        runner = SimRunner(machine, core, store, indexed=request_format.has_ids)
         self.runners[machine] = runner
         if self._last_tick is not None:
             runner.tick(self._last_tick[1], self._last_tick[0], None)

@@ -27,7 +27,7 @@ from timers.core.horizon import Unsealed
 from timers.core.timer import Rejected
 from timers.wire import dead_letter, future, topics
 from timers.wire import headers as h
-from timers.wire.formats import Sent
+from timers.wire.formats import RequestRecord
 from timers.wire.future import InvalidRequestError
 
 SEAL_DIGITS = 32
@@ -128,7 +128,7 @@ class PartitionFormat:
                 f"header {h.TIMER_SEAL} is not the one that {source} was sent away with: this is no copy of it, or the "
                 "topic or its progress was made anew since",
             )
-        sent = Sent(record.offset, record.key, record.value, headers, record.timestamp)
+        sent = RequestRecord(record.offset, record.key, record.value, headers, record.timestamp)
         return Unsealed(sent, where[2], source)
 
     def may_leave(self, record: Any) -> bool:

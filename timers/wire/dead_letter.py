@@ -52,7 +52,7 @@ def encode(rejected: Rejected, source: str, max_bytes: int) -> DeadLetter:
     return DeadLetter(rejected.key, rejected.value, [*rejected.headers, *ours])
 
 
-class Opened(NamedTuple):
+class DecodedDeadLetter(NamedTuple):
     """A dead letter, read."""
 
     code: str
@@ -63,16 +63,16 @@ class Opened(NamedTuple):
     """Of the request."""
 
 
-def decode(headers: Sequence[h.Header]) -> Opened | None:
+def decode(headers: Sequence[h.Header]) -> DecodedDeadLetter | None:
     """What the headers of a record say; None if it is no dead letter. Key and value are the request's own."""
     request, ours = list(headers[:-3]), headers[-3:]
     if [name for name, _ in ours] != [h.TIMER_ERROR, h.TIMER_ERROR_MESSAGE, h.TIMER_SOURCE]:
         return None
     code, message, source = ((data or b"").decode(errors="replace") for _, data in ours)
-    return Opened(code, message, source, request)
+    return DecodedDeadLetter(code, message, source, request)
 
 
-def is_truncated(key: bytes | None, value: bytes | None, opened: Opened) -> bool:
+def is_truncated(key: bytes | None, value: bytes | None, opened: DecodedDeadLetter) -> bool:
     """Whether a dead letter holds nothing of its request (which may have been as empty itself)."""
     return key is None and value is None and not opened.headers
 

@@ -100,7 +100,7 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
         key: Key = future.callBackKey
         if headers:
             key = h.callback_key(headers, key)
-            headers = h.without_ours(headers)
+            headers = h.without_timer_headers(headers)
         rows.append((record.offset, topic, key, future.callBack, headers or None, None))
     return Decoded(_by_due(by_key), bad)
 
@@ -113,7 +113,7 @@ def topic_asked_for(request: bytes) -> str:
         return ""
 
 
-class Asked(NamedTuple):
+class RequestSummary(NamedTuple):
     """What a request asks for, as far as it can be read."""
 
     due_s: int | None
@@ -121,18 +121,18 @@ class Asked(NamedTuple):
     key: str | None
 
 
-def peek(request_key: bytes | None, request: bytes | None) -> Asked:
+def summarize_request(request_key: bytes | None, request: bytes | None) -> RequestSummary:
     """Read what can be read of any record, for a person to see."""
     due_s = None
     with contextlib.suppress(InvalidRequestError):
         due_s = decode_due(request_key)
     if request is None:
-        return Asked(due_s, None, None)
+        return RequestSummary(due_s, None, None)
     try:
         future = Future.FromString(request)
     except DecodeError:
-        return Asked(due_s, None, None)
-    return Asked(due_s, future.callBackTopic, future.callBackKey)
+        return RequestSummary(due_s, None, None)
+    return RequestSummary(due_s, future.callBackTopic, future.callBackKey)
 
 
 def _by_due(by_key: dict[bytes, list[Row]]) -> RowsByDue:
@@ -188,7 +188,7 @@ def rejected(record: Any, error: InvalidRequestError) -> Rejected:
     return Rejected(record.offset, error.code, str(error), record.key, record.value, tuple(record.headers or ()))
 
 
-def anew(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
+def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
     """The record of a request, written again as far as a timer knows it."""
     _, topic, key, value, headers, _ = row
     request, more = _encode_any(topic, key, value)
@@ -245,7 +245,7 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             future.callBackTopic,
             h.callback_key(record.headers, future.callBackKey),
             future.callBack,
-            h.without_ours(record.headers) or None,
+            h.without_timer_headers(record.headers) or None,
             origin,
         )
         decoded.rows.setdefault(due_s, []).append(row)

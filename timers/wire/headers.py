@@ -71,7 +71,7 @@ def depth(headers: Sequence[Header]) -> int:
     return int(text) if text is not None and text.isdigit() and len(text) <= MAX_DEPTH_DIGITS else 0
 
 
-def again(headers: Sequence[Header]) -> bytes | None:
+def republished_due(headers: Sequence[Header]) -> bytes | None:
     """The due second of a request that is published again; None if it is not."""
     return next((value for name, value in reversed(headers) if name == TIMER_AGAIN), None)
 
@@ -97,6 +97,6 @@ def id_shown(id: bytes) -> str:
     return HEX + id.hex() if text.startswith(HEX) else text
 
 
-def without_ours(headers: Sequence[Header]) -> list[Header]:
+def without_timer_headers(headers: Sequence[Header]) -> list[Header]:
     """The headers that travel from a request to its fired message, in order, repeats and nulls included."""
     return [header for header in headers if not header[0].startswith(PREFIX)]

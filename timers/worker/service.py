@@ -24,7 +24,7 @@ from timers.errors import TimersError
 from timers.kafka import topics
 from timers.kafka.clients import faust_credentials, hide_logins
 from timers.kafka.topics import Cluster
-from timers.request_formats import open_formats
+from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
 from timers.worker import agents, logs, web
 from timers.worker.canary import Canary
@@ -110,7 +110,7 @@ class TimersApp(faust.App):
         self.fatal: TimersError | None = None
         self.callers: set[str] = set()
         hide_logins()
-        formats = open_formats(settings)
+        formats = enabled_formats(settings)
         self.pool = Pool(formats, RocksMemory(settings.store_memory_mb * 1024 * 1024))
         self.ticks: Any = None
         self.tick_reader: TickReader | None = None

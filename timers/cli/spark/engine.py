@@ -14,7 +14,7 @@ from timers.cli.spark.options import launch_of, launch_options, told_to_stop
 from timers.config.project import project_dir
 from timers.config.settings import Settings
 from timers.errors import SettingsError, TimersError
-from timers.request_formats import open_formats
+from timers.request_formats import enabled_formats
 
 if TYPE_CHECKING:
     from timers.core.progress import Progress
@@ -118,7 +118,7 @@ def _refuse(settings: Settings) -> None:
             f"TIMERS_HOT_HORIZON_S={settings.hot_horizon_s}: the engine on Spark keeps all timers in its state, "
             "however far ahead they are due; unset it"
         )
-    others = open_formats(settings).keys() - {settings.request_topic, settings.retry_topic}
+    others = enabled_formats(settings).keys() - {settings.request_topic, settings.retry_topic}
     if others:
         raise SettingsError(
             f"timers on {', '.join(sorted(others))} need a worker: the engine on Spark reads TIMERS_REQUEST_TOPIC="

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
 from timers.kafka.topic_offsets import Places, Topics
-from timers.request_formats import open_formats
+from timers.request_formats import enabled_formats
 from timers.spark import kafka, requests
 from timers.spark.audit import cold_tier, disks, evidence, figures, outcomes, versions
 from timers.spark.audit.findings import Counted, Findings, PartitionRead, collect
@@ -76,7 +76,7 @@ class _Plan:
         return [
             topic
             for topic, request_format in others.items()
-            if (request_format.indexed, request_format.compacted) == kind
+            if (request_format.has_ids, request_format.topic_is_compacted) == kind
         ]
 
 
@@ -141,14 +141,14 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
 def _plan(audit: Audit, topics: Topics) -> _Plan:
     """Fix what is read before anything is. Outputs end before requests do: so each output's request is among those."""
     settings = audit.settings
-    formats = open_formats(settings)
+    formats = enabled_formats(settings)
     asking = topics.existing(formats)
     everything = topics.all()
     output_ends = topics.ends(everything)
     ends = topics.ends(asking)
     since_ms = audit.scope.evidence_from_ms
     output_starts = topics.starts(everything) if since_ms is None else topics.at(everything, since_ms)
-    whole = {topic for topic in asking if formats[topic].indexed or topic == settings.retry_topic}
+    whole = {topic for topic in asking if formats[topic].has_ids or topic == settings.retry_topic}
     span = audit.scope.span(topics, asking, ends, whole)
     return _Plan(formats, settings.retry_topic, span, topics.starts(asking), output_starts, output_ends)
 
@@ -170,7 +170,7 @@ class _Cold(NamedTuple):
 
 
 def _cold(spark: SparkSession, audit: Audit, tables: ColdTables, plan: _Plan) -> _Cold:
-    sources = [topic for topic in plan.starts if plan.formats[topic].may_go_cold]
+    sources = [topic for topic in plan.starts if plan.formats[topic].allows_cold_tier]
     requested = cold_tier.requests(spark, tables, _outputs(spark, audit, plan, [audit.settings.cold_topic]), sources)
     records = cold_tier.no_longer_held(spark, requested, plan.starts, audit.scope)
     gone = requests.decode(records, plan.formats, audit.settings.max_request_bytes)

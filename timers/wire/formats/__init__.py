@@ -1,4 +1,4 @@
-"""Request formats: how the records of a request topic are read, one file for each kind. All of them pure."""
+"""Request formats: how the records of a request topic are read. One module for each format; all of them are pure."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -8,7 +8,7 @@ from timers.core.timer import Decoded, Headers, Origin, Row
 from timers.wire.headers import Header
 
 
-class Sent(NamedTuple):
+class RequestRecord(NamedTuple):
     """A record of a request topic, as a request format reads it."""
 
     offset: int
@@ -19,39 +19,39 @@ class Sent(NamedTuple):
     """Epoch milliseconds."""
 
 
-Anew: TypeAlias = Callable[[Row, Origin], tuple[bytes | None, bytes, list[Header]]]
-"""Key, value and headers of the record that asks for a timer."""
+RequestBuilder: TypeAlias = Callable[[Row, Origin], tuple[bytes | None, bytes, list[Header]]]
+"""Returns key, value and headers of a record that asks for the given timer."""
 
 
 class RequestFormat(NamedTuple):
-    """A topic that timers come in by."""
+    """How the records of a request topic are read, and what is special about such a topic."""
 
     name: str
-    """For people: what kind of records it takes."""
+    """Shown by ``timers formats`` and in the metrics label ``format``."""
     decode: Decoder
-    anew: Anew
-    """Writes a request again where its record is gone: one that asks for the same timer."""
-    indexed: bool = False
-    """Its timers have ids, or may have, by which they are replaced and cancelled; each id keeps to one partition."""
-    may_go_cold: bool = False
-    """Records may be written back to its topic, by their own keys (:mod:`timers.core.horizon`)."""
-    grows: bool = False
-    """Its topic may get more partitions, although ids then come by others than before: most of its timers have none."""
-    repeats: bool = True
-    """The same record again asks for just the same timer. Where it does not, one that is published again after its
-    timer has failed says ``timer-again``."""
-    compacted: bool = False
-    """Its topic is its users' own and may be compacted: what has fired is ended there by a tombstone, and nobody is
-    told what became of a cancel."""
-    decode_rejecting: Decoder | None = None
-    """How it is read where overdue timers are rejected, if that can be chosen."""
+    rebuild_request: RequestBuilder
+    """Builds a record for a timer whose own request record is no longer in the topic."""
+    has_ids: bool = False
+    """Its timers may have ids. A later request with the same id replaces or cancels the timer. All requests of an id
+    are on one partition."""
+    allows_cold_tier: bool = False
+    """Requests may go to the cold tier and come back to this topic (:mod:`timers.core.horizon`)."""
+    partitions_may_increase: bool = False
+    """The topic may get more partitions, although an id may then move to another one: most timers have no id."""
+    republish_unchanged: bool = True
+    """An unchanged copy of a request asks for the same timer. If False, the copy needs the header ``timer-again``."""
+    topic_is_compacted: bool = False
+    """The topic belongs to its users and may be compacted. The engine ends a fired timer there with a tombstone, and
+    does not write verdicts."""
+    decode_rejecting_overdue: Decoder | None = None
+    """Decoder that rejects overdue timers, for ``TIMERS_SCHEDULE_OVERDUE=reject``; None if the format has none."""
 
-    def read(self, sent: Sent) -> Decoded:
-        """What one record of the topic means, whatever its size."""
-        return self.decode([sent], len(sent.value or b""))
+    def read(self, record: RequestRecord) -> Decoded:
+        """Decode one record, without a size limit."""
+        return self.decode([record], len(record.value or b""))
 
-    def asks_for(self, sent: Sent, row: Row, origin: Origin) -> bool:
-        """Whether a record of the topic asks for just this timer: an offset may have come to mean another one."""
-        rows = self.read(sent).rows.get(origin.due_s, [])
+    def is_request_of(self, record: RequestRecord, row: Row, origin: Origin) -> bool:
+        """Return whether ``record`` asks for this timer. After a topic was made again, an offset holds another one."""
+        rows = self.read(record).rows.get(origin.due_s, [])
         asked = [(each[1:4], each[5] and each[5].timer_id) for each in rows]
         return asked == [(tuple(row[1:4]), origin.timer_id if origin.has_id else None)]

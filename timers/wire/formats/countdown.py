@@ -98,7 +98,7 @@ def encode(topic: str, message: str, countdown: float = 0) -> bytes:
     return json.dumps({"topic": topic, "message": message, "countdown": countdown}, ensure_ascii=False).encode()
 
 
-def anew(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
+def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
     """The record of a request, written again as far as a timer knows it: without its id, and due at once unless
     ``timer-again`` says when."""
     _, topic, key, message, headers, _ = row
@@ -123,7 +123,7 @@ def _take(decoded: Decoded, record: Any, headers: Headers, max_request_bytes: in
     if id is not None and not again:
         origin = Origin(id, due_s, 0)
         decoded.operations.append((record.key, record.offset, due_s, record.timestamp // 1000))
-    row = (record.offset, topic, record.key, message, h.without_ours(headers) or None, origin)
+    row = (record.offset, topic, record.key, message, h.without_timer_headers(headers) or None, origin)
     decoded.rows.setdefault(due_s, []).append(row)
     return ACCEPTED
 
@@ -135,7 +135,7 @@ def _caller(headers: Headers) -> str:
 
 def _again_s(headers: Headers, timestamp_ms: int) -> int | None:
     """The due second of a message that is published again; None if it is not."""
-    said = h.again(headers)
+    said = h.republished_due(headers)
     due_s = None if said is None else future.decode_due(said, f"header {h.TIMER_AGAIN}")
     return due_s if due_s is not None and due_s * 1000 <= timestamp_ms else None
 

@@ -57,9 +57,9 @@ def decode_due(headers: Sequence[h.Header]) -> int:
     return future.decode_due(given[-1], f"header {h.TIMER_DUE}")
 
 
-def anew(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
+def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
     """The record of a request, written again as far as a timer knows it."""
-    _, value, headers = future.anew(row, origin)
+    _, value, headers = future.rebuild_request(row, origin)
     return origin.timer_id.encode(), value, [*headers, *encode_headers(origin.due_s)]
 
 
@@ -91,9 +91,9 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
                 travelling, again, given = None, False, ()
             else:
                 due_s = decode_due(headers or ())
-                travelling, given = h.without_ours(headers) or None, headers
+                travelling, given = h.without_timer_headers(headers) or None, headers
                 seconds[b"%d" % due_s] = due_s
-                again = h.again(headers) is not None and due_s * 1000 <= record.timestamp
+                again = h.republished_due(headers) is not None and due_s * 1000 <= record.timestamp
             try:
                 request = from_string(value)
             except DecodeError:

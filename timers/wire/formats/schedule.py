@@ -71,7 +71,7 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     return _decode(records, max_request_bytes, reject_overdue=False)
 
 
-def decode_rejecting(records: Sequence[Any], max_request_bytes: int) -> Decoded:
+def decode_rejecting_overdue(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     """Read records where what was due before it was written is rejected."""
     return _decode(records, max_request_bytes, reject_overdue=True)
 
@@ -196,7 +196,7 @@ def published(row: Row) -> Schedule:
     return Schedule(id_bytes(origin[0]), value, headers, int(kept[0][1] or b"0"))
 
 
-def anew(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
+def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
     """Key, value and headers of a schedule from what went out of it, where its record is gone."""
     _, topic, key, value, headers, _ = row
     travelled = [header for header in headers or () if not header[0].startswith(PREFIX)]

@@ -18,7 +18,7 @@ from timers.errors import StoreError
 from timers.kafka.progress_log import progress_partition
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
-from timers.request_formats import index_of
+from timers.request_formats import make_index
 from timers.store.rocks import RocksStore
 from timers.wire import topics
 from timers.wire.cold import PartitionFormat
@@ -68,7 +68,7 @@ class Parts:
         topic, _ = tp
         horizon = self._horizon(tp, request_format, progress, store)
         is_cold = nothing_is_cold if horizon is None else horizon.is_cold
-        index = index_of(request_format, store, self.settings.verdict_retention_s, is_cold)
+        index = make_index(request_format, store, self.settings.verdict_retention_s, is_cold)
         made = core.Machine(
             progress,
             request_format.decode,
@@ -78,7 +78,7 @@ class Parts:
             metrics.counters,
             index,
             horizon,
-            request_format.decode_rejecting,
+            request_format.decode_rejecting_overdue,
         )
         outbox.bind(self.cluster.topic_ids[topic], progress_partition(tp, self.cluster, self.settings))
         return made
@@ -100,7 +100,7 @@ class Parts:
     ) -> Horizon | None:
         """Where timers may go cold, or went cold once and come back."""
         settings = self.settings
-        if not request_format.may_go_cold or not concerns(progress, settings.hot_horizon_s):
+        if not request_format.allows_cold_tier or not concerns(progress, settings.hot_horizon_s):
             return None
         return Horizon(
             PartitionFormat(*tp),
@@ -108,7 +108,7 @@ class Parts:
             settings.hot_horizon_s,
             secrets.randbits(63) | 1,
             settings.verdict_retention_s,
-            indexed=request_format.indexed,
+            indexed=request_format.has_ids,
         )
 
 

@@ -40,15 +40,15 @@ def open_stores(
     try:
         peers = {
             (topic, partition)
-            for topic in {topic for topic, _ in tps if formats[topic].indexed}
+            for topic in {topic for topic, _ in tps if formats[topic].has_ids}
             for partition in range(cluster.partitions[topic])
         }
         records = log.read(peers.union(tps))
         for tp in tps:
             try:
                 progress = log.check(tp, records.get(tp))
-                indexed = formats[tp[0]].indexed
-                if indexed and not formats[tp[0]].grows:
+                indexed = formats[tp[0]].has_ids
+                if indexed and not formats[tp[0]].partitions_may_increase:
                     log.check_partitions(tp, records)
                 store = _open_store(log, settings, cluster, memory, tp, progress, indexed=indexed)
                 opened[tp] = progress, store

@@ -329,7 +329,7 @@ class Pool:
         self._last_tick, self._last_tick_at = tick, monotonic()
         indexed = False
         for (topic, _), runner in self._runners.items():
-            if self.formats[topic].indexed:
+            if self.formats[topic].has_ids:
                 indexed = True
             else:
                 runner.tick(tick)
@@ -343,9 +343,9 @@ class Pool:
         while tick != self._last_tick:
             tick = self._last_tick
             assert tick is not None
-            ends = await self._world.ends.ask([each for each in self._runners if self.formats[each[0]].indexed])
+            ends = await self._world.ends.ask([each for each in self._runners if self.formats[each[0]].has_ids])
             for tp, runner in self._runners.items():
-                if self.formats[tp[0]].indexed:
+                if self.formats[tp[0]].has_ids:
                     runner.tick(tick, ends.get(tp))
 
     # ---- what runners say, moved to the event loop ------------------------------------------------------------------
@@ -425,7 +425,7 @@ class Pool:
 
     def _fixed(self, topic: str) -> bool:
         """Whether a topic must keep its number of partitions."""
-        return self.formats[topic].indexed and not self.formats[topic].grows
+        return self.formats[topic].has_ids and not self.formats[topic].partitions_may_increase
 
     def _given_up(self, tp: TopicPartition, runner: Runner) -> bool:
         return self._runners.get(tp) is not runner

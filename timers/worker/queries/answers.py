@@ -108,7 +108,7 @@ class Queries:
         may_have_it = {
             tp
             for tp in self._partitions()
-            if self._pool.formats[tp[0]].indexed or (sought.record is not None and tp == sought.record[:2])
+            if self._pool.formats[tp[0]].has_ids or (sought.record is not None and tp == sought.record[:2])
         }
         sources, missing = await self._sources(may_have_it, forwarded)
 

@@ -106,7 +106,7 @@ class LocalSource:
     async def find(self, sought: Sought) -> list[Timer]:
         """By its id in the index, and by its record."""
         found = []
-        if self._format.indexed:
+        if self._format.has_ids:
             found.append(
                 await self._ask(lambda machine: reading.by_id(machine, self._place, sought.id, sought.with_value))
             )

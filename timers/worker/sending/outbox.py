@@ -345,8 +345,8 @@ class KafkaOutbox:
                 key, value, headers = sent.key, sent.value, list(sent.headers or row[4] or ())
             else:
                 reason = f"{reason}; its request is no longer in the log, so key and value are written anew"
-                key, value, headers = request_format.anew(row, origin)
-            if not request_format.repeats and h.again(headers) is None:
+                key, value, headers = request_format.rebuild_request(row, origin)
+            if not request_format.republish_unchanged and h.republished_due(headers) is None:
                 headers.append((h.TIMER_AGAIN, b"%d" % origin.due_s))
             self._add_dead_letter(Rejected(row[0], code, reason, key, value, headers), origin.request)
 

@@ -15,7 +15,7 @@ from timers.request_formats import NATIVE, REQUEST_FORMATS, enabled_formats
 @pytest.fixture(autouse=True)
 def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TIMERS_BROKERS", "127.0.0.1:1")
-    monkeypatch.setattr("timers.kafka.tail.TIMEOUT_S", 0.3)
+    monkeypatch.setattr("timers.kafka.connection.TIMEOUT_S", 0.3)
     yield
 
 

@@ -24,7 +24,7 @@ from timers.config.security import Secret
 from timers.config.settings import Settings
 from timers.errors import AccessError, SettingsError
 from timers.kafka import connection
-from timers.kafka.clients import faust_credentials, hide_logins
+from timers.worker.logins import faust_credentials, hide_logins
 
 PASSWORD = "pa55-w0rd"
 KEY_PASSWORD = "k3y-pa55"
@@ -309,7 +309,7 @@ class SimClient:
     ("code", "said", "expected"),
     [
         (KafkaError._AUTHENTICATION, "SASL authentication error: no", "refuse the login of TIMERS_SASL_USERNAME='ada'"),
-        (KafkaError._SSL, "SSL handshake failed: certificate verify failed", "does TIMERS_SSL_CA_FILE hold"),
+        (KafkaError._SSL, "SSL handshake failed: certificate verify failed", "does TIMERS_SSL_CA_FILE contain"),
         (KafkaError._TRANSPORT, "Receive failed: ssl/tls alert bad certificate", "set TIMERS_SSL_CERT_FILE"),
     ],
 )

@@ -56,7 +56,7 @@ def run_demo(settings: Settings, topic: str = TOPIC, still_well: Callable[[], No
     from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
     from timers.kafka.tail import Tail
 
-    topic_admin.ensure(settings, topic, partitions=1)
+    topic_admin.create_if_missing(settings, topic, partitions=1)
     with Tail(settings, topic) as tail, TimersClient(settings.brokers, timeout_s=10) as client:
         _until(tail.opened, still_well, f"waiting for topic {topic!r} to appear ...")
         request_topic = settings.request_topic

@@ -70,27 +70,25 @@ def _lines(shown: Mapping[str, Any]) -> list[str]:
 
 
 def _partitions(settings: Settings, topics: Collection[str]) -> dict[str, int | None]:
-    """How many partitions each topic has; 0: it is not there; None: it may not be looked at.
+    """Number of partitions of each topic; 0 if it does not exist, None if it may not be described.
 
     Raises:
-        TimersError: no broker answers, or lets us in.
+        TimersError: no broker answers or accepts the login.
     """
     from confluent_kafka import KafkaException  # not at the top: `--help` needs no librdkafka
 
     from timers.kafka import connection
-    from timers.kafka.tail import GONE, consumer, no_answer, partitions_of
+    from timers.kafka.clients import admin_client
+    from timers.kafka.error_codes import UNREACHABLE, code_of
 
     reports = connection.Reports(settings)
-    reader = consumer(settings, reports)
+    admin = admin_client(settings, reports)
     found: dict[str, int | None] = {}
-    try:
-        for topic in topics:
-            try:
-                found[topic] = partitions_of(reader, reports, topic)
-            except KafkaException as error:
-                if error.args[0].code() in connection.UNREACHABLE:
-                    raise no_answer(settings, reports, "timers broker start runs one here") from error
-                found[topic] = 0 if error.args[0].code() in GONE else None
-    finally:
-        reader.close()
+    for topic in topics:
+        try:
+            found[topic] = connection.partitions_of(admin, reports, topic)
+        except KafkaException as error:
+            if code_of(error) in UNREACHABLE:
+                raise reports.explained(error, "the list of topics cannot be read") from error
+            found[topic] = None
     return found

@@ -64,7 +64,7 @@ def schedule(
     from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
 
     if create_topic:
-        topic_admin.ensure(settings, topic, partitions=settings.partitions)
+        topic_admin.create_if_missing(settings, topic, partitions=settings.partitions)
     with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
         timer_id = client.schedule(topic, key, body, at=due_s, headers=pairs, id=id)
     if not settings.create_target_topics and not topic_admin.exists(settings, topic):

@@ -12,6 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from timers.config.settings import Settings
 from timers.errors import InvalidTimerError, PublishError, SettingsError, TimersError
 from timers.kafka import connection
+from timers.kafka.clients import reader
+from timers.kafka.error_codes import NO_TOPIC, UNREACHABLE
 from timers.wire import topics
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -34,20 +36,7 @@ _OURS = {
     "delivery.timeout.ms": "use the argument timeout_s",
     "delivery.report.only.error": "use schedule_many(..., ids=False)",
 }
-_UNREACHABLE = {
-    KafkaError._MSG_TIMED_OUT,
-    KafkaError._TIMED_OUT,
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._RESOLVE,
-    KafkaError.REQUEST_TIMED_OUT,
-}
 _LOGIN = ("security.", "sasl.", "ssl.")
-COMING_UP = {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
-"""What brokers say of a topic created just now, or moving: librdkafka's producer waits for it by itself."""
-
-_NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-
 _log = logging.getLogger("timers.client")
 _log.addHandler(logging.NullHandler())  # librdkafka's log goes where the application sends it, not to its stderr
 
@@ -136,17 +125,8 @@ class Connection:
     def consumer(self) -> Consumer:
         """A ``read_committed`` consumer that commits nothing and joins no group: give it its partitions."""
         login = {name: value for name, value in self.extra.items() if name.startswith(_LOGIN)}
-        config: dict[str, Any] = {
-            **self._login(),
-            **login,
-            "client.id": "timers-client",
-            "group.id": "timers-watch",  # librdkafka wants a name; nothing is ever committed under it
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "fetch.wait.max.ms": 100,
-            "error_cb": self.reports,
-        }
-        return Consumer(config, logger=_log)
+        properties = {**self._login(), **login, "client.id": "timers-client", "error_cb": self.reports}
+        return reader(properties, _log)
 
     def _login(self) -> dict[str, Any]:
         if "security.protocol" in self.extra:  # then the application says all of it, and nothing is mixed
@@ -160,12 +140,12 @@ class Connection:
             TimersError: no broker answers or lets us in, or there is no such topic.
         """
         try:
-            found = connection.metadata(client, self.reports, self.timeout_s, topic).topics[topic]
+            count = connection.partitions_of(client, self.reports, topic, self.timeout_s)
         except KafkaException as error:
             raise self.with_topic(topic).explain(error.args[0]) from error
-        if found.error is not None and found.error.code() not in COMING_UP:
-            raise self.with_topic(topic).explain(found.error)
-        return len(found.partitions)
+        if not count:
+            raise self._no_topic(topic)
+        return count
 
     def explain(self, error: KafkaError) -> TimersError:
         """librdkafka's error as one sentence with the way out."""
@@ -173,10 +153,10 @@ class Connection:
         topic = self.request_topic
         if error.fatal():
             return PublishError(f"the producer cannot go on ({error.str()}): open a new client")
-        if code in _UNREACHABLE:
+        if code in UNREACHABLE:
             return self.unreachable()
-        if code in _NO_TOPIC:
-            return PublishError(f"topic {topic!r} does not exist at {self.brokers}: start a worker, which creates it")
+        if code in NO_TOPIC:
+            return self._no_topic(topic)
         if code == KafkaError.MSG_SIZE_TOO_LARGE:
             return InvalidTimerError(
                 f"the request with its headers is larger than the limit, which is {self.max_request_bytes} bytes "
@@ -186,6 +166,9 @@ class Connection:
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return PublishError(f"this client may not write to topic {topic!r}: it needs the ACLs WRITE and DESCRIBE")
         return PublishError(f"the broker did not take the request to {topic!r}: {error.str()} ({error.name()})")
+
+    def _no_topic(self, topic: str) -> PublishError:
+        return PublishError(f"topic {topic!r} does not exist at {self.brokers}: start a worker, which creates it")
 
     def unreachable(self) -> TimersError:
         """No broker answered in time."""

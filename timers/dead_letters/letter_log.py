@@ -15,8 +15,10 @@ from timers.config.settings import Settings
 from timers.dead_letters.letters import Letter, LetterFilter
 from timers.errors import TimersError
 from timers.kafka import connection
+from timers.kafka.clients import reader
+from timers.kafka.connection import TIMEOUT_S
+from timers.kafka.error_codes import NO_TOPIC
 from timers.kafka.records import headers_of
-from timers.kafka.tail import GONE, TIMEOUT_S, consumer, explained, partitions_of
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, topics
 from timers.wire.dead_letter import Mark
@@ -49,7 +51,8 @@ class LetterLog:
         self.topic = settings.dead_letter_topic
         self._formats = {topic: kind.request_format for kind in REQUEST_FORMATS for topic in kind.topics(settings)}
         self._reports = connection.Reports(settings)
-        self._consumer = consumer(settings, self._reports, enable_partition_eof=True)
+        self._properties = {**connection.librdkafka(settings), "error_cb": self._reports, "enable.partition.eof": True}
+        self._consumer = reader(self._properties)
         self._aside: Consumer | None = None  # reads requests while letters are being read
         self._partitions = self._partitions_of(self.topic)
         if not self._partitions:
@@ -71,11 +74,9 @@ class LetterLog:
     def _partitions_of(self, topic: str) -> int:
         """How many a topic has; 0 if it is not there."""
         try:
-            return partitions_of(self._consumer, self._reports, topic)
+            return connection.partitions_of(self._consumer, self._reports, topic)
         except KafkaException as error:
-            if error.args[0].code() in GONE:
-                return 0
-            raise explained(error, self._settings, self._reports, topic) from error
+            raise self._explained(error, topic) from error
 
     def _ends(self, reader: Consumer, topic: str, partition: int) -> tuple[int, int]:
         """First offset, and where what is committed ends."""
@@ -83,8 +84,11 @@ class LetterLog:
             here = TopicPartition(topic, partition)
             low, end = reader.get_watermark_offsets(here, timeout=TIMEOUT_S, cached=False)
         except KafkaException as error:
-            raise explained(error, self._settings, self._reports, topic) from error
+            raise self._explained(error, topic) from error
         return low, end
+
+    def _explained(self, error: KafkaException, topic: str) -> TimersError:
+        return self._reports.explained(error, f"topic {topic!r} cannot be read")
 
     def spans(self, letter_filter: LetterFilter) -> list[Span]:
         """What must be read to find them, up to the present end. What is named by its position is looked for there."""
@@ -119,7 +123,7 @@ class LetterLog:
         try:
             (found,) = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
         except KafkaException as error:
-            raise explained(error, self._settings, self._reports, self.topic) from error
+            raise self._explained(error, self.topic) from error
         return found.offset if found.offset >= 0 else _NO_END
 
     def read(self, letter_filter: LetterFilter, spans: Iterable[Span]) -> Iterator[Letter]:
@@ -168,9 +172,7 @@ class LetterLog:
             while True:
                 messages = reader.consume(_AT_ONCE, timeout=_POLL_S)
                 if not messages and time.monotonic() > give_up:
-                    raise explained(
-                        KafkaException(KafkaError(KafkaError._TIMED_OUT)), self._settings, self._reports, topic
-                    )
+                    raise self._explained(KafkaException(KafkaError(KafkaError._TIMED_OUT)), topic)
                 for message in messages:
                     error, offset = message.error(), message.offset()
                     if error is None and offset is not None and offset < span.end:
@@ -180,8 +182,8 @@ class LetterLog:
                     elif error is None or error.code() == KafkaError._PARTITION_EOF:
                         if offset is None or offset >= span.end:
                             return
-                    elif error.code() in GONE or not error.retriable():
-                        raise explained(KafkaException(error), self._settings, self._reports, topic)
+                    elif error.code() in NO_TOPIC or not error.retriable():
+                        raise self._explained(KafkaException(error), topic)
                 if messages:  # counted from here: whoever reads may have taken long over them
                     give_up = time.monotonic() + TIMEOUT_S
         finally:
@@ -197,7 +199,7 @@ class LetterLog:
         if partition >= self._partitions_of(topic):
             return None
         if self._aside is None:
-            self._aside = consumer(self._settings, self._reports, enable_partition_eof=True)
+            self._aside = reader(self._properties)
         low, end = self._ends(self._aside, topic, partition)
         if not low <= offset < end:
             return None

@@ -15,23 +15,15 @@ from timers.config.settings import Settings
 from timers.dead_letters.letters import Letter
 from timers.errors import AccessError, PublishError, TimersError
 from timers.kafka import connection, topic_admin
-from timers.kafka.tail import GONE, TIMEOUT_S, quiet_log
+from timers.kafka.clients import LIBRDKAFKA_LOG, TRANSACTION_TIMEOUT_MS, max_message_bytes
+from timers.kafka.connection import TIMEOUT_S
+from timers.kafka.error_codes import FENCED, NOT_ALLOWED, code_of
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, topics
 from timers.wire.dead_letter import OVERHEAD_BYTES, Mark
 from timers.wire.formats import RequestRecord
 
-TRANSACTION_TIMEOUT_MS = 10_000
-"""An open transaction holds back the worker's reading of the request topic: never longer than this."""
-
 _POLL_S = 0.1
-_FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
-_REFUSED = (
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-)
-
 _Record: TypeAlias = tuple[str, int, bytes | None, bytes | None, Sequence[tuple[str, str | bytes | None]]]
 """(topic, partition, key, value, headers)"""
 
@@ -57,14 +49,14 @@ class Retrier:
             "transactional.id": topics.retrier_id(settings.app_id),
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
             # What stands in our topics fits, and the marks of as much.
-            "message.max.bytes": settings.max_request_bytes + 2 * OVERHEAD_BYTES,
+            "message.max.bytes": max_message_bytes(settings) + OVERHEAD_BYTES,
             "linger.ms": 5,
         }
-        self._producer = Producer(config, logger=quiet_log)
+        self._producer = Producer(config, logger=LIBRDKAFKA_LOG)
         try:
             self._partitions = {settings.request_topic: self._partitions_of(settings.request_topic)}
             if not topic_admin.exists(settings, settings.retried_topic):
-                topic_admin.ensure(settings, settings.retried_topic, partitions=1, cleanup_policy="compact")
+                topic_admin.create_if_missing(settings, settings.retried_topic, partitions=1, cleanup_policy="compact")
             self._producer.init_transactions(3 * TIMEOUT_S)
         except KafkaException as error:
             raise self._explained(error) from error
@@ -80,10 +72,12 @@ class Retrier:
                 self._producer.abort_transaction(TIMEOUT_S)
 
     def _partitions_of(self, topic: str) -> int:
-        found = connection.metadata(self._producer, self._reports, TIMEOUT_S, topic).topics[topic]
-        if found.error is not None:
-            raise KafkaException(found.error)
-        return len(found.partitions)
+        count = connection.partitions_of(self._producer, self._reports, topic)
+        if not count:
+            raise PublishError(
+                f"topic {topic!r} does not exist at {self._settings.brokers}: start a worker, which creates it"
+            )
+        return count
 
     def publish(self, chosen: Sequence[tuple[Letter, RequestRecord]]) -> list[str]:
         """Publish requests to the partitions that they came from, all or none.
@@ -157,22 +151,13 @@ class Retrier:
         return ", ".join(repr(topic) for kind in REQUEST_FORMATS for topic in kind.topics(self._settings))
 
     def _explained(self, error: KafkaException) -> TimersError:
-        reason: KafkaError = error.args[0]
-        brokers = self._settings.brokers
-        if reason.code() in _FENCED:
+        settings = self._settings
+        if code_of(error) in FENCED:
             return PublishError("another `timers dead-letters retry` has begun since: this one stops")
-        if reason.code() in _REFUSED:
+        if code_of(error) in NOT_ALLOWED:
             return AccessError(
-                f"{connection.principal(self._settings)} may not do that at {brokers} ({reason.str()}): it takes Write "
-                f"on topics {self._topics()} and {self._settings.retried_topic!r} and on transactional id "
-                f"{topics.retrier_id(self._settings.app_id)!r}"
+                f"{connection.principal(settings)} may not do that at {settings.brokers} ({error.args[0].str()}): it "
+                f"takes Write on topics {self._topics()} and {settings.retried_topic!r} and on transactional id "
+                f"{topics.retrier_id(settings.app_id)!r}"
             )
-        if reason.code() in GONE:
-            return PublishError(
-                f"a topic of requests ({self._topics()}) does not exist at {brokers}: start a worker, which creates it"
-            )
-        if reason.code() in connection.UNREACHABLE:
-            return self._reports.refusal or PublishError(
-                f"no broker answers at {brokers}: is it running, and {self._reports.hint()}"
-            )
-        return PublishError(f"the brokers at {brokers} do not take it: {reason.str()} ({reason.name()})")
+        return self._reports.explained(error, f"the brokers at {settings.brokers} refuse the requests", PublishError)

@@ -1,64 +1,65 @@
-"""The Kafka clients that the worker opens, beside Faust's own, and what Faust's own log in with."""
+"""Factories and properties of the librdkafka clients."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
-import faust
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
 
 from timers.config.settings import Settings
 from timers.kafka import connection
 from timers.wire.dead_letter import OVERHEAD_BYTES
 
 TRANSACTION_TIMEOUT_MS = 10_000
-"""An open transaction holds back every read_committed receiver of its topics: never longer than this."""
+"""Of every transaction: an open one holds back all read_committed readers of its partitions."""
+
+LIBRDKAFKA_LOG = logging.getLogger("timers.kafka.librdkafka")
+"""Takes librdkafka's own log, which would otherwise go to stderr. Failures reach the caller as exceptions."""
+
+LIBRDKAFKA_LOG.addHandler(logging.NullHandler())
 
 
 def librdkafka(settings: Settings) -> dict[str, Any]:
-    """What every librdkafka client of this worker shares."""
+    """Properties of the worker's librdkafka clients."""
     return {
         **connection.librdkafka(settings),
         "client.id": settings.worker_id,
         "socket.nagle.disable": True,
-        # A pause of the broker is not worth a second of idle reconnect back-off when a timer is due.
+        # By default librdkafka waits up to 10 s between two connection attempts; timers would fire late.
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,
-        # What a client cannot do, its call says: no second report, past the log, thirty times a second.
+        # librdkafka would repeat on stderr, up to thirty times a second, what the failing call reports.
         "log_level": 0,
     }
 
 
-def faust_credentials(settings: Settings) -> Any:
-    """What Faust opens aiokafka's clients with; None for plain connections.
+def reader(properties: Mapping[str, Any], log: logging.Logger = LIBRDKAFKA_LOG, **more: Any) -> Consumer:
+    """A ``read_committed`` consumer that joins no group and commits nothing. The caller assigns its partitions.
 
-    Raises:
-        SettingsError: certificates or key cannot be used.
+    Args:
+        properties: of librdkafka.
+        log: takes librdkafka's log.
+        more: further properties, with ``_`` instead of ``.`` in their names.
     """
-    login = connection.aiokafka(settings)
-    if "sasl_mechanism" in login:
-        return faust.SASLCredentials(
-            username=login["sasl_plain_username"],
-            password=login["sasl_plain_password"],
-            mechanism=login["sasl_mechanism"],
-            ssl_context=login["ssl_context"],
-        )
-    return faust.SSLCredentials(login["ssl_context"]) if login["ssl_context"] is not None else None
+    config = {
+        "group.id": "timers-watch",  # librdkafka requires one; nothing is committed under it
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+        "fetch.wait.max.ms": 100,
+        **properties,
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }
+    return Consumer(config, logger=log)
 
 
-class _WithoutLogins(logging.Filter):
-    """Drops what aiokafka logs of a login at level DEBUG: all that is sent, and PLAIN sends the password as it is."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        arguments = record.args if isinstance(record.args, tuple) else ()
-        return not any(type(argument).__name__.startswith("SaslAuthenticate") for argument in arguments)
-
-
-def hide_logins() -> None:
-    """Keep passwords out of the log, whatever its level. May be called again."""
-    log = logging.getLogger("aiokafka.conn")
-    if not any(isinstance(known, _WithoutLogins) for known in log.filters):
-        log.addFilter(_WithoutLogins())
+def admin_client(settings: Settings, reports: connection.Reports) -> AdminClient:
+    """An admin client for a command or a job. Its questions create no topics."""
+    config = {**connection.librdkafka(settings), "allow.auto.create.topics": False, "error_cb": reports}
+    return AdminClient(config, logger=LIBRDKAFKA_LOG)
 
 
 def max_message_bytes(settings: Settings) -> int:
-    """Largest record that our own topics and producers take: the largest request and what we add to it."""
+    """Largest record that the project's own topics and producers take: the largest request and what is added to it."""
     return settings.max_request_bytes + OVERHEAD_BYTES

@@ -1,8 +1,8 @@
-"""Settings to the configuration of every Kafka client that we open, and what a refusal by the brokers means.
+"""Connection properties for all Kafka clients, computed from the settings, and the brokers' refusals as sentences.
 
-Four libraries talk to Kafka here: librdkafka (admin, client library, command line), aiokafka (the worker's producers
-and the reader of ticks), Faust, which opens aiokafka's clients itself and takes :func:`aiokafka`'s values as
-credentials, and Kafka's own Java clients inside Spark. What is asked of each is written here and nowhere else.
+Four libraries connect to Kafka: librdkafka (admin, client library, command line), aiokafka (the worker's producers and
+the reader of ticks), Faust, which opens aiokafka clients itself and gets the values of :func:`aiokafka` as credentials,
+and Kafka's Java clients in Spark. Only this module knows their properties for addresses, TLS and SASL.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from confluent_kafka import KafkaError, KafkaException
 
 from timers.config.security import Secret, uses_sasl, uses_tls
 from timers.config.settings import Settings
-from timers.errors import AccessError, SettingsError
+from timers.errors import AccessError, SettingsError, TimersError
+from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of
 
-UNREACHABLE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
-"""What librdkafka's calls say while no broker answers, whatever the reason."""
+TIMEOUT_S = 10.0
+"""How long one question to the brokers may take."""
 
 _FIRST_TRY_S = 1.0
 
 
 def librdkafka(settings: Settings) -> dict[str, Any]:
-    """Properties of a librdkafka client: where to connect, whom to trust, and as whom. Holds secrets: not for logs.
+    """Properties of a librdkafka client: addresses, TLS and login. They contain secrets: never log them.
 
     Raises:
         SettingsError: certificates or key cannot be used.
     """
     config: dict[str, Any] = {"bootstrap.servers": settings.brokers, "security.protocol": settings.security_protocol}
     if uses_tls(settings.security_protocol):
-        ssl_context(settings)  # reads the same files: what is wrong with them is said in the same words
+        ssl_context(settings)  # reads the same files, so that all libraries report a bad file in the same words
         config["ssl.endpoint.identification.algorithm"] = "https" if settings.ssl_check_hostname else "none"
         for name, path in (
             ("ssl.ca.location", settings.ssl_ca_file),
@@ -55,7 +56,7 @@ def librdkafka(settings: Settings) -> dict[str, Any]:
 
 
 def aiokafka(settings: Settings) -> dict[str, Any]:
-    """Arguments of an aiokafka client: where to connect, whom to trust, and as whom. Holds secrets: not for logs.
+    """Arguments of an aiokafka client: addresses, TLS and login. They contain secrets: never log them.
 
     Raises:
         SettingsError: certificates or key cannot be used.
@@ -75,16 +76,16 @@ def aiokafka(settings: Settings) -> dict[str, Any]:
 
 
 def java(settings: Settings) -> dict[str, str]:
-    """Properties of a Kafka client in Java: where to connect, whom to trust, and as whom. Holds secrets: not for logs.
+    """Properties of a Kafka client in Java: addresses, TLS and login. They contain secrets: never log them.
 
-    Certificates and keys go as text, not as paths: those who connect may be executors on other machines.
+    Certificates and keys are given as text instead of paths, because Spark's executors may run on other machines.
 
     Raises:
         SettingsError: certificates or key cannot be used.
     """
     config = {"bootstrap.servers": settings.brokers, "security.protocol": settings.security_protocol}
     if uses_tls(settings.security_protocol):
-        ssl_context(settings)  # reads the same files: what is wrong with them is said in the same words
+        ssl_context(settings)  # reads the same files, so that all libraries report a bad file in the same words
         config["ssl.endpoint.identification.algorithm"] = "https" if settings.ssl_check_hostname else ""
         if settings.ssl_ca_file is not None:
             config |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": settings.ssl_ca_file.read_text()}
@@ -106,15 +107,13 @@ def java(settings: Settings) -> dict[str, str]:
 
 
 def _for_java(path: Path, password: Secret) -> str:
-    """A key in the one form that all Javas read: PKCS#8, not encrypted. (Java 17 cannot open what OpenSSL 3 locks.)"""
-    from cryptography.hazmat.primitives import (
-        serialization,
-    )  # comes with the extra for Spark, as its clients are Java's
+    """The private key as unencrypted PKCS#8, which every Java reads. Java 17 cannot decrypt keys of OpenSSL 3."""
+    from cryptography.hazmat.primitives import serialization  # installed with the extra for Spark only
 
     text = path.read_bytes()
     try:
         key = serialization.load_pem_private_key(text, password.reveal().encode() if password else None)
-    except TypeError:  # a password, and nothing that it opens: OpenSSL takes no notice of it either
+    except TypeError:  # there is a password, but the key is not encrypted; OpenSSL ignores such a password too
         key = serialization.load_pem_private_key(text, None)
     except ValueError as error:
         raise _unusable("TIMERS_SSL_KEY_FILE", path, "a file of a PEM private key", OSError(0, str(error))) from None
@@ -129,7 +128,7 @@ def _jaas_text(text: str) -> str:
 
 @lru_cache(maxsize=4)
 def ssl_context(settings: Settings) -> ssl.SSLContext:
-    """TLS as OpenSSL's defaults have it, 1.2 or later. One for all clients: reading the system's authorities is slow.
+    """A TLS context with OpenSSL's defaults, TLS 1.2 or later. Cached, because loading the system's CAs is slow.
 
     Raises:
         SettingsError: certificates or key cannot be used.
@@ -141,7 +140,7 @@ def ssl_context(settings: Settings) -> ssl.SSLContext:
     context.check_hostname = settings.ssl_check_hostname
     if settings.ssl_cert_file is not None:
         try:
-            # A function, for without a password OpenSSL would ask for one on the terminal.
+            # The password is a function: without any password OpenSSL would ask for one on the terminal.
             context.load_cert_chain(settings.ssl_cert_file, settings.ssl_key_file, settings.ssl_key_password.reveal)
         except (ssl.SSLError, OSError) as error:
             expected = (
@@ -158,19 +157,19 @@ def _unusable(env: str, value: object, expected: str, error: OSError) -> Setting
 
 
 def principal(settings: Settings) -> str:
-    """How ACLs name us, as far as settings say: brokers may map names otherwise."""
+    """The principal that ACLs must name, as far as the settings show. Brokers may map names differently."""
     if uses_sasl(settings.security_protocol):
         return f"User:{settings.sasl_username}"
     return f"the owner of {settings.ssl_cert_file}" if settings.ssl_cert_file else "User:ANONYMOUS"
 
 
 class Reports:
-    """What librdkafka reports by the way, as its ``error_cb``: only there does it say that a login is refused.
+    """The ``error_cb`` of one librdkafka client. Only this callback tells why a login is refused: calls just time out.
 
-    Calls of the client just time out meanwhile. Give one to each client, and poll the client for it to be called.
+    The client must be polled for the callback to run.
 
     Attributes:
-        refusal: what the brokers do not accept of us; None while nothing says so.
+        refusal: why the brokers refuse the connection; None if they do not.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -178,7 +177,7 @@ class Reports:
         self.refusal: AccessError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        """Take one report."""
+        """Store the refusal, if the report is one."""
         said = _essence(error.str())
         settings = self._settings
         if error.code() == KafkaError._AUTHENTICATION:
@@ -189,8 +188,8 @@ class Reports:
             )
         elif error.code() == KafkaError._SSL:
             self.refusal = AccessError(
-                f"the brokers at {settings.brokers} are not to be trusted ({said}): does TIMERS_SSL_CA_FILE hold the "
-                "authority that signed their certificate, and does that name this host?"
+                f"the brokers at {settings.brokers} cannot be trusted ({said}): does TIMERS_SSL_CA_FILE contain the "
+                "authority that signed their certificate, and does the certificate name this host?"
             )
         elif "ssl/tls alert" in said:
             self.refusal = AccessError(
@@ -199,12 +198,28 @@ class Reports:
             )
 
     def hint(self) -> str:
-        """What else could be the matter when no broker answers."""
-        return f"do they speak TIMERS_SECURITY_PROTOCOL={self._settings.security_protocol!r} there?"
+        """A further possible cause when no broker answers, as a question."""
+        return f"do the brokers speak TIMERS_SECURITY_PROTOCOL={self._settings.security_protocol!r}?"
+
+    def explained(self, error: KafkaException, failed: str, kind: type[TimersError] = TimersError) -> TimersError:
+        """The error that a user sees.
+
+        Args:
+            error: raised by a call of the client.
+            failed: what did not work, such as "topic 'orders' cannot be read".
+            kind: class of the error.
+        """
+        reason: KafkaError = error.args[0]
+        if code_of(error) in UNREACHABLE:
+            return self.refusal or kind(
+                f"no broker answers at {self._settings.brokers}: is it running, is TIMERS_BROKERS right, and "
+                f"{self.hint()} (`timers broker start` runs a broker on this machine)"
+            )
+        return kind(f"{failed}: {reason.str()} ({reason.name()})")
 
 
 def _essence(text: str) -> str:
-    """librdkafka's text without the address before it, the timing behind it, and its advice on its own properties."""
+    """librdkafka's text without the address, the timing, and the advice on librdkafka's own properties."""
     text = re.sub(r"^\S+://\S+: ", "", text)
     return re.sub(r"(, verify that ssl\.ca\.location.*)? ?\(after .*$", "", text)
 
@@ -215,10 +230,10 @@ class _Client(Protocol):
 
 
 def metadata(client: _Client, reports: Reports, timeout_s: float, topic: str | None = None) -> Any:
-    """``client.list_topics``, but a refusal ends it at once: by itself it would wait until its time is over.
+    """``client.list_topics`` that ends at once when the brokers refuse the login, instead of after ``timeout_s``.
 
     Raises:
-        AccessError: the brokers do not accept us, or we do not trust them.
+        AccessError: the brokers refuse the login, or their certificate cannot be trusted.
         KafkaException: no broker answers within ``timeout_s``.
     """
     give_up = monotonic() + timeout_s
@@ -233,6 +248,21 @@ def metadata(client: _Client, reports: Reports, timeout_s: float, topic: str | N
             client.poll(0)
             if reports.refusal is not None:
                 raise reports.refusal from None
-            if error.args[0].code() not in UNREACHABLE or monotonic() >= give_up:
+            if code_of(error) not in UNREACHABLE or monotonic() >= give_up:
                 raise
         try_s *= 2
+
+
+def partitions_of(client: _Client, reports: Reports, topic: str, timeout_s: float | None = None) -> int:
+    """Number of partitions of a topic; 0 if the topic does not exist. The question does not create it.
+
+    Raises:
+        AccessError: the brokers refuse the login, or their certificate cannot be trusted.
+        KafkaException: no broker answers within ``timeout_s`` (10 s by default), or the topic may not be described.
+    """
+    found = metadata(client, reports, TIMEOUT_S if timeout_s is None else timeout_s, topic).topics[topic]
+    if found.error is not None and found.error.code() in NO_TOPIC:
+        return 0
+    if found.error is not None and found.error.code() not in MOVING:
+        raise KafkaException(found.error)
+    return len(found.partitions)

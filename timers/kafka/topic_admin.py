@@ -1,75 +1,103 @@
-"""Topics that commands write to or callbacks go to: whether they exist, and creating them."""
+"""Questions to the admin client: whether a topic exists, its configuration, and creating it."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from timers.config.settings import Settings
-from timers.errors import TimersError
 from timers.kafka import connection
-from timers.kafka.tail import TIMEOUT_S, no_answer, quiet_log
+from timers.kafka.clients import admin_client
+from timers.kafka.error_codes import NOT_ALLOWED, code_of
+from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE
 
 _GRACE_S = 5.0
 
 
 def exists(settings: Settings, topic: str) -> bool:
-    """Whether there is such a topic; asking does not create it.
+    """Whether a topic exists. The question does not create it.
 
     Raises:
-        TimersError: no broker answers, or lets us in.
+        TimersError: no broker answers, or the topic may not be described.
     """
-    admin, reports = _admin(settings)
+    reports = connection.Reports(settings)
     try:
-        return connection.metadata(admin, reports, TIMEOUT_S, topic).topics[topic].error is None
+        return connection.partitions_of(admin_client(settings, reports), reports, topic) > 0
     except KafkaException as error:
-        raise _explained(error, settings, reports, topic) from error
+        raise reports.explained(error, f"topic {topic!r} cannot be described") from error
 
 
-def ensure(settings: Settings, topic: str, *, partitions: int, cleanup_policy: str = "delete") -> bool:
-    """Create the topic unless it exists, with the broker's own timestamps, so that a lag is measured by the broker.
+def create_if_missing(settings: Settings, topic: str, *, partitions: int, cleanup_policy: str = "delete") -> bool:
+    """Create a topic unless it exists. Its record times are the broker's, so that lags are exact.
 
     Args:
         settings: where the brokers are, how to log in, and the replication of a new topic.
-        topic: its name.
-        partitions: how many a new one gets.
-        cleanup_policy: of a new one.
+        topic: name of the topic.
+        partitions: number of partitions of a new topic.
+        cleanup_policy: of a new topic.
 
     Returns:
         Whether it was created.
 
     Raises:
-        TimersError: no broker answers, or it refuses.
+        TimersError: no broker answers, or the brokers refuse.
     """
-    admin, reports = _admin(settings)
-    config = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": cleanup_policy}
-    new = NewTopic(topic, num_partitions=partitions, replication_factor=settings.replication or -1, config=config)
+    reports = connection.Reports(settings)
+    admin = admin_client(settings, reports)
+    config = {TIMESTAMP_TYPE: LOG_APPEND_TIME, "cleanup.policy": cleanup_policy}
     try:
-        connection.metadata(admin, reports, TIMEOUT_S)
-        created = admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)
-        created[topic].result(TIMEOUT_S + _GRACE_S)
+        connection.metadata(admin, reports, connection.TIMEOUT_S)
+        return create(admin, NewTopic(topic, partitions, settings.replication or -1, config=config))
     except KafkaException as error:
-        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+        raise reports.explained(error, f"topic {topic!r} cannot be created") from error
+
+
+def create(admin: AdminClient, topic: NewTopic) -> bool:
+    """Create a topic, and wait for it. False if it exists already.
+
+    Raises:
+        KafkaException: the brokers do not answer, or refuse.
+    """
+    timeout_s = connection.TIMEOUT_S
+    created = admin.create_topics([topic], operation_timeout=timeout_s, request_timeout=timeout_s)
+    try:
+        created[topic.topic].result(timeout_s + _GRACE_S)
+    except KafkaException as error:
+        if code_of(error) == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
-        raise _explained(error, settings, reports, topic) from error
+        raise
     return True
 
 
-def _admin(settings: Settings) -> tuple[AdminClient, connection.Reports]:
-    reports = connection.Reports(settings)
-    config: dict[str, Any] = {
-        **connection.librdkafka(settings),
-        "allow.auto.create.topics": False,
-        "error_cb": reports,
-    }
-    return AdminClient(config, logger=quiet_log), reports
+def configs(
+    admin: AdminClient, topics: Iterable[str], timeout_s: float = connection.TIMEOUT_S, *, skip_denied: bool = False
+) -> dict[str, dict[str, str]]:
+    """The configuration of each topic: name to value.
 
+    Args:
+        admin: asks the brokers.
+        topics: that exist.
+        timeout_s: for the answer.
+        skip_denied: leave out topics whose configuration may not be read.
 
-def _explained(error: KafkaException, settings: Settings, reports: connection.Reports, topic: str) -> TimersError:
-    reason: KafkaError = error.args[0]
-    if reason.code() in connection.UNREACHABLE:
-        return no_answer(settings, reports, "timers broker start runs one here, timers run a worker as well")
-    return TimersError(f"topic {topic!r}: {reason.str()} ({reason.name()})")
+    Raises:
+        KafkaException: the brokers do not answer, or refuse.
+    """
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    if not resources:  # the client refuses an empty list
+        return {}
+    found = {}
+    for resource, future in admin.describe_configs(resources, request_timeout=timeout_s).items():
+        try:
+            found[resource.name] = {name: entry.value for name, entry in future.result().items()}
+        except KafkaException as error:
+            if not skip_denied or code_of(error) not in NOT_ALLOWED:
+                raise
+    return found

@@ -7,18 +7,17 @@ from functools import lru_cache
 from time import monotonic
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclOperation,
     AdminClient,
-    ConfigResource,
     NewTopic,
-    ResourceType,
 )
 
 from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka import connection
+from timers.kafka.topic_admin import configs
 from timers.wire.future import InvalidRequestError
 
 REFRESH_S = 300.0
@@ -28,8 +27,6 @@ ADMIN_TIMEOUT_S = 10.0
 
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's own; what we go by where we may not ask."""
-
-_NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 ROOM_BYTES = 512
 """More than a message needs beside key and value, when it has no headers of its own."""
@@ -119,14 +116,10 @@ class TopicMetadata:
         return allowed is None or AclOperation.WRITE in allowed
 
     def _most(self, topic: str) -> int:
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        try:
-            config = self._admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_S)[resource].result()
-        except KafkaException as error:
-            if error.args[0].code() not in _NOT_ALLOWED:
-                raise
+        config = configs(self._admin, [topic], ADMIN_TIMEOUT_S, skip_denied=True).get(topic)
+        if config is None:
             return DEFAULT_MAX_MESSAGE_BYTES
-        return min(int(config[name].value) for name in ("max.message.bytes", "segment.bytes"))
+        return min(int(config[name]) for name in ("max.message.bytes", "segment.bytes"))
 
 
 @lru_cache(maxsize=2)

@@ -1,24 +1,20 @@
-"""Where topics begin and end for committed readers, by offset and by time."""
+"""First and last offsets of topics as committed readers see them, by offset and by time."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from time import monotonic, sleep
-from typing import Any, Self
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ConfigResource,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.kafka import connection
+from timers.kafka.clients import admin_client, reader
+from timers.kafka.error_codes import MOVING, code_of
+from timers.kafka.topic_admin import configs
 
 TIMEOUT_S = 30.0
 
@@ -26,31 +22,19 @@ Places = dict[str, dict[int, int]]
 """Topic -> partition -> offset."""
 
 _POLL_S = 0.5
-_MOVING = (
-    KafkaError._NOENT,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-)
-"""What is said of a partition whose leader is not known just now: a new one, or one that moves."""
-
-_log = logging.getLogger("timers.spark")
-_log.addHandler(logging.NullHandler())  # librdkafka's log is not for the terminal: what matters comes as an error
 
 
 class Topics:
-    """A reader of topics' metadata; joins no group and commits nothing.
+    """The topics that exist, and their offsets. Joins no group and commits nothing.
 
     Raises:
-        TimersError: no broker answers or lets us in; so do its methods.
+        TimersError: no broker answers or accepts the login. The methods raise it too.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._reports = connection.Reports(settings)
-        self._config: dict[str, Any] = {**connection.librdkafka(settings), "error_cb": self._reports}
-        self._admin = AdminClient(self._config, logger=_log)
+        self._admin = admin_client(settings, self._reports)
         try:
             found = connection.metadata(self._admin, self._reports, TIMEOUT_S)
         except KafkaException as error:
@@ -58,27 +42,27 @@ class Topics:
         self._partitions = {name: sorted(topic.partitions) for name, topic in found.topics.items()}
 
     def existing(self, topics: Iterable[str]) -> list[str]:
-        """Those of ``topics`` that are there."""
+        """Those of ``topics`` that exist, sorted."""
         return sorted({topic for topic in topics if topic in self._partitions})
 
     def all(self) -> list[str]:
-        """Every topic that we may see, but for Kafka's own."""
+        """Every topic that this user may describe, without Kafka's own."""
         return sorted(topic for topic in self._partitions if not topic.startswith("__"))
 
     def partitions(self, topic: str) -> list[int]:
-        """Partitions of a topic that exists."""
+        """Partitions of a topic that exists, sorted."""
         return self._partitions[topic]
 
     def starts(self, topics: Iterable[str]) -> Places:
-        """First offset that is still there, of every partition."""
+        """First offset of each partition that retention and compaction have left."""
         return self._places(topics, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def ends(self, topics: Iterable[str]) -> Places:
-        """Where the log ends for committed readers: before the first open transaction."""
+        """Last stable offset of each partition: committed readers stop before the oldest open transaction."""
         return self._places(topics, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def at(self, topics: Iterable[str], time_ms: int) -> Places:
-        """First offset of what was written at this time or later; the end if nothing was."""
+        """Offset of the first record with this time or a later one; the end if there is none."""
         names = list(topics)
         ends = self.ends(names)
         found = self._places(names, OffsetSpec.for_timestamp(time_ms))
@@ -103,18 +87,18 @@ class Topics:
                     places[where.topic][where.partition] = future.result(TIMEOUT_S).offset
                 return places
             except KafkaException as error:
-                if error.args[0].code() not in _MOVING or monotonic() > give_up:
+                if code_of(error) not in MOVING or monotonic() > give_up:
                     raise self._explained(error, where.topic) from error
                 sleep(_POLL_S)
-                # The client goes on asking by the leader that it knows until it hears of another one.
+                # The client asks the old leader until its metadata is refreshed.
                 with suppress(KafkaException):
                     connection.metadata(self._admin, self._reports, TIMEOUT_S)
 
     def whole_since_ms(self, topics: Iterable[str], as_of_ms: int) -> dict[str, int]:
-        """Since when nothing was deleted from each topic: 0 if nothing ever was, as far as offsets tell.
+        """Time since which each topic is complete; 0 if nothing was ever deleted, as far as offsets show.
 
-        By the time of the first record that is left in a partition that lost others. Of a compacted topic, now: any
-        record may be missing.
+        It is the time of the first record in a partition that lost records. For a compacted topic it is ``as_of_ms``:
+        any record may be missing.
         """
         names = self.existing(topics)
         since = dict.fromkeys(names, 0) | dict.fromkeys(self._compacted(names), as_of_ms)
@@ -127,55 +111,24 @@ class Topics:
         return since
 
     def _compacted(self, topics: list[str]) -> list[str]:
-        """Which are compacted; none, where we may not look."""
-        asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        compacted = []
-        for resource, future in (self._admin.describe_configs(asked) if asked else {}).items():
-            try:
-                if "compact" in future.result(TIMEOUT_S)["cleanup.policy"].value:
-                    compacted.append(resource.name)
-            except KafkaException:
-                _log.info("may not read the configuration of %s", resource.name)
-        return compacted
+        """The compacted ones of ``topics``, as far as their configuration may be read."""
+        try:
+            found = configs(self._admin, topics, TIMEOUT_S, skip_denied=True)
+        except KafkaException as error:
+            raise self._explained(error) from error
+        return [topic for topic, config in found.items() if "compact" in config["cleanup.policy"]]
 
     def _time_of(self, topic: str, partition: int, offset: int) -> int:
         """Timestamp of the first record at or after an offset, in epoch milliseconds."""
-        with _Reader(self._config) as reader:
-            reader.consumer.assign([TopicPartition(topic, partition, offset)])
+        consumer = reader({**connection.librdkafka(self._settings), "error_cb": self._reports})
+        with closing(consumer):
+            consumer.assign([TopicPartition(topic, partition, offset)])
             for _ in range(int(TIMEOUT_S)):
-                message = reader.consumer.poll(1.0)
+                message = consumer.poll(1.0)
                 if message is not None and message.error() is None:
                     return int(message.timestamp()[1])
         raise TimersError(f"{topic}/{partition}/{offset} cannot be read within {TIMEOUT_S:.0f} s")
 
     def _explained(self, error: KafkaException, topic: str = "") -> TimersError:
-        reason: KafkaError = error.args[0]
-        if reason.code() in connection.UNREACHABLE:
-            return self._reports.refusal or TimersError(
-                f"no broker answers at {self._settings.brokers}: is it running, is TIMERS_BROKERS right, and "
-                f"{self._reports.hint()}"
-            )
-        where = f"topic {topic!r}" if topic else "the list of topics"
-        return TimersError(f"{where} cannot be read: {reason.str()} ({reason.name()})")
-
-
-class _Reader:
-    """A consumer that is closed."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.consumer = Consumer(
-            {
-                **config,
-                "group.id": "timers-spark",  # librdkafka wants a name; nothing is ever committed under it
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-            },
-            logger=_log,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.consumer.close()
+        topics = f"topic {topic!r}" if topic else "the list of topics"
+        return self._reports.explained(error, f"{topics} cannot be read")

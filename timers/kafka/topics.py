@@ -27,7 +27,9 @@ from timers.config.settings import Settings
 from timers.errors import AccessError, TopicConfigError
 from timers.kafka import connection, group_access
 from timers.kafka.clients import librdkafka
+from timers.kafka.error_codes import NOT_ALLOWED, code_of
 from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE, UNLIMITED, OwnTopic, own_topics
+from timers.kafka.topic_admin import configs
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +41,6 @@ GIVEN_S = 5.0
 
 MIN_STALE_S = 10
 """A machine that runs may be so far behind for a moment."""
-
-_NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,7 @@ def ensure(settings: Settings, *, all_of_them: bool = True) -> Cluster:
         found = _describe(admin, [topic.name for topic in wanted])
         _check_access(settings, wanted, found)
         existing = [topic for topic in wanted if topic.name not in made and not topic.must_exist]
-        if existing:
-            _check(admin, settings, existing)
+        _check(admin, settings, existing)
         stale_after_s = _stale_after_s(admin, [topic for topic in wanted if topic.must_exist])
     except KafkaException as error:
         raise TopicConfigError(
@@ -99,7 +98,7 @@ def look(admin: AdminClient, settings: Settings) -> Cluster:
         try:
             found[name] = future.result()
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if code_of(error) != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
     given = [topic for topic in own_topics(settings) if topic.must_exist and topic.name in found]
     return _cluster(cluster_id, found, _stale_after_s(admin, given))
@@ -107,15 +106,11 @@ def look(admin: AdminClient, settings: Settings) -> Cluster:
 
 def _stale_after_s(admin: AdminClient, given: list[OwnTopic]) -> dict[str, int]:
     """See :class:`Cluster`. Looked up again and again: these topics are not ours to set up."""
-    if not given:
-        return {}
-    resources = [ConfigResource(ResourceType.TOPIC, topic.name) for topic in given]
-    limits = {}
-    for resource, future in admin.describe_configs(resources, request_timeout=TIMEOUT_S).items():
-        config = {name: entry.value for name, entry in future.result().items()}
-        if "compact" in config["cleanup.policy"]:
-            limits[resource.name] = max(MIN_STALE_S, int(config["delete.retention.ms"]) // 2000)
-    return limits
+    return {
+        name: max(MIN_STALE_S, int(config["delete.retention.ms"]) // 2000)
+        for name, config in configs(admin, [topic.name for topic in given], TIMEOUT_S).items()
+        if "compact" in config["cleanup.policy"]
+    }
 
 
 def _cluster(cluster_id: str, found: dict[str, Any], stale_after_s: dict[str, int]) -> Cluster:
@@ -149,9 +144,9 @@ def _look_for(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) ->
         try:
             described[topic.name].result()
         except KafkaException as error:
-            if error.args[0].code() in _NOT_ALLOWED:
+            if code_of(error) in NOT_ALLOWED:
                 lacking += _not_in(topic, ())
-            elif error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            elif code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 missing.append(topic)
             else:
                 raise
@@ -177,9 +172,9 @@ def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> s
             future.result()
             made.add(name)
         except KafkaException as error:
-            if error.args[0].code() in _NOT_ALLOWED:
+            if code_of(error) in NOT_ALLOWED:
                 raise _lacking(settings, [f"Create on topic {name!r}, which does not exist"]) from None
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise TopicConfigError(f"topic {name!r} cannot be created: {error.args[0].str()}") from None
     if made:
         logger.info("created topics %s with %d partitions each", ", ".join(sorted(made)), settings.partitions)
@@ -196,7 +191,7 @@ def _describe(admin: AdminClient, names: list[str]) -> dict[str, Any]:
         try:
             return {name: future.result() for name, future in described.items()}
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or monotonic() > give_up:
+            if code_of(error) != KafkaError.UNKNOWN_TOPIC_OR_PART or monotonic() > give_up:
                 raise
         sleep(VISIBLE_POLL_S)
 
@@ -228,11 +223,9 @@ def _lacking(settings: Settings, lacking: list[str]) -> AccessError:
 
 
 def _check(admin: AdminClient, settings: Settings, existing: list[OwnTopic]) -> None:
-    resources = {topic.name: ConfigResource(ResourceType.TOPIC, topic.name) for topic in existing}
-    futures = admin.describe_configs(list(resources.values()), request_timeout=TIMEOUT_S)
+    found = configs(admin, [topic.name for topic in existing], TIMEOUT_S)
     for topic in existing:
-        resource = resources[topic.name]
-        config = {name: entry.value for name, entry in futures[resource].result().items()}
+        config = found[topic.name]
         policy = topic.config["cleanup.policy"]
         if config["cleanup.policy"] != policy:
             raise TopicConfigError(
@@ -277,7 +270,7 @@ def _warn_of_their_time(settings: Settings, topic: str) -> None:
     )
 
 
-def _warn_of_limits(settings: Settings, topic: str, config: dict[str, str | None]) -> None:
+def _warn_of_limits(settings: Settings, topic: str, config: dict[str, str]) -> None:
     for name in ("retention.ms", "retention.bytes"):
         if config[name] != UNLIMITED:
             logger.warning(

@@ -22,7 +22,6 @@ from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
 from timers.kafka import topics
-from timers.kafka.clients import faust_credentials, hide_logins
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
@@ -32,6 +31,7 @@ from timers.worker.clock import Clock
 from timers.worker.consumer.group import Member, Unsettled
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.transport import BatchConsumer, BatchTransport
+from timers.worker.logins import faust_credentials, hide_logins
 from timers.worker.machines.pool import Events, Pool
 from timers.worker.partition_metrics import Heartbeat
 from timers.worker.port import check_port

@@ -12,10 +12,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.config.settings import Settings
 from timers.core.progress import Progress
-from timers.kafka.topic_metadata import Limits
 from timers.spark.columns import RECORD
 from timers.spark.engine import accepting, timer_batches
 from timers.spark.engine.accepting import Accepting
+from timers.spark.engine.callback_topics import Limits
 from timers.spark.engine.firing import Firing, FiringTask
 from timers.wire import future
 from timers.wire.future import InvalidRequestError

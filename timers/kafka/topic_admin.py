@@ -59,13 +59,12 @@ def create_if_missing(settings: Settings, topic: str, *, partitions: int, cleanu
         raise reports.explained(error, f"topic {topic!r} cannot be created") from error
 
 
-def create(admin: AdminClient, topic: NewTopic) -> bool:
+def create(admin: AdminClient, topic: NewTopic, timeout_s: float = connection.TIMEOUT_S) -> bool:
     """Create a topic, and wait for it. False if it exists already.
 
     Raises:
         KafkaException: the brokers do not answer, or refuse.
     """
-    timeout_s = connection.TIMEOUT_S
     created = admin.create_topics([topic], operation_timeout=timeout_s, request_timeout=timeout_s)
     try:
         created[topic.topic].result(timeout_s + _GRACE_S)

@@ -16,9 +16,9 @@ import pyarrow as pa
 from timers.callbacks import CallbackRules
 from timers.config.settings import Settings
 from timers.core.timer import Rejected, Row, key_bytes
-from timers.kafka.topic_metadata import Limits, TopicMetadata
 from timers.spark.arrow import record_batch
 from timers.spark.engine import timer_batches
+from timers.spark.engine.callback_topics import CallbackTopics, Limits
 from timers.spark.engine.sizes import size_alone
 from timers.spark.engine.timer_batches import Request
 from timers.wire import dead_letter, future
@@ -65,20 +65,20 @@ class Firing:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of each timer batch."""
-        yield from FiringTask(self, TopicMetadata.of(self.settings)).fire(batches)
+        yield from FiringTask(self, CallbackTopics.of(self.settings)).fire(batches)
 
 
 class FiringTask:
     """Makes the messages of one task in one micro-batch."""
 
-    def __init__(self, firing: Firing, topic_metadata: TopicMetadata) -> None:
+    def __init__(self, firing: Firing, callback_topics: CallbackTopics) -> None:
         self._settings = firing.settings
         self._max_message_bytes = firing.max_message_bytes
         self._rules = CallbackRules(firing.settings)
-        self._topic_metadata = topic_metadata
+        self._callback_topics = callback_topics
         self._limits: dict[str, Limits | InvalidRequestError] = {}
         self._messages: list[tuple[Any, ...]] = []
-        topic_metadata.begin()
+        callback_topics.begin()
 
     def fire(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of timer batches, as Arrow batches."""
@@ -145,7 +145,7 @@ class FiringTask:
     def _limits_of(self, topic: str) -> Limits | InvalidRequestError:
         """The limits of ``topic``, or the reason why no message can be sent there."""
         denied = self._rules.denied(topic)
-        found = InvalidRequestError("topic-denied", denied) if denied else self._topic_metadata.limits(topic)
+        found = InvalidRequestError("topic-denied", denied) if denied else self._callback_topics.limits(topic)
         self._limits[topic] = found
         return found
 

@@ -231,9 +231,6 @@ class SimTimers:
 
     def _tell(self, record: SimRecord) -> None:
         settings = self._settings
-        internal = (settings.request_topic, settings.oscillator_topic, settings.progress_topic, settings.retry_topic)
-        if record.topic in (*internal, settings.id_topic):
-            return
         ours = {name: (value or b"").decode() for name, value in record.headers if name.startswith(h.PREFIX)}
         if record.topic == settings.dead_letter_topic:
             code, message, source = ours[h.TIMER_ERROR], ours[h.TIMER_ERROR_MESSAGE], ours[h.TIMER_SOURCE]
@@ -241,6 +238,8 @@ class SimTimers:
             return
         if record.topic == settings.verdict_topic:
             self._told[ours[h.TIMER_SOURCE]] = verdict.decode(record.value or b"")
+            return
+        if record.topic in settings.own_topics:
             return
         self.fired.append(
             Fired(

@@ -150,11 +150,7 @@ class Targets:
             culprits: topic -> why it did not take its records.
         """
         settings = self._settings
-        own = {settings.progress_topic, settings.retry_topic, settings.dead_letter_topic, *settings.schedule_topics}
-        if settings.has_ids:  # else it is a topic like any, and may be somebody's target
-            own.add(settings.verdict_topic)
-        if settings.hot_horizon_s:
-            own.add(settings.cold_topic)
+        own = settings.own_topics.keys() - {settings.request_topic, settings.canary_topic}  # these two may be targets
         for topic, error in culprits.items():
             if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
                 try:

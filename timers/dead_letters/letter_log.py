@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tqdm import tqdm
 
 from timers.config.settings import Settings
 from timers.dead_letters.letters import Letter, LetterFilter
 from timers.errors import TimersError
-from timers.kafka import connection
+from timers.kafka import connection, records
 from timers.kafka.clients import reader
 from timers.kafka.connection import TIMEOUT_S
-from timers.kafka.error_codes import NO_TOPIC
 from timers.kafka.records import headers_of
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, topics
 from timers.wire.dead_letter import Mark
 from timers.wire.formats import RequestRecord
 
-_POLL_S = 0.2
-_AT_ONCE = 1000
 _SAY_AFTER_S = 2.0
 _SAY_EVERY_S = 0.5
 _NO_END = sys.maxsize
@@ -158,44 +154,24 @@ class LetterLog:
         ) as bar:
             for span in spans:
                 reached = span.start
-                for message in self._partition(self._consumer, topic, span):
+                for message in self._read(self._consumer, topic, span):
                     bar.update(message.offset() + 1 - reached)
                     reached = message.offset() + 1
                     yield message
                 bar.update(span.end - reached)
 
-    def _partition(self, reader: Consumer, topic: str, span: Span) -> Iterator[Any]:
-        """Committed records of one span, in order."""
-        reader.assign([TopicPartition(topic, span.partition, span.start)])
+    def _read(self, consumer: Consumer, topic: str, span: Span) -> Iterator[Any]:
         try:
-            give_up = time.monotonic() + TIMEOUT_S
-            while True:
-                messages = reader.consume(_AT_ONCE, timeout=_POLL_S)
-                if not messages and time.monotonic() > give_up:
-                    raise self._explained(KafkaException(KafkaError(KafkaError._TIMED_OUT)), topic)
-                for message in messages:
-                    error, offset = message.error(), message.offset()
-                    if error is None and offset is not None and offset < span.end:
-                        yield message
-                        if offset + 1 == span.end:
-                            return
-                    elif error is None or error.code() == KafkaError._PARTITION_EOF:
-                        if offset is None or offset >= span.end:
-                            return
-                    elif error.code() in NO_TOPIC or not error.retriable():
-                        raise self._explained(KafkaException(error), topic)
-                if messages:  # counted from here: whoever reads may have taken long over them
-                    give_up = time.monotonic() + TIMEOUT_S
-        finally:
-            reader.unassign()
+            yield from records.read(consumer, topic, *span, patience_s=TIMEOUT_S)
+        except KafkaException as error:
+            raise self._explained(error, topic) from error
 
     def original(self, letter: Letter) -> RequestRecord | None:
-        """The request of a dead letter: what that holds, or, for a truncated dead letter, what stands at its source if
-        it still does."""
-        where = topics.parse_source(letter.opened.source)
-        if not letter.is_truncated or where is None or letter.request_format is None:
+        """The request of a dead letter. For a truncated dead letter it is read from its source; None if it is gone."""
+        place = topics.parse_source(letter.opened.source)
+        if not letter.is_truncated or place is None or letter.request_format is None:
             return letter.request
-        topic, partition, offset = where
+        topic, partition, offset = place
         if partition >= self._partitions_of(topic):
             return None
         if self._aside is None:
@@ -203,10 +179,10 @@ class LetterLog:
         low, end = self._ends(self._aside, topic, partition)
         if not low <= offset < end:
             return None
-        for message in self._partition(self._aside, topic, Span(partition, offset, offset + 1)):
+        for message in self._read(self._aside, topic, Span(partition, offset, offset + 1)):
             try:
                 headers = message.headers() or []
-            except UnicodeDecodeError:  # could not be written again as it was
+            except UnicodeDecodeError:  # librdkafka could not write them unchanged
                 return None
             return RequestRecord(offset, message.key(), message.value(), headers, message.timestamp()[1])
         return None

@@ -1,13 +1,12 @@
-"""Reading back how far machines have come, and checking that their logs still hold what that speaks of."""
+"""Reads the progress of machines, and checks that their request logs agree with it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from time import monotonic
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from timers.config.settings import Settings
@@ -15,23 +14,25 @@ from timers.core.machine import PARTITIONS
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch
-from timers.kafka.clients import librdkafka
+from timers.kafka.clients import librdkafka, reader
+from timers.kafka.error_codes import code_of
+from timers.kafka.records import read
 from timers.kafka.topics import Cluster
 from timers.wire import progress as progress_record
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 25.0
-"""Somebody else's open transaction can hold back the end of a progress partition: for as long as it may last, and until
-the broker's reaper comes by (10 s more)."""
+"""Another machine's open transaction can hold back the end of a progress partition: until its timeout (10 s), and until
+the broker looks for timed-out transactions, which it does every 10 s."""
 
 TAIL_RECORDS = 2_000
-"""A running machine's newest progress stands near the end; only if it does not, the whole partition is read."""
+"""Records read from the end first. The newest progress of a running machine is among them; otherwise all are read."""
 
 
 def progress_partition(tp: TopicPartition, cluster: Cluster, settings: Settings) -> int:
-    """Partition of the progress topic that holds a machine's records: spread, so that machines do not wait for each
-    other's transactions when they read."""
+    """Partition of the progress topic with a machine's records. Machines are spread over the partitions, so that one
+    rarely waits for another one's transaction when it reads."""
     return tp[1] % cluster.partitions[settings.progress_topic]
 
 
@@ -41,19 +42,11 @@ class ProgressLog:
     def __init__(self, settings: Settings, cluster: Cluster) -> None:
         self._settings = settings
         self._cluster = cluster
-        common = {**librdkafka(settings), "group.id": settings.app_id, "enable.auto.commit": False}
-        self._consumer = Consumer(
-            {
-                **common,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 50,
-                "auto.offset.reset": "error",
-            }
-        )
-        # To a committed reader a log ends before the first open transaction, be it another machine's: what was
-        # committed behind that would be overlooked. So the true end is asked for, and reading waits to reach it.
-        self._end_finder = Consumer({**common, "isolation.level": "read_uncommitted"})
+        common = {**librdkafka(settings), "group.id": settings.app_id}
+        self._consumer = reader(common, enable_partition_eof=True, fetch_wait_max_ms=50, auto_offset_reset="error")
+        # For a committed reader a log ends before the oldest open transaction of any machine, although later records
+        # may be committed. So reading must go up to the end that an uncommitted reader sees.
+        self._end_finder = reader(common, isolation_level="read_uncommitted")
 
     def close(self) -> None:
         """Close the consumers."""
@@ -63,7 +56,7 @@ class ProgressLog:
     def read(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
         """Newest committed progress record of each machine that has one [I14].
 
-        Call after the machines' former owners are fenced: what they left open is then decided.
+        Call it after the machines' former owners are fenced: then their open transactions are decided.
 
         Raises:
             KafkaException: the brokers do not answer.
@@ -82,45 +75,32 @@ class ProgressLog:
         return found
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
-        """First offset and end of a log, open transactions included."""
+        """First offset and end of a log, including open transactions."""
         low, high = self._end_finder.get_watermark_offsets(KafkaTopicPartition(topic, partition), timeout=TIMEOUT_S)
         return low, high
 
     def _read_back(self, partition: int, start: int, end: int, keys: dict[bytes, Any]) -> dict[bytes, bytes]:
         """Newest committed value of each key between two offsets."""
         newest: dict[bytes, bytes] = {}
-        if start >= end:
-            return newest
         topic = self._settings.progress_topic
-        self._consumer.assign([KafkaTopicPartition(topic, partition, start)])
         try:
-            give_up = monotonic() + TIMEOUT_S
-            while monotonic() < give_up:
-                message = self._consumer.poll(TIMEOUT_S)
-                if message is None:
-                    break
-                error = message.error()
-                if error is None:
-                    give_up = monotonic() + TIMEOUT_S
-                    key, value = message.key(), message.value()
-                    if key in keys and value is not None:
-                        newest[key] = value
-                elif error.code() != KafkaError._PARTITION_EOF:
-                    raise KafkaException(error)
-                # The end is reached when nothing committed or open is left before it, markers included.
-                elif (message.offset() or 0) >= end:
-                    return newest
+            for message in read(self._consumer, topic, partition, start, end, patience_s=TIMEOUT_S):
+                key, value = message.key(), message.value()
+                if key in keys and value is not None:
+                    newest[key] = value
+        except KafkaException as error:
+            if code_of(error) != KafkaError._TIMED_OUT:
+                raise
             hint = "is a transaction hanging there? docs/operations.md#a-transaction-that-nobody-ended"
             why = f"reading {topic}/{partition} up to offset {end}: {hint}"
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why))
-        finally:
-            self._consumer.unassign()
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why)) from None
+        return newest
 
     def check(self, tp: TopicPartition, record: bytes | None) -> Progress:
-        """What a machine's newest progress record says, held against its log.
+        """The machine's progress, compared with its log.
 
         Raises:
-            LogMismatch: the log does not hold what the progress speaks of, or there must have been progress.
+            LogMismatch: the log lacks offsets that the progress names, or progress must exist and does not.
             KafkaException: the brokers do not answer.
         """
         topic, partition = tp
@@ -151,14 +131,14 @@ class ProgressLog:
         )
 
     def check_partitions(self, tp: TopicPartition, records: Mapping[TopicPartition, bytes]) -> None:
-        """Judge the number of partitions of a topic whose timers have ids.
+        """Check the number of partitions of a topic whose timers have ids.
 
         Args:
-            tp: to be opened.
+            tp: the partition to open.
             records: progress of all partitions of its topic.
 
         Raises:
-            LogMismatch: it has grown since timers were accepted there.
+            LogMismatch: partitions were added since timers were accepted there.
         """
         topic = tp[0]
         count = self._cluster.partitions[topic]
@@ -178,13 +158,13 @@ class ProgressLog:
                 return
 
     def check_start(self, tp: TopicPartition, low: int, position: int, progress: Progress) -> None:
-        """Judge a log that begins at ``low``, behind the ``position`` that should be read.
+        """Check a log whose first offset ``low`` is after ``position``, where reading must start.
 
         Raises:
-            LogMismatch: records in between are gone, and this app has read the log before.
+            LogMismatch: records between them were deleted, and this app has read the log before.
         """
         topic, partition = tp
-        if progress == Progress():  # a new app reads what there is
+        if progress == Progress():  # a new app starts with the first record that exists
             return
         self._mismatch(
             tp,

@@ -1,10 +1,18 @@
-"""Reading confluent-kafka messages."""
+"""Reading confluent-kafka messages, and ranges of offsets."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any
 
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from timers.kafka.error_codes import NO_TOPIC
 from timers.wire.headers import Header
+
+_POLL_S = 0.2
+_BATCH = 1000
 
 
 def headers_of(message: Any) -> list[Header]:
@@ -13,3 +21,59 @@ def headers_of(message: Any) -> list[Header]:
         return message.headers() or []
     except UnicodeDecodeError:
         return []
+
+
+def read(
+    consumer: Consumer,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    patience_s: float,
+    while_waiting: Callable[[], None] = lambda: None,
+) -> Iterator[Message]:
+    """Records with offsets from ``start``, inclusive, to ``end``, exclusive, in order.
+
+    Compaction and aborted transactions leave gaps, and transaction markers use offsets. So reading ends with the record
+    before ``end``, with a later record, or when the consumer reports a position at ``end`` or after it. A
+    ``read_committed`` consumer waits there for the end of open transactions.
+
+    Args:
+        consumer: with ``enable.partition.eof``; it gets this partition assigned.
+        topic: a topic that exists.
+        partition: its partition.
+        start: first offset; records before the log's start are skipped according to ``auto.offset.reset``.
+        end: the offset to stop before.
+        patience_s: longest time without a record.
+        while_waiting: called while there is no record; may raise to stop.
+
+    Raises:
+        KafkaException: the partition cannot be read; ``_TIMED_OUT`` after ``patience_s`` without a record.
+    """
+    if start >= end:
+        return
+    consumer.assign([TopicPartition(topic, partition, start)])
+    try:
+        give_up = monotonic() + patience_s
+        while True:
+            first = consumer.poll(_POLL_S)
+            if first is None:
+                while_waiting()
+                if monotonic() > give_up:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                continue
+            for message in (first, *consumer.consume(_BATCH, timeout=0)):
+                error, offset = message.error(), message.offset() or 0
+                if error is None and offset < end:
+                    yield message
+                    if offset + 1 == end:
+                        return
+                    give_up = monotonic() + patience_s  # here, because the caller may take long for a record
+                elif error is None or error.code() == KafkaError._PARTITION_EOF:
+                    if offset >= end:
+                        return
+                elif error.code() in NO_TOPIC or not error.retriable():
+                    raise KafkaException(error)
+    finally:
+        consumer.unassign()

@@ -1,25 +1,26 @@
-"""Requests as they were sent, read again from their log when a dead letter needs one long after it was accepted.
+"""Reads requests from their log again, as they were sent, when a dead letter or ``timers get`` needs one.
 
-What a machine keeps of a request is what firing needs: leading zeros of the key, fields that ``Future`` does not have
-and ``timer-*`` headers are gone by then. Keeping all that for every timer would cost all of them (``docs/adr/0007``);
-the log has it.
+A machine keeps only what firing needs. Leading zeros of the key, unknown fields of ``Future`` and ``timer-*`` headers
+are not kept: that would cost memory for every timer (``docs/adr/0007``), and the log still has them.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.core.timer import Origin, Row
-from timers.kafka.clients import librdkafka
-from timers.kafka.records import headers_of
+from timers.kafka.clients import librdkafka, reader
+from timers.kafka.error_codes import NO_TOPIC, code_of
+from timers.kafka.records import headers_of, read
 from timers.request_formats import NATIVE
 from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.topics import parse_source
@@ -27,27 +28,24 @@ from timers.wire.topics import parse_source
 logger = logging.getLogger(__name__)
 
 READ_THROUGH = 1000
-"""Records between two wanted ones that are read rather than skipped: a seek costs as much (about 1 ms)."""
+"""Largest distance of two wanted records that is read instead of skipped: a new assignment costs as much (1 ms)."""
 
 PATIENCE_S = 5.0
-"""So long without a record, and the brokers do not answer."""
+"""After this time without a record the brokers count as unreachable."""
 
 LONGEST_S = 30.0
-"""So long at most for one transaction; what is not found by then is dead-lettered as it was understood."""
+"""Longest time for one transaction. A request not found by then is dead-lettered as the machine understood it."""
 
 POLL_S = 0.2
 
-_GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
-
 
 class RequestReader:
-    """Reads requests by their source. Shared by all machines of a worker, and opened when it is first needed.
+    """Reads requests by their source. All machines of a worker share one; it connects when it is first needed.
 
     Args:
         settings: of the worker.
-        formats: request topics; nothing else is ever read, whatever a source says.
-        isolation: by default any record that is asked for is read, which is right where only offsets are asked for that
-            were read as committed before.
+        formats: the request topics and their formats. Other topics are never read.
+        isolation: ``read_uncommitted`` is right for offsets that were already read as committed.
     """
 
     def __init__(
@@ -61,17 +59,17 @@ class RequestReader:
         self._closed = False
 
     def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]) -> dict[str, RequestRecord]:
-        """Find the requests of timers, by where they stand. Blocks; not while a transaction is open.
+        """Find the original requests of timers. Blocks: do not call it while a transaction is open.
 
         Args:
-            timers: that were moved to the retry topic.
-            may_wait: asked again and again, whether waiting may go on.
+            timers: timers that were moved to the retry topic.
+            may_wait: returns whether waiting may continue; called about five times a second.
 
         Returns:
-            What is still there and asks for just that timer.
+            The requests that the log still has and that ask for just that timer, by source.
 
         Raises:
-            Lost: the brokers do not answer, or told to stop.
+            Lost: the brokers do not answer, or ``may_wait`` returned False.
         """
         wanted = {origin.request: (row, origin) for row, origin in timers}
         found = {}
@@ -81,21 +79,21 @@ class RequestReader:
         return found
 
     def request_format(self, source: str) -> RequestFormat:
-        """The request format by which a request came; if that is closed by now, the one that is always open."""
+        """The format of a request's topic; the native format if the topic is not a request topic any more."""
         return self._formats.get(source.rsplit("/", 2)[0], NATIVE)
 
     def read(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, RequestRecord]:
-        """Find requests. Blocks; not while a transaction is open.
+        """Find requests. Blocks: do not call it while a transaction is open.
 
         Args:
             sources: ``<topic>/<partition>/<offset>`` each.
-            may_wait: asked again and again, whether waiting may go on.
+            may_wait: returns whether waiting may continue; called about five times a second.
 
         Returns:
-            What is still there, by source.
+            The requests that the log still has, by source.
 
         Raises:
-            Lost: the brokers do not answer, or told to stop.
+            Lost: the brokers do not answer, or ``may_wait`` returned False.
         """
         wanted: dict[tuple[str, int], list[int]] = {}
         for source in sources:
@@ -108,84 +106,51 @@ class RequestReader:
             while not self._lock.acquire(timeout=POLL_S):
                 _check(may_wait)
             try:
-                self._read(topic, partition, sorted(set(offsets)), found, give_up, may_wait)
+                for message in self._read(topic, partition, sorted(set(offsets)), may_wait):
+                    offset: Any = message.offset()
+                    found[f"{topic}/{partition}/{offset}"] = RequestRecord(
+                        offset, message.key(), message.value(), headers_of(message), message.timestamp()[1]
+                    )
+                    if monotonic() > give_up:
+                        logger.warning("%s/%d: reading requests for dead letters took too long", topic, partition)
+                        break
             except KafkaException as error:
-                raise Lost(f"{topic}/{partition} cannot be read for a dead letter: {error.args[0]}") from error
+                if code_of(error) not in NO_TOPIC:
+                    raise Lost(f"{topic}/{partition} cannot be read for a dead letter: {error.args[0]}") from error
             finally:
                 self._lock.release()
         return found
 
-    def _read(
-        self,
-        topic: str,
-        partition: int,
-        offsets: list[int],
-        found: dict[str, RequestRecord],
-        give_up: float,
-        may_wait: Callable[[], bool],
-    ) -> None:
+    def _read(self, topic: str, partition: int, offsets: list[int], may_wait: Callable[[], bool]) -> Iterator[Message]:
+        """The records of these offsets, sorted, as far as the log still has them."""
         consumer = self._opened()
-        consumer.assign([TopicPartition(topic, partition, offsets[0])])
-        try:
-            index, heard_at = 0, monotonic()
-            while index < len(offsets):
-                message = consumer.poll(POLL_S)
-                now = monotonic()
-                if message is None:
-                    _check(may_wait)
-                    if now - heard_at > PATIENCE_S:
-                        raise Lost(f"{topic}/{partition} cannot be read for a dead letter: no answer")
-                    continue
-                heard_at = now
-                error = message.error()
-                if error is not None:
-                    if error.code() == KafkaError._AUTO_OFFSET_RESET:  # retention took it: go on where the log begins
-                        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S)
-                        index = next((i for i, offset in enumerate(offsets) if offset >= low), len(offsets))
-                        if index < len(offsets):
-                            consumer.assign([TopicPartition(topic, partition, offsets[index])])
-                        continue
-                    if error.code() == KafkaError._PARTITION_EOF or error.code() in _GONE:
-                        break
-                    raise Lost(f"{topic}/{partition} cannot be read for a dead letter: {error.str()}")
-                if now > give_up:
-                    logger.warning("%s/%d: reading original requests of dead letters took too long", topic, partition)
-                    break
-                offset: Any = message.offset()
-                while index < len(offsets) and offsets[index] < offset:
-                    index += 1
-                if index < len(offsets) and offsets[index] == offset:
-                    sent = RequestRecord(
-                        offset, message.key(), message.value(), headers_of(message), message.timestamp()[1]
-                    )
-                    found[f"{topic}/{partition}/{offset}"] = sent
-                    index += 1
-                if index < len(offsets) and offsets[index] > offset + READ_THROUGH:
-                    consumer.seek(TopicPartition(topic, partition, offsets[index]))
-        finally:
-            consumer.unassign()
+        low, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S, cached=False)
+        stop_waiting = partial(_check, may_wait)
+        for run in _runs([offset for offset in offsets if low <= offset < end]):
+            for message in read(
+                consumer, topic, partition, run[0], run[-1] + 1, patience_s=PATIENCE_S, while_waiting=stop_waiting
+            ):
+                if message.offset() in run:
+                    yield message
 
     def _opened(self) -> Consumer:
         if self._closed:
             raise Lost("told to stop")
         if self._consumer is None:
-            self._consumer = Consumer(
-                {
-                    **librdkafka(self._settings),
-                    "group.id": self._settings.app_id,  # nothing is committed under it
-                    "enable.auto.commit": False,
-                    "isolation.level": self._isolation,
-                    "auto.offset.reset": "error",
-                    "enable.partition.eof": True,
-                    "fetch.wait.max.ms": 20,
-                    "fetch.message.max.bytes": 262_144,
-                    "queued.max.messages.kbytes": 8192,
-                }
+            self._consumer = reader(
+                librdkafka(self._settings),
+                group_id=self._settings.app_id,
+                isolation_level=self._isolation,
+                auto_offset_reset="error",
+                enable_partition_eof=True,
+                fetch_wait_max_ms=20,
+                fetch_message_max_bytes=262_144,
+                queued_max_messages_kbytes=8192,
             )
         return self._consumer
 
     def close(self) -> None:
-        """Let go of the brokers."""
+        """Close the consumer."""
         with self._lock:
             self._closed = True
             if self._consumer is not None:
@@ -196,3 +161,15 @@ class RequestReader:
 def _check(may_wait: Callable[[], bool]) -> None:
     if not may_wait():
         raise Lost("told to stop")
+
+
+def _runs(offsets: list[int]) -> Iterator[list[int]]:
+    """Sorted offsets in groups that are read without a seek."""
+    run: list[int] = []
+    for offset in offsets:
+        if run and offset > run[-1] + READ_THROUGH:
+            yield run
+            run = []
+        run.append(offset)
+    if run:
+        yield run

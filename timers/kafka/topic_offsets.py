@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from time import monotonic, sleep
@@ -14,6 +15,7 @@ from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.clients import admin_client, reader
 from timers.kafka.error_codes import MOVING, code_of
+from timers.kafka.records import read
 from timers.kafka.topic_admin import configs
 
 TIMEOUT_S = 30.0
@@ -120,14 +122,13 @@ class Topics:
 
     def _time_of(self, topic: str, partition: int, offset: int) -> int:
         """Timestamp of the first record at or after an offset, in epoch milliseconds."""
-        consumer = reader({**connection.librdkafka(self._settings), "error_cb": self._reports})
-        with closing(consumer):
-            consumer.assign([TopicPartition(topic, partition, offset)])
-            for _ in range(int(TIMEOUT_S)):
-                message = consumer.poll(1.0)
-                if message is not None and message.error() is None:
-                    return int(message.timestamp()[1])
-        raise TimersError(f"{topic}/{partition}/{offset} cannot be read within {TIMEOUT_S:.0f} s")
+        properties = {**connection.librdkafka(self._settings), "error_cb": self._reports}
+        with closing(reader(properties, enable_partition_eof=True)) as consumer:
+            try:
+                first = next(read(consumer, topic, partition, offset, sys.maxsize, patience_s=TIMEOUT_S))
+            except KafkaException as error:
+                raise self._explained(error, topic) from error
+        return int(first.timestamp()[1])
 
     def _explained(self, error: KafkaException, topic: str = "") -> TimersError:
         topics = f"topic {topic!r}" if topic else "the list of topics"

@@ -1,0 +1,85 @@
+"""Reading a range of offsets. The broker tests read real logs with gaps and open transactions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from timers.kafka import records
+
+Event = tuple[int, int | None]
+"""Offset, and an error code or None for a record."""
+
+
+class SimConsumer:
+    """Returns events one by one, then nothing."""
+
+    def __init__(self, *events: Event | None) -> None:
+        self._events = list(events)
+        self.assigned = False
+
+    def assign(self, partitions: list[Any]) -> None:
+        self.assigned = True
+
+    def unassign(self) -> None:
+        self.assigned = False
+
+    def poll(self, timeout: float) -> Any:
+        event = self._events.pop(0) if self._events else None
+        if event is None:
+            return None
+        offset, code = event
+        return SimpleNamespace(offset=lambda: offset, error=lambda: None if code is None else KafkaError(code))
+
+    def consume(self, count: int, timeout: float) -> list[Any]:
+        return []
+
+
+END = KafkaError._PARTITION_EOF
+
+
+def offsets(consumer: Any, start: int, end: int, **arguments: Any) -> list[int]:
+    return [message.offset() for message in records.read(consumer, "t", 0, start, end, patience_s=0.0, **arguments)]
+
+
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        ([(3, None), (4, None), (5, None)], [3, 4]),
+        ([(3, None), (7, None)], [3]),  # the rest was compacted
+        ([(3, None), (5, END)], [3]),  # a transaction marker at offset 4
+        ([(3, END), None, (3, None), (6, END)], [3]),  # an open transaction ended meanwhile
+    ],
+)
+def test_reading_ends_at_the_end_whatever_the_gaps(events: list[Event | None], found: list[int]) -> None:
+    consumer = SimConsumer(*events)
+    if None in events:
+        read = records.read(consumer, "t", 0, 3, 5, patience_s=60.0)  # type: ignore[arg-type]
+        assert [message.offset() for message in read] == found
+    else:
+        assert offsets(consumer, 3, 5) == found
+    assert not consumer.assigned
+
+
+def test_an_empty_range_asks_nothing() -> None:
+    assert offsets(None, 5, 5) == []
+
+
+def test_silence_is_a_timeout_and_a_missing_topic_an_error() -> None:
+    for events, code in (((), KafkaError._TIMED_OUT), (((0, KafkaError._UNKNOWN_TOPIC),), KafkaError._UNKNOWN_TOPIC)):
+        consumer = SimConsumer(*events)
+        with pytest.raises(KafkaException) as raised:
+            offsets(consumer, 0, 1)
+        assert raised.value.args[0].code() == code
+        assert not consumer.assigned
+
+
+def test_waiting_can_be_stopped() -> None:
+    def stop() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        offsets(SimConsumer(), 0, 1, while_waiting=stop)

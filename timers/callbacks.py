@@ -8,7 +8,8 @@ import re
 from timers.config.settings import Settings
 from timers.core.timer import Row, key_bytes
 from timers.wire import headers as h
-from timers.wire.future import InvalidRequestError, decode_due, topic_asked_for
+from timers.wire.checks import InvalidRequestError, decode_due
+from timers.wire.future import topic_asked_for
 
 INTERNAL = "__"
 """Kafka's own topics begin so, and those of many tools."""

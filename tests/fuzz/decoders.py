@@ -22,7 +22,7 @@ from timers.core.timer import Decoded, Origin
 from timers.dead_letters.letters import Letter, judge
 from timers.errors import LogMismatch
 from timers.request_formats import REQUEST_FORMATS
-from timers.wire import dead_letter, future, headers, progress, topics
+from timers.wire import checks, dead_letter, future, headers, progress, topics
 from timers.wire.dead_letter import CODES
 from timers.wire.formats import RequestRecord, countdown, future_by_id, schedule
 from timers.worker.consumer.records import KeptRecords, LeanRecords
@@ -272,7 +272,7 @@ def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded, *, by_bytes
         Batches({}).add("dead", 0, letter.key, letter.value, letter.headers, 1)
     for due_s, row in rows:
         offset, topic, key, value, _, origin = row
-        assert 0 <= due_s <= future.MAX_DUE_S and topics.is_legal(topic)
+        assert 0 <= due_s <= checks.MAX_DUE_S and topics.is_legal(topic)
         kept = list(unpack(pack(row)))
         assert kept[:4] == [offset, topic, key, value]
         tail: list[headers.Header] = [(headers.TIMER_DUE, b"1")]

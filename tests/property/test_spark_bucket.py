@@ -14,8 +14,8 @@ from timers.spark.engine import timer_batches
 from timers.spark.engine.bucket import Bucket, BucketState, ChunkKey
 from timers.spark.engine.timer_batches import AT_ONCE
 from timers.spark.engine.wheel import Slot, slot_of
+from timers.wire.checks import MAX_DUE_S
 from timers.wire.dead_letter import DeadLetter
-from timers.wire.future import MAX_DUE_S
 
 NOW_S = 1_800_000_000
 

@@ -15,7 +15,7 @@ from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.operation import VERDICTS, Verdict
 from timers.core.progress import Progress, SettingChange
 from timers.core.timer import Decoded, Headers, Key, Origin, Rejected
-from timers.wire import dead_letter, future, headers, progress, topics, verdict
+from timers.wire import checks, dead_letter, future, headers, progress, topics, verdict
 from timers.wire.formats import RequestRecord, countdown
 
 
@@ -34,7 +34,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 HEADERS = st.lists(st.tuples(TEXT, st.none() | st.binary()), max_size=4)
 FOREIGN_HEADERS = HEADERS.map(headers.without_timer_headers)
 TOPICS = st.from_regex(topics.LEGAL_TOPIC, fullmatch=True).filter(topics.is_legal)
-DUE = st.integers(0, future.MAX_DUE_S)
+DUE = st.integers(0, checks.MAX_DUE_S)
 GOOD_VALUES = st.builds(future.encode, TOPICS, TEXT, st.binary())
 KEYS = st.one_of(
     st.none(),
@@ -107,8 +107,8 @@ def test_decode_retry_never_raises_and_answers_each_record_once(records: list[Re
 def test_a_due_second_is_1_to_11_digits_and_nothing_else(key: bytes) -> None:
     expected = int(key) if re.fullmatch(rb"[0-9]{1,11}", key) else None
     try:
-        assert future.decode_due(key) == expected
-    except future.InvalidRequestError:
+        assert checks.decode_due(key) == expected
+    except checks.InvalidRequestError:
         assert expected is None
 
 

@@ -9,9 +9,9 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from timers.spark import columns
-from timers.wire import future
+from timers.wire import checks
 from timers.wire import headers as h
-from timers.wire.future import InvalidRequestError
+from timers.wire.checks import InvalidRequestError
 
 pytestmark = pytest.mark.spark
 
@@ -24,7 +24,7 @@ DUE = [
 
 def decode_due(key: bytes | None) -> int | None:
     try:
-        return future.decode_due(key)
+        return checks.decode_due(key)
     except InvalidRequestError:
         return None
 

@@ -11,7 +11,7 @@ from tests.harness.waiting import wait_until
 from timers.config.settings import Settings
 from timers.kafka.topic_metadata import DEFAULT_MAX_MESSAGE_BYTES
 from timers.spark.engine.callback_topics import CallbackTopics, Limits
-from timers.wire.future import InvalidRequestError
+from timers.wire.checks import InvalidRequestError
 
 pytestmark = pytest.mark.spark
 

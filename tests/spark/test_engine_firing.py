@@ -18,7 +18,7 @@ from timers.spark.engine.accepting import Accepting
 from timers.spark.engine.callback_topics import Limits
 from timers.spark.engine.firing import Firing, FiringTask
 from timers.wire import future
-from timers.wire.future import InvalidRequestError
+from timers.wire.checks import InvalidRequestError
 
 pytestmark = pytest.mark.spark
 

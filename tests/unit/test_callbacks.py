@@ -8,7 +8,7 @@ from timers.callbacks import CallbackRules
 from timers.config.settings import Settings
 from timers.core.timer import Origin, Row
 from timers.wire import future
-from timers.wire.future import InvalidRequestError
+from timers.wire.checks import InvalidRequestError
 from timers.wire.headers import Header
 
 OWN = ["timer-request", "oscillator", "timer-dead-letter", "timers-progress", "timers-timer-retry"]

@@ -9,8 +9,8 @@ import pytest
 
 from timers.spark import rows
 from timers.wire import future
+from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import RequestRecord, future_by_id
-from timers.wire.future import InvalidRequestError
 
 DUE = 1_893_456_000
 LIMIT = 1000

@@ -24,7 +24,7 @@ def watch(topic: str, from_beginning: bool, count: int | None, as_json: bool) ->
     broker's time where the topic has message.timestamp.type=LogAppendTime.
     """
     if not topics.is_legal(topic):
-        raise click.BadParameter(f"{topic!r} is not a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
+        raise click.BadParameter(f"{topic!r} is not {topics.LEGAL_FORM}")
     settings = Settings.load()
 
     from timers.cli.fired import Arrival

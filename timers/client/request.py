@@ -17,8 +17,8 @@ from timers.errors import InvalidTimerError
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as names
 from timers.wire import topics
+from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import future_by_id
-from timers.wire.future import InvalidRequestError
 
 MAX_DUE_S = 99_999_999_999
 """Largest due second: the wire's 11 digits, which is the year 5138."""

@@ -77,7 +77,7 @@ def line(env: str, value: str) -> str:
 def topic(env: str, value: str) -> str:
     """The name of a topic."""
     if not topics.is_legal(value):
-        raise wrong(env, value, "a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - (but not '.' or '..')")
+        raise wrong(env, value, f"{topics.LEGAL_FORM} (but not '.' or '..')")
     return value
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from timers.core.timer import key_bytes
-from timers.wire import dead_letter, future, topics
+from timers.wire import checks, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire.dead_letter import DecodedDeadLetter, Mark
 from timers.wire.formats import RequestFormat, RequestRecord
@@ -70,7 +70,7 @@ class Letter:
     def when(self) -> str:
         """When it was written; a record that is not a worker's may say anything."""
         second = self.timestamp_ms // 1000
-        return format_due(second) if 0 <= second <= future.MAX_DUE_S else f"{self.timestamp_ms} ms"
+        return format_due(second) if 0 <= second <= checks.MAX_DUE_S else f"{self.timestamp_ms} ms"
 
     def cells(self, mark: Mark | None) -> tuple[str, ...]:
         """What :data:`COLUMNS` say."""

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from timers.wire import headers as h
-from timers.wire.future import MAX_DUE_DIGITS
+from timers.wire.checks import MAX_DUE_DIGITS
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
@@ -76,7 +76,7 @@ def source() -> Column:
 def due_second(text: Column) -> Column:
     """The due epoch second that a key or a header says, as long; null where it says none.
 
-    As :func:`timers.wire.future.decode_due`: one to eleven ASCII digits, and nothing else.
+    As :func:`timers.wire.checks.decode_due`: one to eleven ASCII digits, and nothing else.
     """
     digits = text.cast("string")
     return F.when(digits.rlike(_DUE), digits.cast("long"))

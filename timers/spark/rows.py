@@ -34,10 +34,10 @@ from pyspark.sql.types import (
 
 from timers.errors import SettingsError
 from timers.spark.columns import HEADERS
-from timers.wire import future
+from timers.wire import checks, future
 from timers.wire import headers as h
+from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats import future_by_id
-from timers.wire.future import MAX_DUE_S, InvalidRequestError
 from timers.wire.headers import Header
 
 FIELDS = ("due", "topic", "key", "value", "headers")
@@ -166,7 +166,7 @@ def due_second(text: str | None) -> int:
     number = _NUMBER.fullmatch(text)
     if number is not None:
         try:
-            due_s = future.decode_due(number[1].encode(), "due")
+            due_s = checks.decode_due(number[1].encode(), "due")
         except InvalidRequestError as error:
             raise InvalidRequestError("due-invalid", str(error)) from None
         return due_s + bool((number[2] or "").strip("0"))

@@ -19,8 +19,8 @@ from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
+from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import RequestRecord, schedule
-from timers.wire.future import InvalidRequestError
 
 TOPIC_ID = b"simulated topic."
 """Kafka's topic ids are 16 bytes."""

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 from timers.core.horizon import Unsealed
 from timers.core.timer import Rejected
-from timers.wire import dead_letter, future, topics
+from timers.wire import checks, dead_letter, topics
 from timers.wire import headers as h
+from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import RequestRecord
-from timers.wire.future import InvalidRequestError
 
 SEAL_DIGITS = 32
 """128 bits."""
@@ -110,7 +110,7 @@ class PartitionFormat:
         try:
             return self._unseal(record, secret)
         except InvalidRequestError as error:
-            return future.rejected(record, error)
+            return checks.rejected(record, error)
 
     def _unseal(self, record: Any, secret: int) -> Unsealed:
         *headers, (_, named), (_, proof) = record.headers

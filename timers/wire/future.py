@@ -1,8 +1,4 @@
-"""The native request format: a record of the request topic to a timer.
-
-A request is judged here only by what stands in the record [I4]: a replay after months must decide
-as the first reading did. What can change in the world, such as whether the topic exists, is judged when it fires.
-"""
+"""The native request format, a ``Future`` in a record whose key is the due epoch second; and the retry topic."""
 
 import contextlib
 from collections.abc import Sequence
@@ -13,57 +9,19 @@ from google.protobuf.message import DecodeError
 from timers.core.timer import Decoded, Key, Origin, Rejected, Row, RowsByDue, id_bytes, id_text
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as h
-from timers.wire.topics import is_legal
-
-MAX_DUE_DIGITS = 11
-"""``[0-9]{1,11}``: up to the year 5138 in seconds, and too short for the milliseconds of any date after 1973."""
-
-MAX_DUE_S = 10**MAX_DUE_DIGITS - 1
-
-
-class InvalidRequestError(ValueError):
-    """A request that cannot be read. ``code`` is machine-readable, the message one sentence for a person."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+from timers.wire.checks import InvalidRequestError, check_size, check_topic, decode_due, rejected
 
 
 def encode(topic: str, key: str, value: bytes) -> bytes:
-    """Value of a request record. Inverse: :func:`decode`."""
+    """Return the value of a request record. Inverse: :func:`decode`."""
     return Future(callBackTopic=topic, callBackKey=key, callBack=value).SerializeToString()
 
 
-def decode_due(key: bytes | None, what: str = "key") -> int:
-    """Due epoch second from a record key: a full match of ``[0-9]{1,11}``.
-
-    Args:
-        key: what stands there.
-        what: where it stands, for the sentence of an error.
-
-    Raises:
-        InvalidRequestError: with one of the codes ``key-*``.
-    """
-    if key is None:
-        raise InvalidRequestError("key-missing", "the record has no key: the key says the due epoch second, in digits")
-    if key.isdigit() and len(key) <= MAX_DUE_DIGITS:  # on bytes, isdigit knows ASCII digits only
-        return int(key)
-    shown = repr(key[:40])[1:]
-    if key.isdigit() and len(key) <= MAX_DUE_DIGITS + 3:
-        seconds = -(-int(key) // 1000)
-        raise InvalidRequestError(
-            "key-in-milliseconds", f"{what} {shown} is in milliseconds: in seconds it is {seconds}"
-        )
-    if key[:1] == b"-" and key[1:].isdigit():
-        raise InvalidRequestError("key-negative", f"{what} {shown} is negative: a due epoch second has 1 to 11 digits")
-    raise InvalidRequestError("key-not-a-number", f"{what} {shown} is not an epoch second: 1 to 11 ASCII digits")
-
-
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
-    """Read records of the request topic: the hot path of acceptance.
+    """Decode records of the request topic: the hot path of acceptance.
 
-    Costs about 0.8 us a record, most of it protobuf. No object is made but the row; rows are gathered by raw key, so
-    that a due second is parsed once a batch.
+    It takes about 0.8 us a record, most of it in protobuf. A row is the only object made for a record. Rows are grouped
+    by the raw key, so that a due second is parsed once for each batch.
 
     Args:
         records: with ``offset``, ``key``, ``value``, ``headers``, in ascending offset.
@@ -83,7 +41,7 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
                 check(value, topic, max_request_bytes)
                 legal.add(topic)
         except (KeyError, TypeError, DecodeError):
-            # The first record of its second, or one that cannot be read: the slow way tells which.
+            # The first record of its second, or one that cannot be read: the slower checks find out which.
             try:
                 future = parse(value, max_request_bytes)
                 topic = future.callBackTopic
@@ -106,7 +64,7 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
 
 
 def topic_asked_for(request: bytes) -> str:
-    """Callback topic of a request's value; empty if it says none, or is no request."""
+    """Return the callback topic of a request's value; empty if it has none or is no request."""
     try:
         return str(Future.FromString(request).callBackTopic)
     except DecodeError:
@@ -114,7 +72,7 @@ def topic_asked_for(request: bytes) -> str:
 
 
 class RequestSummary(NamedTuple):
-    """What a request asks for, as far as it can be read."""
+    """What a record asks for, as far as it can be read. A part that cannot be read is None."""
 
     due_s: int | None
     topic: str | None
@@ -122,17 +80,15 @@ class RequestSummary(NamedTuple):
 
 
 def summarize_request(request_key: bytes | None, request: bytes | None) -> RequestSummary:
-    """Read what can be read of any record, for a person to see."""
+    """Return what can be read of a record, for people."""
     due_s = None
     with contextlib.suppress(InvalidRequestError):
         due_s = decode_due(request_key)
-    if request is None:
-        return RequestSummary(due_s, None, None)
-    try:
-        future = Future.FromString(request)
-    except DecodeError:
-        return RequestSummary(due_s, None, None)
-    return RequestSummary(due_s, future.callBackTopic, future.callBackKey)
+    with contextlib.suppress(DecodeError):
+        if request is not None:
+            future = Future.FromString(request)
+            return RequestSummary(due_s, future.callBackTopic, future.callBackKey)
+    return RequestSummary(due_s, None, None)
 
 
 def _by_due(by_key: dict[bytes, list[Row]]) -> RowsByDue:
@@ -147,10 +103,10 @@ def _by_due(by_key: dict[bytes, list[Row]]) -> RowsByDue:
 
 
 def parse(value: bytes | None, max_request_bytes: int) -> Future:
-    """The ``Future`` of a record.
+    """Return the ``Future`` of a record.
 
     Raises:
-        InvalidRequestError: there is none, or it asks for what nobody can do.
+        InvalidRequestError: the value is missing, is no ``Future``, or does not pass :func:`check`.
     """
     if value is None:
         raise InvalidRequestError("value-missing", "the record has no value: a Future is expected")
@@ -165,38 +121,24 @@ def parse(value: bytes | None, max_request_bytes: int) -> Future:
 
 
 def check(value: bytes, topic: str, max_request_bytes: int) -> None:
-    """Judge a ``Future`` by what stands in it.
+    """Check size and callback topic of a ``Future``.
 
     Raises:
-        InvalidRequestError: it is too large, or its callback topic is not a name of one.
+        InvalidRequestError: the value is too large, or the topic is missing or illegal.
     """
-    if len(value) > max_request_bytes:
-        raise InvalidRequestError(
-            "value-too-large",
-            f"the value has {len(value)} bytes, more than TIMERS_MAX_REQUEST_BYTES={max_request_bytes}",
-        )
-    if not topic:
-        raise InvalidRequestError("topic-missing", "callBackTopic is empty: it names the topic to send the callback to")
-    if not is_legal(topic):
-        raise InvalidRequestError(
-            "topic-invalid", f"callBackTopic {topic[:60]!r} is not a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -"
-        )
-
-
-def rejected(record: Any, error: InvalidRequestError) -> Rejected:
-    """What becomes of a record that cannot be read."""
-    return Rejected(record.offset, error.code, str(error), record.key, record.value, tuple(record.headers or ()))
+    check_size(value, max_request_bytes)
+    check_topic(topic, "callBackTopic")
 
 
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
-    """The record of a request, written again as far as a timer knows it."""
+    """Build the record of a request from what its timer holds."""
     _, topic, key, value, headers, _ = row
     request, more = _encode_any(topic, key, value)
     return b"%d" % origin.due_s, request, [*(headers or ()), *more]
 
 
 def _encode_any(topic: str, key: Key, value: bytes) -> tuple[bytes, list[h.Header]]:
-    """Value of a request, and the header that it takes if its key is no text."""
+    """Return the value of a request, and the header that holds its key if the key is not text."""
     if isinstance(key, str):
         return encode(topic, key, value), []
     return encode(topic, "", value), [(h.TIMER_KEY, key)]
@@ -208,7 +150,7 @@ def _encode_any(topic: str, key: Key, value: bytes) -> tuple[bytes, list[h.Heade
 def encode_retry(
     topic: str, key: Key, value: bytes, headers: Sequence[h.Header] | None, origin: Origin
 ) -> tuple[bytes, list[h.Header]]:
-    """Value and headers of a record on the retry topic. Inverse: :func:`decode_retry`."""
+    """Return value and headers of a record on the retry topic. Inverse: :func:`decode_retry`."""
     ours: list[h.Header] = [
         (h.TIMER_ID, id_bytes(origin.timer_id)),
         (h.TIMER_DUE, str(origin.due_s).encode()),
@@ -221,7 +163,7 @@ def encode_retry(
 
 
 def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
-    """Read records of the retry topic. Only our own transactions write there, so ``timer-*`` headers are believed."""
+    """Decode records of the retry topic. Only the engine writes there, so ``timer-*`` headers count."""
     decoded = Decoded()
     for record in records:
         ours = {name: value for name, value in record.headers or () if name.startswith(h.PREFIX) and value is not None}
@@ -235,9 +177,7 @@ def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             decoded.rejected.append(rejected(record, error))
             continue
         except (KeyError, ValueError):
-            broken = InvalidRequestError(
-                "retry-headers-missing", "a record on the retry topic that this app never wrote"
-            )
+            broken = InvalidRequestError("retry-headers-missing", "this app did not write this retry record")
             decoded.rejected.append(rejected(record, broken))
             continue
         row: Row = (

@@ -153,7 +153,7 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
     _check_names(parameters, ("topic", "from", "to", "limit", "cursor", "value"))
     topic = parameters.get("topic")
     if topic is not None and not topics.is_legal(topic):
-        raise InvalidQueryError(f"topic={topic!r} is not a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -")
+        raise InvalidQueryError(f"topic={topic!r} is not {topics.LEGAL_FORM}")
     limit = _number(parameters, "limit", 4) if "limit" in parameters else DEFAULT_LIMIT
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidQueryError(f"limit={limit} is not between 1 and {MAX_LIMIT}: ask for more by `cursor`")

@@ -1,9 +1,9 @@
-"""Topic names: which are legal, and the names derived from the app id."""
+"""Names of topics, records and transactional ids, and which topic names are legal."""
 
 import re
 
 LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-"""Kafka's rule (``org.apache.kafka.common.internals.Topic``), less the two names it also refuses: ``.`` and ``..``."""
+"""Kafka's rule (``org.apache.kafka.common.internals.Topic``). Kafka refuses two more names: ``.`` and ``..``."""
 
 REQUEST = "timer-request"
 ID_REQUEST = "timer-request-by-id"
@@ -12,54 +12,57 @@ OSCILLATOR = "oscillator"
 DEAD_LETTER = "timer-dead-letter"
 COLD = "timer-cold"
 
+LEGAL_FORM = "a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -"
+"""The rule of :func:`is_legal`, for the messages of errors."""
+
 
 def is_legal(topic: str) -> bool:
-    """Whether Kafka would accept ``topic`` as a name."""
+    """Return whether Kafka accepts ``topic`` as the name of a topic."""
     return LEGAL_TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
 
 
 def progress(app_id: str) -> str:
-    """The compacted topic that holds how far each machine of this app has come."""
+    """The compacted topic with the progress of each machine of this app."""
     return f"{app_id}-progress"
 
 
 def retry(app_id: str) -> str:
-    """The internal topic for timers whose target failed; one for each app, since only that app may fire them."""
+    """The internal topic for timers of failing targets. Each app has its own, because only that app may fire them."""
     return f"{app_id}-timer-retry"
 
 
 def canary(app_id: str) -> str:
-    """Where the canary timers of this app's workers call back."""
+    """The target topic of the canary timers of this app's workers."""
     return f"{app_id}-canary"
 
 
 def retried(app_id: str) -> str:
-    """The compacted topic that holds which dead letters' requests were published again. Made by the first such call."""
+    """The compacted topic that says which dead letters were published again. The first retry of one creates it."""
     return f"{app_id}-dead-letters-retried"
 
 
 def transactional_id(app_id: str, topic: str, partition: int) -> str:
-    """Transactional id of one machine. It is what fences a former owner, so it must never be set by hand [I12]."""
+    """Transactional id of one machine. It fences a former owner, so it is never configured [I12]."""
     return f"{app_id}-{topic}-{partition}"
 
 
 def retrier_id(app_id: str) -> str:
-    """Transactional id of whoever publishes requests of dead letters again: a second one fences the first."""
+    """Transactional id of a retry of dead letters: a second retry fences the first."""
     return f"{app_id}-dead-letters"
 
 
 def source(topic: str, partition: int, offset: int) -> str:
-    """Name of one record: ``<topic>/<partition>/<offset>``. Also the id of a timer made from it."""
+    """Return the name of a record: ``<topic>/<partition>/<offset>``. It is the ``timer-id`` of a timer without an id."""
     return f"{topic}/{partition}/{offset}"
 
 
 def parse_source(source: str) -> tuple[str, int, int] | None:
-    """Topic, partition and offset of :func:`source`; None if it is none."""
+    """Return topic, partition and offset of a name that :func:`source` made; None for any other text."""
     parts = _SOURCE.fullmatch(source)
     return None if parts is None else (parts[1], int(parts[2]), int(parts[3]))
 
 
 SOURCE_PATTERN = rf"({LEGAL_TOPIC.pattern})/([0-9]{{1,9}})/([0-9]{{1,18}})"
-"""What :func:`source` looks like, from end to end."""
+"""Regular expression of a whole name that :func:`source` makes."""
 
 _SOURCE = re.compile(SOURCE_PATTERN, re.ASCII)

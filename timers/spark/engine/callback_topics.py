@@ -13,7 +13,7 @@ from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.clients import admin_client
 from timers.kafka.topic_metadata import REFRESH_S, TopicMetadata
-from timers.wire.future import InvalidRequestError
+from timers.wire.checks import InvalidRequestError
 
 ROOM_BYTES = 512
 """Upper bound for what a message adds to its key and value, if it has no headers of its own."""

@@ -23,7 +23,7 @@ from timers.spark.engine.sizes import size_alone
 from timers.spark.engine.timer_batches import Request
 from timers.wire import dead_letter, future
 from timers.wire import headers as h
-from timers.wire.future import InvalidRequestError
+from timers.wire.checks import InvalidRequestError
 
 MESSAGES = 10_000
 """Number of messages after which an Arrow batch is passed on."""

@@ -1,12 +1,12 @@
-"""The messages of a delay service on a Redis sorted set: JSON that says how many seconds to wait.
+"""The countdown format: JSON with the number of seconds to wait, as delay services on a Redis sorted set take it.
 
 ::
 
     {"topic": "T", "message": "<message body>", "countdown": 120}
 
-The due second is the record's time plus the countdown, rounded up; the record key is the callback's. With a field
-``id``, which is then the record key too, the timer has an id: ``{"id": "order-17", "cancel": true}`` takes it back.
-Other fields are not looked at.
+The due second is the record's timestamp plus the countdown, rounded up. The callback gets the record's key. With a
+field ``id``, which must then be the record key too, the timer has an id, and ``{"id": "order-17", "cancel": true}``
+cancels it. Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from timers.core.timer import Decoded, Headers, Origin, Row, key_bytes
-from timers.wire import future
+from timers.wire import checks
 from timers.wire import headers as h
+from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats.future_by_id import MAX_ID_BYTES
-from timers.wire.future import MAX_DUE_S, InvalidRequestError
-from timers.wire.topics import is_legal
 
 CALLER = "CALLER_SERVICE"
-"""The header that says who asks: for metrics. It travels like any other."""
+"""The header with the name of the calling service, for metrics. It is sent with the callback like other headers."""
 
 NO_CALLER = "none"
 MAX_CALLER_CHARACTERS = 100
@@ -34,11 +33,11 @@ ACCEPTED, CANCEL, REJECTED = "accepted", "cancel", "rejected"
 OUTCOMES = (ACCEPTED, CANCEL, REJECTED)
 
 MAX_DEPTH = 100
-"""Of nested arrays and objects. A bound of ours: the parser's own depends on how deep Python's stack is just then, and
-a replay must decide as the first reading did."""
+"""Limit of nested arrays and objects. The parser's own limit depends on the depth of Python's stack at that moment, but
+a replay must give the same result as the first reading [I4]."""
 
 MAX_NUMBER_CHARACTERS = 1000
-"""Of a countdown. The exact decimals of a double have up to 767 digits."""
+"""Limit for a countdown. The exact decimal form of a double has up to 767 digits."""
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,4}))?")
@@ -46,35 +45,35 @@ _STRUCTURE = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
 class _Number(str):
-    """A JSON number as it is written: floats would drift, and integers of any length would take their time."""
+    """A JSON number as it is written. A float would lose digits, and a very long integer would take long to parse."""
 
     __slots__ = ()
 
 
 def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 class _Object(list[tuple[str, Any]]):
-    """A JSON object: its fields in their order, also those that stand there twice."""
+    """A JSON object as a list of its fields in order, with repeated ones."""
 
 
 _JSON = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_constant, object_pairs_hook=_Object)
 
 
-class Asked(NamedTuple):
+class CountdownRequest(NamedTuple):
     """What a message asks for."""
 
     id: str | None
     topic: str
-    """Empty in a cancel."""
+    """Empty if the message cancels a timer."""
     message: bytes
     countdown_ms: int | None
-    """Rounded up; None: cancel the timer of this id."""
+    """Rounded up; None if the message cancels the timer with this id."""
 
 
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
-    """Read records of the countdown topic; about 6 us a record, most of it JSON.
+    """Decode records of the countdown topic: about 6 us a record, most of it in the JSON parser.
 
     Args:
         records: with ``offset``, ``key``, ``value``, ``headers``, ``timestamp``, in ascending offset.
@@ -84,9 +83,9 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     for record in records:
         headers = record.headers or ()
         try:
-            outcome = _take(decoded, record, headers, max_request_bytes)
+            outcome = _decode_record(decoded, record, headers, max_request_bytes)
         except InvalidRequestError as error:
-            decoded.rejected.append(future.rejected(record, error))
+            decoded.rejected.append(checks.rejected(record, error))
             outcome = REJECTED
         label = _caller(headers), outcome
         decoded.callers[label] = decoded.callers.get(label, 0) + 1
@@ -94,18 +93,19 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
 
 
 def encode(topic: str, message: str, countdown: float = 0) -> bytes:
-    """A message that asks for a timer. Inverse: :func:`parse`."""
+    """Return a message that asks for a timer. Inverse: :func:`parse`."""
     return json.dumps({"topic": topic, "message": message, "countdown": countdown}, ensure_ascii=False).encode()
 
 
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
-    """The record of a request, written again as far as a timer knows it: without its id, and due at once unless
-    ``timer-again`` says when."""
+    """Build the record of a request from what its timer holds: without its id, and due at once if the caller does not
+    add ``timer-again``."""
     _, topic, key, message, headers, _ = row
     return key_bytes(key), encode(topic, message.decode()), [*(headers or ())]
 
 
-def _take(decoded: Decoded, record: Any, headers: Headers, max_request_bytes: int) -> str:
+def _decode_record(decoded: Decoded, record: Any, headers: Headers, max_request_bytes: int) -> str:
+    """Add what a record asks for to ``decoded``, and return the outcome for the metrics."""
     id, topic, message, countdown_ms = parse(record.value, max_request_bytes)
     if id is not None and record.key != id.encode():
         shown = "no key" if record.key is None else f"the key {repr(record.key[:40])[1:]}"
@@ -115,12 +115,12 @@ def _take(decoded: Decoded, record: Any, headers: Headers, max_request_bytes: in
     if countdown_ms is None:
         decoded.operations.append((record.key, record.offset, None, 0))
         return CANCEL
-    due_s = _again_s(headers, record.timestamp)
-    again = due_s is not None
+    due_s = _republished_due_s(headers, record.timestamp)
+    republished = due_s is not None
     if due_s is None:
         due_s = _due_s(record.timestamp, countdown_ms)
     origin = None
-    if id is not None and not again:
+    if id is not None and not republished:
         origin = Origin(id, due_s, 0)
         decoded.operations.append((record.key, record.offset, due_s, record.timestamp // 1000))
     row = (record.offset, topic, record.key, message, h.without_timer_headers(headers) or None, origin)
@@ -129,21 +129,21 @@ def _take(decoded: Decoded, record: Any, headers: Headers, max_request_bytes: in
 
 
 def _caller(headers: Headers) -> str:
-    name = next((value for name, value in reversed(headers) if name == CALLER), None)
+    name = h.last(headers, CALLER)
     return name.decode(errors="replace")[:MAX_CALLER_CHARACTERS] if name else NO_CALLER
 
 
-def _again_s(headers: Headers, timestamp_ms: int) -> int | None:
-    """The due second of a message that is published again; None if it is not."""
-    said = h.republished_due(headers)
-    due_s = None if said is None else future.decode_due(said, f"header {h.TIMER_AGAIN}")
+def _republished_due_s(headers: Headers, timestamp_ms: int) -> int | None:
+    """Return the former due second of a message that is published again; None for any other message."""
+    digits = h.republished_due(headers)
+    due_s = None if digits is None else checks.decode_due(digits, f"header {h.TIMER_AGAIN}")
     return due_s if due_s is not None and due_s * 1000 <= timestamp_ms else None
 
 
 def _due_s(timestamp_ms: int, countdown_ms: int) -> int:
     if timestamp_ms < 0:
         raise InvalidRequestError(
-            "time-missing", "the record has no time to count down from: give its topic LogAppendTime"
+            "time-missing", "the record has no timestamp, which the countdown starts from: give its topic LogAppendTime"
         )
     due_s = -(-(timestamp_ms + countdown_ms) // 1000)
     if due_s > MAX_DUE_S:
@@ -151,38 +151,34 @@ def _due_s(timestamp_ms: int, countdown_ms: int) -> int:
     return due_s
 
 
-def parse(value: bytes | None, max_request_bytes: int) -> Asked:
-    """What a record's value asks for.
+def parse(value: bytes | None, max_request_bytes: int) -> CountdownRequest:
+    """Return what a record's value asks for.
 
     Raises:
-        InvalidRequestError: it cannot be read, or asks for what nobody can do.
+        InvalidRequestError: the value cannot be read, or a field is missing or wrong.
     """
     if value is None:
         raise InvalidRequestError("value-missing", "the record has no value: JSON is expected")
-    if len(value) > max_request_bytes:
-        raise InvalidRequestError(
-            "value-too-large",
-            f"the value has {len(value)} bytes, more than TIMERS_MAX_REQUEST_BYTES={max_request_bytes}",
-        )
+    checks.check_size(value, max_request_bytes)
     text, fields = _fields(value)
     id = _id(fields.get("id"))
     if _flag(fields.get("cancel")):
         if id is None:
             raise InvalidRequestError("id-missing", "only a timer with an id can be cancelled: the field id is missing")
-        return Asked(id, "", b"", None)
+        return CountdownRequest(id, "", b"", None)
     for name in ("topic", "message", "countdown"):
         if name not in fields:
             raise InvalidRequestError("field-missing", f"the field {name} is missing")
     topic, message, countdown = fields["topic"], fields["message"], fields["countdown"]
     if _is_text(message):
-        as_given = _encoded(message, "field-invalid", "message")
+        payload = _encoded(message, "field-invalid", "message")
     else:
-        as_given = _as_it_stands(text, "message").encode()
-    return Asked(id, _topic(topic), as_given, _countdown_ms(countdown))
+        payload = _source_text(text, "message").encode()
+    return CountdownRequest(id, _topic(topic), payload, _countdown_ms(countdown))
 
 
 def _fields(value: bytes) -> tuple[str, dict[str, Any]]:
-    """A JSON object as text, and its fields."""
+    """Return a JSON object as text, and its fields."""
     try:
         text = value.decode()
         if text.count("[") + text.count("{") > MAX_DEPTH:
@@ -200,7 +196,7 @@ def _fields(value: bytes) -> tuple[str, dict[str, Any]]:
         fields = dict(pairs)
         if len(fields) < len(pairs):
             twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-            raise InvalidRequestError("field-repeated", f"the field {twice!r:.60} stands there twice")
+            raise InvalidRequestError("field-repeated", f"the field {twice!r:.60} is there twice")
         return text, fields
     raise InvalidRequestError("value-not-json", f"the value of {len(value)} bytes is not a JSON object: {reason}")
 
@@ -211,13 +207,13 @@ def _check_depth(text: str) -> None:
         if text[found.start()] in "[{":
             depth += 1
             if depth > MAX_DEPTH:
-                raise ValueError(f"more than {MAX_DEPTH} arrays and objects, one in the other")
+                raise ValueError(f"more than {MAX_DEPTH} nested arrays and objects")
         elif text[found.start()] in "]}":
             depth -= 1
 
 
-def _as_it_stands(text: str, wanted: str) -> str:
-    """What is written for a field of a JSON object, character for character. The object is known to be sound."""
+def _source_text(text: str, wanted: str) -> str:
+    """Return the text of a field's value, character for character. ``text`` must be a valid JSON object."""
     at = _skip(text, _skip(text, 0) + 1)
     while True:
         name, at = _JSON.raw_decode(text, at)
@@ -229,9 +225,9 @@ def _as_it_stands(text: str, wanted: str) -> str:
 
 
 def _skip(text: str, at: int) -> int:
-    """Where the space at a character ends."""
+    """Return the position after the white space at ``at``."""
     found = _SPACE.match(text, at)
-    assert found is not None, "it matches nothing, too"
+    assert found is not None, "the pattern also matches no space at all"
     return found.end()
 
 
@@ -240,7 +236,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A value in a sentence."""
+    """Return a value as text for the message of an error."""
     if isinstance(value, _Object):
         return "an object"
     if isinstance(value, list):
@@ -255,11 +251,8 @@ def _id(value: Any) -> str | None:
         raise InvalidRequestError("id-not-text", f"the field id is {_shown(value)}: a string is expected")
     if not value:
         raise InvalidRequestError("id-missing", "the field id is empty: leave it out, or give the timer an id")
-    size = len(_encoded(value, "id-not-text", "id"))
-    if size > MAX_ID_BYTES:
-        raise InvalidRequestError("id-too-long", f"the id has {size} bytes, more than {MAX_ID_BYTES}")
-    named: str = value
-    return named
+    checks.check_id(_encoded(value, "id-not-text", "id"), MAX_ID_BYTES)
+    return str(value)
 
 
 def _flag(value: Any) -> bool:
@@ -271,16 +264,8 @@ def _flag(value: Any) -> bool:
 def _topic(value: Any) -> str:
     if not _is_text(value):
         raise InvalidRequestError("field-invalid", f"the field topic is {_shown(value)}: a string is expected")
-    if not value:
-        raise InvalidRequestError(
-            "topic-missing", "the field topic is empty: it names the topic to send the message to"
-        )
-    if not is_legal(value):
-        raise InvalidRequestError(
-            "topic-invalid", f"the topic {value!r:.60} is not a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -"
-        )
-    named: str = value
-    return named
+    checks.check_topic(value, "the field topic")
+    return str(value)
 
 
 def _encoded(text: str, code: str, name: str) -> bytes:
@@ -288,22 +273,23 @@ def _encoded(text: str, code: str, name: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         half = f"\\u{ord(text[error.start]):04x}"
-        reason = f"the field {name} has {half} at character {error.start}: half a character, which UTF-8 cannot carry"
+        reason = f"the field {name} has {half} at character {error.start}: half a surrogate pair, which is not UTF-8"
         raise InvalidRequestError(code, reason) from None
 
 
 def _countdown_ms(value: Any) -> int:
-    """Milliseconds of a countdown, rounded up, by whole numbers alone.
+    """Return a countdown in milliseconds, rounded up, computed with integers only.
 
-    What it is added to is in whole milliseconds too, so rounding here loses nothing: the sum rounds up to the same
-    second.
+    The timestamp that it is added to is in whole milliseconds, so rounding here does not change the due second.
     """
     if not isinstance(value, _Number):
         reason = f"the countdown is {_shown(value)}: a number of seconds is expected"
         raise InvalidRequestError("countdown-invalid", reason)
     found = _NUMBER.fullmatch(value) if len(value) <= MAX_NUMBER_CHARACTERS else None
     if found is None:
-        raise InvalidRequestError("countdown-invalid", f"the countdown {value:.60} is beyond any number of seconds")
+        raise InvalidRequestError(
+            "countdown-invalid", f"the countdown {value:.60} is not a number of seconds that can be computed"
+        )
     fraction, exponent = found[3] or "", int(found[4] or 0)
     digits, places = int(found[2] + fraction), len(fraction) - exponent - 3  # digits / 10**places are milliseconds
     milliseconds: int = -(-digits // 10**places) if places > 0 else digits * 10**-places

@@ -1,6 +1,6 @@
-"""Timers with an id: the record key is the id, the header ``timer-due`` says when, the value is a ``Future``.
+"""The format of timers with an id: the record key is the id, ``timer-due`` the due second, the value a ``Future``.
 
-The same id again takes the place of the timer before; a null value cancels it.
+A later record with the same id replaces the timer. A null value cancels it.
 """
 
 from __future__ import annotations
@@ -13,60 +13,55 @@ from google.protobuf.message import DecodeError
 from timers.core.operation import ANY_VERSION
 from timers.core.timer import Decoded, Origin, Row
 from timers.v1.future_pb2 import Future
-from timers.wire import future
+from timers.wire import checks, future
 from timers.wire import headers as h
-from timers.wire.future import InvalidRequestError
+from timers.wire.checks import InvalidRequestError
 
 MAX_ID_BYTES = 512
-"""Ids are kept for as long as verdicts are; hashes, UUIDs, and paths of things fit."""
+"""The store keeps an id for TIMERS_VERDICT_RETENTION_S. Hashes, UUIDs and most paths fit."""
 
 
 def encode_headers(due_s: int) -> list[h.Header]:
-    """What a request needs besides its id and its ``Future``."""
+    """Return the headers that a request needs besides its id and its ``Future``."""
     return [(h.TIMER_DUE, b"%d" % due_s)]
 
 
 def decode_id(key: bytes | None) -> str:
-    """The id of a record.
+    """Return the id that a record key holds.
 
     Raises:
-        InvalidRequestError: it has none, or one that cannot be told in a verdict.
+        InvalidRequestError: the id is missing or too long, or is not UTF-8, so that no verdict could name it.
     """
-    if not key:
-        raise InvalidRequestError("id-missing", "the record has no key: the key is the timer's id")
-    if len(key) > MAX_ID_BYTES:
-        raise InvalidRequestError("id-too-long", f"the id has {len(key)} bytes, more than {MAX_ID_BYTES}")
+    checks.check_id(key, MAX_ID_BYTES)
+    assert key
     try:
         return key.decode()
     except UnicodeDecodeError:
         shown = repr(key[:40])[1:]
-        raise InvalidRequestError("id-not-text", f"the id {shown} is not UTF-8: verdicts name it in JSON") from None
+        raise InvalidRequestError(
+            "id-not-text", f"the id {shown} is not UTF-8: a verdict could not name it in JSON"
+        ) from None
 
 
 def decode_due(headers: Sequence[h.Header]) -> int:
-    """Due epoch second of a record; of several headers, the last one counts.
+    """Return the due epoch second of a record. If the header is repeated, the last one counts.
 
     Raises:
-        InvalidRequestError: there is none, or it is not a due second.
+        InvalidRequestError: the header is missing, or its value is not a due second.
     """
-    given = [value for name, value in headers if name == h.TIMER_DUE]
-    if not given or given[-1] is None:
-        raise InvalidRequestError(
-            "due-missing", f"the record has no header {h.TIMER_DUE}: it says the due epoch second, in digits"
-        )
-    return future.decode_due(given[-1], f"header {h.TIMER_DUE}")
+    return checks.decode_due(h.last(headers, h.TIMER_DUE), f"header {h.TIMER_DUE}")
 
 
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
-    """The record of a request, written again as far as a timer knows it."""
+    """Build the record of a request from what its timer holds."""
     _, value, headers = future.rebuild_request(row, origin)
     return origin.timer_id.encode(), value, [*headers, *encode_headers(origin.due_s)]
 
 
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
-    """Read records of the topic of timers with an id: a hot path, about 2 us a record.
+    """Decode records of the topic of timers with an id: a hot path, about 2 us a record.
 
-    A due second is parsed once a batch, and most records have no header but that.
+    Each due second is parsed once for a batch. Most records have no other header.
 
     Args:
         records: with ``offset``, ``key``, ``value``, ``headers``, ``timestamp``, in ascending offset.
@@ -103,7 +98,7 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
                 future.check(value, topic, max_request_bytes)
                 legal.add(topic)
         except InvalidRequestError as error:
-            decoded.rejected.append(future.rejected(record, error))
+            decoded.rejected.append(checks.rejected(record, error))
             continue
         offset = record.offset
         origin = None

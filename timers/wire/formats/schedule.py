@@ -2,14 +2,15 @@
 
 ::
 
-    key       schedule id                    any bytes; the same id again takes the place of the schedule before
-    value     payload                        goes out as it is; null (a tombstone) cancels
+    key       schedule id                    any bytes; a later record with the same id replaces the schedule
+    value     payload                        sent unchanged; null (a tombstone) cancels the schedule
     headers   scheduler-epoch                due epoch second, in digits
-              scheduler-target-topic         where the payload goes
-              scheduler-target-key           with which key; null or not there: none
+              scheduler-target-topic         topic of the callback
+              scheduler-target-key           key of the callback; null or missing: no key
 
-The topic is its users' own and mostly compacted, so it keeps one version of each id. What has fired is ended by a
-tombstone of ours, which names the version that it is about. Of several headers of one name the first counts, as there.
+The topic belongs to its users and is usually compacted, so it keeps one version of each id. The engine ends a fired
+schedule with a tombstone, which names the fired version. If a header is repeated, the first one counts, as in
+kafka-message-scheduler.
 """
 
 from __future__ import annotations
@@ -21,39 +22,37 @@ from typing import Any, NamedTuple
 from timers.core.operation import ANY_VERSION
 from timers.core.timer import Decoded, Headers, Origin, Row, id_bytes, id_text, key_bytes
 from timers.wire import headers as h
-from timers.wire.future import InvalidRequestError, decode_due, rejected
-from timers.wire.topics import is_legal
+from timers.wire.checks import InvalidRequestError, check_id, check_size, check_topic, decode_due, rejected
 
 PREFIX = "scheduler-"
-"""Their name space: such headers of a schedule do not travel, nor do ours."""
+"""Prefix of the headers of kafka-message-scheduler. They are not sent with the callback, and neither is ``timer-*``."""
 
 EPOCH = "scheduler-epoch"
 TARGET_TOPIC = "scheduler-target-topic"
 TARGET_KEY = "scheduler-target-key"
 
 _PLAIN = (EPOCH, TARGET_TOPIC, TARGET_KEY)
-"""The headers of most schedules, by the client library."""
+"""The headers that the client library writes: those of most schedules."""
 
 TIMESTAMP = "scheduler-timestamp"
-"""On a fired message: the schedule's own timestamp in epoch seconds."""
+"""On a callback: the timestamp of the schedule's record, in epoch seconds."""
 KEY = "scheduler-key"
-"""On a fired message: the id."""
+"""On a callback: the id."""
 TOPIC = "scheduler-topic"
-"""On a fired message: where the schedule stands."""
+"""On a callback: the topic of the schedule."""
 
 MAX_ID_BYTES = 32 * 1024
-"""An id travels in a header and in a tombstone's key; our topics allow 64 KiB for these."""
+"""An id is sent in a header and in a tombstone's key. The engine's topics allow 64 KiB for these."""
 
 OVERDUE = "overdue"
-"""Code of a schedule that was due before it was written, where such are rejected."""
-
+"""Error code of a schedule that was due before its record was written, if such schedules are rejected."""
 
 _MS_DIGITS = 13
-"""Of epoch milliseconds from 2001 to 2286."""
+"""Number of digits of epoch milliseconds from 2001 to 2286."""
 
 
 class Schedule(NamedTuple):
-    """A record of the topic as it was published."""
+    """A schedule as it was published."""
 
     key: bytes
     value: bytes
@@ -62,45 +61,43 @@ class Schedule(NamedTuple):
 
 
 def encode_headers(due_s: int, topic: str, key: bytes | None) -> list[h.Header]:
-    """What a schedule needs besides its id and payload; in the order of their client library."""
+    """Return the headers that a schedule needs, in the order of the client library of kafka-message-scheduler."""
     return [(EPOCH, b"%d" % due_s), (TARGET_TOPIC, topic.encode()), (TARGET_KEY, key)]
 
 
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
-    """Read records; see :func:`_decode`."""
+    """Decode records; see :func:`_decode`."""
     return _decode(records, max_request_bytes, reject_overdue=False)
 
 
 def decode_rejecting_overdue(records: Sequence[Any], max_request_bytes: int) -> Decoded:
-    """Read records where what was due before it was written is rejected."""
+    """Decode records, and reject a schedule that was due before its record was written."""
     return _decode(records, max_request_bytes, reject_overdue=True)
 
 
 def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: bool) -> Decoded:
-    """A hot path, about 2 us a record.
+    """Decode records of a schedule topic: a hot path, about 2 us a record.
 
-    A record that cannot be read ends the history of its id: in a compacted log it erases the good version before it.
+    A record that cannot be read also ends the schedule with its id, because compaction erases the good version before.
 
     Args:
         records: with ``offset``, ``key``, ``value``, ``headers``, ``timestamp``, in ascending offset.
         max_request_bytes: largest value accepted.
-        reject_overdue: reject what is due before the record's own timestamp.
+        reject_overdue: reject a schedule that is due before the timestamp of its record.
     """
     decoded = Decoded()
     by_due, operations = decoded.rows, decoded.operations
     seconds: dict[bytes | None, int] = {}
     topics: dict[bytes | None, str] = {}
     plain: set[bytes | None] = set()
-    new_origin = partial(tuple.__new__, Origin)  # its own constructor takes three times as long
+    new_origin = partial(tuple.__new__, Origin)  # the constructor of Origin takes three times as long
     stamp_ms, stamp = -1, ((h.TIMER_TIMESTAMP, b"-1"),)
     for record in records:
         key, value, offset = record.key, record.value, record.offset
         headers: Headers = record.headers or ()
         try:
-            if not key:
-                raise InvalidRequestError("id-missing", "the record has no key: the key is the schedule's id")
-            if len(key) > MAX_ID_BYTES:
-                raise InvalidRequestError("id-too-long", f"the id has {len(key)} bytes, more than {MAX_ID_BYTES}")
+            if not key or len(key) > MAX_ID_BYTES:
+                check_id(key, MAX_ID_BYTES)
             if value is None:
                 operations.append((key, offset, None, fired_version(headers, offset) if headers else ANY_VERSION))
                 continue
@@ -112,22 +109,19 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
                 epoch, target, target_key = given.get(EPOCH), given.get(TARGET_TOPIC), given.get(TARGET_KEY)
             due_s = seconds.get(epoch)
             if due_s is None:
-                due_s = seconds[epoch] = _decode_epoch(epoch)
+                due_s = seconds[epoch] = decode_due(epoch, f"header {EPOCH}")
                 if epoch == b"%d" % due_s:
                     plain.add(epoch)
             topic = topics.get(target)
             if topic is None:
                 topic = topics[target] = _decode_topic(target)
             if len(value) > max_request_bytes:
-                raise InvalidRequestError(
-                    "value-too-large",
-                    f"the value has {len(value)} bytes, more than TIMERS_MAX_REQUEST_BYTES={max_request_bytes}",
-                )
+                check_size(value, max_request_bytes)
             timestamp_ms = record.timestamp
             if reject_overdue and due_s < timestamp_ms // 1000:
                 raise InvalidRequestError(
                     "overdue",
-                    f"it is due at {due_s}, before it was written ({timestamp_ms // 1000}), and "
+                    f"it is due at {due_s}, before its record was written ({timestamp_ms // 1000}), and "
                     "TIMERS_SCHEDULE_OVERDUE=reject",
                 )
         except InvalidRequestError as error:
@@ -135,8 +129,8 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
             if key:
                 operations.append((key, offset, None, ANY_VERSION))
             continue
-        # The version may have to be appended again as it was: with its timestamp, and with all headers, unless the row
-        # says what stood in them.
+        # `published` builds the record again, with timestamp and headers. Plain headers follow from the row itself, so
+        # the row keeps other headers only.
         if timestamp_ms != stamp_ms:
             stamp_ms, stamp = timestamp_ms, ((h.TIMER_TIMESTAMP, b"%d" % timestamp_ms),)
         kept = stamp if is_plain and epoch in plain else (*stamp, *headers)
@@ -149,34 +143,18 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
     return decoded
 
 
-def _decode_epoch(epoch: bytes | None) -> int:
-    if epoch is None:
-        raise InvalidRequestError(
-            "due-missing", f"the record has no header {EPOCH}: it says the due epoch second, in digits"
-        )
-    return decode_due(epoch, f"header {EPOCH}")
-
-
 def _decode_topic(topic: bytes | None) -> str:
-    if not topic:
-        raise InvalidRequestError(
-            "topic-missing", f"the record has no header {TARGET_TOPIC}: it names the topic to send the payload to"
-        )
-    name = topic.decode(errors="replace")
-    if not is_legal(name):
-        raise InvalidRequestError(
-            "topic-invalid",
-            f"header {TARGET_TOPIC}: {name[:60]!r} is not a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -",
-        )
+    name = (topic or b"").decode(errors="replace")
+    check_topic(name, f"header {TARGET_TOPIC}")
     return name
 
 
 def fired(row: Row, topic: bytes) -> Row:
-    """A waiting schedule as it goes out: the hot path of firing.
+    """Return the row of a schedule's callback: the hot path of firing.
 
     Args:
-        row: as it was stored.
-        topic: name of the one that it stands in.
+        row: the stored row of the pending schedule.
+        topic: the schedule topic.
     """
     offset, target, key, value, kept, origin = row
     assert kept is not None and origin is not None
@@ -189,7 +167,7 @@ def fired(row: Row, topic: bytes) -> Row:
 
 
 def published(row: Row) -> Schedule:
-    """A waiting schedule as it was published."""
+    """Return a pending schedule as it was published."""
     _, topic, key, value, kept, origin = row
     assert kept is not None and origin is not None
     headers = list(kept[1:]) or encode_headers(origin[1], topic, key_bytes(key))
@@ -197,28 +175,28 @@ def published(row: Row) -> Schedule:
 
 
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
-    """Key, value and headers of a schedule from what went out of it, where its record is gone."""
+    """Build the record of a schedule from its callback."""
     _, topic, key, value, headers, _ = row
     travelled = [header for header in headers or () if not header[0].startswith(PREFIX)]
     asked = encode_headers(origin.due_s, topic, key_bytes(key))
     return id_bytes(origin.timer_id), value, [*travelled, *asked]
 
 
-# ---- tombstones of ours ---------------------------------------------------------------------------------------------
+# ---- tombstones of the engine ---------------------------------------------------------------------------------------
 
 
 def tombstones(rows: Sequence[Row]) -> list[tuple[bytes, list[h.Header]]]:
-    """Key and headers of the tombstones that end waiting schedules."""
-    return [(id_bytes(row[5][0]), [(h.TIMER_FIRED_OFFSET, b"%d" % row[0])]) for row in rows if row[5] is not None]
+    """Return key and headers of the tombstones that end these schedules."""
+    return [(id_bytes(row[5][0]), tombstone_headers(row[0])) for row in rows if row[5] is not None]
 
 
 def tombstone_headers(offset: int) -> list[h.Header]:
-    """Headers of the tombstone that ends the version at ``offset``. Inverse: :func:`fired_version`."""
+    """Return headers of the tombstone that ends the version at ``offset``. Inverse: :func:`fired_version`."""
     return [(h.TIMER_FIRED_OFFSET, b"%d" % offset)]
 
 
 def fired_version(headers: Sequence[h.Header], offset: int) -> int:
-    """Offset of the version that a tombstone at ``offset`` names; :data:`ANY_VERSION` for a customer's."""
+    """Return the offset of the version that a tombstone names; :data:`ANY_VERSION` for a tombstone of a user."""
     for name, value in headers:
         if name == h.TIMER_FIRED_OFFSET and value is not None and value.isdigit() and len(value) <= 18:
             version = int(value)

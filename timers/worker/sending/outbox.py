@@ -27,8 +27,8 @@ from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
+from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import schedule
-from timers.wire.future import InvalidRequestError
 from timers.wire.partitioner import partitions_for, partitions_of
 from timers.worker.partition_metrics import PartitionMetrics
 from timers.worker.sending.batches import Batches, size_alone

@@ -1,0 +1,97 @@
+"""The checks that all request formats share: due second, id, callback topic and size of a request.
+
+A check may use only the record and the settings of acceptance [I4], so that a replay gives the same result. Whether the
+callback topic exists is checked when the timer fires.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timers.core.timer import Rejected
+from timers.wire.topics import LEGAL_FORM, is_legal
+
+MAX_DUE_DIGITS = 11
+"""Enough for seconds up to the year 5138, too few for the epoch milliseconds of any date after 1973."""
+
+MAX_DUE_S = 10**MAX_DUE_DIGITS - 1
+
+
+class InvalidRequestError(ValueError):
+    """A request that cannot be read. ``code`` is for programs; the message is one sentence for a person."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def rejected(record: Any, error: InvalidRequestError) -> Rejected:
+    """Return the rejection of ``record``, which becomes a dead letter."""
+    return Rejected(record.offset, error.code, str(error), record.key, record.value, tuple(record.headers or ()))
+
+
+def decode_due(digits: bytes | None, where: str = "key") -> int:
+    """Return the due epoch second: a full match of ``[0-9]{1,11}``.
+
+    Args:
+        digits: the bytes that hold it.
+        where: the part of the record that holds it, for the message of an error.
+
+    Raises:
+        InvalidRequestError: it is missing (``key-missing``, ``due-missing``) or is no due second (``key-*``).
+    """
+    if digits is None:
+        reason = f"the record has no {where}: it says the due epoch second, in digits"
+        raise (
+            InvalidRequestError("key-missing", reason) if where == "key" else InvalidRequestError("due-missing", reason)
+        )
+    if digits.isdigit() and len(digits) <= MAX_DUE_DIGITS:  # on bytes, isdigit accepts ASCII digits only
+        return int(digits)
+    shown = repr(digits[:40])[1:]
+    if digits.isdigit() and len(digits) <= MAX_DUE_DIGITS + 3:
+        seconds = -(-int(digits) // 1000)
+        raise InvalidRequestError(
+            "key-in-milliseconds", f"{where} {shown} is in milliseconds: in seconds it is {seconds}"
+        )
+    if digits[:1] == b"-" and digits[1:].isdigit():
+        raise InvalidRequestError("key-negative", f"{where} {shown} is negative: a due epoch second has 1 to 11 digits")
+    raise InvalidRequestError("key-not-a-number", f"{where} {shown} is not an epoch second: 1 to 11 ASCII digits")
+
+
+def check_id(id: bytes | None, max_bytes: int, where: str = "key") -> None:
+    """Check the id of a timer.
+
+    Raises:
+        InvalidRequestError: it is missing or longer than ``max_bytes``.
+    """
+    if not id:
+        raise InvalidRequestError("id-missing", f"{where} is missing or empty: it holds the timer's id")
+    if len(id) > max_bytes:
+        raise InvalidRequestError("id-too-long", f"the id has {len(id)} bytes, more than {max_bytes}")
+
+
+def check_topic(topic: str, where: str) -> None:
+    """Check the callback topic that stands in the part ``where`` of a record.
+
+    Raises:
+        InvalidRequestError: it is missing, or is no legal topic name.
+    """
+    if not topic:
+        raise InvalidRequestError(
+            "topic-missing", f"{where} is empty or missing: it names the topic to send the callback to"
+        )
+    if not is_legal(topic):
+        raise InvalidRequestError("topic-invalid", f"{where} {topic[:60]!r} is not {LEGAL_FORM}")
+
+
+def check_size(value: bytes, max_request_bytes: int) -> None:
+    """Check the size of a request's value.
+
+    Raises:
+        InvalidRequestError: it is larger than ``max_request_bytes``.
+    """
+    if len(value) > max_request_bytes:
+        raise InvalidRequestError(
+            "value-too-large",
+            f"the value has {len(value)} bytes, more than TIMERS_MAX_REQUEST_BYTES={max_request_bytes}",
+        )

@@ -42,9 +42,9 @@ def decode_due(digits: bytes | None, where: str = "key") -> int:
     """
     if digits is None:
         reason = f"the record has no {where}: it says the due epoch second, in digits"
-        raise (
-            InvalidRequestError("key-missing", reason) if where == "key" else InvalidRequestError("due-missing", reason)
-        )
+        if where == "key":
+            raise InvalidRequestError("key-missing", reason)
+        raise InvalidRequestError("due-missing", reason)
     if digits.isdigit() and len(digits) <= MAX_DUE_DIGITS:  # on bytes, isdigit accepts ASCII digits only
         return int(digits)
     shown = repr(digits[:40])[1:]

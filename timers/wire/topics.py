@@ -52,7 +52,7 @@ def retrier_id(app_id: str) -> str:
 
 
 def source(topic: str, partition: int, offset: int) -> str:
-    """Return the name of a record: ``<topic>/<partition>/<offset>``. It is the ``timer-id`` of a timer without an id."""
+    """Return the name of a record, ``<topic>/<partition>/<offset>``: the ``timer-id`` of a timer without an id."""
     return f"{topic}/{partition}/{offset}"
 
 

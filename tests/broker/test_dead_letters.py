@@ -255,7 +255,9 @@ def test_a_second_retry_stops_the_first(sent: Sent, running: System) -> None:
     from timers.dead_letters.letters import LetterFilter
 
     before = len(running.reader(running.request_topic).rest())
-    with LetterLog(running.settings) as log, Retrier(running.settings) as first, Retrier(running.settings):
+    first = Retrier(running.settings)
+    Retrier(running.settings)
+    with LetterLog(running.settings) as log:
         wanted = LetterFilter(names={sent.valueless})
         (letter,) = log.read(wanted, log.spans(wanted))
         with pytest.raises(PublishError, match="another `timers dead-letters retry` has begun since"):

@@ -253,7 +253,8 @@ def retry(
             _Round(settings, log, letter_filter, force).look()
         return
     # First of all whoever else retries is fenced: what it committed until then is seen below as marked.
-    with Retrier(settings) as retrier, LetterLog(settings) as log:
+    retrier = Retrier(settings)
+    with LetterLog(settings) as log:
         turn = _Round(settings, log, letter_filter, force)
         turn.look()
         if not turn.count:

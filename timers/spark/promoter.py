@@ -6,18 +6,16 @@ One task writes, under one transactional id: a second promoter, or a task that S
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
-from confluent_kafka import KafkaException, Producer
 from pyspark.sql.types import LongType, StructField, StructType
 
+from timers.kafka.transactions import Record, TransactionalWriter
 from timers.spark.arrow import headers_of
 from timers.wire.cold import Cold, encode_promoted
-from timers.wire.headers import Header
 
 SENT = StructType([StructField("copies", LongType()), StructField("transactions", LongType())])
 """What one task has written."""
@@ -26,21 +24,11 @@ MAX_COPIES = 1000
 MAX_BYTES = 8 * 1024 * 1024
 """Of one transaction: readers of the request topics wait for its end, and it must end within its time-out."""
 
-TIMEOUT_S = 30.0
+_MAX_MESSAGE_BYTES = 100_000_000
+"""The topic's own limit applies: what was read from a topic fits in it."""
 
-
-_log = logging.getLogger("timers.spark")
-_log.addHandler(logging.NullHandler())  # librdkafka's log is not for the terminal: what matters comes as an error
-
-
-class Copy(NamedTuple):
-    """One record to write."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[Header]
+Copy: TypeAlias = Record
+"""A promoted request."""
 
 
 class Port(Protocol):
@@ -60,20 +48,7 @@ class KafkaPort:
     """
 
     def __init__(self, config: Mapping[str, Any], transactional_id: str) -> None:
-        self._producer = Producer(
-            {
-                **config,
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": 10_000,
-                "linger.ms": 5,
-                # The topic's limit decides, not the client's: what came from there fits there.
-                "message.max.bytes": 100_000_000,
-                # What is fatal, the next call of the transaction says: without this, any callback's caller would.
-                "error_cb": lambda error: None,
-            },
-            logger=_log,
-        )
-        self._producer.init_transactions(TIMEOUT_S)
+        self._writer = TransactionalWriter(config, transactional_id, _MAX_MESSAGE_BYTES)
 
     def write(self, copies: Sequence[Copy]) -> None:
         """One transaction.
@@ -81,24 +56,8 @@ class KafkaPort:
         Raises:
             KafkaException: nothing of it became visible, or it is not known whether.
         """
-        failed: list[Any] = []
-        producer = self._producer
-        producer.begin_transaction()
-        for topic, partition, key, value, headers in copies:
-            producer.produce(
-                topic,
-                value,
-                key,
-                partition,
-                headers=list(headers),
-                on_delivery=lambda error, _: failed.append(error) if error is not None else None,
-            )
-            producer.poll(0)
-        producer.flush(TIMEOUT_S)
-        if failed:
-            producer.abort_transaction(TIMEOUT_S)
-            raise KafkaException(failed[0])
-        producer.commit_transaction(TIMEOUT_S)
+        with self._writer.transaction() as send:
+            send(copies)
 
     def pause(self, seconds: float) -> None:
         """Wait; between transactions, never inside of one."""

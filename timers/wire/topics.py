@@ -51,6 +51,11 @@ def retrier_id(app_id: str) -> str:
     return f"{app_id}-dead-letters"
 
 
+def promoter_id(app_id: str) -> str:
+    """Transactional id of `timers spark promote`: a second promoter fences the first."""
+    return f"{app_id}-promote"
+
+
 def source(topic: str, partition: int, offset: int) -> str:
     """Return the name of a record, ``<topic>/<partition>/<offset>``: the ``timer-id`` of a timer without an id."""
     return f"{topic}/{partition}/{offset}"

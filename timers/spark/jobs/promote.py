@@ -30,6 +30,7 @@ from timers.spark.columns import header_text
 from timers.spark.promoter import SENT, KafkaPort, Port, writer
 from timers.spark.scans import files_read
 from timers.wire import headers as h
+from timers.wire import topics
 
 Console = Callable[[str], None]
 
@@ -92,7 +93,7 @@ class Logs:
 
     @property
     def _id(self) -> str:
-        return f"{self._settings.app_id}-promote"
+        return topics.promoter_id(self._settings.app_id)
 
 
 @dataclass(frozen=True)

@@ -314,7 +314,7 @@ def test_spark_jobs_say_what_is_not_installed(
     ("arguments", "expected"),
     [
         (["--range", "timer-request:5"], "is not TOPIC/PARTITION:FROM-TO"),
-        (["--conf", "executor.memory=4g"], "is no setting of Spark's: spark.NAME=VALUE"),
+        (["--conf", "executor.memory=4g"], "is not a setting of Spark: write spark.NAME=VALUE"),
         (["--grace", "soon"], "is not a duration"),
     ],
 )

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 
 import click
 
 from timers.broker import EmbeddedBroker, log
+from timers.cli.signals import ENDING, handled, raise_interrupt
 from timers.errors import BrokerError
 
 NOT_RUNNING = 3
-"""Exit code of ``status`` without a broker, as service managers have it."""
-
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Exit code of ``status`` without a broker, as service managers expect it."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,7 +35,7 @@ def start(foreground: bool, port: int | None) -> None:
     Returns once it answers, and leaves it running. The first start ever downloads Kafka (46 MB).
     """
     server = EmbeddedBroker.of_project(port, out=sys.stderr)
-    with _signals_as_ctrl_c():
+    with handled(ENDING[1:], raise_interrupt):
         address = server.start()
         click.echo(address)
         if foreground:
@@ -60,7 +55,7 @@ def _stay(server: EmbeddedBroker) -> None:
 
 @broker.command()
 def stop() -> None:
-    """Stop the broker and wait until it is gone; nothing to do is no failure."""
+    """Stop the broker and wait for its end. A broker that does not run is no failure."""
     click.echo("stopped" if EmbeddedBroker.of_project(out=sys.stderr).stop() else "not running")
 
 
@@ -103,18 +98,3 @@ def logs(lines: int, follow: bool) -> None:
         raise BrokerError(f"there is no log yet at {path}: `timers broker start` begins one")
     for line in log.follow(path, lines) if follow else log.last_lines(path, lines):
         click.echo(line)
-
-
-@contextmanager
-def _signals_as_ctrl_c() -> Iterator[None]:
-    """A terminal that closes and a supervisor that says stop end a command as Ctrl-C does: with nothing left behind."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in _ENDING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from timers.cli.tables import print_table
 from timers.config.settings import Settings
 from timers.errors import TimersError
 from timers.wire import topics
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from timers.dead_letters.letter_log import LetterLog, Span
     from timers.dead_letters.letters import Letter, LetterFilter
     from timers.dead_letters.retrier import Retrier
-    from timers.wire.dead_letter import Mark
 
 _CHUNK = 500
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -121,6 +121,7 @@ def list_(limit: int, output: str, **selection: Any) -> None:
     settings = Settings.load()
 
     from timers.dead_letters.letter_log import LetterLog  # not at the top: `--help` needs no librdkafka
+    from timers.dead_letters.letters import COLUMNS, WIDTHS
 
     with LetterLog(settings) as log:
         spans = log.spans(letter_filter)
@@ -128,7 +129,11 @@ def list_(limit: int, output: str, **selection: Any) -> None:
         counts: Counter[str] = Counter()
         letters = _counted(log.read(letter_filter, spans), counts)
         shown = _newest(letters, limit) if limit else letters
-        _show_all(shown, marks, output)
+        if output == "json":
+            for letter in shown:
+                click.echo(letter.json(marks.get(letter.mark_key)))
+        else:
+            print_table(COLUMNS, WIDTHS, (letter.cells(marks.get(letter.mark_key)) for letter in shown))
     total = counts.total()
     by_code = ", ".join(f"{count:,} {code}" for code, count in counts.most_common())
     only = f", the newest {limit:,} shown (--limit 0 shows all)" if limit and total > limit else ""
@@ -147,25 +152,6 @@ def _newest(letters: Iterable[Letter], limit: int) -> list[Letter]:
 
 def _age(letter: Letter) -> tuple[int, int, int]:
     return letter.timestamp_ms, letter.partition, letter.offset
-
-
-def _show_all(letters: Iterable[Letter], marks: dict[tuple[str, str], Mark], output: str) -> None:
-    from timers.dead_letters.letters import COLUMNS, WIDTHS
-
-    begun = False
-    for letter in letters:
-        mark = marks.get((letter.position, letter.opened.source))
-        if output == "json":
-            click.echo(letter.json(mark))
-            continue
-        if not begun:
-            click.echo(_row(COLUMNS, WIDTHS))
-            begun = True
-        click.echo(_row(letter.cells(mark), WIDTHS))
-
-
-def _row(cells: Iterable[str], widths: Iterable[int]) -> str:
-    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
 # --- show -------------------------------------------------------------------------------------------------------------
@@ -193,7 +179,7 @@ def show(name: str, as_hex: bool, output: str) -> None:
         found = False
         for letter in log.read(letter_filter, spans):
             found = True
-            mark = marks.get((letter.position, letter.opened.source))
+            mark = marks.get(letter.mark_key)
             if output == "json":
                 click.echo(letter.json(mark, whole=True))
             else:
@@ -307,7 +293,7 @@ class _Round:
     def _judge(self, letter: Letter) -> Any:
         from timers.dead_letters.letters import judge
 
-        mark = self._marks.get((letter.position, letter.opened.source))
+        mark = self._marks.get(letter.mark_key)
         original = self._log.original(letter)
         return judge(letter, original, mark, self._settings.max_request_bytes, self._force)
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from timers.cli.asking import ask, missing
+from timers.cli.tables import print_table
 from timers.cli.times import parse_ahead
 from timers.config.settings import Settings
 from timers.errors import QueryError
@@ -50,15 +51,11 @@ def list(  # the command's name
         with_values=with_values,
     )
     answers = _Answers(Settings.load(), query, limit)
-    begun = False
-    for timer in answers:
-        if output == "json":
+    if output == "json":
+        for timer in answers:
             click.echo(json.dumps(timer))
-            continue
-        if not begun:
-            click.echo(_row(_COLUMNS))
-            begun = True
-        click.echo(_row(_cells(timer)))
+    else:
+        print_table(_COLUMNS, _WIDTHS, map(_cells, answers))
     more = ", and there are more (--limit 0 lists all)" if answers.more else ""
     click.echo(f"{answers.count:,} timers{more}", err=True)
     if answers.missing:
@@ -108,7 +105,3 @@ def _cells(timer: Timer) -> tuple[str, ...]:
         one_line(timer["id"].encode(errors="backslashreplace")) + again,
         f"{timer['value_bytes']:,}",
     )
-
-
-def _row(cells: tuple[str, ...]) -> str:
-    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()

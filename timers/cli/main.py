@@ -1,13 +1,11 @@
-"""``timers``: the group that holds every command, and what they have in common.
+"""``timers``: the group of all commands.
 
 Exit codes of all commands: 0 done, 1 failed, 2 usage or settings, 130 Ctrl-C; ``cancel`` and ``get`` have more. A
-failure is one sentence on stderr; to see the traceback of one that is no :class:`TimersError`, run
-``python -X dev -m timers.cli.main ...``.
+failure is one sentence on stderr. ``python -X dev -m timers.cli.main ...`` shows the traceback of an unexpected error.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +13,7 @@ from collections.abc import Sequence
 import click
 
 from timers import __version__
+from timers.cli.lazy import LazyGroup
 from timers.errors import TimersError
 
 FAILED = 1
@@ -35,28 +34,13 @@ _COMMANDS = {
     "broker": "Start, stop and look at the embedded Kafka broker.",
     "settings": "Show every setting: variable, value, source and reason.",
 }
-"""Each command, in the order of ``--help``. It is the object of that name in the module of that name, imported when
-it is used: a broker's or a client's libraries would make ``timers --help`` slow."""
-
-
-class _Commands(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        name = cmd_name.replace("-", "_")
-        command: click.Command = getattr(importlib.import_module(f"timers.cli.{name}"), name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+"""Each command and its line in ``--help``."""
 
 
 @click.group(
-    cls=_Commands,
+    cls=LazyGroup,
+    package="timers.cli",
+    lines=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Settings are environment variables; `timers settings` lists them. Without TIMERS_BROKERS every command "
     "uses this project's running broker (`timers broker start`), else 127.0.0.1:9092. "
@@ -85,7 +69,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     try:
         code = cli.main(args=args, prog_name="timers", standalone_mode=False)
-        sys.stdout.flush()  # here, where a closed pipe can still be caught
+        sys.stdout.flush()  # at exit it would be too late to handle a closed pipe
     except TimersError as error:
         return _fail(str(error), error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -97,7 +81,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (`| head`) has what it wanted. Nothing more can be said on stdout, not even by Python at its exit.
+        # The reader (`| head`) has ended. Python must not write to stdout at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:

@@ -1,4 +1,4 @@
-"""``timers run``, which ``make run`` calls: broker, worker and demo on this machine, and nothing left of them after."""
+"""``timers run``, which ``make run`` calls: starts a broker, a worker and the demo, and stops them at the end."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from types import FrameType
 import click
 
 from timers.cli.demo import TOPIC, run_demo
+from timers.cli.signals import ENDING, handled
 from timers.cli.worker import faust_command
 from timers.config.project import project_broker, project_dir
 from timers.config.settings import Settings, describe
@@ -23,7 +24,6 @@ from timers.worker.port import check_port
 
 _STOP_TIMEOUT_S = 20.0
 _ERROR = re.compile(r"^(?:\[.*\[(?:ERROR|CRITICAL)\] (?:\[[^\]]*\]: )?|timers: )(?P<text>.+)$", re.MULTILINE)
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,34 +34,21 @@ def run(topic: str) -> None:
     With TIMERS_BROKERS set, or this project's broker running, that broker is used and left alone. Everything that this
     command started, it stops. The worker's log is .timers/worker.log.
     """
-    check_port(Settings.load())  # before a broker is started for nothing
-    with _signals_as_ctrl_c(), _broker() as settings, _worker(settings) as worker:
+    check_port(Settings.load())  # a worker without its port fails only after the broker has started
+    with handled(ENDING, _interrupt_once), _broker() as settings, _worker(settings) as worker:
         run_demo(settings, topic, worker.check)
 
 
-@contextmanager
-def _signals_as_ctrl_c() -> Iterator[None]:
-    """Every signal that means "end" ends this command the same way; while it tidies up, further ones are ignored."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        for number in _ENDING:
-            signal.signal(number, ignore)  # not SIG_IGN: a signal that had come already would be an OSError of Python's
-        raise KeyboardInterrupt
-
-    def ignore(_number: int, _frame: FrameType | None) -> None:
-        pass
-
-    before = {number: signal.signal(number, interrupt) for number in _ENDING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
+    """Raise ``KeyboardInterrupt``, and ignore further signals while the command cleans up."""
+    for number in ENDING:
+        signal.signal(number, lambda *_: None)  # not SIG_IGN: Python raises OSError for a signal that arrived before
+    raise KeyboardInterrupt
 
 
 @contextmanager
 def _broker() -> Iterator[Settings]:
-    """The settings of a broker that answers, started here if there is none; then stopped here, too."""
+    """Settings that name a running broker. It is started, and stopped at the end, if there is none."""
     settings = Settings.load()
     given = any(setting.env == "TIMERS_BROKERS" and from_env for setting, _, from_env in describe(settings))
     if given or project_broker() is not None:
@@ -86,14 +73,14 @@ def _broker() -> Iterator[Settings]:
 
 
 def last_error(log: str) -> str:
-    """What a worker's log says went wrong: its last error, else its last line. Faust goes on to log its shutdown."""
+    """The last error in a worker's log, else its last line. Faust logs its shutdown after an error."""
     errors = [found["text"].strip() for found in _ERROR.finditer(log)]
     lines = [line.strip() for line in log.splitlines() if any(map(str.isalnum, line))]
     return (errors or lines or ["nothing"])[-1]
 
 
 class _Worker:
-    """The worker's process: one that this command started, in a session of its own so that Ctrl-C reaches only us."""
+    """The worker's process. It has a session of its own, so that Ctrl-C reaches only this command."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self._process = process
@@ -103,17 +90,17 @@ class _Worker:
         """Raise if the worker has ended.
 
         Raises:
-            TimersError: it has, with the last error of its log.
+            TimersError: with the last error of the worker's log.
         """
         code = self._process.poll()
         if code is None:
             return
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         text = self._log.read_text(errors="replace")
-        raise TimersError(f"the worker {how}; the last word of its log {self._log}: {last_error(text)}")
+        raise TimersError(f"the worker {how}; its log {self._log} ends with: {last_error(text)}")
 
     def stop(self) -> None:
-        """End the worker cleanly; by force if that takes too long, which loses nothing but time at the next start."""
+        """Stop the worker; kill it after 20 s, which loses no timer but makes the next start slower."""
         if self._process.poll() is not None:
             return
         self._process.terminate()

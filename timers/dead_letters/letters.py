@@ -54,6 +54,11 @@ class Letter:
         return topics.source(self.topic, self.partition, self.offset)
 
     @property
+    def mark_key(self) -> tuple[str, str]:
+        """Key of the letter's mark: its position and its source."""
+        return self.position, self.opened.source
+
+    @property
     def is_truncated(self) -> bool:
         """Whether it holds nothing of its request."""
         return dead_letter.is_truncated(self.request.key, self.request.value, self.opened)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
 
+from timers.cli.lazy import LazyGroup
 from timers.errors import SparkError
 
 _JOBS: dict[str, str] = {
@@ -15,29 +14,12 @@ _JOBS: dict[str, str] = {
     "hold": "Take timers that are due far ahead from the cold topic into a table.",
     "promote": "Bring back timers whose time is near.",
 }
-"""Each job, in the order of ``--help``: the command of that name in the module of that name here."""
-
-_MODULES = {"import": "bulk_import"}
-"""Where that name cannot be: it means something to Python."""
+"""Each job and its line in ``--help``."""
 
 _EXTRA = ("pyspark", "py4j", "delta", "pandas", "pyarrow", "matplotlib", "jinja2")
 
 
-class _Jobs(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_JOBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _JOBS:
-            return None
-        name = _MODULES.get(cmd_name, cmd_name.replace("-", "_"))
-        command: click.Command = getattr(importlib.import_module(f"{__name__}.{name}"), name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Jobs"):
-            formatter.write_dl(list(_JOBS.items()))
-
+class _Jobs(LazyGroup):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
@@ -51,6 +33,10 @@ class _Jobs(click.Group):
 
 @click.group(
     cls=_Jobs,
+    package=__name__,
+    lines=_JOBS,
+    heading="Jobs",
+    modules={"import": "bulk_import"},  # `import` is a keyword of Python
     subcommand_metavar="JOB [OPTIONS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Settings are environment variables, the same as the worker's. Needs pip install 'kafka-timers[spark]' and "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from timers.cli.spark.options import launch_of, launch_options
+from timers.cli.spark.options import LaunchOf, launch_options
 from timers.cli.times import parse_duration, parse_moment
 from timers.config.settings import Settings
 from timers.config.variables import topic_patterns
@@ -81,9 +81,7 @@ def audit(
     cold_table: str | None,
     table_format: str,
     as_json: bool,
-    master: str | None,
-    conf: tuple[str, ...],
-    log_file: Path | None,
+    launch_of: LaunchOf,
 ) -> None:
     """Find out what became of every request, from the topics alone.
 
@@ -101,7 +99,7 @@ def audit(
     """
     now_s = time.time()
     settings = Settings.load()
-    launch = launch_of("audit", master, conf, log_file)
+    launch = launch_of("audit")
     grace_s = parse_duration(grace)
 
     from timers.spark.audit import report

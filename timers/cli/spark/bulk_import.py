@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from timers.cli.spark.options import launch_of, launch_options
+from timers.cli.spark.options import LaunchOf, launch_options
 from timers.config.settings import Settings
 
 REJECTED = 3
@@ -67,9 +67,7 @@ def bulk_import(
     ledger: str,
     rejects: str,
     as_base64: bool,
-    master: str | None,
-    conf: tuple[str, ...],
-    log_file: Path | None,
+    launch_of: LaunchOf,
 ) -> None:
     """Import timers from Parquet, CSV or JSON lines: each row once, however often you run it.
 
@@ -88,7 +86,7 @@ def bulk_import(
     what_form = _format(form, paths)
     settings = Settings.load()
     # A task that fails has sent nobody knows what: no second try, but a run that the next one makes good.
-    launch = launch_of("import", master, conf, log_file, {"spark.task.maxFailures": "1", "spark.speculation": "false"})
+    launch = launch_of("import", {"spark.task.maxFailures": "1", "spark.speculation": "false"})
 
     from timers.spark.jobs import bulk_import as job
     from timers.spark.session import session

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from confluent_kafka import KafkaException
 
-from timers.cli.spark.options import launch_of, launch_options, told_to_stop
+from timers.cli.spark.options import LaunchOf, launch_options, told_to_stop
 from timers.config.project import project_dir
 from timers.config.settings import Settings
 from timers.errors import SettingsError, TimersError
@@ -51,9 +50,7 @@ def engine(
     checkpoint: str | None,
     buckets: int | None,
     max_requests: int,
-    master: str | None,
-    conf: tuple[str, ...],
-    log_file: Path | None,
+    launch_of: LaunchOf,
 ) -> None:
     """Fire timers on Spark, instead of with workers.
 
@@ -74,7 +71,7 @@ def engine(
     _refuse(settings)
     cluster = topics.ensure(settings)
     place = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
-    launch = launch_of("engine", master, conf, log_file, session_settings(buckets or DEFAULT_BUCKETS))
+    launch = launch_of("engine", session_settings(buckets or DEFAULT_BUCKETS))
     with told_to_stop() as stop, Oscillator(settings, time.time), session(launch) as spark:
         count = job.buckets_for(spark, place, buckets, DEFAULT_BUCKETS)
         plan = Plan(place, count, max_requests, _workers_progress(settings, cluster))

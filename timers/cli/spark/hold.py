@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from timers.cli.spark.options import launch_of, launch_options, tables_option, told_to_stop
+from timers.cli.spark.options import LaunchOf, launch_options, tables_option, told_to_stop
 from timers.config.settings import Settings
 
 
@@ -19,9 +17,7 @@ def hold(
     tables: str | None,
     once: bool,
     every_s: int,
-    master: str | None,
-    conf: tuple[str, ...],
-    log_file: Path | None,
+    launch_of: LaunchOf,
 ) -> None:
     """Take timers that are due beyond TIMERS_HOT_HORIZON_S from the cold topic into a table.
 
@@ -32,7 +28,7 @@ def hold(
       timers spark hold --once --tables s3a://bucket/cold
     """
     settings = Settings.load()
-    launch = launch_of("hold", master, conf, log_file)
+    launch = launch_of("hold")
 
     from timers.spark.cold import ColdTables, default_root
     from timers.spark.jobs import hold as job

@@ -1,24 +1,36 @@
-"""What all jobs on Spark are told alike: where to run."""
+"""Options of all jobs on Spark."""
 
 from __future__ import annotations
 
+import functools
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from timers.cli.signals import handled
 from timers.config.project import project_dir
 
 if TYPE_CHECKING:
     from timers.spark.session import Launch
 
+LaunchOf: TypeAlias = Callable[..., "Launch"]
+"""Called with the name of the job, and settings of Spark that ``--conf`` may replace."""
+
 
 def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that say where Spark runs: arguments ``master``, ``conf`` and ``log_file`` of :func:`launch_of`."""
+    """Options that say where Spark runs. The command gets one argument, ``launch_of``: see :func:`_launch_of`."""
+
+    @functools.wraps(command)
+    def with_launch(
+        *arguments: Any, master: str | None, conf: tuple[str, ...], log_file: Path | None, **options: Any
+    ) -> Any:
+        return command(*arguments, launch_of=functools.partial(_launch_of, master, conf, log_file), **options)
+
     for option in reversed(
         [
             click.option(
@@ -38,25 +50,25 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
         ]
     ):
-        command = option(command)
-    return command
+        with_launch = option(with_launch)
+    return with_launch
 
 
-def launch_of(
-    job: str,
+def _launch_of(
     master: str | None,
     conf: tuple[str, ...],
     log_file: Path | None,
+    job: str,
     defaults: Mapping[str, str] | None = None,
 ) -> Launch:
-    """How to start Spark for ``job``, from the options of :func:`launch_options`; says that it is about to.
+    """How to start Spark. Prints that it starts.
 
     Args:
-        job: its name.
-        master: of the options.
-        conf: of the options.
-        log_file: of the options.
-        defaults: settings that the job prefers.
+        master: Spark master.
+        conf: settings of Spark as ``NAME=VALUE``.
+        log_file: file of Spark's log.
+        job: name of the job.
+        defaults: settings of Spark that ``conf`` may replace.
     """
     from timers.spark.session import Launch
 
@@ -64,16 +76,16 @@ def launch_of(
     for each in conf:
         name, equals, value = each.partition("=")
         if not name.startswith("spark.") or not equals:
-            raise click.UsageError(f"--conf {each!r} is no setting of Spark's: spark.NAME=VALUE")
+            raise click.UsageError(f"--conf {each!r} is not a setting of Spark: write spark.NAME=VALUE")
         pairs.append((name, value))
     path = log_file or project_dir() / "spark" / f"{job}.log"
-    # It takes ten seconds, and the first time the packages come over the network.
+    # The start takes 10 s; the first one also downloads packages.
     click.echo(f"starting Spark; its log: {path}", err=True)
     return Launch(job, path, master, tuple(pairs), dict(defaults or {}))
 
 
 def tables_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Option that says where the tables of the cold tier are: argument ``tables``."""
+    """Option for the directory of the cold tier's tables: argument ``tables``."""
     return click.option(
         "--tables",
         metavar="URI",
@@ -83,11 +95,7 @@ def tables_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def told_to_stop() -> Iterator[threading.Event]:
-    """Set by SIGTERM and Ctrl-C: a job ends when it is at a good place."""
+    """An event that SIGTERM and Ctrl-C set. A job checks it between two steps."""
     stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with handled((signal.SIGTERM, signal.SIGINT), lambda *_: stop.set()):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

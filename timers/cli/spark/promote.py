@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from pathlib import Path
 
 import click
 
-from timers.cli.spark.options import launch_of, launch_options, tables_option, told_to_stop
+from timers.cli.spark.options import LaunchOf, launch_options, tables_option, told_to_stop
 from timers.cli.times import parse_duration
 from timers.config.settings import Settings
 from timers.kafka import connection
@@ -35,9 +34,7 @@ def promote(
     lead: str,
     rate: int,
     overdue: bool,
-    master: str | None,
-    conf: tuple[str, ...],
-    log_file: Path | None,
+    launch_of: LaunchOf,
 ) -> None:
     """Write timers that come near from the table back to their own topics and partitions.
 
@@ -49,7 +46,7 @@ def promote(
       timers spark promote --once --lead 2h --tables s3a://bucket/cold
     """
     settings = Settings.load()
-    launch = launch_of("promote", master, conf, log_file)
+    launch = launch_of("promote")
     lead_s = int(parse_duration(lead))
 
     from timers.spark.cold import ColdTables, default_root

@@ -1,0 +1,27 @@
+"""Signal handlers for the time of a command."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a command: Ctrl-C, a supervisor's stop, and a terminal that closes."""
+
+
+@contextmanager
+def handled(numbers: Collection[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Call ``handler`` for these signals inside the block."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
+
+
+def raise_interrupt(_number: int, _frame: FrameType | None) -> None:
+    """A handler that ends a command as Ctrl-C does, so that it cleans up."""
+    raise KeyboardInterrupt

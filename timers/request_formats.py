@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from timers.config.settings import Settings
+from timers.core.delivery import Delivery, RetryDelivery, ScheduleDelivery
 from timers.core.index import Index, nothing_is_cold
 from timers.core.operation import Entry
 from timers.core.ports import Store
@@ -92,6 +93,13 @@ def enabled_formats(settings: Settings) -> dict[str, RequestFormat]:
     retry = RequestFormat("retry", future.decode_retry, future.rebuild_request)
     others = {topic: kind.request_format for kind in REQUEST_FORMATS for topic in kind.topics(settings)}
     return {settings.request_topic: NATIVE, settings.retry_topic: retry, **others}
+
+
+def delivery_of(settings: Settings, topic: str) -> type[Delivery]:
+    """The delivery policy for timers of a request topic."""
+    if topic == settings.retry_topic:
+        return RetryDelivery
+    return ScheduleDelivery if topic in settings.schedule_topics else Delivery
 
 
 def make_index(

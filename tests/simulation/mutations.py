@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from timers.core.delivery import Delivery
 from timers.core.index import Index, latest
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.machine import Machine
@@ -272,11 +273,10 @@ class TriesAgainOnAGuess(SimOutbox):
     """[I5]: a commit of unknown outcome is taken for failed, and its records are sent in a new transaction."""
 
     def commit(self, progress: Progress) -> None:
-        outgoing = list(self._outgoing)
         try:
             super().commit(progress)
         except Lost:
-            self._outgoing = outgoing
+            self._records.added.pop(0)  # the progress, which is added again
             self._producer.init_transactions()
             super().commit(progress)
 
@@ -314,8 +314,8 @@ class SharesTheEpoch(SimProducer):
 class FencesNobody(SimOutbox):
     """Section 4: a new owner does not fence the former one, as if each worker had transactional ids of its own."""
 
-    def __init__(self, log: SimLog, settings: Any, machine: TopicPartition, faults: Any, open_circuits: Any) -> None:
-        super().__init__(log, settings, machine, faults, open_circuits)
+    def __init__(self, log: SimLog, settings: Any, machine: TopicPartition, *args: Any) -> None:
+        super().__init__(log, settings, machine, *args)
         self._producer = SharesTheEpoch(log, topics.transactional_id(settings.app_id, *machine))
 
 
@@ -355,7 +355,7 @@ class ProgressOutsideTheTransaction(SimOutbox):
     def commit(self, progress: Progress) -> None:
         super().commit(replace(progress, fired_through=self._told))
         self._faults.point("between a transaction and its progress")
-        key = progress_record.encode_key(self._topic, self._partition)
+        key = progress_record.encode_key(*self._machine)
         value = progress_record.encode(progress, TOPIC_ID)
         self._log.append(self._settings.progress_topic, key, value, (), PROGRESS_PARTITION)
         self._told = progress.fired_through
@@ -430,11 +430,11 @@ class FiresWhatItPostpones(SimOutbox):
         self.fire(due_s, rows)
 
 
-class PostponesUnderANewName(SimOutbox):
+class PostponesUnderANewName(Delivery):
     """[P3]: a timer that is asked for anew loses its identity and its due second, as any request would."""
 
     def _origin(self, row: Row, due_s: int) -> Origin:
-        return Origin(topics.source(self._topic, self._partition, row[0]), due_s, 0)
+        return Origin(f"{self._terms.source_prefix}{row[0]}", due_s, 0)
 
 
 class AnswersTwice(SimOutbox):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from timers.core.index import latest
 from timers.core.keys import OrderKey
 from timers.core.operation import ANY_VERSION, Judged, Operation
 from timers.core.schedules import ScheduleIndex
-from timers.core.timer import Row
+from timers.core.timer import Row, Tick
 from timers.testing import SimOutbox
+from timers.testing.outbox import SimRecords
+from timers.wire.formats import schedule
 
 
 class LetsTombstonesErase(ScheduleIndex):
@@ -55,29 +58,40 @@ class AppendsWhatHasFired(ScheduleIndex):
 class LeavesNoTombstone(SimOutbox):
     """What has fired stays in its topic."""
 
-    def _add_tombstone(self, row: Row) -> None:
-        return None
+    class new_records(SimRecords):  # a hook of the outbox
+        def end(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
+            return None
 
 
 class HashesTombstones(SimOutbox):
     """A tombstone goes where its key hashes to, not where its schedule came from."""
 
-    def _add_tombstone(self, row: Row) -> None:
-        super()._add_tombstone(row)
-        partition = (self._partition + 1) % self._log.partitions
-        self._outgoing[-1] = self._outgoing[-1]._replace(partition=partition)
+    def begin(self, tick: Tick) -> None:
+        super().begin(tick)
+        self._records.partitions = self._log.partitions  # type: ignore[attr-defined]
+
+    class new_records(SimRecords):  # a hook of the outbox
+        partitions = 1
+
+        def end(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
+            super().end(topic, (partition + 1) % self.partitions, tombstones, now_ms)
 
 
 class LeavesTombstonesBehind(SimOutbox):
     """A tombstone names the version before the one that has fired."""
 
-    def _add_tombstone(self, row: Row) -> None:
-        super()._add_tombstone((max(0, row[0] - 1), *row[1:]))
+    class new_records(SimRecords):  # a hook of the outbox
+        def end(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
+            named = [(key, int(headers[0][1])) for key, headers in tombstones]
+            behind = [(key, schedule.tombstone_headers(max(0, offset - 1))) for key, offset in named]
+            super().end(topic, partition, behind, now_ms)
 
 
 class CopiesWithANewTime(SimOutbox):
     """What is appended again is as if it were new."""
 
     def republish(self, rows: Sequence[Row]) -> None:
+        before = len(self._records.added)
         super().republish(rows)
-        self._outgoing = [each._replace(timestamp_ms=None) for each in self._outgoing]
+        copies = self._records.added[before:]
+        self._records.added[before:] = [each._replace(timestamp_ms=self._log.clock.now_ms) for each in copies]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation import cold_mutations as c
+from tests.simulation import delivery_mutations as d
 from tests.simulation import mutations as m
 from tests.simulation import schedule_mutations as s
+from timers.core.delivery import Delivery
 from timers.core.horizon import Horizon
 from timers.core.machine import Machine
 from timers.core.schedules import ScheduleIndex
@@ -23,6 +25,11 @@ def machine(broken: type[Machine], **others: type) -> tuple[Parts, type[SimWorke
 
 def outbox(broken: type[SimOutbox]) -> tuple[Parts, type[SimWorker]]:
     return Parts(outbox=broken), SimWorker
+
+
+def policy(change: type[Delivery]) -> tuple[Parts, type[SimWorker]]:
+    """The methods of ``change`` replace those of the delivery policy, and of its variants."""
+    return Parts(outbox=type(change.__name__, (SimOutbox,), {"policy_change": change})), SimWorker
 
 
 def worker(broken: type[SimWorker]) -> tuple[Parts, type[SimWorker]]:
@@ -97,7 +104,22 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
     "[I10] fires by a time that was taken back": machine(m.KeepsTheTimeThatWasTakenBack),
     "[P1] what is over the catch-up rate is dropped": outbox(m.DropsWhatItPostpones),
     "[P3] what is over the catch-up rate fires twice": outbox(m.FiresWhatItPostpones),
-    "[P3] what comes from the retry topic has a new name": outbox(m.PostponesUnderANewName),
+    "[P3] what comes from the retry topic has a new name": policy(m.PostponesUnderANewName),
+    "delivery: rules are ignored": policy(d.IgnoresTheRules),
+    "delivery: open circuits are ignored": policy(d.SendsToOpenCircuits),
+    "delivery: one topic decides for all": policy(d.JudgesByTheFirst),
+    "delivery: no topic is split": policy(d.DoesNotSplit),
+    "delivery: what does not fit is dropped": policy(d.DropsWhatDoesNotFit),
+    "delivery: any timer sets any other": policy(d.SetsAnyTimer),
+    "delivery: what cannot be sent is dropped": policy(d.DropsWhatCannotBeSent),
+    "delivery: what is too large to retry is dropped": policy(d.DropsWhatIsTooLargeToRetry),
+    "delivery: postponed for ever": policy(d.PostponesForEver),
+    "delivery: given up at once": policy(d.GivesUpAtOnce),
+    "delivery: tried for ever": policy(d.TriesForEver),
+    "delivery: a retried timer has a new name": policy(d.RetriesUnderANewName),
+    "delivery: a retried timer is sent as a new one": policy(d.SendsRetriesAsNew),
+    "delivery: a postponed schedule stays": policy(d.EndsOnlyWhatFires),
+    "delivery: an overdue schedule stays": policy(d.KeepsOverdueSchedules),
     "[P6] bad requests are dropped": machine(m.DropsBadRequests),
     "[P6] bad requests are answered twice": outbox(m.AnswersTwice),
 }

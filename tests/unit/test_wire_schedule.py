@@ -13,6 +13,7 @@ import pytest
 
 from timers.config.settings import Settings
 from timers.core.operation import ANY_VERSION
+from timers.core.schedules import OVERDUE
 from timers.core.timer import Origin, Row, id_bytes
 from timers.request_formats import enabled_formats
 from timers.wire import future
@@ -182,7 +183,7 @@ def test_overdue_on_arrival_is_judged_by_the_records_own_second() -> None:
         sent = record(timestamp=timestamp)
         assert len(schedule.decode([sent], 1000).rows) == 1
         decoded = schedule.decode_rejecting_overdue([sent], 1000)
-        assert [entry.code for entry in decoded.rejected] == ([schedule.OVERDUE] if overdue else [])
+        assert [entry.code for entry in decoded.rejected] == ([OVERDUE] if overdue else [])
         assert decoded.operations[0][2] == (None if overdue else 1893456000)
 
 

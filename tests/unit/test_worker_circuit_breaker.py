@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from timers.worker.sending.circuit_breaker import FIRST_S, LONGEST_S, CircuitBreaker, DeliveryProblem
+from timers.core.delivery import DeliveryProblem
+from timers.worker.sending.circuit_breaker import FIRST_S, LONGEST_S, CircuitBreaker
 
 
 class Clock:

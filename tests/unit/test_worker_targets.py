@@ -16,8 +16,8 @@ from aiokafka.errors import (
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.config.settings import Settings
+from timers.core.delivery import DeliveryProblem
 from timers.worker.sending import targets as module
-from timers.worker.sending.circuit_breaker import DeliveryProblem
 from timers.worker.sending.targets import Targets
 
 

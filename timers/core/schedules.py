@@ -23,6 +23,9 @@ from timers.core.operation import ANY_VERSION, Entries, Entry, Judged, Operation
 from timers.core.ports import Store
 from timers.core.timer import Row, id_bytes
 
+OVERDUE = "overdue"
+"""Code of a schedule that was due before it was written, where such schedules are rejected."""
+
 
 class ScheduleIndex(Index):
     """Implements what :class:`timers.core.index.Index` does, without verdicts."""

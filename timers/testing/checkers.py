@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.operation import ANY_VERSION, CANCELLED, REPLACED
+from timers.core.schedules import OVERDUE
 from timers.core.timer import Origin, TopicPartition, id_bytes, id_text, key_bytes
 from timers.request_formats import enabled_formats
 from timers.testing.cold import ColdLog
@@ -29,6 +30,7 @@ from timers.testing.worker import SimRunner
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
+from timers.wire.callback_rules import CallbackRules
 from timers.wire.cold import PartitionFormat, decode_cold
 from timers.wire.formats import schedule
 
@@ -45,6 +47,7 @@ class Checkers:
     def __init__(self, log: SimLog, settings: Settings, machines: Iterable[TopicPartition]) -> None:
         self._log = log
         self._settings = settings
+        self._rules = CallbackRules(settings)
         self._seen = 0
         self._fired: Counter[str] = Counter()
         self._moved: Counter[tuple[str, int]] = Counter()
@@ -118,6 +121,8 @@ class Checkers:
                 timer_id = origin.timer_id
                 if record.topic == self._settings.retry_topic:
                     name, attempt = origin.request, origin.attempt
+                    if attempt > self._settings.retry_attempts:
+                        raise Violation(f"{name} is tried for the {attempt + 1}th time")
                     self._moved[name, attempt] += 1
                     self.counts["retried"] += 1
                     self._heard(self._by_source[name])
@@ -160,7 +165,8 @@ class Checkers:
         self.counts["tombstones" if ours and row is None else "copies" if ours else "schedules"] += 1
         asked = request if row is not None or decoded.rejected else None
         operations = decoded.operations or [(b"", record.offset, None, ANY_VERSION)]
-        log.schedules.add(Step(operations[0], record.source, asked), record, ours=ours)
+        overdue = OVERDUE in [rejected.code for rejected in decoded.rejected]
+        log.schedules.add(Step(operations[0], record.source, asked), record, ours=ours, overdue=overdue)
 
     def _returned(self, log: MachineLog, copy: Request) -> None:
         """A record that says it brings a cold request back."""
@@ -219,6 +225,9 @@ class Checkers:
             kept = sent.headers
         if (record.key, record.value, kept) != (sent.key, sent.value, sent.headers):
             raise Violation(f"the dead letter of {source} is not what was sent")
+        failing = headers[h.TIMER_ERROR] == b"target-failing" and not self._log.max_message_bytes
+        if failing and not self._moved[request.name, self._settings.retry_attempts]:
+            raise Violation(f"{source} was given up before its last try")
         self._given_up[source] += 1
         self._came_out(source)
         self.counts["dead-lettered"] += 1
@@ -229,6 +238,8 @@ class Checkers:
         request = self._by_source.get(timer_id) or self._by_content.get((timer_id, record.value or b""))
         if request is None or request.row is None or request.key is None:
             raise Violation(f"fired {timer_id}, which no reader of committed records can see or which is no timer")
+        if self._rules.denied(record.topic):
+            raise Violation(f"{timer_id} fired to {record.topic}, which is denied")
         due_s = request.key[0]
         _, topic, key, value, asked_headers, _ = request.row
         if topic == self._settings.request_topic:

@@ -15,6 +15,7 @@ from zlib import crc32
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import Fenced
 from timers.testing.clock import SimClock
+from timers.wire.dead_letter import size
 from timers.wire.headers import Header
 
 
@@ -71,6 +72,14 @@ class SimRecord:
         return f"{self.topic}/{self.partition}/{self.offset}"
 
 
+class TooLarge(Exception):
+    """A record is larger than its topic takes."""
+
+    def __init__(self, topic: str, limit: int) -> None:
+        super().__init__(f"{topic} takes no record of more than {limit} bytes")
+        self.limit = limit
+
+
 class SimLog:
     """All topics of one cluster.
 
@@ -81,6 +90,7 @@ class SimLog:
         group_offsets: (group, partition) -> committed offset.
         failing: topics whose broker refuses records; a transaction with one for them fails.
         missing: topics that do not exist. All others do.
+        max_message_bytes: topics with a limit -> largest record of a transaction that they take.
     """
 
     def __init__(self, clock: SimClock, partitions: int = 2) -> None:
@@ -91,6 +101,7 @@ class SimLog:
         self.group_offsets: dict[tuple[str, TopicPartition], int] = {}
         self.failing: set[str] = set()
         self.missing: set[str] = set()
+        self.max_message_bytes: dict[str, int] = {}
         self._logs: dict[TopicPartition, list[SimRecord]] = {}
         self._epochs: dict[str, int] = {}
         self._open: list[SimTransaction] = []
@@ -282,7 +293,11 @@ class SimProducer:
 
         Raises:
             Fenced: the transactional id was taken over.
+            TooLarge: the topic does not take it.
         """
+        limit = self._log.max_message_bytes.get(topic)
+        if limit is not None and size(key, value, headers) > limit:
+            raise TooLarge(topic, limit)
         self._log.append(topic, key, value, headers, partition, self._opened(), timestamp_ms)
 
     def send_offset(self, group: str, partition: TopicPartition, offset: int) -> None:

@@ -1,26 +1,26 @@
-"""Transactions over the simulated log: what :mod:`timers.worker.sending.outbox` does on Kafka, step for step."""
+"""Transactions over the simulated log: the worker's own policy and records, with simulated routes and faults."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
-from timers.callbacks import CallbackRules
 from timers.config.settings import Settings
-from timers.core.operation import Verdict
+from timers.core.counters import Counters
+from timers.core.delivery import DeliveryProblem
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, TopicPartition, id_bytes, key_bytes, origin_of
-from timers.request_formats import enabled_formats
+from timers.core.timer import Origin, Row, Tick, TopicPartition, id_bytes, key_bytes
+from timers.request_formats import delivery_of, enabled_formats
 from timers.testing import faults as f
 from timers.testing.faults import Faults
-from timers.testing.log import SimLog, SimProducer
-from timers.wire import cold, dead_letter, future, topics
+from timers.testing.log import SimLog, SimProducer, TooLarge
+from timers.wire import dead_letter, topics
 from timers.wire import headers as h
-from timers.wire import progress as progress_record
-from timers.wire import verdict as verdict_record
-from timers.wire.checks import InvalidRequestError
-from timers.wire.formats import RequestRecord, schedule
+from timers.wire.callback_rules import CallbackRules
+from timers.wire.formats import RequestFormat, RequestRecord
+from timers.wire.outgoing import Outgoing, OutgoingOutbox
+from timers.wire.partitioner import partitions_for
 
 TOPIC_ID = b"simulated topic."
 """Kafka's topic ids are 16 bytes."""
@@ -31,19 +31,123 @@ PROGRESS_PARTITION = 0
 CIRCUIT_OPEN_MS = 5_000
 
 
-class Outgoing(NamedTuple):
+class Buffered(NamedTuple):
     """A record that waits for the commit."""
 
     topic: str
+    partition: int
     key: bytes | None
     value: bytes | None
     headers: Sequence[h.Header]
-    partition: int | None = None
-    timestamp_ms: int | None = None
-    """None: the time at which it is appended."""
+    timestamp_ms: int
 
 
-class SimOutbox:
+class SimRecords:
+    """Implements :class:`timers.wire.outgoing.Records`.
+
+    Attributes:
+        added: the records, in order.
+    """
+
+    def __init__(self) -> None:
+        self.added: list[Buffered] = []
+
+    def size(self, key: bytes | None, value: bytes | None, headers: list[h.Header]) -> int:
+        """What the simulated log compares with the limit of a topic."""
+        return dead_letter.size(key, value, headers)
+
+    def fire(
+        self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[h.Header], now_ms: int
+    ) -> None:
+        """Add firings."""
+        keys = [key_bytes(row[2]) for row in rows]
+        chosen = partitions_for(keys, [row[0] for row in rows], partitions)
+        for row, key, partition in zip(rows, keys, chosen, strict=True):
+            timer_id = b"%b%d" % (id_prefix, row[0]) if row[5] is None else id_bytes(row[5][0])
+            self.add(topic, partition, key, row[3], [*(row[4] or ()), (h.TIMER_ID, timer_id), *tail], now_ms)
+
+    def fire_schedules(
+        self, topic: str, partitions: int, rows: Sequence[Row], tail: list[h.Header], now_ms: int
+    ) -> None:
+        """Add firings of rows whose ids are any bytes."""
+        self.fire(topic, partitions, rows, b"", tail, now_ms)
+
+    def end(
+        self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[h.Header]]], now_ms: int
+    ) -> None:
+        """Add tombstones."""
+        for key, headers in tombstones:
+            self.add(topic, partition, key, None, headers, now_ms)
+
+    def add(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[h.Header],
+        now_ms: int,
+    ) -> None:
+        """Add one record."""
+        self.added.append(Buffered(topic, partition, key, value, headers, now_ms))
+
+
+class SimRoutes:
+    """Implements :class:`timers.wire.outgoing.Topics`; shared by the machines of a worker.
+
+    Attributes:
+        max_message_bytes: topics that have refused a record as too large, each with its limit.
+    """
+
+    usable: ClassVar[Mapping[str, int]] = {}
+
+    def __init__(self, log: SimLog) -> None:
+        self._log = log
+        self._open_until_ms: dict[str, int] = {}
+        self.max_message_bytes: dict[str, int] = {}
+
+    def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
+        """Number of partitions, or why nothing can be sent."""
+        if topic in self._log.missing:
+            return DeliveryProblem("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
+        open_ms = self._open_until_ms.get(topic, 0) - self._log.clock.now_ms
+        if 0 < open_ms <= CIRCUIT_OPEN_MS:  # more is left only if the clock went back
+            return DeliveryProblem("target-failing", f"{topic} fails", open_ms / 1000)
+        return self._log.partitions
+
+    def partitions(self, topic: str) -> int:
+        """All topics of the log have the same number."""
+        return self._log.partitions
+
+    def open_circuit(self, topic: str) -> None:
+        """Send nothing to a topic for some time."""
+        self._open_until_ms[topic] = self._log.clock.now_ms + CIRCUIT_OPEN_MS
+
+
+class SimRequests:
+    """Implements :class:`timers.wire.outgoing.Requests`."""
+
+    def __init__(self, log: SimLog, formats: dict[str, RequestFormat]) -> None:
+        self._log = log
+        self._formats = formats
+
+    def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]) -> dict[str, RequestRecord]:
+        """The requests that compaction has left."""
+        found = {}
+        for row, origin in timers:
+            topic, partition, offset = origin.request.rsplit("/", 2)
+            for record in self._log.fetch(topic, int(partition), int(offset), 1).records:
+                sent = RequestRecord(record.offset, record.key, record.value, record.headers, record.timestamp)
+                assert self.request_format(origin.request).is_request_of(sent, row, origin)
+                found[origin.request] = sent
+        return found
+
+    def request_format(self, source: str) -> RequestFormat:
+        """The format of a topic."""
+        return self._formats[source.rsplit("/", 2)[0]]
+
+
+class SimOutbox(OutgoingOutbox):
     """Implements :class:`timers.core.ports.Outbox`.
 
     Args:
@@ -51,24 +155,34 @@ class SimOutbox:
         settings: names of topics, number of retries.
         machine: (request topic, partition).
         faults: of the worker.
-        open_circuits: callback topic -> broker time until which it is spared; shared by a worker's machines.
+        routes: of the worker.
+
+    Attributes:
+        policy_change: a class whose methods replace those of the policy; tests set it.
+        new_records: makes the buffer of a transaction.
+        counters: of the partition.
     """
 
+    policy_change: ClassVar[type[Any] | None] = None
+    new_records: ClassVar[type[SimRecords]] = SimRecords
+
     def __init__(
-        self, log: SimLog, settings: Settings, machine: TopicPartition, faults: Faults, open_circuits: dict[str, int]
+        self, log: SimLog, settings: Settings, machine: TopicPartition, faults: Faults, routes: SimRoutes
     ) -> None:
+        self.counters = Counters()
+        outgoing = Outgoing(settings, machine, routes, self.counters, lambda: log.clock.now_ms)
+        variant = delivery_of(settings, machine[0])
+        if self.policy_change is not None:
+            variant = type(variant.__name__, (self.policy_change, variant), {})
+        super().__init__(outgoing, outgoing.delivery(variant, CallbackRules(settings)))
         self._log = log
         self._settings = settings
-        self._rules = CallbackRules(settings)
-        self._topic, self._partition = machine
-        self._retries = self._topic == settings.retry_topic
-        self._schedules = self._topic in settings.schedule_topics
-        self._formats = enabled_formats(settings)
+        self._machine = machine
         self._faults = faults
-        self._open_circuits = open_circuits
+        self._routes = routes
+        self._requests = SimRequests(log, enabled_formats(settings))
         self._producer = SimProducer(log, topics.transactional_id(settings.app_id, *machine))
-        self._outgoing: list[Outgoing] = []
-        self._tick = Tick(0)
+        self._records = self.new_records()
         self._offset_sent = -1
 
     def open(self) -> None:
@@ -76,139 +190,18 @@ class SimOutbox:
         self._producer.init_transactions()
         self._faults.point("after fencing")
 
-    # ---- one transaction ----------------------------------------------------------------------------------------
-
     def begin(self, tick: Tick) -> None:
-        """Start collecting; the brokers hear of it at the commit."""
-        self._outgoing = []
-        self._tick = tick
-
-    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        """Add firings of one due second."""
-        for row in self._leaving(rows):
-            self._fire_one(row, due_s)
-
-    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """Ask for rows anew, at ``again_s``."""
-        for row in self._leaving(rows):
-            origin = self._origin(row, due_s)
-            if origin.attempt < self._settings.retry_attempts:
-                self._move(row, origin._replace(attempt=origin.attempt + 1), again_s)
-            else:
-                self._fire_one(row, due_s)
-
-    def _leaving(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Rows as they go out; of schedules, each leaves a tombstone behind."""
-        if not self._schedules:
-            return rows
-        for row in rows:
-            self._add_tombstone(row)
-        return [schedule.fired(row, self._topic.encode()) for row in rows]
-
-    def _add_tombstone(self, row: Row) -> None:
-        ((id, headers),) = schedule.tombstones([row])
-        self._outgoing.append(Outgoing(self._topic, id, None, headers, self._partition))
-
-    def republish(self, rows: Sequence[Row]) -> None:
-        """Add schedules to their topic as they stand there already."""
-        for row in rows:
-            key, value, headers, timestamp_ms = schedule.published(row)
-            self._outgoing.append(Outgoing(self._topic, key, value, headers, self._partition, timestamp_ms))
-
-    def _origin(self, row: Row, due_s: int) -> Origin:
-        if self._retries:
-            return Origin(*row[5] or ())
-        return origin_of(row, due_s, topics.source(self._topic, self._partition, row[0]))
-
-    def _fire_one(self, row: Row, due_s: int) -> None:
-        topic = row[1]
-        origin = self._origin(row, due_s)
-        denied = self._rules.denied(topic)
-        if denied:
-            return self._give_up(row, origin, "topic-denied", denied)
-        if topic in self._log.missing:
-            return self._give_up(row, origin, "topic-unknown", f"callBackTopic {topic!r} does not exist")
-        if self._open_circuits.get(topic, 0) > self._log.clock.now_ms:
-            return self._try_later(row, origin)
-        ours: list[h.Header] = [
-            (h.TIMER_ID, id_bytes(origin.timer_id)),
-            (h.TIMER_DUE, str(origin.due_s).encode()),
-            (h.TIMER_FIRED, str(self._tick.append_ms).encode()),
-        ]
-        try:
-            sent = self._rules.next_request(row, origin.due_s) if topic == self._settings.request_topic else row
-        except InvalidRequestError as error:
-            return self._give_up(row, origin, error.code, str(error))
-        _, _, key, value, headers, _ = sent
-        return self._outgoing.append(Outgoing(topic, key_bytes(key), value, [*(headers or ()), *ours]))
-
-    def _try_later(self, row: Row, origin: Origin) -> None:
-        attempt = origin.attempt + 1
-        if attempt > self._settings.retry_attempts:
-            return self._give_up(row, origin, "target-failing", f"{row[1]} fails ({origin.attempt} tries)")
-        return self._move(row, origin._replace(attempt=attempt), self._tick.second + 2 ** min(origin.attempt, 8))
-
-    def _move(self, row: Row, origin: Origin, again_s: int) -> None:
-        _, topic, key, value, headers, _ = row
-        value, headers = future.encode_retry(topic, key, value, headers, origin)
-        self._outgoing.append(Outgoing(self._settings.retry_topic, b"%d" % again_s, value, headers, self._partition))
-
-    def _give_up(self, row: Row, origin: Origin, code: str, reason: str) -> None:
-        """Dead-letter a retried timer, as it was sent; let the retry topic's machine do so with any other."""
-        if not self._retries:
-            return self._move(row, origin, self._tick.second)
-        source, partition, sent_at = origin.request.rsplit("/", 2)
-        found = self._log.fetch(source, int(partition), int(sent_at), 1).records
-        request_format = self._formats[source]
-        if not found:  # compaction took it
-            return self._add_dead_letter(
-                Rejected(row[0], code, reason, *request_format.rebuild_request(row, origin)), origin.request
-            )
-        (sent,) = found
-        assert request_format.is_request_of(
-            RequestRecord(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp), row, origin
-        )
-        headers = list(sent.headers)
-        if not request_format.republish_unchanged and h.republished_due(headers) is None:
-            headers.append((h.TIMER_AGAIN, b"%d" % origin.due_s))
-        rejected = Rejected(row[0], code, reason, sent.key, sent.value, headers)
-        return self._add_dead_letter(rejected, origin.request)
-
-    def reject(self, rejected: Sequence[Rejected]) -> None:
-        """Add dead letters."""
-        for entry in rejected:
-            self._add_dead_letter(entry, topics.source(self._topic, self._partition, entry.offset))
-            if self._schedules and entry.code == schedule.OVERDUE:
-                headers = schedule.tombstone_headers(entry.offset)
-                self._outgoing.append(Outgoing(self._topic, entry.key, None, headers, self._partition))
-
-    def answer(self, verdicts: Sequence[Verdict]) -> None:
-        """Add verdicts on cancels and updates."""
-        for verdict in verdicts:
-            source = topics.source(self._topic, self._partition, verdict.offset)
-            headers = [(h.TIMER_SOURCE, source.encode())]
-            value = verdict_record.encode(verdict)
-            self._outgoing.append(Outgoing(self._settings.verdict_topic, verdict.id, value, headers))
-
-    def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        """Add requests that go cold."""
-        for record, due_s, secret in forwarded:
-            source = topics.source(self._topic, self._partition, record.offset)
-            headers = cold.encode_cold(record, source, due_s, secret)
-            self._outgoing.append(
-                Outgoing(self._settings.cold_topic, record.key, record.value, headers, self._partition)
-            )
-
-    def _add_dead_letter(self, rejected: Rejected, source: str) -> None:
-        letter = dead_letter.encode(rejected, source, self._settings.max_request_bytes + dead_letter.OVERHEAD_BYTES)
-        self._outgoing.append(Outgoing(self._settings.dead_letter_topic, letter.key, letter.value, letter.headers))
+        """Start to fill a transaction; the brokers hear of it at the commit."""
+        self._records = self.new_records()
+        self.counters.begin()
+        self._begin(tick, self._records)
 
     def commit(self, progress: Progress) -> None:
         """Add ``progress``, send everything, and make all of it visible."""
-        key = progress_record.encode_key(self._topic, self._partition)
-        value = progress_record.encode(progress, TOPIC_ID)
+        self._outgoing.add_given_up(self._requests, lambda: True)
+        self._outgoing.add_progress(progress, TOPIC_ID, PROGRESS_PARTITION)
         # Partitions are sent to in any order: the progress may come first.
-        self._outgoing.insert(0, Outgoing(self._settings.progress_topic, key, value, (), PROGRESS_PARTITION))
+        self._records.added.insert(0, self._records.added.pop())
         self._faults.point("before a transaction")
         if self._faults.take(f.UNREACHABLE):
             raise Lost("no broker answers")
@@ -221,12 +214,17 @@ class SimOutbox:
 
     def _send(self, progress: Progress) -> None:
         if progress.next_offset != self._offset_sent:
-            self._producer.send_offset(self._settings.app_id, (self._topic, self._partition), progress.next_offset)
-        for record in self._outgoing:
-            if record.topic in self._log.failing:
-                self._open_circuits[record.topic] = self._log.clock.now_ms + CIRCUIT_OPEN_MS
-                raise Lost(f"{record.topic} refuses")
-            self._producer.produce(*record)
+            self._producer.send_offset(self._settings.app_id, self._machine, progress.next_offset)
+        for topic, partition, key, value, headers, timestamp_ms in self._records.added:
+            if topic in self._log.failing:
+                self._routes.open_circuit(topic)
+                raise Lost(f"{topic} refuses")
+            created_ms = timestamp_ms if topic in self._settings.schedule_topics else None
+            try:
+                self._producer.produce(topic, key, value, headers, partition, created_ms)
+            except TooLarge as error:
+                self._routes.max_message_bytes[topic] = error.limit
+                raise Lost(str(error)) from None
             self._faults.point("inside a transaction")
         if self._faults.take(f.REFUSED):
             raise Lost("a delivery failed")

@@ -32,18 +32,23 @@ class ScheduleLog:
     _tombstones: Counter[int] = field(default_factory=Counter)
     """Offset of a version -> tombstones of the engine's that name it."""
     _copies: Counter[int] = field(default_factory=Counter)
+    _overdue: set[int] = field(default_factory=set)
+    """Offsets of the schedules that are rejected because they were overdue."""
 
-    def add(self, step: Step, record: SimRecord, *, ours: bool) -> None:
+    def add(self, step: Step, record: SimRecord, *, ours: bool, overdue: bool) -> None:
         """A record became visible.
 
         Args:
             step: what it asks for.
             record: itself.
             ours: the engine wrote it.
+            overdue: it is rejected because it was overdue.
         """
         _, offset, due_s, version = step.operation
         if step.request is not None:
             self.requests[offset] = step.request
+        if overdue:
+            self._overdue.add(offset)
         if ours and due_s is not None:
             self._copy(record)
         elif ours:
@@ -75,6 +80,10 @@ class ScheduleLog:
             if request.key is None:
                 if out != (offset < next_offset) and not (out == 0 and request.record.compacted):
                     raise Violation(f"{request.name} cannot be read, and has {out} dead letters")
+                if offset in self._overdue and out != self._tombstones[offset]:
+                    raise Violation(
+                        f"{request.name} was rejected {out} times, with {self._tombstones[offset]} tombstones"
+                    )
                 continue
             end = request.end if request.end is not None and request.end.offset < next_offset else None
             due = offset < next_offset and request.key <= fired_through

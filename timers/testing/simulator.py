@@ -36,6 +36,10 @@ DELETE_RETENTION_MS = 100_000
 SEGMENT_MS = (CLEANING_S + 1) * 1000
 """What was appended within this time is in a segment that is still written, and not compacted."""
 
+MAILS_LIMIT_BYTES = 330
+RETRY_LIMIT_BYTES = 480
+"""Where topics have a limit, some records of the workload are larger, and most are not."""
+
 SETTLE_ROUNDS = 400
 """Seconds that may pass at the end until everything due is out; retries double their distance."""
 
@@ -76,6 +80,7 @@ class Simulator:
         # A chance of its own: runs without a horizon are what they would be if nobody had thought of one.
         self._cold_random = Random(f"{seed} cold")
         self._schedule_random = Random(f"{seed} schedules")
+        self._delivery_random = Random(f"{seed} delivery")
         self._settings = Settings(
             max_request_bytes=2000,
             retry_attempts=3,
@@ -101,6 +106,10 @@ class Simulator:
         self.clock.advance_ms(random.randrange(1000))
         self.log = SimLog(self.clock, partitions=random.choice([1, 1, 2]))
         self.log.missing.add("missing")
+        limits = {"mails": MAILS_LIMIT_BYTES, self._settings.retry_topic: RETRY_LIMIT_BYTES}
+        self.log.max_message_bytes = {
+            topic: limit for topic, limit in limits.items() if self._delivery_random.random() < 0.3
+        }
         formats = enabled_formats(self._settings)
         self.machines: list[TopicPartition] = [(topic, p) for topic in formats for p in range(self.log.partitions)]
         self.checkers = Checkers(self.log, self._settings, self.machines)
@@ -110,6 +119,7 @@ class Simulator:
             self._settings.request_topic,
             self._settings.id_topic,
             *self._settings.schedule_topics,
+            large=bool(self.log.max_message_bytes),
         )
         self.workers = [
             worker(name, self.log, self._settings, self.limits, parts)
@@ -421,7 +431,8 @@ class Simulator:
         """Faults stop. Time goes on until everything that is due must be out."""
         self.history.append(f"{self.clock.now_ms} settle")
         self._workload.end_all_transactions()
-        self.log.failing.clear()
+        if self._delivery_random.random() < 0.5:  # else they fail for ever, and nothing else waits for them
+            self.log.failing.clear()
         newest = max((r.timestamp_ms for r in self.log.committed), default=0)
         until_s = max(self._workload.latest_due_s, newest // 1000) + 2
         self.clock.now_ms = max(self.clock.now_ms, until_s * 1000)

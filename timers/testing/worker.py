@@ -24,7 +24,7 @@ from timers.request_formats import enabled_formats
 from timers.testing.cold import open_horizon
 from timers.testing.faults import Crashed, Faults
 from timers.testing.log import SimLog
-from timers.testing.outbox import PROGRESS_PARTITION, SimOutbox
+from timers.testing.outbox import PROGRESS_PARTITION, SimOutbox, SimRoutes
 from timers.testing.store import SimDisk, SimStore
 from timers.wire import progress as progress_record
 
@@ -126,7 +126,7 @@ class SimWorker:
         self.formats = enabled_formats(settings)
         self.hot_horizon_s = settings.hot_horizon_s
         self.ours: Callable[[TopicPartition], bool] = lambda machine: True
-        self._open_circuits: dict[str, int] = {}
+        self._routes = SimRoutes(log)
         self._last_tick: tuple[int, Tick] | None = None
         self._ticks_read_to = 0
 
@@ -136,8 +136,7 @@ class SimWorker:
         """Open machines: fence every former owner first, then read; only then is the newest progress final."""
         fresh = [machine for machine in machines if machine not in self.runners]
         outboxes = {
-            machine: self.parts.outbox(self.log, self.settings, machine, self.faults, self._open_circuits)
-            for machine in fresh
+            machine: self.parts.outbox(self.log, self.settings, machine, self.faults, self._routes) for machine in fresh
         }
         try:
             self.fence(outboxes)
@@ -174,7 +173,7 @@ class SimWorker:
             store,
             outbox,
             limits,
-            None,
+            outbox.counters,
             index,
             horizon,
             request_format.decode_rejecting_overdue,
@@ -221,7 +220,7 @@ class SimWorker:
     def start(self) -> None:
         """Start the process (again). Ticks are read from the newest."""
         self.alive = True
-        self._open_circuits.clear()
+        self._routes = SimRoutes(self.log)
         self._ticks_read_to = self.log.end(self.settings.oscillator_topic, 0)
 
     # ---- flow ---------------------------------------------------------------------------------------------------

@@ -30,9 +30,19 @@ class Workload:
         topic: request topic.
         id_topic: of timers with an id; empty if that request format is closed.
         schedule_topic: of schedules; empty if that request format is closed.
+        large: whether some topics have limits, and some requests are larger.
     """
 
-    def __init__(self, random: Random, log: SimLog, topic: str, id_topic: str = "", schedule_topic: str = "") -> None:
+    def __init__(
+        self,
+        random: Random,
+        log: SimLog,
+        topic: str,
+        id_topic: str = "",
+        schedule_topic: str = "",
+        *,
+        large: bool = False,
+    ) -> None:
         self._random = random
         self._log = log
         self._topic = topic
@@ -51,6 +61,8 @@ class Workload:
             (self.begin_transaction, 2),
             (self.end_transaction, 3),
         ]
+        if large:
+            self._kinds += [(self.large, 6)]
         if id_topic:
             often = random.choice([1, 4])
             self._kinds += [(self.set_by_id, 8 * often), (self.cancel, 3 * often), (self.wrong_by_id, 1)]
@@ -81,6 +93,14 @@ class Workload:
         partition = self._random.randrange(self._log.partitions)
         for _ in range(self._random.randint(4, 14)):
             self._send(due_s, partition)
+
+    def large(self) -> None:
+        """A timer that is too large for some topics."""
+        due_s = self._log.clock.now_s + self._random.randint(-1, 6)
+        value = future.encode(self._random.choice([*TARGETS, "mails", "missing"]), "k", b"v")
+        headers: list[Header] = [("large", b"x" * self._random.choice([120, 300]))]
+        self._append(b"%d" % due_s, value, self._random.randrange(self._log.partitions), headers)
+        self.latest_due_s = max(self.latest_due_s, due_s)
 
     def late(self) -> None:
         """A timer whose second is over."""

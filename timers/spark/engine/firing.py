@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from timers.callbacks import CallbackRules
 from timers.config.settings import Settings
+from timers.core.delivery import DeliveryProblem
 from timers.core.timer import Rejected, Row, key_bytes
 from timers.spark.arrow import record_batch
 from timers.spark.engine import timer_batches
@@ -23,6 +23,7 @@ from timers.spark.engine.sizes import size_alone
 from timers.spark.engine.timer_batches import Request
 from timers.wire import dead_letter, future
 from timers.wire import headers as h
+from timers.wire.callback_rules import CallbackRules
 from timers.wire.checks import InvalidRequestError
 
 MESSAGES = 10_000
@@ -121,10 +122,10 @@ class FiringTask:
     def _outgoing(self, row: Row, limits: Limits, place: str, due_s: int, tick_ms: int) -> Row | InvalidRequestError:
         """The row to send for a timer, or the reason why it cannot be sent."""
         if limits.is_request_topic:
-            try:
-                row = self._rules.next_request(row, due_s)
-            except InvalidRequestError as error:
-                return error
+            request = self._rules.next_request(row, due_s)
+            if isinstance(request, DeliveryProblem):
+                return InvalidRequestError(request.code, request.reason)
+            row = request
         key = key_bytes(row[2])
         if row[4] is None and len(row[3]) + len(key or b"") <= limits.surely_fits:
             return row

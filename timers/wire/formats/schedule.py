@@ -44,9 +44,6 @@ TOPIC = "scheduler-topic"
 MAX_ID_BYTES = 32 * 1024
 """An id is sent in a header and in a tombstone's key. The engine's topics allow 64 KiB for these."""
 
-OVERDUE = "overdue"
-"""Error code of a schedule that was due before its record was written, if such schedules are rejected."""
-
 _MS_DIGITS = 13
 """Number of digits of epoch milliseconds from 2001 to 2286."""
 

@@ -84,6 +84,8 @@ class Batches:
         self._open: dict[str, dict[int, RecordBatch]] = {}
         self._sealed: list[tuple[str, int, RecordBatch]] = []
 
+    size = staticmethod(size_alone)
+
     def fire(
         self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[Header], now_ms: int
     ) -> None:

@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
-from typing import NamedTuple
+
+from timers.core.delivery import DeliveryProblem
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +24,6 @@ LONGEST_S = 600.0
 
 MAX_DOUBLINGS = 32
 """Far beyond the longest. A target that fails for weeks has failures by the thousand: no float has room for those."""
-
-
-class DeliveryProblem(NamedTuple):
-    """Why a callback cannot be sent now."""
-
-    code: str
-    reason: str
-    open_s: float | None
-    """For how many seconds more; None if it never can be."""
 
 
 @dataclass(slots=True)

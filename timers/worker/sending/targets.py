@@ -30,10 +30,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from timers.callbacks import CallbackRules
 from timers.config.settings import Settings
+from timers.core.delivery import DeliveryProblem
+from timers.core.ports import Lost
 from timers.kafka.clients import librdkafka
-from timers.worker.sending.circuit_breaker import CircuitBreaker, DeliveryProblem
+from timers.wire.callback_rules import CallbackRules
+from timers.worker.sending.circuit_breaker import CircuitBreaker
 
 logger = logging.getLogger(__name__)
 
@@ -89,11 +91,14 @@ class Targets:
             retried: whether they come from the retry topic.
 
         Raises:
-            KafkaException: the brokers do not answer.
+            Lost: the brokers do not say.
         """
-        denied = self.rules.denied(topic)
-        if denied:
-            return DeliveryProblem("topic-denied", denied, None)
+        try:
+            return self._find_route(topic, retried=retried)
+        except KafkaException as error:
+            raise Lost(f"the brokers do not say whether topic {topic!r} exists: {error.args[0]}") from None
+
+    def _find_route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
         problem = self.circuit_breaker.problem(topic, retried=retried)
         if problem is not None:
             return problem

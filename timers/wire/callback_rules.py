@@ -1,32 +1,51 @@
-"""Where callbacks may go. Judged when a timer fires, never when it is accepted: settings may change in between."""
+"""Which callbacks the settings allow. Asked when a timer fires, never when it is accepted: settings may change [I4]."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Iterable
+from typing import Protocol
 
-from timers.config.settings import Settings
+from timers.core.delivery import DeliveryProblem
 from timers.core.timer import Row, key_bytes
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError, decode_due
 from timers.wire.future import topic_asked_for
 
 INTERNAL = "__"
-"""Kafka's own topics begin so, and those of many tools."""
+"""First characters of the names of Kafka's own topics, and of those of many tools."""
+
+
+class RuleSettings(Protocol):
+    """The settings that the rules depend on."""
+
+    @property
+    def request_topic(self) -> str: ...
+    @property
+    def canary_topic(self) -> str: ...
+    @property
+    def max_depth(self) -> int: ...
+    @property
+    def own_topics(self) -> Iterable[str]: ...
+    @property
+    def callback_allow(self) -> str: ...
+    @property
+    def callback_deny(self) -> str: ...
 
 
 class CallbackRules:
-    """``TIMERS_CALLBACK_ALLOW`` and ``TIMERS_CALLBACK_DENY``, and what holds whatever they say.
+    """Implements :class:`timers.core.delivery.Rules` by ``TIMERS_CALLBACK_ALLOW`` and ``TIMERS_CALLBACK_DENY``.
 
-    * Canary timers call back, whatever is said: they are the engine's own, and another worker may have sent them.
+    * The canary topic is always allowed: its timers are the engine's own, perhaps of another worker.
     * A denied topic is denied, also if it is allowed too.
-    * The engine's other topics are never targets, but for the request topic: where that is allowed by its full name, a
+    * The engine's other topics are denied. Exception: the request topic, where it is allowed by its full name. Then a
       timer may set another timer.
-    * A topic that begins with ``__`` is a target only where a pattern that begins so allows it.
-    * Any other is a target if a pattern allows it, or if no list of allowed ones is given.
+    * A topic that begins with ``__`` is allowed only by a pattern that begins with ``__`` too.
+    * Any other topic is allowed if a pattern allows it, or if there is no list of allowed ones.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RuleSettings) -> None:
         self._request_topic = settings.request_topic
         self._canary_topic = settings.canary_topic
         self._max_depth = settings.max_depth
@@ -52,38 +71,38 @@ class CallbackRules:
             return f"callBackTopic {topic!r} is not among those of TIMERS_CALLBACK_ALLOW"
         return None
 
-    def next_request(self, row: Row, due_s: int) -> Row:
-        """A timer whose callback is itself a request, with the headers that go with that.
+    def next_request(self, row: Row, due_s: int) -> Row | DeliveryProblem:
+        """The row of a timer whose callback is a request, with the headers that a request needs.
 
-        What is compared is in the log, not the time of firing: a chain comes through an outage of any length.
+        The two due seconds are compared, not the time of firing: so a chain of timers survives an outage of any length.
 
         Args:
             row: the timer; its callback goes to the request topic.
-            due_s: for when it was asked.
+            due_s: its due second.
 
-        Raises:
-            InvalidRequestError: it may not set another timer; ``topic-denied``.
+        Returns:
+            The row as it is sent, or ``topic-denied`` if it may not set another timer.
         """
         _, _, key, value, headers, _ = row
         try:
             next_s = decode_due(key_bytes(key) or b"")
         except InvalidRequestError as error:
-            raise _denied(f"the callback is itself a request, but its {error}") from None
+            return _denied(f"the callback is itself a request, but its {error}")
         if next_s <= due_s:
-            raise _denied(f"the callback is itself a request, due at {next_s}, which does not lie ahead of {due_s}")
+            return _denied(f"the callback is itself a request, due at {next_s}, which does not lie ahead of {due_s}")
         depth = h.depth(headers or ())
         if depth >= self._max_depth:
-            raise _denied(f"{depth} timers have set each other, and TIMERS_MAX_DEPTH={self._max_depth} allows no more")
+            return _denied(f"{depth} timers have set each other, and TIMERS_MAX_DEPTH={self._max_depth} allows no more")
         kept = [header for header in headers or () if header[0] != h.DEPTH]
-        if topic_asked_for(value) == self._request_topic:  # only then need it know: so receivers do not copy our count
+        if topic_asked_for(value) == self._request_topic:  # else receivers would copy the count to their own requests
             kept.append((h.DEPTH, b"%d" % (depth + 1)))
         return (*row[:4], kept or None, row[5])
 
 
-def _denied(reason: str) -> InvalidRequestError:
-    return InvalidRequestError("topic-denied", reason)
+def _denied(reason: str) -> DeliveryProblem:
+    return DeliveryProblem("topic-denied", reason, None)
 
 
 def _patterns(text: str) -> dict[str, re.Pattern[str]]:
-    """Each pattern of a list; ``*`` stands for any characters. Python's own way: no name makes it try everything."""
+    """Each pattern of a list; ``*`` stands for any characters. The expressions of ``fnmatch`` do not backtrack."""
     return {each: re.compile(fnmatch.translate(each)) for each in text.split(",") if each}

@@ -1,0 +1,133 @@
+"""The delivery policy, broken one decision at a time; see :mod:`tests.simulation.mutations`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from timers.core.delivery import Delivery, DeliveryProblem, RetryDelivery, ScheduleDelivery
+from timers.core.timer import Origin, Rejected, Row
+
+
+class IgnoresTheRules(Delivery):
+    """A callback goes to any topic."""
+
+    def _route(self, topic: str) -> int | DeliveryProblem:
+        return self._routes.route(topic, retried=self.retried)
+
+
+class SendsToOpenCircuits(Delivery):
+    """A topic that has failed is tried again by every transaction: the other timers wait [I6]."""
+
+    def _route(self, topic: str) -> int | DeliveryProblem:
+        route = super()._route(topic)
+        return 1 if isinstance(route, DeliveryProblem) and route.open_s is not None else route
+
+
+class JudgesByTheFirst(Delivery):
+    """All timers of one second go the way of the first."""
+
+    def _deliver(self, due_s: int, rows: Sequence[Row]) -> None:
+        self._deliver_to(rows[0][1], due_s, rows)
+
+
+class DoesNotSplit(Delivery):
+    """A topic takes all of its timers or none."""
+
+    def _split(self, topic: str, due_s: int, rows: Sequence[Row]) -> list[Row]:
+        return list(rows)
+
+
+class DropsWhatDoesNotFit(Delivery):
+    """A topic with a limit gets what fits; the rest is left out."""
+
+    def _split(self, topic: str, due_s: int, rows: Sequence[Row]) -> list[Row]:
+        judged = [self._judge(topic, row, self._origin(row, due_s)) for row in rows]
+        return [row for row in judged if not isinstance(row, DeliveryProblem)]
+
+
+class SetsAnyTimer(Delivery):
+    """A callback that is a request is sent as any other."""
+
+    def _judge(self, topic: str, row: Row, origin: Origin) -> Row | DeliveryProblem:
+        return row if topic == self._terms.request_topic else super()._judge(topic, row, origin)
+
+
+class DropsWhatCannotBeSent(Delivery):
+    """A timer of a topic that takes nothing is left out."""
+
+    def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
+        if isinstance(self, RetryDelivery):
+            super()._hold_back(due_s, rows, problem)
+
+
+class DropsWhatIsTooLargeToRetry(Delivery):
+    """A timer that does not fit in the retry topic is left out."""
+
+    def _retry(self, row: Row, origin: Origin, again_s: int, problem: DeliveryProblem) -> None:
+        self._output.retry(row, origin, again_s)
+
+
+class PostponesForEver(Delivery):
+    """What is over the catch-up rate is asked for anew, however often that was done."""
+
+    def _put_off(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        for row in rows:
+            origin = self._origin(row, due_s)
+            self._output.retry(row, origin._replace(attempt=origin.attempt + 1), again_s)
+
+
+class GivesUpAtOnce(Delivery):
+    """The first failure of a retried timer is its last."""
+
+    def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
+        if isinstance(self, RetryDelivery):
+            problem = problem._replace(open_s=None)
+        super()._hold_back(due_s, rows, problem)
+
+
+class TriesForEver(Delivery):
+    """A retried timer never becomes a dead letter."""
+
+    def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
+        if not isinstance(self, RetryDelivery):
+            return super()._hold_back(due_s, rows, problem)
+        for row in rows:
+            origin = self._origin(row, due_s)
+            self._output.retry(row, origin._replace(attempt=origin.attempt + 1), self._tick.second + 1)
+        return None
+
+
+class RetriesUnderANewName(Delivery):
+    """A timer of the retry topic is called after its record there."""
+
+    def _origin(self, row: Row, due_s: int) -> Origin:
+        if isinstance(self, RetryDelivery):
+            return Origin(f"{self._terms.source_prefix}{row[0]}", due_s, 1)
+        return super()._origin(row, due_s)
+
+
+class SendsRetriesAsNew(Delivery):
+    """What comes from the retry topic is fired as if it had been asked for there."""
+
+    def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        if isinstance(self, RetryDelivery):
+            rows = [(*row[:5], None) for row in rows]
+            return self._output.send(topic, partitions, due_s, rows)
+        return super()._send(topic, partitions, due_s, rows)
+
+
+class EndsOnlyWhatFires(Delivery):
+    """A schedule that is postponed stays in its topic."""
+
+    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        self._put_off(due_s, rows, again_s)
+
+
+class KeepsOverdueSchedules(Delivery):
+    """A schedule that was rejected stays in its topic."""
+
+    def reject(self, rejected: Sequence[Rejected]) -> None:
+        if isinstance(self, ScheduleDelivery):
+            Delivery.reject(self, rejected)
+        else:
+            super().reject(rejected)

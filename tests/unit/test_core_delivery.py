@@ -1,0 +1,230 @@
+"""What becomes of a timer that is due: each decision of the delivery policy, from the state of its topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from timers.core.delivery import Delivery, DeliveryProblem, RetryDelivery, ScheduleDelivery, Terms
+from timers.core.timer import Origin, Rejected, Row, Tick
+
+NOW_S, DUE_S = 1_000, 990
+TERMS = Terms("requests/3/", "requests", "retries", retry_attempts=2)
+FAILING = DeliveryProblem("target-failing", "it fails", 30.9)
+UNKNOWN = DeliveryProblem("topic-unknown", "it does not exist", None)
+
+
+class SimTopics:
+    """Routes that are given, and the questions that were asked."""
+
+    usable: Mapping[str, int] = {"fast": 4}
+
+    def __init__(self, limits: Mapping[str, int], **routes: int | DeliveryProblem) -> None:
+        self.max_message_bytes = limits
+        self.routes = routes
+        self.asked: list[tuple[str, bool]] = []
+
+    def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
+        self.asked.append((topic, retried))
+        return self.routes[topic]
+
+
+class SimRules:
+    def denied(self, topic: str) -> str | None:
+        return "not allowed" if topic == "denied" else None
+
+    def next_request(self, row: Row, due_s: int) -> Row | DeliveryProblem:
+        if row[3] == b"too soon":
+            return DeliveryProblem("topic-denied", f"after {due_s}", None)
+        return (*row[:4], [("depth", b"1")], row[5])
+
+
+class Written:
+    """Decisions, in order."""
+
+    def __init__(self, retry_limit: int = 10**6) -> None:
+        self.did: list[tuple[Any, ...]] = []
+        self.retry_limit = retry_limit
+
+    def send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        self.did.append(("send", topic, partitions, due_s, [row[0] for row in rows]))
+
+    def send_schedules(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        self.did.append(("send schedules", topic, [row[0] for row in rows]))
+
+    def send_retried(self, topic: str, partitions: int, rows: Sequence[Row]) -> None:
+        self.did.append(("send retried", topic, partitions, [row[0] for row in rows]))
+
+    def size(self, row: Row, origin: Origin) -> int:
+        return len(row[3])
+
+    def retry(self, row: Row, origin: Origin, due_s: int) -> int | None:
+        if len(row[3]) > self.retry_limit:
+            return len(row[3])
+        self.did.append(("retry", row[0], origin.timer_id, origin.attempt, due_s))
+        return None
+
+    def give_up(self, given_up: Any) -> None:
+        self.did.append(("give up", given_up.row[0], given_up.origin.timer_id, given_up.code, given_up.reason))
+
+    def reject(self, rejected: Rejected) -> None:
+        self.did.append(("reject", rejected.offset))
+
+    def end_schedules(self, rows: Sequence[Row]) -> list[Row]:
+        self.did.append(("end", [row[0] for row in rows]))
+        return list(rows)
+
+    def end_schedule(self, rejected: Rejected) -> None:
+        self.did.append(("end", [rejected.offset]))
+
+
+def policy(
+    variant: type[Delivery], written: Written, limits: Mapping[str, int] | None = None, **routes: int | DeliveryProblem
+) -> Delivery:
+    made = variant(TERMS, SimTopics(limits or {}, **routes), SimRules(), written)
+    made.begin(Tick(NOW_S * 1000 + 700))
+    return made
+
+
+def row(offset: int, topic: str = "fast", value: bytes = b"", origin: Origin | None = None) -> Row:
+    return (offset, topic, "key", value, None, origin)
+
+
+def retried(offset: int, topic: str, attempt: int, value: bytes = b"") -> Row:
+    return row(offset, topic, value, Origin(f"requests/3/{offset}", DUE_S, attempt))
+
+
+def test_timers_of_one_topic_are_sent_together_and_nobody_is_asked_for_a_usable_topic() -> None:
+    written = Written()
+    made = policy(Delivery, written, slow=2)
+    made.fire(DUE_S, [row(1), row(2)])
+    made.fire(DUE_S, [row(3), row(4, "slow"), row(5)])
+    assert written.did == [
+        ("send", "fast", 4, DUE_S, [1, 2]),
+        ("send", "fast", 4, DUE_S, [3, 5]),
+        ("send", "slow", 2, DUE_S, [4]),
+    ]
+    assert made._routes.asked == [("slow", False)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("topic", "problem", "expected"),
+    [
+        ("failing", FAILING, ("retry", 1, "requests/3/1", 1, NOW_S + 32)),
+        ("failing", FAILING._replace(open_s=0.0), ("retry", 1, "requests/3/1", 1, NOW_S + 2)),
+        ("unknown", UNKNOWN, ("retry", 1, "requests/3/1", 0, NOW_S)),
+        ("denied", 4, ("retry", 1, "requests/3/1", 0, NOW_S)),
+    ],
+)
+def test_a_timer_that_cannot_be_sent_goes_to_the_retry_topic(
+    topic: str, problem: int | DeliveryProblem, expected: tuple[Any, ...]
+) -> None:
+    written = Written()
+    policy(Delivery, written, **{topic: problem}).fire(DUE_S, [row(1, topic), row(2)])
+    assert written.did == [expected, ("send", "fast", 4, DUE_S, [2])]
+
+
+def test_a_timer_too_large_for_the_retry_topic_becomes_a_dead_letter_at_once() -> None:
+    written = Written(retry_limit=3)
+    policy(Delivery, written, unknown=UNKNOWN).fire(DUE_S, [row(1, "unknown", b"1234"), row(2, "unknown", b"123")])
+    reason = "it does not exist; and to be tried again, its 4 bytes would have to fit in 'retries'"
+    assert written.did == [
+        ("give up", 1, "requests/3/1", "topic-unknown", reason),
+        ("retry", 2, "requests/3/2", 0, NOW_S),
+    ]
+
+
+def test_a_topic_with_a_limit_takes_what_fits() -> None:
+    written = Written()
+    policy(Delivery, written, {"fast": 3}).fire(DUE_S, [row(1, value=b"123"), row(2, value=b"1234"), row(3)])
+    assert written.did == [("retry", 2, "requests/3/2", 0, NOW_S), ("send", "fast", 4, DUE_S, [1, 3])]
+    written = Written()
+    policy(Delivery, written, {"fast": 3}).fire(DUE_S, [row(2, value=b"1234")])
+    assert written.did == [("retry", 2, "requests/3/2", 0, NOW_S)]
+
+
+def test_a_callback_that_is_a_request_follows_the_rules() -> None:
+    written = Written()
+    policy(Delivery, written, requests=4).fire(DUE_S, [row(1, "requests", b"too soon"), row(2, "requests")])
+    assert written.did == [("retry", 1, "requests/3/1", 0, NOW_S), ("send", "requests", 4, DUE_S, [2])]
+
+
+def test_a_retried_timer_has_a_number_of_attempts() -> None:
+    written = Written()
+    made = policy(RetryDelivery, written, failing=FAILING._replace(open_s=0.0), unknown=UNKNOWN)
+    made.fire(
+        NOW_S, [retried(0, "failing", 0), retried(1, "failing", 1), retried(2, "failing", 2), retried(3, "unknown", 0)]
+    )
+    assert written.did == [
+        ("retry", 0, "requests/3/0", 1, NOW_S + 2),
+        ("retry", 1, "requests/3/1", 2, NOW_S + 2),
+        ("give up", 2, "requests/3/2", "target-failing", "it fails (2 tries)"),
+        ("give up", 3, "requests/3/3", "topic-unknown", "it does not exist"),
+    ]
+    assert made._routes.asked == [("failing", True), ("unknown", True)]  # type: ignore[attr-defined]
+
+
+def test_the_time_between_attempts_doubles_up_to_a_limit() -> None:
+    again = []
+    for attempt in range(12):
+        written = Written()
+        made = RetryDelivery(
+            TERMS.__class__("p/", "requests", "retries", 99),
+            SimTopics({}, f=FAILING._replace(open_s=0.0)),
+            SimRules(),
+            written,
+        )
+        made.begin(Tick(NOW_S * 1000))
+        made.fire(NOW_S, [retried(1, "f", attempt)])
+        again.append(written.did[0][-1] - NOW_S)
+    assert again == [2, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
+
+
+def test_retried_timers_of_one_topic_are_sent_together() -> None:
+    written = Written()
+    made = policy(RetryDelivery, written, {"fast": 3}, unknown=UNKNOWN)
+    made.fire(
+        NOW_S, [retried(1, "fast", 1), retried(2, "unknown", 1), retried(3, "fast", 2), retried(4, "fast", 1, b"1234")]
+    )
+    assert written.did == [
+        (
+            "give up",
+            4,
+            "requests/3/4",
+            "message-too-large",
+            "the callback makes a batch of 4 bytes, more than the 3 that fit in 'fast'",
+        ),
+        ("send retried", "fast", 4, [1, 3]),
+        ("give up", 2, "requests/3/2", "topic-unknown", "it does not exist"),
+    ]
+
+
+def test_a_postponed_timer_uses_an_attempt_and_is_fired_when_none_is_left() -> None:
+    written = Written(retry_limit=3)
+    policy(Delivery, written).postpone(DUE_S, [row(1), row(2, value=b"1234")], NOW_S + 5)
+    assert written.did == [("retry", 1, "requests/3/1", 1, NOW_S + 5), ("send", "fast", 4, DUE_S, [2])]
+    written = Written()
+    policy(RetryDelivery, written).postpone(NOW_S, [retried(1, "fast", 1), retried(2, "fast", 2)], NOW_S + 5)
+    assert written.did == [("retry", 1, "requests/3/1", 2, NOW_S + 5), ("send retried", "fast", 4, [2])]
+
+
+def test_a_schedule_leaves_a_tombstone_wherever_it_goes() -> None:
+    schedule = row(1, origin=Origin("id", DUE_S, 0))
+    written = Written()
+    policy(ScheduleDelivery, written).fire(DUE_S, [schedule])
+    assert written.did == [("end", [1]), ("send schedules", "fast", [1])]
+    written = Written()
+    policy(ScheduleDelivery, written).postpone(DUE_S, [schedule], NOW_S + 5)
+    assert written.did == [("end", [1]), ("retry", 1, "id", 1, NOW_S + 5)]
+
+
+@pytest.mark.parametrize(("variant", "ended"), [(Delivery, []), (ScheduleDelivery, [("end", [2])])])
+def test_only_a_rejected_schedule_that_was_overdue_leaves_a_tombstone(
+    variant: type[Delivery], ended: list[tuple[Any, ...]]
+) -> None:
+    written = Written()
+    rejected = [Rejected(offset, code, "", b"k", b"", ()) for offset, code in ((1, "due-missing"), (2, "overdue"))]
+    policy(variant, written).reject(rejected)
+    assert written.did == [("reject", 1), ("reject", 2), *ended]

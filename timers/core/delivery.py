@@ -1,0 +1,312 @@
+"""Decides what happens to timers that come due: send, retry, dead letter, tombstone [I6].
+
+The policy decides once for all rows that go to one topic. It looks at single rows only where a topic takes some rows
+and not others. What it decides goes to :class:`Output`, which writes records; where topics are and what they take comes
+from :class:`Routes`. So the worker and the simulator share this code.
+
+=========================  ==================================  =======================================
+the topic                  a timer of a request topic          a timer of the retry topic
+=========================  ==================================  =======================================
+takes records              is sent                             is sent
+fails for some time        goes to the retry topic, attempt 1  goes there again, one attempt more;
+                                                               after the last one: dead letter
+never takes the record     goes to the retry topic, attempt 0  becomes a dead letter
+=========================  ==================================  =======================================
+
+A timer that can never be sent goes to the retry topic too: for its dead letter its request is read from the log again,
+and timers of other targets must not wait for this. If a timer is too large for the retry topic, its own machine writes
+the dead letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol
+
+from timers.core.schedules import OVERDUE
+from timers.core.timer import Origin, Rejected, Row, Tick, origin_of
+
+MAX_BACKOFF_S = 300
+"""Longest time between two attempts, unless the circuit of the topic stays open longer."""
+
+ROUNDING_S = 2
+"""Added to the time that a circuit stays open: up to 1 s of it is cut off, and up to 1 s has passed since the tick."""
+
+
+class DeliveryProblem(NamedTuple):
+    """Why a callback cannot be sent now."""
+
+    code: str
+    """Of the dead letter, if it can never be sent."""
+    reason: str
+    """One sentence."""
+    open_s: float | None
+    """For how many more seconds; None: for ever."""
+
+
+class GivenUp(NamedTuple):
+    """A timer that becomes a dead letter instead of a callback."""
+
+    row: Row
+    origin: Origin
+    code: str
+    reason: str
+
+
+class Routes(Protocol):
+    """What is known of callback topics."""
+
+    @property
+    def usable(self) -> Mapping[str, int]:
+        """Topics that take records now -> number of partitions. May be incomplete. The hot path reads only this."""
+
+    @property
+    def max_message_bytes(self) -> Mapping[str, int]:
+        """Topics that have refused a batch as too large -> largest batch that they take."""
+
+    def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
+        """The number of partitions of ``topic``, or why nothing can be sent there.
+
+        Args:
+            topic: of callbacks; :class:`Rules` allow it.
+            retried: whether the timers come from the retry topic.
+
+        Raises:
+            Lost: the brokers do not say.
+        """
+
+
+class Rules(Protocol):
+    """Which callbacks the settings allow."""
+
+    def denied(self, topic: str) -> str | None:
+        """Why no callback may go to ``topic``; None if callbacks may."""
+
+    def next_request(self, row: Row, due_s: int) -> Row | DeliveryProblem:
+        """The row of a timer whose callback is a request, as it is sent; or why it may not set a timer."""
+
+
+class Output(Protocol):
+    """Writes decisions as records of the open transaction."""
+
+    def send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        """Fire timers of a request topic."""
+
+    def send_schedules(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        """Fire schedules."""
+
+    def send_retried(self, topic: str, partitions: int, rows: Sequence[Row]) -> None:
+        """Fire timers of the retry topic."""
+
+    def size(self, row: Row, origin: Origin) -> int:
+        """Bytes of a batch with nothing but the callback of ``row``."""
+
+    def retry(self, row: Row, origin: Origin, due_s: int) -> int | None:
+        """Move a timer to the retry topic, due at ``due_s``.
+
+        Returns:
+            None; or the size of a batch with nothing but this record, if it is too large for the retry topic.
+        """
+
+    def give_up(self, given_up: GivenUp) -> None:
+        """Write a dead letter with the request as it was sent."""
+
+    def reject(self, rejected: Rejected) -> None:
+        """Write the dead letter of a request that was never accepted."""
+
+    def end_schedules(self, rows: Sequence[Row]) -> list[Row]:
+        """Write a tombstone for each schedule in its own topic; returns the rows as they are sent."""
+
+    def end_schedule(self, rejected: Rejected) -> None:
+        """Write the tombstone of a schedule that was rejected."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the settings and the place of a machine say."""
+
+    source_prefix: str
+    """``<topic>/<partition>/`` of the machine."""
+    request_topic: str
+    """Callbacks that go there are requests."""
+    retry_topic: str
+    retry_attempts: int
+    """Attempts to send a timer, after the first failure."""
+
+
+class Delivery:
+    """The policy for timers of a request topic.
+
+    Args:
+        terms: of the machine. routes: what is known of topics. rules: which callbacks are allowed. output: takes the
+        decisions.
+    """
+
+    retried: ClassVar[bool] = False
+
+    def __init__(self, terms: Terms, routes: Routes, rules: Rules, output: Output) -> None:
+        self._terms = terms
+        self._routes = routes
+        self._rules = rules
+        self._output = output
+        self._tick = Tick(0)
+
+    def begin(self, tick: Tick) -> None:
+        """Begin a transaction that happens at ``tick``."""
+        self._tick = tick
+
+    # ---- what a machine asks for --------------------------------------------------------------------------------
+
+    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
+        """Decide for timers of one due second."""
+        self._deliver(due_s, rows)
+
+    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        """Move timers to the retry topic, due at ``again_s``, so that a backlog does not flood the receivers.
+
+        This counts as an attempt. A timer that has no attempt left or does not fit there is fired.
+        """
+        self._put_off(due_s, rows, again_s)
+
+    def reject(self, rejected: Sequence[Rejected]) -> None:
+        """Write the dead letters of requests that cannot be accepted."""
+        for each in rejected:
+            self._output.reject(each)
+
+    # ---- decisions for one topic --------------------------------------------------------------------------------
+
+    def _deliver(self, due_s: int, rows: Sequence[Row]) -> None:
+        first = rows[0][1]
+        if all(row[1] == first for row in rows):
+            self._deliver_to(first, due_s, rows)
+            return
+        by_topic: dict[str, list[Row]] = {}
+        for row in rows:
+            by_topic.setdefault(row[1], []).append(row)
+        for topic, group in by_topic.items():
+            self._deliver_to(topic, due_s, group)
+
+    def _deliver_to(self, topic: str, due_s: int, rows: Sequence[Row]) -> None:
+        route = self._routes.usable.get(topic) or self._route(topic)
+        if isinstance(route, DeliveryProblem):
+            self._hold_back(due_s, rows, route)
+            return
+        if topic == self._terms.request_topic or topic in self._routes.max_message_bytes:
+            rows = self._split(topic, due_s, rows)
+        if rows:
+            self._send(topic, route, due_s, rows)
+
+    def _route(self, topic: str) -> int | DeliveryProblem:
+        denied = self._rules.denied(topic)
+        if denied:
+            return DeliveryProblem("topic-denied", denied, None)
+        return self._routes.route(topic, retried=self.retried)
+
+    def _split(self, topic: str, due_s: int, rows: Sequence[Row]) -> list[Row]:
+        """The rows that ``topic`` takes, as they are sent; the others are held back."""
+        taken = []
+        for row in rows:
+            sent = self._judge(topic, row, self._origin(row, due_s))
+            if isinstance(sent, DeliveryProblem):
+                self._hold_back(due_s, [row], sent)
+            else:
+                taken.append(sent)
+        return taken
+
+    def _judge(self, topic: str, row: Row, origin: Origin) -> Row | DeliveryProblem:
+        """A row as it is sent; or why ``topic`` never takes it."""
+        sent = self._rules.next_request(row, origin.due_s) if topic == self._terms.request_topic else row
+        if isinstance(sent, DeliveryProblem):
+            return sent
+        limit = self._routes.max_message_bytes.get(topic)
+        if limit is None or (size := self._output.size(sent, origin)) <= limit:
+            return sent
+        reason = f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {topic!r}"
+        return DeliveryProblem("message-too-large", reason, None)
+
+    # ---- where the variants differ ------------------------------------------------------------------------------
+
+    def _origin(self, row: Row, due_s: int) -> Origin:
+        """The identity of a timer, which it keeps in every topic."""
+        return origin_of(row, due_s, f"{self._terms.source_prefix}{row[0]}")
+
+    def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        self._output.send(topic, partitions, due_s, rows)
+
+    def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
+        """Move timers to the retry topic, in this transaction: timers of other topics do not wait for them."""
+        attempt = 0 if problem.open_s is None else 1
+        again_s = self._again_s(0, problem)
+        for row in rows:
+            self._retry(row, self._origin(row, due_s)._replace(attempt=attempt), again_s, problem)
+
+    # ---- parts of a decision ------------------------------------------------------------------------------------
+
+    def _put_off(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        left = []
+        for row in rows:
+            origin = self._origin(row, due_s)
+            again = origin._replace(attempt=origin.attempt + 1)
+            if again.attempt > self._terms.retry_attempts or self._output.retry(row, again, again_s) is not None:
+                left.append(row)
+        if left:
+            self._deliver(due_s, left)
+
+    def _again_s(self, attempts: int, problem: DeliveryProblem) -> int:
+        """The second of the next attempt: not before the circuit closes, because an attempt before is none."""
+        if problem.open_s is None:
+            return self._tick.second
+        return self._tick.second + max(min(1 << attempts, MAX_BACKOFF_S), int(problem.open_s) + ROUNDING_S)
+
+    def _retry(self, row: Row, origin: Origin, again_s: int, problem: DeliveryProblem) -> None:
+        size = self._output.retry(row, origin, again_s)
+        if size is not None:
+            reason = f"{problem.reason}; and to be tried again, its {size} bytes would have to fit in "
+            self._output.give_up(GivenUp(row, origin, problem.code, reason + repr(self._terms.retry_topic)))
+
+
+class RetryDelivery(Delivery):
+    """The policy for timers of the retry topic: they have an origin, and a number of attempts."""
+
+    retried = True
+
+    def _origin(self, row: Row, due_s: int) -> Origin:
+        return Origin(*row[5] or ())
+
+    def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        self._output.send_retried(topic, partitions, rows)
+
+    def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
+        for row in rows:
+            origin = self._origin(row, due_s)
+            if problem.open_s is None:
+                self._output.give_up(GivenUp(row, origin, problem.code, problem.reason))
+            elif origin.attempt >= self._terms.retry_attempts:
+                reason = f"{problem.reason} ({origin.attempt} tries)"
+                self._output.give_up(GivenUp(row, origin, problem.code, reason))
+            else:
+                again_s = self._again_s(origin.attempt, problem)
+                self._retry(row, origin._replace(attempt=origin.attempt + 1), again_s, problem)
+
+
+class ScheduleDelivery(Delivery):
+    """The policy for schedules: each one leaves a tombstone in its own topic, wherever it goes [I19]."""
+
+    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
+        """As the base class."""
+        self._deliver(due_s, self._output.end_schedules(rows))
+
+    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        """As the base class."""
+        self._put_off(due_s, self._output.end_schedules(rows), again_s)
+
+    def reject(self, rejected: Sequence[Rejected]) -> None:
+        """As the base class. A record that cannot be read gets no tombstone: it may not be a schedule at all."""
+        super().reject(rejected)
+        for each in rejected:
+            if each.code == OVERDUE:
+                self._output.end_schedule(each)
+
+    def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        self._output.send_schedules(topic, partitions, due_s, rows)

@@ -1,0 +1,311 @@
+"""Writes the records of a transaction: firings, retries, dead letters, tombstones, verdicts, cold requests, progress.
+
+The worker and the simulator share this code. They differ in where the records go (:class:`Records`) and from where
+requests are read again (:class:`Requests`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from timers.core.counters import Counters
+from timers.core.delivery import Delivery, GivenUp, Routes, Rules, Terms
+from timers.core.operation import Verdict
+from timers.core.progress import Progress
+from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, TopicPartition, id_bytes, key_bytes
+from timers.wire import cold, dead_letter, future, topics
+from timers.wire import headers as h
+from timers.wire import progress as progress_record
+from timers.wire import verdict as verdict_record
+from timers.wire.formats import RequestFormat, RequestRecord, schedule
+from timers.wire.partitioner import partitions_for, partitions_of
+
+SURELY_FITS_BYTES = 32 * 1024
+"""A request of this size without headers fits in the retry topic, whatever its limit."""
+
+
+class Names(Protocol):
+    """The settings that the records depend on."""
+
+    @property
+    def request_topic(self) -> str: ...
+    @property
+    def retry_topic(self) -> str: ...
+    @property
+    def dead_letter_topic(self) -> str: ...
+    @property
+    def verdict_topic(self) -> str: ...
+    @property
+    def cold_topic(self) -> str: ...
+    @property
+    def progress_topic(self) -> str: ...
+    @property
+    def retry_attempts(self) -> int: ...
+    @property
+    def max_request_bytes(self) -> int: ...
+
+
+class Topics(Routes, Protocol):
+    """What is known of topics, the engine's own included."""
+
+    def partitions(self, topic: str) -> int:
+        """Number of partitions of a topic of the engine."""
+
+
+class Records(Protocol):
+    """The records of one transaction, in the order in which they are added."""
+
+    def size(self, key: bytes | None, value: bytes | None, headers: list[h.Header]) -> int:
+        """Bytes of a batch with nothing but this record: what the limit of a topic is compared with."""
+
+    def fire(
+        self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[h.Header], now_ms: int
+    ) -> None:
+        """Add firings; the id of a row is ``id_prefix`` and its offset, unless the row has an id."""
+
+    def fire_schedules(
+        self, topic: str, partitions: int, rows: Sequence[Row], tail: list[h.Header], now_ms: int
+    ) -> None:
+        """Add firings of rows whose ids are any bytes."""
+
+    def end(
+        self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[h.Header]]], now_ms: int
+    ) -> None:
+        """Add tombstones, given by key and headers."""
+
+    def add(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[h.Header],
+        now_ms: int,
+    ) -> None:
+        """Add one record."""
+
+
+class Requests(Protocol):
+    """Reads requests from the log again."""
+
+    def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]) -> Mapping[str, RequestRecord]:
+        """Source -> request, of those timers whose requests are still in the log.
+
+        Raises:
+            Lost: the brokers do not answer, or ``may_wait`` is False.
+        """
+
+    def request_format(self, source: str) -> RequestFormat:
+        """The format in which the request at ``source`` is written."""
+
+
+class Outgoing:
+    """Implements :class:`timers.core.delivery.Output`, and writes the other records of a machine.
+
+    Args:
+        names: of topics. machine: whose records. topics: of the cluster. counters: of the partition. now_ms: the
+        brokers' time, for record times.
+
+    Attributes:
+        given_up: timers whose dead letters are written by :meth:`add_given_up`.
+    """
+
+    def __init__(
+        self, names: Names, machine: TopicPartition, topics_known: Topics, counters: Counters, now_ms: Callable[[], int]
+    ) -> None:
+        self._names = names
+        self._topic, self._partition = machine
+        self._topics = topics_known
+        self._counters = counters
+        self._now_ms = now_ms
+        self._source_prefix = topics.source(*machine, 0)[:-1]
+        self._id_prefix = self._source_prefix.encode()
+        self._fired_ms = b""
+        self._records: Records
+        self.given_up: list[GivenUp] = []
+
+    def delivery(self, variant: type[Delivery], rules: Rules) -> Delivery:
+        """The policy that decides what is written here."""
+        names = self._names
+        terms = Terms(self._source_prefix, names.request_topic, names.retry_topic, names.retry_attempts)
+        return variant(terms, self._topics, rules, self)
+
+    def begin(self, tick: Tick, records: Records) -> None:
+        """Begin a transaction that happens at ``tick`` and goes to ``records``."""
+        self._fired_ms = b"%d" % tick.append_ms
+        self._records = records
+        self.given_up = []
+
+    # ---- decisions of the policy --------------------------------------------------------------------------------
+
+    def send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        """Fire timers of a request topic."""
+        self._records.fire(topic, partitions, rows, self._id_prefix, self._tail(due_s), self._now_ms())
+        self._counters.transaction.fire(due_s, len(rows))
+
+    def send_schedules(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        """Fire schedules."""
+        self._records.fire_schedules(topic, partitions, rows, self._tail(due_s), self._now_ms())
+        self._counters.transaction.fire(due_s, len(rows))
+
+    def send_retried(self, topic: str, partitions: int, rows: Sequence[Row]) -> None:
+        """Fire timers of the retry topic; each one has its own due second."""
+        keys, now_ms = [key_bytes(row[2]) for row in rows], self._now_ms()
+        chosen = partitions_for(keys, [row[0] for row in rows], partitions)
+        for row, key, partition in zip(rows, keys, chosen, strict=True):
+            origin = Origin(*row[5] or ())
+            self._records.add(topic, partition, key, row[3], self._fired_headers(row, origin), now_ms)
+            self._counters.transaction.fire_again(origin.due_s)
+
+    def size(self, row: Row, origin: Origin) -> int:
+        """Bytes of a batch with nothing but the callback of ``row``."""
+        return self._records.size(key_bytes(row[2]), row[3], self._fired_headers(row, origin))
+
+    def _fired_headers(self, row: Row, origin: Origin) -> list[h.Header]:
+        return [*(row[4] or ()), (h.TIMER_ID, id_bytes(origin.timer_id)), *self._tail(origin.due_s)]
+
+    def _tail(self, due_s: int) -> list[h.Header]:
+        return [(h.TIMER_DUE, b"%d" % due_s), (h.TIMER_FIRED, self._fired_ms)]
+
+    def retry(self, row: Row, origin: Origin, due_s: int) -> int | None:
+        """Move a timer to the retry topic; or the size of its record, if that is too large for the topic."""
+        _, topic, key, value, headers, _ = row
+        retry_topic, due = self._names.retry_topic, b"%d" % due_s
+        request, all_headers = future.encode_retry(topic, key, value, headers, origin)
+        if headers is not None or len(request) > SURELY_FITS_BYTES:
+            size = self._records.size(due, request, all_headers)
+            if size > self._limit(retry_topic):
+                return size
+        # Any partition is right. This one spreads the retries of one second as their requests are spread.
+        partition = self._partition % self._topics.partitions(retry_topic)
+        self._records.add(retry_topic, partition, due, request, all_headers, self._now_ms())
+        self._counters.transaction.retried += 1
+        return None
+
+    def give_up(self, given_up: GivenUp) -> None:
+        """Have :meth:`add_given_up` write a dead letter."""
+        self.given_up.append(given_up)
+
+    def add_given_up(self, requests: Requests, may_wait: Callable[[], bool]) -> None:
+        """Write the dead letters of timers that were given up, each with its request as it was sent.
+
+        Raises:
+            Lost: their requests cannot be read now.
+        """
+        given_up, self.given_up = self.given_up, []
+        found = requests.find([(each.row, each.origin) for each in given_up], may_wait)
+        for row, origin, code, reason in given_up:
+            sent = found.get(origin.request)
+            request_format = requests.request_format(origin.request)
+            if sent is not None:
+                key, value, headers = sent.key, sent.value, list(sent.headers or row[4] or ())
+            else:
+                reason = f"{reason}; its request is no longer in the log, so key and value are written anew"
+                key, value, headers = request_format.rebuild_request(row, origin)
+            if not request_format.republish_unchanged and h.republished_due(headers) is None:
+                headers.append((h.TIMER_AGAIN, b"%d" % origin.due_s))
+            self._add_dead_letter(Rejected(row[0], code, reason, key, value, headers), origin.request)
+
+    def reject(self, rejected: Rejected) -> None:
+        """Write the dead letter of a request that was never accepted."""
+        self._add_dead_letter(rejected, f"{self._source_prefix}{rejected.offset}")
+
+    def _add_dead_letter(self, rejected: Rejected, source: str) -> None:
+        topic = self._names.dead_letter_topic
+        self._counters.transaction.dead_letter(rejected.code)
+        key, value, headers = dead_letter.encode(rejected, source, self._limit(topic))
+        count = self._topics.partitions(topic)
+        partition = self._partition % count if key is None else partitions_of([key], count)[0]
+        self._records.add(topic, partition, key, value, headers, self._now_ms())
+
+    def _limit(self, own_topic: str) -> int:
+        own = self._names.max_request_bytes + dead_letter.OVERHEAD_BYTES
+        return self._topics.max_message_bytes.get(own_topic, own)
+
+    def end_schedules(self, rows: Sequence[Row]) -> list[Row]:
+        """Write a tombstone for each schedule, on the partition it came from; returns the rows as they are sent.
+
+        Not on the partition of its key's hash: producers hash in different ways, and a tombstone deletes only there.
+        """
+        self._records.end(self._topic, self._partition, schedule.tombstones(rows), self._now_ms())
+        topic = self._topic.encode()
+        return [schedule.fired(row, topic) for row in rows]
+
+    def end_schedule(self, rejected: Rejected) -> None:
+        """Write the tombstone of a schedule that was rejected."""
+        ended = [(rejected.key, schedule.tombstone_headers(rejected.offset))]
+        self._records.end(self._topic, self._partition, ended, self._now_ms())
+
+    # ---- what a machine itself decides --------------------------------------------------------------------------
+
+    def republish(self, rows: Sequence[Row]) -> None:
+        """Add schedules to their topic as they were published."""
+        for row in rows:
+            key, value, headers, timestamp_ms = schedule.published(row)
+            self._records.add(self._topic, self._partition, key, value, headers, timestamp_ms)
+
+    def answer(self, verdicts: Sequence[Verdict]) -> None:
+        """Add verdicts on cancels and replacements."""
+        topic = self._names.verdict_topic
+        ids = [verdict.id for verdict in verdicts]
+        now_ms, counted = self._now_ms(), self._counters.transaction.verdicts
+        for verdict, partition in zip(verdicts, partitions_of(ids, self._topics.partitions(topic)), strict=True):
+            headers = [(h.TIMER_SOURCE, b"%b%d" % (self._id_prefix, verdict.offset))]
+            self._records.add(topic, partition, verdict.id, verdict_record.encode(verdict), headers, now_ms)
+            counted[verdict.verdict] = counted.get(verdict.verdict, 0) + 1
+
+    def forward(self, forwarded: Sequence[Forwarded]) -> None:
+        """Add requests that go cold."""
+        topic = self._names.cold_topic
+        partition, now_ms = self._partition % self._topics.partitions(topic), self._now_ms()
+        for record, due_s, secret in forwarded:
+            headers = cold.encode_cold(record, f"{self._source_prefix}{record.offset}", due_s, secret)
+            self._records.add(topic, partition, record.key, record.value, headers, now_ms)
+        self._counters.transaction.forwarded += len(forwarded)
+
+    def add_progress(self, progress: Progress, topic_id: bytes, partition: int) -> None:
+        """Add the progress that the transaction commits."""
+        key = progress_record.encode_key(self._topic, self._partition)
+        value = progress_record.encode(progress, topic_id)
+        self._records.add(self._names.progress_topic, partition, key, value, (), self._now_ms())
+
+
+class OutgoingOutbox:
+    """The part of :class:`timers.core.ports.Outbox` that is the same on Kafka and in the simulator.
+
+    Args:
+        outgoing: writes the records. delivery: decides what is written.
+    """
+
+    def __init__(self, outgoing: Outgoing, delivery: Delivery) -> None:
+        self._outgoing = outgoing
+        self._delivery = delivery
+
+    def _begin(self, tick: Tick, records: Records) -> None:
+        self._outgoing.begin(tick, records)
+        self._delivery.begin(tick)
+
+    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
+        """Add firings of one due second."""
+        self._delivery.fire(due_s, rows)
+
+    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        """Move rows to the retry topic, due at ``again_s``."""
+        self._delivery.postpone(due_s, rows, again_s)
+
+    def reject(self, rejected: Sequence[Rejected]) -> None:
+        """Add dead letters."""
+        self._delivery.reject(rejected)
+
+    def answer(self, verdicts: Sequence[Verdict]) -> None:
+        """Add verdicts on cancels and replacements."""
+        self._outgoing.answer(verdicts)
+
+    def forward(self, forwarded: Sequence[Forwarded]) -> None:
+        """Add requests that go cold."""
+        self._outgoing.forward(forwarded)
+
+    def republish(self, rows: Sequence[Row]) -> None:
+        """Add versions to the request log again."""
+        self._outgoing.republish(rows)

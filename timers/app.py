@@ -3,11 +3,14 @@
 import sys
 
 from timers.config.settings import Settings
-from timers.errors import SettingsError
-from timers.worker.service import TimersApp
+from timers.errors import TimersError
+from timers.worker.library_versions import check_library_versions
 
 try:
+    check_library_versions()
+    from timers.worker.service import TimersApp
+
     app = TimersApp(Settings.load())
-except SettingsError as error:
+except TimersError as error:
     print(f"timers: {error}", file=sys.stderr)
     raise SystemExit(error.exit_code) from None

@@ -65,5 +65,5 @@ def test_a_port_that_is_taken_is_one_sentence_before_the_group_hears_of_it(syste
 def test_two_workers_of_one_name_say_so(system: System) -> None:
     """Started at once, they take turns from before either's first heartbeat on."""
     twins = [system.worker().start(TIMERS_WORKER_ID="twin") for _ in range(2)]
-    sentence = "ERROR] the group forgot this worker while it was there: most likely a second one runs with"
+    sentence = "ERROR] the group removed this worker while it was running: probably a second one runs with"
     wait_until(lambda: any(f"{sentence} TIMERS_WORKER_ID=twin," in twin.log for twin in twins), "one says so")

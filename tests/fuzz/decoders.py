@@ -21,11 +21,11 @@ from tests.fuzz.draw import Draw
 from timers.core.timer import Decoded, Origin
 from timers.dead_letters.letters import Letter, judge
 from timers.errors import LogMismatch
+from timers.kafka.aiokafka_internals.fetch import RecordsWithData, UncopiedRecords
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import checks, dead_letter, future, headers, progress, topics
 from timers.wire.dead_letter import CODES
 from timers.wire.formats import RequestRecord, countdown, future_by_id, schedule
-from timers.worker.consumer.records import KeptRecords, LeanRecords
 from timers.worker.sending.batches import Batches
 
 MAX_REQUEST_BYTES = 200
@@ -380,7 +380,7 @@ def record_batches(draw: Draw) -> set[str]:
         built = bytearray(builder.build())
         built[0:8] = first.to_bytes(8, "big")
         data += bytes(built)
-    reader = LeanRecords(TopicPartition("t", 0), KeptRecords(data), [], 0, None, None, True, READ_COMMITTED)
+    reader = UncopiedRecords(TopicPartition("t", 0), RecordsWithData(data), [], 0, None, None, True, READ_COMMITTED)
     found = [Record(record.offset, record.key, record.value, list(record.headers)) for record in reader]
     assert found == [Record(offset, *one) for offset, one in enumerate(want)]
     _checked(found, future.decode(found, MAX_REQUEST_BYTES))

@@ -34,7 +34,7 @@ class Clock:
 
 def test_a_library_repeats_itself_once_in_a_while_with_a_count() -> None:
     clock = Clock()
-    repeats = logs.Repeats(clock)
+    repeats = logs.RepeatFilter(clock)
     said = []
     for step in range(25):
         clock.now_s = 100 + step
@@ -49,7 +49,7 @@ def test_a_library_repeats_itself_once_in_a_while_with_a_count() -> None:
 
 
 def test_other_messages_and_levels_are_not_held_back_for_it() -> None:
-    repeats = logs.Repeats(Clock())
+    repeats = logs.RepeatFilter(Clock())
     assert repeats.filter(record("aiokafka.conn", "one"))
     assert repeats.filter(record("aiokafka.conn", "other"))
     assert repeats.filter(record("aiokafka.client", "one"))
@@ -61,18 +61,18 @@ def test_other_messages_and_levels_are_not_held_back_for_it() -> None:
     ("name", "level"), [("timers.worker.machines.pool", logging.ERROR), ("mode.services", logging.INFO)]
 )
 def test_our_own_lines_and_faust_s_news_are_never_held_back(name: str, level: int) -> None:
-    repeats = logs.Repeats(Clock())
+    repeats = logs.RepeatFilter(Clock())
     assert all(repeats.filter(record(name, "said again", level=level)) for _ in range(3))
 
 
 def test_texts_that_are_never_the_same_do_not_pile_up() -> None:
-    repeats = logs.Repeats(Clock())
+    repeats = logs.RepeatFilter(Clock())
     assert all(repeats.filter(record("aiokafka", f"text {index}")) for index in range(5000))
-    assert len(repeats._said) <= 1001
+    assert len(repeats._written) <= 1001
 
 
 def test_a_page_about_an_error_of_ours_is_held_back() -> None:
-    refusals = logs.Refusals(lambda: None)
+    refusals = logs.OwnErrorFilter(lambda: None)
     try:
         try:
             raise SettingsError("the sentence")
@@ -88,8 +88,8 @@ def test_a_page_about_an_error_of_ours_is_held_back() -> None:
 
 def test_the_end_by_an_error_of_ours_is_no_crash() -> None:
     crash = record("faust.worker", "[^TimersWorker]: We experienced a crash! Reraising original exception...")
-    assert logs.Refusals(lambda: None).filter(crash)
-    assert not logs.Refusals(lambda: TopicConfigError("why")).filter(crash)
+    assert logs.OwnErrorFilter(lambda: None).filter(crash)
+    assert not logs.OwnErrorFilter(lambda: TopicConfigError("why")).filter(crash)
 
 
 def test_a_json_line_has_all_there_is() -> None:

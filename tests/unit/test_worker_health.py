@@ -58,9 +58,7 @@ def metrics() -> PartitionMetrics:
 
 @pytest.fixture
 def runner(machine: SimMachine, metrics: PartitionMetrics) -> Iterator[Runner]:
-    listener: Any = SimpleNamespace(
-        on_recovered=lambda *_: None, on_pause_changed=lambda *_: None, on_failed=lambda *_: None
-    )
+    listener: Any = SimpleNamespace(on_recovered=lambda *_: None, on_resumed=lambda *_: None, on_failed=lambda *_: None)
     runner = Runner("requests/3", machine, lambda: None, threading.Event(), listener, metrics)  # type: ignore[arg-type]
     machine.let_go.set()
     runner.start()
@@ -74,8 +72,8 @@ def stuck(metrics: PartitionMetrics, consumer: Heartbeat | None = None) -> list[
     pool = SimpleNamespace(
         producers=SimpleNamespace(heartbeat=Heartbeat()), partition_metrics={("requests", 3): metrics}
     )
-    app: Any = SimpleNamespace(pool=pool, consumer_heartbeat=consumer)
-    return health.stuck(app)
+    status: Any = SimpleNamespace(pool=pool, consumer_heartbeat=consumer)
+    return health.stuck(status)
 
 
 def test_a_thread_that_hangs_in_a_step_is_named_until_it_goes_on(

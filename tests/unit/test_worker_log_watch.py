@@ -37,7 +37,7 @@ async def test_a_topic_that_the_worker_may_not_make_is_waited_for(monkeypatch: p
         return seen[-1]
 
     monkeypatch.setattr(module, "GRACE_S", -1.0)
-    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
     monkeypatch.setattr(module.topics, "look", look)
     monkeypatch.setattr(module.topics, "ensure", ensure)
     watch = LogWatch(settings, whole, renew)

@@ -15,8 +15,8 @@ def test_the_partitions_to_own_are_those_of_all_open_request_formats() -> None:
     settings = Settings(brokers="localhost:1", id_topic="timer-request-by-id")
     formats = {settings.request_topic: 4, settings.retry_topic: 3, settings.id_topic: 2}
     known = {**formats, settings.oscillator_topic: 4}
-    app: Any = SimpleNamespace(
+    status: Any = SimpleNamespace(
         settings=settings, pool=SimpleNamespace(formats=enabled_formats(settings), partitions=known)
     )
     (entry,) = (entry for entry in METRICS if entry.name == "timers_topic_partitions")
-    assert dict(entry.read(app)) == {(topic,): count for topic, count in formats.items()}
+    assert dict(entry.read(status)) == {(topic,): count for topic, count in formats.items()}

@@ -19,7 +19,7 @@ from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
 from timers.worker.machines import pool as pools
-from timers.worker.machines.pool import Events, Pool
+from timers.worker.machines.pool import Pool
 
 REQUESTS = ("timer-request", 0)
 NO_TOPICS = Cluster("", {}, {})
@@ -36,12 +36,23 @@ class SimRunner:
         return True
 
 
+class SimConsumer:
+    """A consumer whose group answers by ``owns``."""
+
+    def __init__(self, owns: Callable[[TopicPartition], Awaitable[bool | None]]) -> None:
+        self.owns = owns
+
+    def wake(self) -> None: ...
+
+    def read_again(self, partition: TopicPartition, offset: int) -> None: ...
+
+
 def pool_of(
-    settings: Settings, cluster: Cluster, ours: Callable[[TopicPartition], Awaitable[bool | None]], failures: list[Any]
+    settings: Settings, cluster: Cluster, owns: Callable[[TopicPartition], Awaitable[bool | None]], failures: list[Any]
 ) -> Pool:
-    """One whose group answers by ``ours``; what ends the worker is appended to ``failures``."""
+    """A pool whose group answers by ``owns``; errors that end the worker are appended to ``failures``."""
     pool = Pool(enabled_formats(settings), RocksMemory(16 * 1024 * 1024))
-    pool.bind(settings, cluster, Events(lambda *_: None, lambda *_: None, ours, failures.append), lambda: None)
+    pool.bind(settings, cluster, SimConsumer(owns), failures.append, lambda: None)
     return pool
 
 
@@ -53,7 +64,7 @@ async def test_an_end_does_not_wait_for_a_group_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The consumer's thread ends with the worker: what it was asked last, it never answers."""
-    monkeypatch.setattr(pools, "ANSWER_S", 0.1)
+    monkeypatch.setattr(pools, "OWNER_TIMEOUT_S", 0.1)
     asked = asyncio.Event()
     failures: list[BaseException] = []
 
@@ -63,8 +74,8 @@ async def test_an_end_does_not_wait_for_a_group_that_does_not_answer(
 
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, never, failures)
     runner: Any = SimRunner()
-    pool.runners[REQUESTS] = runner
-    failed = asyncio.create_task(pool.on_failed(REQUESTS, runner, Fenced("taken over")))
+    pool._runners = {REQUESTS: runner}
+    failed = asyncio.create_task(pool._handle_failure(runner, Fenced("taken over")))
     async with asyncio.timeout(30):
         await asked.wait()
         await pool.close()
@@ -84,9 +95,9 @@ async def test_a_machine_that_is_somebody_elses_ends_the_worker_only_if_it_was_f
 
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, theirs, failures)
     runner: Any = SimRunner()
-    pool.runners[REQUESTS] = runner
+    pool._runners = {REQUESTS: runner}
     async with asyncio.timeout(30):
-        await pool.on_failed(REQUESTS, runner, error)
+        await pool._handle_failure(runner, error)
         await pool.close()
     assert failures == ([error] if isinstance(error, Fenced) else [])
     assert pool.runners == {}

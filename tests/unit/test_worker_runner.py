@@ -1,4 +1,4 @@
-"""What a runner says of its waiting fetches when two threads say it at the same moment, and to whoever asks."""
+"""When a runner is paused and resumed, and how it answers questions on its thread."""
 
 from __future__ import annotations
 
@@ -18,22 +18,16 @@ from timers.worker.partition_metrics import PartitionMetrics
 PATIENCE_S = 30
 
 
-class SlowToSpeak:
-    """Hears of pressure at once from the runner's thread; the deliverer is held up before its word is heard."""
+class SimListener:
+    """Keeps what a runner tells."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
-        self.relieved = threading.Event()
+        self.resumed = threading.Event()
         self.failure: BaseException | None = None
 
-    def on_pause_changed(self, runner: Runner) -> None:
-        if threading.current_thread() is threading.main_thread():
-            runner.tick(Tick(1000))  # now the machine may accept, and all that waits is gone
-            assert self.relieved.wait(PATIENCE_S)
-            self.heard.append("deliverer")
-        else:
-            self.heard.append("runner")
-            self.relieved.set()
+    def on_resumed(self, runner: Runner) -> None:
+        assert not runner.paused
+        self.resumed.set()
 
     def on_out_of_place(self, runner: Runner, position: int) -> None:
         raise AssertionError("nothing was lost on the way")
@@ -45,7 +39,7 @@ class SlowToSpeak:
         self.failure = error
 
 
-def started(listener: SlowToSpeak) -> Runner:
+def started(listener: SimListener) -> Runner:
     limits = Limits(chunk_timers=10, chunk_bytes=1000, max_request_bytes=100)
     machine = Machine(Progress(), future.decode, MemoryStore(), SimLedger(), limits)
     runner = Runner("timer-request/0", machine, lambda: None, threading.Event(), listener, PartitionMetrics())
@@ -53,20 +47,23 @@ def started(listener: SlowToSpeak) -> Runner:
     return runner
 
 
-def test_relief_that_overtakes_pressure_leaves_no_partition_paused() -> None:
-    listener = SlowToSpeak()
+def test_a_runner_is_paused_while_many_fetches_wait_and_tells_when_it_is_resumed() -> None:
+    listener = SimListener()
     runner = started(listener)
     for offset in range(MAX_WAITING):
+        assert not runner.paused
         runner.deliver(Fetched(offset, offset + 1, ()))
-    assert listener.heard == ["runner", "deliverer"]
-    assert not runner.paused, "whoever heard the last word would pause the partition for ever"
+    assert runner.paused, "it accepts nothing before its first tick"
+    runner.tick(Tick(1000))
+    assert listener.resumed.wait(PATIENCE_S)
+    assert not runner.paused
     runner.stop()
     assert runner.join(PATIENCE_S)
     assert listener.failure is None
 
 
 def test_a_question_is_answered_on_the_machines_thread_and_its_failure_is_the_askers() -> None:
-    listener = SlowToSpeak()
+    listener = SimListener()
     runner = started(listener)
     assert runner.ask(lambda machine: (machine is runner.machine, threading.current_thread().name)).result(
         PATIENCE_S

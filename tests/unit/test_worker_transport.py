@@ -41,20 +41,22 @@ class SimConsumer:
         self.position = offset
 
 
-def thread() -> BatchConsumerThread:
+def thread(consumer: SimConsumer) -> BatchConsumerThread:
     made = object.__new__(BatchConsumerThread)  # its __init__ would want a Faust app
     made.consumer = SimpleNamespace(flow_active=True)
-    made._read_to, made._said_at, made._suspended = {REQUESTS: 0}, {}, set()
+    made._consumer = consumer
+    made._delivered_to, made._delivered_at, made._suspended = {REQUESTS: 0}, {}, set()
     return made
 
 
 def test_what_came_while_its_partition_was_suspended_is_read_again() -> None:
     async def fetches() -> list[Any]:
-        consumer, reader = SimConsumer(["a", "b"]), thread()
+        consumer = SimConsumer(["a", "b"])
+        reader = thread(consumer)
         consumer.meanwhile = lambda: reader._suspended.add(REQUESTS)  # another leader answers that it is not the one
-        dropped = await reader._fetch_records(consumer, {REQUESTS})
+        dropped = await reader.fetch({REQUESTS}, 0)
         consumer.meanwhile = lambda: None
         reader._suspended.clear()  # it has been looked up, and is the same
-        return [dropped, await reader._fetch_records(consumer, {REQUESTS})]
+        return [dropped, await reader.fetch({REQUESTS}, 0)]
 
     assert asyncio.run(fetches()) == [{}, {REQUESTS: Fetched(0, 2, ["a", "b"])}]

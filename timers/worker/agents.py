@@ -1,4 +1,4 @@
-"""The three agents of the design. Thin: each takes something, hands it on, and decides nothing about time."""
+"""The three agents of the design. Each passes on what it receives; the machines decide about time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import faust
 from faust.serializers.schemas import Schema
@@ -23,14 +23,13 @@ logger = logging.getLogger(__name__)
 TICK_VALUE = b"1"
 
 TICK_TIMEOUT_S = 5.0
-"""A tick that was not acknowledged by then is given up: the next one says all that it would have said."""
-
+"""How long to wait for a tick's acknowledgement. The next tick makes up for one that is given up."""
 
 RETRY_PAUSE_S = 0.2
 
 
 class BatchSchema(Schema):
-    """Passes a batch through. Faust never decodes what users sent: on an error it would drop it without a word."""
+    """Passes batches through: Faust would drop a record that it cannot decode without a log line."""
 
     def loads_key(self, app: Any, message: Any, **kwargs: Any) -> None:
         """Batches have no key."""
@@ -41,87 +40,98 @@ class BatchSchema(Schema):
 
 
 class TickScheduler(Service):
-    """Wakes the oscillator agent just after each turn of the broker's second.
+    """Wakes the oscillator agent just after the start of each of the broker's seconds.
 
     Attributes:
-        phase: what the agent learns from its delivery reports.
-        missed: seconds that passed without a tick of ours; counted, never replayed.
+        missed: seconds without a tick of this worker; they are counted and never sent later.
     """
 
     def __init__(self, due_ticks: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._due_ticks = due_ticks
-        self.phase = Phase()
+        self._phase = Phase()
         self.missed = 0
         self._last_second: int | None = None
-        self._acknowledged = asyncio.Event()
+        self._answered = asyncio.Event()
+
+    def broker_now_s(self) -> float | None:
+        """The brokers' time from the reports of this worker's ticks, within a round trip; None before the first.
+
+        Any thread. For measuring only: it never decides when a timer fires.
+        """
+        return self._phase.at(monotonic())
 
     @Service.task
-    async def _beat(self) -> None:
+    async def _schedule(self) -> None:
         while not self.should_stop:
-            await wait_until(self.phase.next_turn(monotonic()))
-            self._acknowledged.clear()
-            await self._due_ticks.put(self.phase.second_at(monotonic()) or 0)
+            await wait_until(self._phase.next_turn(monotonic()))
+            self._answered.clear()
+            await self._due_ticks.put(self._phase.second_at(monotonic()) or 0)
             try:
-                await asyncio.wait_for(self._acknowledged.wait(), TICK_TIMEOUT_S + 1.0)
+                await asyncio.wait_for(self._answered.wait(), TICK_TIMEOUT_S + 1.0)
             except TimeoutError:
                 logger.warning("the oscillator agent did not answer for %.0f s", TICK_TIMEOUT_S + 1.0)
 
     def acknowledged(self, sent_s: float, acked_s: float, append_ms: int) -> None:
-        """Take a delivery report."""
-        self.phase.observe(sent_s, acked_s, append_ms)
+        """Take the delivery report of a tick: monotonic times of sending and acknowledgement, and its append time."""
+        self._phase.observe(sent_s, acked_s, append_ms)
         second = append_ms // 1000
         if self._last_second is not None and second > self._last_second + 1:
             missed = second - self._last_second - 1
             self.missed += missed
             logger.warning("%d seconds had no tick of this worker; everything overdue fires now", missed)
         self._last_second = max(second, self._last_second or 0)
-        self._acknowledged.set()
+        self._answered.set()
 
     def failed(self) -> None:
-        """A tick was not delivered."""
-        self._acknowledged.set()
+        """Go on after a tick that was not delivered."""
+        self._answered.set()
 
 
-def register(app: Any, settings: Settings, pool: Pool, clock: Clock, formats: Collection[str]) -> TickScheduler:
+class Agents(NamedTuple):
+    """What the agents need from the app."""
+
+    tick_scheduler: TickScheduler
+    """To be started."""
+    ticks: Any
+    """The channel that takes each tick that was read."""
+
+
+def register(app: faust.App, settings: Settings, pool: Pool, clock: Clock, formats: Collection[str]) -> Agents:
     """Add the agents to ``app``.
 
     Args:
-        formats: topics that timers come in by.
-
-    Returns:
-        The tick scheduler that drives the oscillator; the app starts it.
+        formats: the request topics and the retry topic.
     """
     requests = app.topic(*formats, schema=BatchSchema(), acks=False, internal=False)
     oscillator_topic = app.topic(
         settings.oscillator_topic, key_serializer="raw", value_serializer="raw", acks=False, internal=False
     )
-    due_ticks = app.channel(maxsize=1)
-    app.ticks = app.channel(maxsize=1000)
+    due_ticks, read_ticks = app.channel(maxsize=1), app.channel(maxsize=1000)
     tick_scheduler = TickScheduler(due_ticks, loop=app.loop, beacon=app.beacon)
 
     @app.agent(requests, name="timer_request")
     async def timer_request(batches: faust.StreamT[Any]) -> None:
-        """Hand each fetched batch to the machine of its partition."""
+        """Give each fetched batch to the machine of its partition."""
         async for event in batches.noack().events():
             message = event.message
             pool.deliver((message.topic, message.partition), event.value)
 
-    @app.agent(app.ticks, name="join")
+    @app.agent(read_ticks, name="join")
     async def join(ticks: faust.StreamT[Any]) -> None:
-        """Tell every machine that a second has passed: each fires what is due."""
+        """Give each tick to every machine, which fires what is due."""
         async for tick in ticks:
             pool.tick(tick)
 
     @app.agent(due_ticks, name="oscillator")
     async def oscillator(seconds: faust.StreamT[Any]) -> None:
-        """Emit one tick per epoch second. Its time is the broker's append time; the key only informs."""
+        """Send one tick per second. Its time is the broker's append time; its key is for human readers only."""
         async for _ in seconds:
             sent_s = monotonic()
             try:
                 async with asyncio.timeout(TICK_TIMEOUT_S):
                     sending = await oscillator_topic.send(key=str(int(clock.now_s())).encode(), value=TICK_VALUE)
-                    # Given up, it may still arrive: harmless, and a cancelled one is a traceback of Faust's.
+                    # A tick that arrives after the timeout does no harm; to cancel it makes Faust log a traceback.
                     report = await asyncio.shield(sending)
             except Exception as error:
                 logger.warning("a tick was not delivered: %r", error)
@@ -130,4 +140,4 @@ def register(app: Any, settings: Settings, pool: Pool, clock: Clock, formats: Co
             else:
                 tick_scheduler.acknowledged(sent_s, monotonic(), report.timestamp)
 
-    return tick_scheduler
+    return Agents(tick_scheduler, read_ticks)

@@ -1,9 +1,9 @@
-"""Canary timers: asked for as anybody asks, on the request topic, and waited for as a receiver waits.
+"""Canary timers: requested like any timer on the request topic, and received like any callback.
 
-Counters say what a worker believes it did; a canary says what somebody outside gets: broker, acceptance, store, ticks,
-transaction and read_committed reader all have their share in it. Each worker sends them on the request partitions that
-it owns, one each now and then, and reads all that come back: its own carry a token of this process. No state but the
-latest of each partition, for a callback says by itself which request it comes from and when it was due.
+Counters show what a worker believes it did; canaries show what a receiver gets: broker, acceptance, store, ticks,
+transaction and a read_committed consumer all take part. Each worker sends them to the request partitions that it owns,
+one per interval, and reads the whole canary topic: its own callbacks carry a token of this process. A callback names
+its request and its due second, so only the latest observation of each partition is kept.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from timers.worker.tailing import TopicTail
 logger = logging.getLogger(__name__)
 
 AHEAD_S = 2
-"""A canary is due so many seconds after the one it is sent in: it waits in the store as others do, and is never late
-by its own doing."""
+"""Seconds from sending a canary to its due second: it waits in the store like other timers, and is not late."""
 
 SEND_TIMEOUT_S = 5.0
 
@@ -41,26 +40,26 @@ Send = Callable[[str, int, bytes, bytes], Awaitable[Any]]
 
 @dataclass
 class Sight:
-    """What has been seen of one partition."""
+    """The last observation of one partition."""
 
     seen_at: float
-    """Monotonic time of the last callback; until the first one, of when the worker took the partition."""
+    """Monotonic time of the last callback; before the first one, when the worker took the partition."""
     lag_s: float | None = None
-    """From the start of the last one's due second to its arrival, by the brokers' clock."""
+    """From the start of that callback's due second to its arrival, by the brokers' clock."""
 
 
 class Canary(TopicTail):
-    """Sends canary timers and measures those that come back.
+    """Sends canary timers and measures their callbacks.
 
     Attributes:
-        sights: request partition -> what was seen. Read by any thread; replaced whole.
+        sights: request partition -> last observation. Any thread may read it; it is never changed in place.
 
     Args:
         settings: of the worker.
-        partitions: of the canary topic.
+        partitions: number of partitions of the canary topic.
         send: publishes a request.
-        owned: request partitions of this worker at present.
-        now_s: the brokers' time, if it is known.
+        owned: returns the request partitions that this worker owns now.
+        now_s: returns the brokers' time; None if it is not known yet.
     """
 
     def __init__(
@@ -82,11 +81,11 @@ class Canary(TopicTail):
 
     @property
     def interval_s(self) -> int:
-        """Between two canaries of a partition."""
+        """Seconds between two canaries of a partition."""
         return self._settings.canary_interval_s
 
     @Service.task
-    async def _ask(self) -> None:
+    async def _send_regularly(self) -> None:
         while not self.should_stop:
             now = monotonic()
             self.sights = {partition: self.sights.get(partition, Sight(now)) for partition in sorted(self._owned())}
@@ -101,7 +100,7 @@ class Canary(TopicTail):
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 for partition in list(self.sights):
                     await self._send(self._settings.request_topic, partition, b"%d" % due_s, value)
-        except Exception as error:  # whatever it is, the worker has better things to do: its age says that none came
+        except Exception as error:  # never ends the worker; timers_canary_age_seconds shows that none arrived
             if not self._failing:
                 logger.warning("canary timers cannot be sent: %r", error)
             self._failing = True
@@ -111,19 +110,19 @@ class Canary(TopicTail):
             self._failing = False
 
     async def take(self, records: dict[TopicPartition, list[Any]]) -> None:
-        """Measure those that this worker has sent."""
+        """Measure the callbacks of this worker's canaries."""
         now_s = self._now_s()
         if now_s is None:
             return
         for record in (record for batch in records.values() for record in batch):
             partition, due_s = _origin(record.headers)
-            # Else it is another's, or one of this worker's before it restarted, or the partition is another's by now.
+            # Others are of another worker, of this one before its restart, or of a partition that it no longer owns.
             if record.value == self._token and partition in self.sights:
                 self.sights = {**self.sights, partition: Sight(monotonic(), max(0.0, now_s - due_s))}
 
 
-def _origin(said: Iterable[headers.Header]) -> tuple[int, int]:
-    """Request partition and due second of a callback; partition -1 if it was not one of ours that wrote it."""
-    known = {name: value or b"" for name, value in said}
+def _origin(record_headers: Iterable[headers.Header]) -> tuple[int, int]:
+    """Request partition and due second of a callback; partition -1 if it has not the headers of a callback."""
+    known = {name: value or b"" for name, value in record_headers}
     found = _SOURCE.fullmatch(known.get(headers.TIMER_ID, b"")), _DUE.fullmatch(known.get(headers.TIMER_DUE, b""))
     return (int(found[0][1]), int(found[1][0])) if found[0] and found[1] else (-1, 0)

@@ -1,10 +1,10 @@
-"""The only clock of the worker. Nothing but the oscillator's tick key and log lines depend on it."""
+"""The worker's wall clock. Only the key of its ticks and the metric of its skew depend on it."""
 
 import time
 
 
 class Clock:
-    """Wall time, moved by a fixed offset so that tests can run workers hours apart."""
+    """Wall time plus a fixed offset, with which tests run workers whose clocks differ by hours."""
 
     def __init__(self, offset_s: float = 0.0) -> None:
         self._offset_s = offset_s

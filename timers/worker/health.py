@@ -1,54 +1,52 @@
-"""Whether the worker lives, and whether it does its work; each as the reasons why not.
+"""Whether the worker is alive and whether it is ready; each as the list of reasons why not.
 
-Alive means that its threads make progress: with the brokers away it is alive and waits. Ready means that timers fire.
+Alive: its threads make progress; a worker that waits for brokers is alive. Ready: timers fire.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from timers.worker.service import TimersApp
+from timers.worker.status import WorkerStatus
 
 STUCK_S = 30.0
-"""A thread that has something to do and shows no sign of life for this long will not recover. No single step is allowed
-to take as long: requests to brokers give up after 5 to 6 s, a chunk of timers takes a fraction of a second."""
+"""A thread that has work and makes no progress for this long does not recover. No single step may take as long:
+requests to brokers time out after 5 to 6 s, a chunk of timers takes a fraction of a second."""
 
 READY_TICK_S = 5.0
-"""A worker that has counted no tick for this long does not fire."""
+"""A worker that has counted no tick for this long is not ready."""
 
 
-def stuck(app: TimersApp) -> list[str]:
-    """Which threads make no progress. The main event loop's own sign of life is that it answers at all."""
-    pulses = {
-        "the producers' event loop": app.pool.producers.heartbeat,
+def stuck(status: WorkerStatus) -> list[str]:
+    """The threads that make no progress, a sentence each. The main event loop is alive if it answers this."""
+    heartbeats = {
+        "the producers' event loop": status.pool.producers.heartbeat,
         **{
             f"the thread of {topic}/{partition}": metrics.heartbeat
-            for (topic, partition), metrics in app.pool.partition_metrics.items()
+            for (topic, partition), metrics in status.pool.partition_metrics.items()
         },
     }
-    consumer = app.consumer_heartbeat
+    consumer = status.consumer_heartbeat
     if consumer is not None:
-        pulses["the consumer's event loop"] = consumer
+        heartbeats["the consumer's event loop"] = consumer
     return [
         f"{name} has made no progress for {silent_s:.0f} s"
-        for name, heartbeat in pulses.items()
+        for name, heartbeat in heartbeats.items()
         if (silent_s := heartbeat.silent_s) > STUCK_S
     ]
 
 
-def unready(app: TimersApp) -> list[str]:
-    """Why timers do not fire, or not all of them."""
-    pool = app.pool
+def unready(status: WorkerStatus) -> list[str]:
+    """Why timers do not fire, or not all of them, a sentence each."""
+    pool, tick_age_s = status.pool, status.tick_age_s
     reasons = []
-    if app.tick_reader is None:
+    if tick_age_s is None:
         reasons.append("the worker is starting")
-    elif app.tick_reader.age_s > READY_TICK_S:
-        reasons.append(f"no tick was counted for {app.tick_reader.age_s:.1f} s")
-    if not app.in_group:
+    elif tick_age_s > READY_TICK_S:
+        reasons.append(f"no tick was counted for {tick_age_s:.1f} s")
+    if not status.in_group:
         reasons.append("partitions are being assigned")
-    if app.log_watch is not None and app.log_watch.missing:
-        reasons.append(f"topics are gone: {', '.join(app.log_watch.missing)}")
+    missing = status.missing_topics
+    if missing:
+        reasons.append(f"topics were deleted: {', '.join(missing)}")
     reasons.extend(str(why) for why in pool.stopped.values())
     if not pool.complete and not pool.stopped:
         reasons.append("partitions are being opened")

@@ -1,6 +1,6 @@
-"""How the worker's log looks: a line for each event that matters, for eyes or as JSON, and no floods.
+"""Format and filters of the worker's log: text or JSON, without repeated lines of libraries.
 
-Applied to the handlers that Faust has set up, so that ``--loglevel`` and ``--logfile`` stay Faust's.
+They are added to the handlers that Faust has set up, so Faust's ``--loglevel`` and ``--logfile`` still apply.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from timers.errors import TimersError
 JSON = "json"
 
 REPEAT_S = 10.0
-"""What a library says again within this time is counted, not written."""
+"""A library's message that was written less than this ago is counted, not written."""
 
 LIBRARIES = {"aiokafka": logging.INFO, "aiohttp": logging.INFO, "faust": logging.WARNING, "mode": logging.WARNING}
-"""Loggers that are not ours, and the level from which they repeat themselves: with a broker away, aiokafka alone writes
-a hundred lines a second."""
+"""Library -> lowest level of messages whose repetitions are filtered: while a broker is away, aiokafka writes a hundred
+lines a second."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message`` and, if there is one,
-    ``exception`` (a traceback)."""
+    """One object a line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message`` and, with an error, ``exception``
+    (its traceback)."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """The line, without a line end."""
         at = datetime.fromtimestamp(record.created, UTC)
         line = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -41,16 +41,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-class Repeats(logging.Filter):
-    """Lets each message of a library through once in :data:`REPEAT_S`, then with the number of those held back.
+class RepeatFilter(logging.Filter):
+    """Passes each message of a library once in :data:`REPEAT_S`, with the number of messages not written since then.
 
-    Messages are alike if their text before arguments are filled in is: "Connect to %s failed" is one message.
+    Messages with the same text before arguments are filled in are the same: "Connect to %s failed" is one message.
     """
 
     def __init__(self, now_s: Callable[[], float] = monotonic) -> None:
         super().__init__()
         self._now_s = now_s
-        self._said: dict[tuple[str, int, str], tuple[float, int]] = {}
+        self._written: dict[tuple[str, int, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write ``record``."""
@@ -59,24 +59,24 @@ class Repeats(logging.Filter):
             return True
         key = record.name, record.levelno, str(record.msg)
         now_s = self._now_s()
-        said_s, held_back = self._said.get(key, (float("-inf"), 0))
-        if now_s - said_s < REPEAT_S:
-            self._said[key] = said_s, held_back + 1
+        written_s, skipped = self._written.get(key, (float("-inf"), 0))
+        if now_s - written_s < REPEAT_S:
+            self._written[key] = written_s, skipped + 1
             return False
-        if len(self._said) > 1000:  # texts that are never the same twice
-            self._said.clear()
-        self._said[key] = now_s, 0
-        if held_back:
-            record.msg = f"{record.getMessage()} ({held_back} more like this in {now_s - said_s:.0f} s)"
+        if len(self._written) > 1000:  # bounds memory if no text is repeated
+            self._written.clear()
+        self._written[key] = now_s, 0
+        if skipped:
+            record.msg = f"{record.getMessage()} ({skipped} more like this in {now_s - written_s:.0f} s)"
             record.args = ()
         return True
 
 
-class Refusals(logging.Filter):
-    """Holds back what libraries write of an error of ours, page by page: it is said once, in its sentence.
+class OwnErrorFilter(logging.Filter):
+    """Drops libraries' tracebacks of a :class:`TimersError`: the worker logs it once, as one sentence.
 
     Args:
-        fatal: why the worker ends, if it does.
+        fatal: returns the error that ends the worker, if there is one.
     """
 
     def __init__(self, fatal: Callable[[], TimersError | None]) -> None:
@@ -85,13 +85,13 @@ class Refusals(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write ``record``."""
-        if record.exc_info and known(record.exc_info[1]) is not None:
+        if record.exc_info and timers_error_in(record.exc_info[1]) is not None:
             return False
         return not (self._fatal() and "We experienced a crash" in str(record.msg))
 
 
-def known(error: BaseException | None) -> TimersError | None:
-    """The error of ours that ``error`` is, or comes from."""
+def timers_error_in(error: BaseException | None) -> TimersError | None:
+    """The :class:`TimersError` that ``error`` is or was caused by."""
     seen: set[int] = set()  # a chain of contexts can be a circle
     while error is not None and id(error) not in seen:
         if isinstance(error, TimersError):
@@ -101,10 +101,10 @@ def known(error: BaseException | None) -> TimersError | None:
     return None
 
 
-def set_up(form: str, fatal: Callable[[], TimersError | None]) -> None:
-    """Give the root logger's handlers this form."""
+def set_up(log_format: str, fatal: Callable[[], TimersError | None]) -> None:
+    """Set format and filters of the root logger's handlers."""
     for handler in logging.root.handlers:
-        handler.addFilter(Refusals(fatal))
-        handler.addFilter(Repeats())
-        if form == JSON:
+        handler.addFilter(OwnErrorFilter(fatal))
+        handler.addFilter(RepeatFilter())
+        if log_format == JSON:
             handler.setFormatter(JsonFormatter())

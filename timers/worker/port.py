@@ -1,4 +1,4 @@
-"""Whether the web port is free: looked at before the group is joined, and before Faust is even imported."""
+"""Checks that the web port is free, before the worker joins the group."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from timers.errors import SettingsError
 
 
 def check_port(settings: Settings) -> None:
-    """Look whether the worker can listen on its port: Faust would say so in a page, after having joined the group.
+    """Check that the worker can listen on its port. Faust would fail with a traceback, after it has joined the group.
 
     Raises:
-        SettingsError: something else listens there, most likely another worker.
+        SettingsError: another process listens there, probably a worker.
     """
     with socket.socket(socket.AF_INET6 if ":" in settings.web_bind else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Reading a whole topic from its newest record on, outside the group: every worker sees all, nothing is committed."""
+"""Reads all partitions of a topic from its end on, outside the group and without commits."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ POLL_MS = 1000
 
 
 class TopicTail(Service):
-    """Hands what arrives on a topic to :meth:`take`.
+    """Passes the records of a topic to :meth:`take`.
 
     Args:
         settings: of the worker.
         topic: to read.
-        partitions: that it has.
-        client: what the brokers' logs call this reader, behind the worker's id.
-        isolation_level: of the reader.
+        partitions: number of its partitions.
+        client: end of the Kafka client id, after the worker's id.
+        isolation_level: of the consumer.
     """
 
     def __init__(
@@ -43,17 +43,17 @@ class TopicTail(Service):
 
     @abstractmethod
     async def take(self, records: dict[TopicPartition, list[Any]]) -> None:
-        """Take what a poll brought; nothing, if nothing came."""
+        """Handle the records of a poll; there may be none."""
 
     def read_from(self, partitions: int) -> None:
-        """The topic has so many partitions now."""
+        """Read this many partitions from now on."""
         self._partitions = partitions
 
     @Service.task
     async def _read(self) -> None:
         while not self.should_stop:
             count = self._partitions
-            if not count:  # the topic is gone, and aiokafka would ask for it without a pause
+            if not count:  # the topic was deleted: aiokafka would ask for it without a pause
                 await self.sleep(ABSENT_POLL_S)
                 continue
             consumer = AIOKafkaConsumer(

@@ -1,7 +1,7 @@
-"""Reading time: every worker reads the oscillator topic itself, outside the group.
+"""Reads ticks: every worker reads the whole oscillator topic itself, outside the group.
 
-So nothing needs to be co-partitioned, and a worker with any request partition gets every tick. Ticks are read from the
-newest and never committed: what counts is the latest.
+So the topic's partitions need not match those of the request topics, and every worker gets every tick. Only the newest
+tick matters: reading starts at the end and commits nothing.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from timers.worker.tailing import TopicTail
 logger = logging.getLogger(__name__)
 
 LOG_APPEND_TIME = 1
-"""Kafka's code for a record time that the broker set."""
+"""Kafka's timestamp type of records whose time the broker set."""
 
 SILENCE_S = 2.0
-"""Without a counted tick for this long, something is wrong: said in the log, and readiness turns red."""
+"""After this long without a counted tick, an error is logged and the worker's topics are looked up."""
 
 
 class TickReader(TopicTail):
-    """Hands each new tick to ``deliver``, and calls ``silent`` when none comes."""
+    """Passes each new tick to ``deliver``, and calls ``on_silence`` when none arrives."""
 
     def __init__(
         self,
         settings: Settings,
         partitions: int,
         deliver: Callable[[Tick], Awaitable[None]],
-        silent: Callable[[], None],
+        on_silence: Callable[[], None],
         **kwargs: Any,
     ) -> None:
-        # Ticks are never transactional: somebody's open transaction must not hold time back.
+        # Ticks are never transactional, and an open transaction on the topic must not delay them.
         super().__init__(settings, settings.oscillator_topic, partitions, "ticks", "read_uncommitted", **kwargs)
         self._deliver = deliver
-        self._tell_silent = silent
+        self._on_silence = on_silence
         self._newest_ms = 0
         self._counted_at = monotonic()
         self._silent = False
@@ -50,12 +50,12 @@ class TickReader(TopicTail):
 
     @property
     def age_s(self) -> float:
-        """Seconds since a tick last moved time."""
+        """Seconds since the last counted tick: one of another second than the one before."""
         return monotonic() - self._counted_at
 
     async def take(self, records: dict[TopicPartition, list[Any]]) -> None:
-        """Count ticks."""
-        # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
+        """Pass on the newest tick."""
+        # The last record of each partition: if the clock went back within a batch, earlier ones show the old time.
         times = [batch[-1].timestamp for batch in records.values() if batch[-1].timestamp_type == LOG_APPEND_TIME]
         if not times:
             if records and not self._wrong_time:
@@ -66,7 +66,7 @@ class TickReader(TopicTail):
                 )
             return
         self._wrong_time = False
-        # The latest read is the present: if the broker's clock went back, machines must hear of it.
+        # Also a tick older than the last one is passed on: machines must learn that the broker's clock went back.
         newest = max(times)
         if newest // 1000 != self._newest_ms // 1000:
             self._counted_at = monotonic()
@@ -77,12 +77,12 @@ class TickReader(TopicTail):
         await self._deliver(Tick(newest))
 
     @Service.task
-    async def _alarm(self) -> None:
+    async def _watch_silence(self) -> None:
         while not self.should_stop:
             await self.sleep(SILENCE_S / 2)
             if self.age_s > SILENCE_S and not self._silent:
                 self._silent = True
-                self._tell_silent()
+                self._on_silence()
                 logger.error(
                     "no tick for %.1f s on %s: timers do not fire", self.age_s, self._settings.oscillator_topic
                 )

@@ -1,48 +1,51 @@
-"""What the worker's web port answers beside Faust's own pages."""
+"""The pages on the worker's web port, beside Faust's own."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from prometheus_client.exposition import choose_encoder
 
 from timers.worker import health
 from timers.worker.metrics import exposition
-
-if TYPE_CHECKING:
-    from timers.worker.service import TimersApp
+from timers.worker.status import WorkerStatus
 
 UNAVAILABLE = 503
 
 
-def register(app: TimersApp) -> None:
-    """Add the pages: ``/health/live`` and ``/health/ready`` (200, or 503 with reasons), ``/metrics``, and
-    those of :mod:`timers.worker.queries.pages`."""
-    registry = exposition.registry(app)
-    app.query_pages.register()
+def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) -> None:
+    """Add ``/health/live`` and ``/health/ready`` (200, or 503 with reasons) and ``/metrics``.
 
-    @app.page("/health/live")
+    Args:
+        page: Faust's decorator for the handler of a path.
+        status: what the pages show.
+    """
+    registry = exposition.registry(status)
+
+    @page("/health/live")
     async def live(web: Any, request: Any) -> Any:
-        reasons = health.stuck(app)
+        reasons = health.stuck(status)
         return web.json({"live": not reasons, "reasons": reasons}, status=UNAVAILABLE if reasons else 200)
 
-    @app.page("/health/ready")
+    @page("/health/ready")
     async def ready(web: Any, request: Any) -> Any:
-        reasons = health.unready(app)
+        reasons = health.unready(status)
+        pool, tick_age_s = status.pool, status.tick_age_s
         state = {
             "ready": not reasons,
             "reasons": reasons,
-            "partitions": len(app.pool.runners),
-            "stopped": {f"{topic}/{partition}": str(why) for (topic, partition), why in app.pool.stopped.items()},
-            "pending": sum(runner.machine.pending for runner in app.pool.runners.values()),
-            "tick_age_s": None if app.tick_reader is None else round(app.tick_reader.age_s, 3),
+            "partitions": len(pool.runners),
+            "stopped": {f"{topic}/{partition}": str(why) for (topic, partition), why in pool.stopped.items()},
+            "pending": sum(runner.machine.pending for runner in pool.runners.values()),
+            "tick_age_s": None if tick_age_s is None else round(tick_age_s, 3),
         }
         return web.json(state, status=UNAVAILABLE if reasons else 200)
 
-    @app.page("/metrics")
+    @page("/metrics")
     async def scrape(web: Any, request: Any) -> Any:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        # Not on the event loop: ticks need not wait for the sizes of files.
+        # In a thread: the sizes of the stores' files are read, and ticks must not wait for this.
         page = await asyncio.to_thread(encode, registry)
         return web.bytes(page, headers={"Content-Type": content_type})

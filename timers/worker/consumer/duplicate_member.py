@@ -1,8 +1,9 @@
-"""Whether a second worker of our name is in the group: its coordinator says so, and aiokafka keeps that to itself.
+"""Detects a second worker with the same ``TIMERS_WORKER_ID`` in the group, from the coordinator's responses.
 
-Whoever joins as a static member replaces the one of the same name, without a word to it. That one learns it from the
-next answer that it gets: to a heartbeat, which aiokafka sends without the name, "unknown member"; to joining or
-syncing, also if it waits for the answer when the other one comes, "fenced instance".
+A static member that joins replaces the member of the same name, and Kafka does not notify the replaced one. It learns
+of it from the next response: "unknown member" to a heartbeat, which aiokafka sends without the name, or "fenced
+instance" to a join or sync request, also to one that was waiting when the other worker joined. aiokafka hides these
+responses.
 """
 
 from __future__ import annotations
@@ -13,24 +14,23 @@ from time import monotonic
 from typing import Any
 
 from aiokafka.errors import NoError, RebalanceInProgressError, UnknownMemberIdError
-from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+
+from timers.kafka.aiokafka_internals.group import MEMBER_REQUESTS, member_id
 
 logger = logging.getLogger(__name__)
 
 FENCED_INSTANCE_ID = 82
-"""Kafka's code; aiokafka has no name for it."""
-
-_AS_MEMBER = (HeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
+"""Kafka's error code; aiokafka has no name for it."""
 
 _STILL_MEMBER = {NoError.errno, RebalanceInProgressError.errno}
 
 
 class DuplicateMemberWatch:
-    """Looks at what the coordinator answers to one member.
+    """Looks at the coordinator's responses to one member.
 
     Args:
-        name: of this worker.
-        session_timeout_s: the group forgets a member that it has not heard of for so long.
+        name: the worker's id.
+        session_timeout_s: the group removes a member that has sent no heartbeat for this long.
         clock: seconds, monotonic.
     """
 
@@ -38,27 +38,28 @@ class DuplicateMemberWatch:
         self._name = name
         self._session_timeout_s = session_timeout_s
         self._clock = clock
-        self._heard_at = float("-inf")
+        self._member_until_s = float("-inf")
 
     def look(self, request: Any, sent_at: float, response: Any) -> None:
-        """Look at the answer to ``request``, before aiokafka does.
+        """Look at the response to ``request``, before aiokafka handles it.
 
         Args:
-            sent_at: by the clock, taken before: since then the answer may have waited for us, as in a pause.
+            sent_at: time of the request by the clock. The response may have waited in a buffer while this process was
+                paused, so its arrival time proves nothing.
         """
-        if not isinstance(request, _AS_MEMBER):
+        if not isinstance(request, MEMBER_REQUESTS):
             return
         error_code = response.error_code
-        # Of a member that was silent for too long nothing can be said, nor of one that has yet to join.
-        known = request._member_id and self._clock() - self._heard_at < self._session_timeout_s
+        # The group may have removed a member that was silent for the session timeout; one without an id has not joined.
+        was_member = member_id(request) and self._clock() < self._member_until_s
         if error_code in _STILL_MEMBER:
-            self._heard_at = sent_at
-        elif error_code == FENCED_INSTANCE_ID or (error_code == UnknownMemberIdError.errno and known):
+            self._member_until_s = sent_at + self._session_timeout_s
+        elif error_code == FENCED_INSTANCE_ID or (error_code == UnknownMemberIdError.errno and was_member):
             logger.error(
-                "the group forgot this worker while it was there: most likely a second one runs with "
-                "TIMERS_WORKER_ID=%s, and they take the partitions from each other; give each its own",
+                "the group removed this worker while it was running: probably a second one runs with "
+                "TIMERS_WORKER_ID=%s, and each takes the partitions from the other; give each its own id",
                 self._name,
             )
         if error_code == FENCED_INSTANCE_ID:
-            # aiokafka would end the worker with an error that nobody knows; an unknown member joins anew.
+            # aiokafka does not know this code and would end the worker; after this code it joins again.
             response.error_code = UnknownMemberIdError.errno

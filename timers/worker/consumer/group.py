@@ -1,10 +1,9 @@
-"""Who of the group has which partition, and where that worker answers: Kafka's own membership says both.
+"""Finds the owner of each partition and the URL of its worker, from the group's membership in Kafka.
 
-Each worker sends its address along when it joins, as Faust's assignor and Kafka Streams do (``application.server``).
-Whoever wants to know asks the coordinator, which hands out what each member sent last, and what it was dealt. Faust's
-own assignor has the group's leader spread the addresses with the deal instead: a static member that comes back at
-another address stays known by its former one until the next rebalance, and itself fails an assertion
-(``docs/adr/0009``).
+Each worker sends its URL when it joins, as workers of Faust and Kafka Streams do (``application.server``). The group's
+coordinator tells what each member sent last and which partitions it has. Faust's own assignor has the group's leader
+send the URLs with the assignment instead. A static member that returns with a new URL is then known by its old one
+until the next rebalance, and its own assertion fails (``docs/adr/0009``).
 """
 
 from __future__ import annotations
@@ -14,23 +13,22 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from aiokafka.client import ConnectionGroup
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError, for_code
-from aiokafka.protocol.admin import DescribeGroupsRequest
 
 from timers.core.timer import TopicPartition
+from timers.kafka.aiokafka_internals.group import DescribedMember, assignor_with_user_data, describe_group
 
 _STABLE = "Stable"
-_ASK_AGAIN_S = 0.2
+_RETRY_S = 0.2
 
 URL = "url"
-"""Name, in what a member sends when it joins, of where it answers."""
+"""JSON key of a worker's URL in the user data that it sends when it joins."""
 
 
 class Unsettled(Exception):
-    """Nobody can say now who has which partition; the sentence says why."""
+    """The owners of the partitions are not known now; the message says why."""
 
 
 class Member(NamedTuple):
@@ -38,48 +36,37 @@ class Member(NamedTuple):
 
     worker_id: str
     url: str
-    """Where it answers; empty if it does not say."""
+    """Of its web port; empty if it sent none."""
 
 
 def assignor(url: str) -> type[RoundRobinPartitionAssignor]:
-    """Round robin under its own name, so that workers which send no address may be in the group too."""
-
-    class Advertising(RoundRobinPartitionAssignor):
-        @classmethod
-        def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-            plain = super().metadata(topics)
-            return ConsumerProtocolMemberMetadata(plain.version, plain.subscription, json.dumps({URL: url}).encode())
-
-    return Advertising
+    """The assignor of a worker with this URL. Workers that send no URL may be in the same group."""
+    return assignor_with_user_data({URL: url})
 
 
 async def members(consumer: Any) -> dict[TopicPartition, Member]:
-    """The owner of each partition, asked now. On the consumer's event loop; may wait for as long as it is let.
+    """The owner of each partition, from the coordinator. On the consumer's event loop; waits while the group
+    rebalances.
 
     Raises:
-        Unsettled: the coordinator does not answer, or knows no such group.
+        Unsettled: the coordinator does not answer, or does not know the group.
     """
-    coordinator = consumer._coordinator
     while True:
-        node = coordinator.coordinator_id
-        if node is None:
-            raise Unsettled("the group has no coordinator now")
         try:
-            answer = await consumer._client.send(
-                node, DescribeGroupsRequest([coordinator.group_id]), group=ConnectionGroup.COORDINATION
-            )
+            group = await describe_group(consumer)
         except KafkaError as error:
             raise Unsettled(f"the group's coordinator did not answer: {error!r}") from None
-        error_code, _, state, _, _, described, *_ = answer.groups[0]
-        if error_code:
-            raise Unsettled(f"the group's coordinator refused: {for_code(error_code).__name__}")
-        if state == _STABLE:
-            return owners(described)
-        await asyncio.sleep(_ASK_AGAIN_S)  # a rebalance: it lasts as long as the slowest worker takes to let go
+        if group is None:
+            raise Unsettled("the group has no coordinator now")
+        if group.error_code:
+            raise Unsettled(f"the group's coordinator refused: {for_code(group.error_code).__name__}")
+        if group.state == _STABLE:
+            return owners(group.members)
+        await asyncio.sleep(_RETRY_S)
 
 
-def owners(described: Iterable[tuple[str, str, str, bytes, bytes]]) -> dict[TopicPartition, Member]:
-    """Partition -> its owner, from (member id, client id, host, metadata, assignment) of each member."""
+def owners(described: Iterable[DescribedMember]) -> dict[TopicPartition, Member]:
+    """Partition -> its owner."""
     owned = {}
     for _, worker_id, _, metadata, assignment in described:
         member = Member(worker_id, _url(metadata))
@@ -90,7 +77,7 @@ def owners(described: Iterable[tuple[str, str, str, bytes, bytes]]) -> dict[Topi
 
 
 def _url(metadata: bytes) -> str:
-    """What a member says of itself: it need not be of this version."""
+    """The URL in a member's metadata; empty if there is none, as from a worker of another version."""
     try:
         url = json.loads(ConsumerProtocolMemberMetadata.decode(metadata).user_data)[URL]
     except (ValueError, KeyError, TypeError):

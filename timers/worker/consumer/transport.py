@@ -1,12 +1,15 @@
-"""Faust's aiokafka transport, delivering each fetched batch of a partition as ONE message.
+"""Faust's aiokafka transport, which delivers each fetched batch of a partition as one message.
 
-Faust's way of one message a record costs fifty times what the work on it costs (18,000 a second for an agent that does
-nothing). Here a message's value is a :class:`~timers.core.timer.Fetched`: the list of records and the range of offsets
-it answers for. The machine checks that ranges join: Faust drops fetched messages without a word when a generation
-changes or flow is suspended, and only a gap in the ranges tells.
+With one message a record, Faust handles 18,000 records a second for an agent that does nothing: fifty times the cost of
+the work on them. Here a message's value is a :class:`~timers.core.timer.Fetched`: the list of records and the range of
+offsets that it covers. The machine checks that the ranges join: Faust drops fetched messages without a log line when a
+generation changes or the flow is suspended, and only a gap in the ranges shows it.
 
-Faust must not commit request offsets (ours travel in the machines' transactions) nor filter by its own idea of what was
-read (a rewind would look like old news), so both are off.
+Faust must not commit request offsets, which are committed in the machines' transactions, and must not skip offsets that
+it has seen, since a seek back would look like old records. Both are switched off.
+
+A partition is paused while its machine has enough to do: then nothing is fetched from it. A partition is suspended
+while its topic may have been deleted: then what is fetched from it is dropped, until the topic's id was checked.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from time import monotonic
 from typing import Any, ClassVar
 
-import aiokafka
+from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import (
     IllegalStateError,
     NoOffsetForPartitionError,
@@ -33,7 +36,10 @@ from mode import Service
 
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import TimersError
-from timers.worker.consumer import group, records
+from timers.kafka.aiokafka_internals import fetch
+from timers.kafka.aiokafka_internals.group import call_with_each_response, is_owner, refresh_metadata
+from timers.worker import faust_internals
+from timers.worker.consumer import group
 from timers.worker.consumer.duplicate_member import DuplicateMemberWatch
 from timers.worker.machines.pool import Pool
 from timers.worker.partition_metrics import Heartbeat, keep_heartbeat
@@ -41,73 +47,52 @@ from timers.worker.partition_metrics import Heartbeat, keep_heartbeat
 logger = logging.getLogger(__name__)
 
 MAX_FETCH_BYTES = 512 * 1024
-"""Most bytes that one fetch brings of one partition, give or take one batch. Larger did not recover faster."""
+"""Maximum bytes of one partition in a fetch, plus at most one batch. A larger value did not recover faster."""
 
-SAY_AGAIN_S = 1.0
-"""Where a quiet partition stands is said this often: had its last fetch been dropped, its machine would notice."""
+REPEAT_RANGE_S = 1.0
+"""A partition without new records gets an empty range this often: if its last fetch was dropped, its machine sees the
+gap."""
 
 ASSIGN_TIMEOUT_S = 80.0
 
 MAY_BE_DELETED = {UnknownTopicOrPartitionError.errno, NotLeaderForPartitionError.errno}
-"""What a fetch is answered from the moment its topic is deleted."""
+"""Error codes of fetches from a topic that was deleted."""
 
 POLL_S = 0.2
-"""How long to wait for any partition; one that was paused is looked at again after this."""
+"""How long a fetch waits for records."""
 
 CLOSED_POLL_S = 0.2
 
 
-class _NoReadOffsets(dict[Any, Any]):
-    """Faust's read offsets, always unknown: machines know exactly what they have, and may ask for it again."""
-
-    def __missing__(self, key: Any) -> None:
-        return None
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        return None
-
-
-class BatchConsumerThread(driver.AIOKafkaConsumerThread):
-    """The thread that aiokafka runs in."""
+class BatchConsumerThread(faust_internals.ConsumerThread):
+    """The thread whose event loop runs aiokafka's consumer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._read_to: dict[Any, int] = {}
-        self._said_at: dict[Any, float] = {}
         self.heartbeat = Heartbeat()
+        self._delivered_to: dict[TP, int] = {}
+        self._delivered_at: dict[TP, float] = {}
         self._suspended: set[TP] = set()
 
     @Service.task
     async def _beat(self) -> None:
         await keep_heartbeat(self.heartbeat)
 
-    def watermarks(self) -> dict[TopicPartition, tuple[int, int]]:
-        """High watermark and last stable offset of each assigned partition, as of its last fetch. From any thread."""
-        consumer = self._consumer
-        subscription = None if consumer is None else consumer._subscription.subscription
-        if subscription is None or subscription.assignment is None:
-            return {}
-        states = {tp: subscription.assignment.state_value(tp) for tp in subscription.assignment.tps}
-        return {
-            (tp.topic, tp.partition): (state.highwater, state.lso)
-            for tp, state in states.items()
-            if state is not None and state.highwater is not None and state.lso is not None
-        }
-
-    def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
-        records.install()
+    def make_consumer(self, transport: Any) -> AIOKafkaConsumer:
+        """The consumer, not started."""
+        fetch.install()
         conf = self.app.conf
-        consumer = aiokafka.AIOKafkaConsumer(
+        consumer = AIOKafkaConsumer(
             client_id=conf.broker_client_id,
             group_id=conf.id,
             group_instance_id=conf.consumer_group_instance_id,
             bootstrap_servers=driver.server_list(transport.url, transport.default_port),
             partition_assignment_strategy=[group.assignor(str(conf.canonical_url))],
             enable_auto_commit=False,
-            # A position out of range means that timers are gone: to be said, not skipped.
+            # A position out of range means that timers were lost: an error, not a reset.
             auto_offset_reset="none",
             isolation_level="read_committed",
-            # Whatever has arrived of all partitions, in one crossing between threads; MAX_FETCH_BYTES is the bound.
+            # All records that have arrived, in one call to the thread; MAX_FETCH_BYTES bounds them.
             max_poll_records=None,
             max_partition_fetch_bytes=MAX_FETCH_BYTES,
             fetch_max_wait_ms=500,
@@ -120,220 +105,192 @@ class BatchConsumerThread(driver.AIOKafkaConsumerThread):
             connections_max_idle_ms=conf.consumer_connections_max_idle_ms,
             **driver.credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context),
         )
-        self._listen(consumer._client)
-        return consumer
-
-    def _listen(self, client: Any) -> None:
-        """Look at answers that aiokafka keeps to itself: it asks again, or joins again, whatever they mean."""
-        send = client.send
-        conf = self.app.conf
         duplicate_members = DuplicateMemberWatch(conf.consumer_group_instance_id, conf.broker_session_timeout)
 
-        async def send_and_look(node_id: int, request: Any, **kwargs: Any) -> Any:
-            sent_at = monotonic()
-            response = await send(node_id, request, **kwargs)
+        def look(request: Any, sent_at: float, response: Any) -> None:
             duplicate_members.look(request, sent_at, response)
-            if getattr(response, "API_KEY", None) == FetchRequest.API_KEY:
-                for topic, partitions in response.topics:
-                    for partition, error_code, *_ in partitions:
-                        if error_code in MAY_BE_DELETED:
-                            self._suspend(TP(topic, partition), out_of_range=False)
-            return response
+            self._look_for_deleted_topics(response)
 
-        client.send = send_and_look
+        call_with_each_response(consumer, look)
+        return consumer
+
+    def _look_for_deleted_topics(self, response: Any) -> None:
+        """aiokafka only fetches again after these errors."""
+        if getattr(response, "API_KEY", None) == FetchRequest.API_KEY:
+            for topic, partitions in response.topics:
+                for partition, error_code, *_ in partitions:
+                    if error_code in MAY_BE_DELETED:
+                        self._suspend(TP(topic, partition), out_of_range=False)
 
     def _suspend(self, tp: TP, out_of_range: bool) -> None:
-        """Hand over nothing of a partition until somebody has looked whether its topic is still the same."""
         if tp in self._suspended and not out_of_range:
-            return  # every fetch says so again
+            return  # every fetch returns the error again
         self._suspended.add(tp)
-        self.app.loop.call_soon_threadsafe(self.app.suspend, (tp.topic, tp.partition), out_of_range)
+        self.app.loop.call_soon_threadsafe(self.consumer.on_suspended, (tp.topic, tp.partition), out_of_range)
 
-    async def resume(self, partitions: Iterable[TP]) -> None:
-        """Go on with partitions that were looked up, and have the group hear of topics that came or went."""
+    async def end_suspension(self, partitions: Iterable[TP]) -> None:
+        """Deliver these partitions again. Also has the group notice topics that were deleted or created."""
         self._suspended.difference_update(partitions)
-        self._ensure_consumer()._client.force_metadata_update()
+        refresh_metadata(self.kafka_consumer)
 
-    async def _fetch_records(self, consumer: Any, active_partitions: Any, **kwargs: Any) -> dict[Any, Fetched]:
-        """Fetched records by partition, each with its range; also ranges that hold no record for us.
+    async def getmany(self, active_partitions: set[TP], timeout: float) -> dict[TP, Fetched]:
+        """What was fetched of each partition: records and their range, also ranges without a record for us."""
+        fetched: dict[TP, Fetched] = await self.call_thread(self.fetch, active_partitions, timeout)
+        return fetched
 
-        The end of a range is the consumer's position, past markers and aborted records. Nothing is awaited between the
-        fetch and reading the position.
-        """
-        flowing = active_partitions - self._suspended
-        if not flowing:
+    async def fetch(self, partitions: set[TP], timeout_s: float) -> dict[TP, Fetched]:
+        """:meth:`getmany`, on the thread's event loop."""
+        wanted = partitions - self._suspended
+        if not wanted:
             await asyncio.sleep(POLL_S)
             return {}
+        consumer = self.kafka_consumer
         try:
-            fetched_records = await super()._fetch_records(consumer, flowing, **kwargs)
-        except NoOffsetForPartitionError:
-            # A partition that was just assigned, and that its machine has not yet said where to read.
+            records = await self.fetch_records(consumer, wanted, timeout_s)
+        except NoOffsetForPartitionError:  # a partition was assigned just now, and its machine has not sought yet
             return {}
         except OffsetOutOfRangeError as error:
             for tp in error.args[0]:
                 self._suspend(TP(*tp), out_of_range=True)
             return {}
-        fetched: dict[Any, Fetched] = {}
-        subscription = consumer._subscription.subscription
-        if subscription is None or subscription.assignment is None:
-            return fetched
+        return self._with_ranges(consumer, partitions, records)
+
+    def _with_ranges(
+        self, consumer: AIOKafkaConsumer, partitions: set[TP], records: Mapping[TP, list[Any]]
+    ) -> dict[TP, Fetched]:
+        """Records with their ranges. A range ends at the consumer's position, after markers and aborted records.
+
+        It awaits nothing, so the positions are still those of the fetch.
+        """
+        fetched: dict[TP, Fetched] = {}
+        positions = fetch.positions(consumer)
         now = monotonic()
-        for tp, read_to in self._read_to.items():
-            if tp not in subscription.assignment.tps:
-                continue
-            state = subscription.assignment.state_value(tp)
-            if not state.has_valid_position:
+        for tp, delivered_to in self._delivered_to.items():
+            position = positions.get(tp)
+            if position is None:
                 continue
             if tp in self._suspended:
-                if state.position != read_to:
-                    # It came while it was suspended, and is dropped. What comes next would claim that range without its
+                if position != delivered_to:
+                    # Fetched while suspended, and dropped. The next range would cover these offsets without their
                     # records, and they would be lost: read them again.
-                    consumer.seek(tp, read_to)
+                    consumer.seek(tp, delivered_to)
                 continue
-            quiet = tp in active_partitions and read_to > 0 and now > self._said_at.get(tp, 0.0) + SAY_AGAIN_S
-            if state.position != read_to or quiet:
-                fetched[tp] = Fetched(read_to, state.position, fetched_records.get(tp, ()))
-                self._read_to[tp] = state.position
-                self._said_at[tp] = now
+            repeat = tp in partitions and delivered_to > 0 and now > self._delivered_at.get(tp, 0.0) + REPEAT_RANGE_S
+            if position != delivered_to or repeat:
+                fetched[tp] = Fetched(delivered_to, position, records.get(tp, ()))
+                self._delivered_to[tp] = position
+                self._delivered_at[tp] = now
         return fetched
 
-    async def _seek_wait(self, consumer: Any, partitions: Mapping[TP, int]) -> None:
+    async def seek_wait(self, partitions: Mapping[TP, int]) -> None:
+        """Read partitions from these offsets on."""
+        await self.call_thread(self._seek_now, partitions)
+
+    async def _seek_now(self, partitions: Mapping[TP, int]) -> None:
         for tp, offset in partitions.items():
-            consumer.seek(tp, offset)
-            self._read_to[tp] = offset
+            self.kafka_consumer.seek(tp, offset)
+            self._delivered_to[tp] = offset
 
     async def owns(self, tp: TP) -> bool | None:
-        """Whether the group's coordinator says, asked now, that ``tp`` is this consumer's; None if nobody answers."""
-        consumer = self._ensure_consumer()
-        coordinator = consumer._coordinator
-        generation = coordinator.generation
-        alive = await coordinator._do_heartbeat()
-        if coordinator.generation != generation or coordinator.need_rejoin(consumer._subscription.subscription):
-            return False  # the group forgot us, or is about to deal anew
-        return tp in consumer.assignment() if alive else None
+        """Whether the group's coordinator, asked now, confirms that this worker owns ``tp``; None without an answer."""
+        return await is_owner(self.kafka_consumer, tp)
 
     async def members(self) -> dict[TopicPartition, group.Member]:
-        """Who has which partition, as the coordinator says it now; see :func:`timers.worker.consumer.group.members`."""
-        return await group.members(self._ensure_consumer())
+        """The owner of each partition; see :func:`timers.worker.consumer.group.members`."""
+        return await group.members(self.kafka_consumer)
 
-    def _stopped_set(self) -> None:
-        """Mode's own; but in a crash the thread may have ended first, and there is no loop left to tell."""
-        with contextlib.suppress(RuntimeError):
-            super()._stopped_set()
+    def watermarks(self) -> dict[TopicPartition, tuple[int, int]]:
+        """High watermark and last stable offset of each assigned partition, as of its last fetch. Any thread."""
+        watermarks = fetch.watermarks(self.kafka_consumer) if self.has_consumer else {}
+        return {(tp.topic, tp.partition): offsets for tp, offsets in watermarks.items()}
 
     async def forget(self, partitions: Iterable[TP]) -> None:
         """Stop tracking revoked partitions."""
         for tp in partitions:
-            self._read_to.pop(tp, None)
+            self._delivered_to.pop(tp, None)
             self._suspended.discard(tp)
 
 
-class BatchConsumer(driver.Consumer):
-    """Consumer whose messages are batches. ``app.pool`` says where each partition must be read from."""
+class BatchConsumer(faust_internals.Consumer):
+    """Consumer whose messages are batches; it feeds the machines of a pool.
 
-    _thread: BatchConsumerThread
+    Attributes:
+        thread: the :class:`BatchConsumerThread`.
+        on_suspended: called with each suspended partition, and whether its position is out of range.
+    """
+
+    Thread = BatchConsumerThread
+    _pool: Pool
+    on_suspended: Callable[[TopicPartition, bool], None]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._read_offset = _NoReadOffsets()
-        self._paused: set[TP] = set()
-        self._resumed = asyncio.Event()
+        self._woken = asyncio.Event()
 
-    @property
-    def _pool(self) -> Pool:
-        pool: Pool = self.app.pool
-        return pool
-
-    def _new_consumer_thread(self) -> BatchConsumerThread:
-        return BatchConsumerThread(self, loop=self.loop, beacon=self.beacon)
+    def attach(self, pool: Pool, on_suspended: Callable[[TopicPartition, bool], None]) -> None:
+        """Set the pool to feed. Before the start."""
+        self._pool = pool
+        self.on_suspended = on_suspended
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:
         """One message for each partition that has something."""
         if not self.flow_active:
             await self.wait(self.can_resume_flow)
         generation = self.app.consumer_generation_id
-        partitions = self._get_active_partitions() - self._paused
+        self._woken.clear()
+        partitions = {tp for tp in self.active_partitions() if not self._pool.is_paused((tp.topic, tp.partition))}
         if not partitions:
-            self._resumed.clear()
-            await self.wait(self._resumed, timeout=POLL_S)
+            await self.wait(self._woken, timeout=POLL_S)
             return
-        fetched = await self._thread.getmany(partitions, POLL_S)
+        fetched = await self.thread.getmany(partitions, POLL_S)
         for tp, batch in fetched.items():
             if self.should_stop or not self.flow_active or self.app.consumer_generation_id != generation:
                 return
-            yield tp, self._to_message(tp, batch)
-
-    def _to_message(self, tp: TP, batch: Fetched) -> ConsumerMessage:
-        return ConsumerMessage(
-            tp.topic,
-            tp.partition,
-            batch.to_offset - 1,
-            0.0,
-            0,
-            None,
-            None,
-            batch,
-            None,
-            tp=tp,
-            # Without its generation the stream would drop it without a word.
-            generation_id=self.app.consumer_generation_id,
-        )
+            yield tp, _message(tp, batch, generation)
 
     async def perform_seek(self) -> None:
         """Open the machines of the present assignment and read on from where each stands."""
-        partitions = {(tp.topic, tp.partition): tp for tp in self.assignment() if self._pool.owns(tp.topic)}
+        partitions = {(tp.topic, tp.partition): tp for tp in self.assignment()}
         try:
             async with asyncio.timeout(ASSIGN_TIMEOUT_S):
                 positions = await self._pool.assign(partitions)
         except TimeoutError:
-            # Faust would wait a little longer, and then never again, without a word.
+            # Faust waits a little longer, and then ignores the assignment without a log line.
             raise TimersError(f"partitions could not be opened within {ASSIGN_TIMEOUT_S:.0f} s") from None
-        for partition in partitions.keys() - positions.keys():
-            self.set_paused(partition, True)  # nobody is there to take what would be read
-        await self._thread.seek_wait({partitions[partition]: offset for partition, offset in positions.items()})
+        await self.thread.seek_wait({partitions[partition]: offset for partition, offset in positions.items()})
 
-    @property
-    def heartbeat(self) -> Heartbeat:
-        """Of the thread's event loop."""
-        return self._thread.heartbeat
+    # ---- what the pool asks for: timers.worker.machines.pool.RequestConsumer ----------------------------------------
 
-    def watermarks(self) -> dict[TopicPartition, tuple[int, int]]:
-        """High watermark and last stable offset of each partition of a machine, as of its last fetch."""
-        return {
-            partition: offsets
-            for partition, offsets in self._thread.watermarks().items()
-            if self._pool.owns(partition[0])
-        }
+    def wake(self) -> None:
+        """Fetch again at once, from partitions that are not paused any more."""
+        self._woken.set()
 
-    async def rewind(self, partition: TopicPartition, position: int) -> None:
-        """Read a partition again from ``position``."""
-        tp = TP(*partition)
-        with contextlib.suppress(IllegalStateError):  # a rebalance took it meanwhile: its next owner seeks
+    def read_again(self, partition: TopicPartition, offset: int) -> None:
+        """Soon, read a partition again from ``offset``."""
+        self.add_future(self._read_again(TP(*partition), offset))
+
+    async def _read_again(self, tp: TP, offset: int) -> None:
+        with contextlib.suppress(IllegalStateError):  # revoked meanwhile: its next owner seeks
             if tp in self.assignment():
-                await self._thread.seek_wait({tp: position})
-
-    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Go on with partitions whose topics were looked up."""
-        await self._thread.call_thread(self._thread.resume, [TP(*partition) for partition in partitions])
+                await self.thread.seek_wait({tp: offset})
 
     async def owns(self, partition: TopicPartition) -> bool | None:
-        """Whether the group says, asked now, that a partition is ours; None if nobody answers."""
-        owned: bool | None = await self._thread.call_thread(self._thread.owns, TP(*partition))
+        """Whether the group's coordinator, asked now, confirms that this worker owns it; None without an answer."""
+        owned: bool | None = await self.thread.call_thread(self.thread.owns, TP(*partition))
         return owned
 
+    # ---- what the app and queries ask for ---------------------------------------------------------------------------
+
+    async def end_suspension(self, partitions: Iterable[TopicPartition]) -> None:
+        """Deliver partitions again whose topic ids were checked."""
+        await self.thread.call_thread(self.thread.end_suspension, [TP(*partition) for partition in partitions])
+
     async def members(self) -> dict[TopicPartition, group.Member]:
-        """Who has which partition, as the group's coordinator says it now."""
-        found: dict[TopicPartition, group.Member] = await self._thread.call_thread(self._thread.members)
+        """The owner of each partition, from the group's coordinator."""
+        found: dict[TopicPartition, group.Member] = await self.thread.call_thread(self.thread.members)
         return found
 
-    def set_paused(self, partition: TopicPartition, high: bool) -> None:
-        """Pause a partition whose machine has enough to do, or go on."""
-        tp = TP(*partition)
-        if high:
-            self._paused.add(tp)
-        else:
-            self._paused.discard(tp)
-            self._resumed.set()
+    # ---- what Faust calls -------------------------------------------------------------------------------------------
 
     async def threadsafe_partitions_revoked(self, receiver_loop: asyncio.AbstractEventLoop, revoked: set[TP]) -> None:
         await self._unless_closed(super().threadsafe_partitions_revoked(receiver_loop, revoked))
@@ -344,9 +301,10 @@ class BatchConsumer(driver.Consumer):
         await self._unless_closed(super().threadsafe_partitions_assigned(receiver_loop, assigned, generation_id))
 
     async def _unless_closed(self, calling: Coroutine[Any, Any, None]) -> None:
-        """Wait for the main thread to deal with a rebalance, but not when it ends: then it stops to answer.
+        """Wait until the main thread has handled a rebalance, or the pool is closed for good.
 
-        The end would wait for this thread, and this thread for the end. All machines are closed by then.
+        At the end of the worker the main thread handles none any more and waits for this thread: a deadlock. All
+        machines are closed by then.
         """
         call = asyncio.ensure_future(calling)
         while not call.done() and not self._pool.closed:
@@ -357,20 +315,35 @@ class BatchConsumer(driver.Consumer):
             call.cancel()
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Close the machines before the group is told that we let go."""
-        await self._thread.call_thread(self._thread.forget, revoked)
-        self._paused -= revoked
+        """Close the machines before the group is told that the partitions are free."""
+        await self.thread.call_thread(self.thread.forget, revoked)
         await super().on_partitions_revoked(revoked)
 
     async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
-        """Refused: offsets are committed in the machines' transactions, by them alone."""
+        """Commits nothing: only the machines' transactions commit offsets."""
         return False
 
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Faust's livelock warning looks at its own commits, of which there are none."""
+        """Checks nothing: Faust would warn that its own commits, of which there are none, are late."""
+
+
+def _message(tp: TP, batch: Fetched, generation_id: int) -> ConsumerMessage:
+    return ConsumerMessage(
+        tp.topic,
+        tp.partition,
+        batch.to_offset - 1,
+        0.0,
+        0,
+        None,
+        None,
+        batch,
+        None,
+        tp=tp,
+        generation_id=generation_id,  # without it Faust drops the message without a log line
+    )
 
 
 class BatchTransport(driver.Transport):
-    """Faust transport with :class:`BatchConsumer`."""
+    """Faust's transport with :class:`BatchConsumer`."""
 
     Consumer: ClassVar[type[BatchConsumer]] = BatchConsumer

@@ -37,12 +37,8 @@ REWIND_AGAIN_S = 1.0
 class Listener(Protocol):
     """What a runner reports to its owner. Every method is called from the runner's thread."""
 
-    def on_pause_changed(self, runner: Runner) -> None:
-        """:attr:`Runner.paused` has changed.
-
-        Also called from the thread of :meth:`Runner.deliver`, so two calls may arrive in the wrong order. Read
-        :attr:`Runner.paused` when the call arrives.
-        """
+    def on_resumed(self, runner: Runner) -> None:
+        """:attr:`Runner.paused` is false again."""
 
     def on_out_of_place(self, runner: Runner, position: int) -> None:
         """A fetch was lost before the machine: read again from ``position`` [I7]."""
@@ -132,7 +128,6 @@ class Runner:
         self._inbox.put(fetched)
         if not self._paused and self._delivered - self._done >= MAX_WAITING:
             self._paused = True
-            self._listener.on_pause_changed(self)
 
     def tick(self, tick: Tick, end: int | None = None) -> None:
         """Hand over the time, and the end of the log at that time. Any thread."""
@@ -210,7 +205,7 @@ class Runner:
             self._metrics.oldest_due_s = self.machine.oldest_due_s
         if self._paused and self._delivered - self._done <= 1:
             self._paused = False
-            self._listener.on_pause_changed(self)
+            self._listener.on_resumed(self)
         if self.machine.held != self._held:
             self._held = self.machine.held
             if self._held:

@@ -1,16 +1,14 @@
-"""Every metric of a worker: name, kind, labels, meaning, and where its value is read at a scrape.
+"""Every metric of a worker: name, kind, labels, help text, and the function that reads its value at a scrape.
 
-Nothing is measured for a scrape's sake on the way of a timer: totals are kept once a transaction (:mod:`.metrics`), the
-rest is looked at when somebody asks (:mod:`.samples`). ``docs/metrics.md`` is the reader's copy of :data:`METRICS`; a
-test compares them. Label values are bounded: partitions that this worker has owned, codes and ways that are known here.
+Totals are kept once a transaction (:mod:`timers.core.counters`); all other values are read at a scrape
+(:mod:`.samples`). ``docs/metrics.md`` has the same table as :data:`METRICS`; a test compares them. The number of label
+values is bounded: partitions that this worker has owned, and codes and ways that are known here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
-from typing import TYPE_CHECKING
 
 from timers import __version__
 from timers.core.operation import CANCELLED, VERDICTS
@@ -18,9 +16,7 @@ from timers.wire.dead_letter import CODES
 from timers.worker import health
 from timers.worker.metrics import samples
 from timers.worker.metrics.samples import Labels, Samples
-
-if TYPE_CHECKING:
-    from timers.worker.service import TimersApp
+from timers.worker.status import WorkerStatus
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 PARTITION = ("topic", "partition")
@@ -31,11 +27,11 @@ class Entry:
     """One metric."""
 
     name: str
-    """As Prometheus shows it; histograms without ``_bucket``, ``_sum`` and ``_count``."""
+    """As in Prometheus; histograms without ``_bucket``, ``_sum`` and ``_count``."""
     kind: str
     labels: Labels
     help: str
-    read: Callable[[TimersApp], Samples]
+    read: Callable[[WorkerStatus], Samples]
 
 
 METRICS = (
@@ -44,28 +40,28 @@ METRICS = (
         COUNTER,
         ("format",),
         "Requests accepted: readable, and covered by a committed transaction.",
-        lambda app: samples.by_format(app, lambda counters: counters.accepted),
+        lambda status: samples.by_format(status, lambda counters: counters.accepted),
     ),
     Entry(
         "timers_late_total",
         COUNTER,
         ("format",),
         "Of the accepted requests, those whose second had fired already; they fire at once.",
-        lambda app: samples.by_format(app, lambda counters: counters.late),
+        lambda status: samples.by_format(status, lambda counters: counters.late),
     ),
     Entry(
         "timers_fired_total",
         COUNTER,
         (),
         "Callbacks sent to their topics, committed.",
-        lambda app: [((), sum(counters.fired for counters in samples.tallies(app)))],
+        lambda status: samples.total(status, lambda counters: counters.fired),
     ),
     Entry(
         "timers_dead_lettered_total",
         COUNTER,
         ("code",),
         "Dead letters written, committed, by timer-error code.",
-        lambda app: samples.sum_by(CODES, (counters.dead_lettered for counters in samples.tallies(app))),
+        lambda status: samples.sum_by(CODES, (counters.dead_lettered for counters in samples.all_counters(status))),
     ),
     Entry(
         "timers_retried_total",
@@ -73,42 +69,42 @@ METRICS = (
         (),
         "Timers moved to the retry topic: their target failed, can never take them, or a backlog is spread out; each "
         "move counted.",
-        lambda app: [((), sum(counters.retried for counters in samples.tallies(app)))],
+        lambda status: samples.total(status, lambda counters: counters.retried),
     ),
     Entry(
         "timers_cancelled_total",
         COUNTER,
         ("format",),
         "Timers cancelled in the engine. A Future's cancellation is its receiver's: 0 for that request format.",
-        lambda app: samples.by_format(app, lambda counters: counters.verdicts.get(CANCELLED, 0)),
+        lambda status: samples.by_format(status, lambda counters: counters.verdicts.get(CANCELLED, 0)),
     ),
     Entry(
         "timers_verdicts_total",
         COUNTER,
         ("verdict",),
         "Cancels and updates of timers with an id, committed, by what they came to.",
-        lambda app: samples.sum_by(VERDICTS, (counters.verdicts for counters in samples.tallies(app))),
+        lambda status: samples.sum_by(VERDICTS, (counters.verdicts for counters in samples.all_counters(status))),
     ),
     Entry(
         "timers_forwarded_total",
         COUNTER,
         ("format",),
         "Requests that went cold: due beyond the horizon, written to the cold topic, committed.",
-        lambda app: samples.by_format(app, lambda counters: counters.forwarded),
+        lambda status: samples.by_format(status, lambda counters: counters.forwarded),
     ),
     Entry(
         "timers_promoted_total",
         COUNTER,
         ("format",),
         "Copies of cold requests that were promoted back to their partition and accepted, repeated ones included.",
-        lambda app: samples.by_format(app, lambda counters: counters.promoted),
+        lambda status: samples.by_format(status, lambda counters: counters.promoted),
     ),
     Entry(
         "timers_promoted_duplicates_total",
         COUNTER,
         ("format",),
         "Of these, copies that changed nothing: repeated, or of a timer that was replaced or cancelled while cold.",
-        lambda app: samples.by_format(app, lambda counters: counters.promoted_duplicates),
+        lambda status: samples.by_format(status, lambda counters: counters.promoted_duplicates),
     ),
     Entry(
         "timers_caller_requests_total",
@@ -147,14 +143,14 @@ METRICS = (
         COUNTER,
         (),
         "Partitions opened again after a failed transaction.",
-        lambda app: [((), sum(metrics.reopened for metrics in samples.partition_metrics(app)))],
+        lambda status: samples.one(sum(metrics.reopened for metrics in samples.partition_metrics(status))),
     ),
     Entry(
         "timers_pending",
         GAUGE,
         PARTITION,
         "Timers stored and not yet fired.",
-        lambda app: samples.each(app, lambda runner: runner.machine.pending),
+        lambda status: samples.each(status, lambda runner: runner.machine.pending),
     ),
     Entry(
         "timers_oldest_overdue_seconds",
@@ -175,35 +171,35 @@ METRICS = (
         GAUGE,
         (),
         "Free on the file system of TIMERS_DATA_DIR. A full one ends the worker; nothing is lost by it.",
-        lambda app: samples.data_disk(app, lambda usage: usage.free),
+        lambda status: samples.data_disk(status, lambda usage: usage.free),
     ),
     Entry(
         "timers_data_disk_size_bytes",
         GAUGE,
         (),
         "Size of that file system.",
-        lambda app: samples.data_disk(app, lambda usage: usage.total),
+        lambda status: samples.data_disk(status, lambda usage: usage.total),
     ),
     Entry(
         "timers_recovering",
         GAUGE,
         PARTITION,
         "1 while the partition reads its log again and does not fire.",
-        lambda app: samples.each(app, lambda runner: runner.machine.recovering),
+        lambda status: samples.each(status, lambda runner: runner.machine.recovering),
     ),
     Entry(
         "timers_recovery_remaining_offsets",
         GAUGE,
         PARTITION,
         "Offsets still to be read again; at least as many as records.",
-        lambda app: samples.each(app, lambda runner: runner.machine.remaining),
+        lambda status: samples.each(status, lambda runner: runner.machine.remaining),
     ),
     Entry(
         "timers_recovery_records_total",
         COUNTER,
         (),
         "Records read again by recoveries.",
-        lambda app: [((), sum(counters.replayed for counters in samples.tallies(app)))],
+        lambda status: samples.total(status, lambda counters: counters.replayed),
     ),
     Entry(
         "timers_request_unread_offsets",
@@ -217,28 +213,28 @@ METRICS = (
         GAUGE,
         PARTITION,
         "High watermark minus last stable offset: what an open transaction of a producer holds back.",
-        lambda app: samples.watermarks(app, lambda high, stable: high - stable),
+        lambda status: samples.watermarks(status, lambda high, stable: high - stable),
     ),
     Entry(
         "timers_request_last_stable_offset",
         GAUGE,
         PARTITION,
         "Last stable offset: stands still while a producer's transaction hangs.",
-        lambda app: samples.watermarks(app, lambda high, stable: stable),
+        lambda status: samples.watermarks(status, lambda high, stable: stable),
     ),
     Entry(
         "timers_partitions",
         GAUGE,
         (),
         "Partitions that this worker owns of the topics that timers come in by, the retry topic among them.",
-        lambda app: [((), len(app.pool.runners))],
+        lambda status: samples.one(len(status.pool.runners)),
     ),
     Entry(
         "timers_partitions_stopped",
         GAUGE,
         (),
         "Of the partitions assigned to this worker, those that must not run because their log lost records.",
-        lambda app: [((), len(app.pool.stopped))],
+        lambda status: samples.one(len(status.pool.stopped)),
     ),
     Entry(
         "timers_topic_partitions",
@@ -252,63 +248,63 @@ METRICS = (
         GAUGE,
         (),
         "1 if /health/ready says so.",
-        lambda app: [((), not health.unready(app))],
+        lambda status: samples.one(not health.unready(status)),
     ),
     Entry(
         "timers_tick_age_seconds",
         GAUGE,
         (),
         "Seconds since a tick last moved time: nothing fires between ticks.",
-        samples.tick_age,
+        lambda status: samples.one(status.tick_age_s),
     ),
     Entry(
         "timers_ticks_missed_total",
         COUNTER,
         (),
         "Seconds without a tick of this worker.",
-        lambda app: [((), app.tick_scheduler.missed)],
+        lambda status: samples.one(status.missed_ticks),
     ),
     Entry(
         "timers_clock_skew_seconds",
         GAUGE,
         (),
         "This worker's clock minus the brokers'. Nothing fires by it; other programs on the machine may.",
-        samples.skew,
+        lambda status: samples.one(status.clock_skew_s),
     ),
     Entry(
         "timers_broker_clock_back",
         GAUGE,
         (),
         "1 while the brokers' clock stands before what has fired, and new requests wait.",
-        lambda app: [((), app.pool.held)],
+        lambda status: samples.one(status.pool.held),
     ),
     Entry(
         "timers_open_circuits",
         GAUGE,
         (),
         "Callback topics whose circuit is open because they failed; their timers go through the retry topic.",
-        lambda app: [((), app.pool.open_circuits)],
+        lambda status: samples.one(status.pool.open_circuits),
     ),
     Entry(
         "timers_canary_lag_seconds",
         GAUGE,
         PARTITION,
         "How late the last canary timer of the partition came to its receiver, by the brokers' clock.",
-        lambda app: samples.canary(app, lambda sight: sight.lag_s),
+        lambda status: samples.canary(status, lambda sight: sight.lag_s),
     ),
     Entry(
         "timers_canary_age_seconds",
         GAUGE,
         PARTITION,
         "Seconds since a canary timer of the partition came back; until the first one, since the worker took it.",
-        lambda app: samples.canary(app, lambda sight: monotonic() - sight.seen_at),
+        samples.canary_age,
     ),
     Entry(
         "timers_canary_interval_seconds",
         GAUGE,
         (),
         "TIMERS_CANARY_INTERVAL_S, where it is on.",
-        lambda app: [] if app.canary is None else [((), app.canary.interval_s)],
+        lambda status: samples.one(None if status.canary is None else status.canary.interval_s),
     ),
     Entry(
         "timers_queries_total",
@@ -323,7 +319,7 @@ METRICS = (
         HISTOGRAM,
         ("query",),
         "How long those answers took.",
-        lambda app: [((kind,), seconds) for kind, seconds in app.query_pages.seconds.items()],
+        lambda status: [((kind,), seconds) for kind, seconds in status.query_counts.seconds.items()],
     ),
-    Entry("timers_build_info", GAUGE, ("version",), "Always 1.", lambda app: [((__version__,), 1)]),
+    Entry("timers_build_info", GAUGE, ("version",), "Always 1.", lambda status: [((__version__,), 1)]),
 )

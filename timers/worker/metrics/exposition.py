@@ -1,10 +1,9 @@
-"""The worker's metrics as the Prometheus client library hands them out."""
+"""The worker's metrics in the form of the Prometheus client library."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -13,21 +12,19 @@ from prometheus_client.registry import Collector
 from timers.core.counters import Histogram
 from timers.worker.metrics.catalog import COUNTER, HISTOGRAM, METRICS, Entry
 from timers.worker.metrics.samples import Samples
-
-if TYPE_CHECKING:
-    from timers.worker.service import TimersApp
+from timers.worker.status import WorkerStatus
 
 
 class WorkerCollector(Collector):
     """Reads :data:`METRICS` at each scrape."""
 
-    def __init__(self, app: TimersApp) -> None:
-        self._app = app
+    def __init__(self, status: WorkerStatus) -> None:
+        self._status = status
 
     def collect(self) -> Iterator[Metric]:
         """One family for each entry."""
         for entry in METRICS:
-            yield _family(entry, list(entry.read(self._app)))
+            yield _family(entry, list(entry.read(self._status)))
 
 
 def _family(entry: Entry, samples: Samples) -> Metric:
@@ -47,10 +44,10 @@ def _family(entry: Entry, samples: Samples) -> Metric:
     return family
 
 
-def registry(app: TimersApp) -> CollectorRegistry:
+def registry(status: WorkerStatus) -> CollectorRegistry:
     """The worker's metrics and those of its process."""
     made = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=made)
-    made.register(WorkerCollector(app))
+    made.register(WorkerCollector(status))
     return made

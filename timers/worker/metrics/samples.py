@@ -1,6 +1,6 @@
-"""Where the values of metrics are read: each function looks, at a scrape, at what is there anyway.
+"""Reads the values of metrics at a scrape, from what the worker keeps anyway.
 
-A scrape has a thread of its own: what others write meanwhile is copied first.
+A scrape runs in a thread of its own: collections that other threads change are copied first.
 """
 
 from __future__ import annotations
@@ -10,67 +10,76 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from time import monotonic
+from typing import Any, TypeAlias
 
 from timers.core.counters import MAX_CALLERS, OTHER_CALLERS, Counters, Histogram
+from timers.core.timer import TopicPartition
+from timers.worker.canary import Sight
 from timers.worker.machines.opening import store_path
-from timers.worker.queries import pages as query_pages
-
-if TYPE_CHECKING:
-    from timers.core.timer import TopicPartition
-    from timers.worker.canary import Sight
-    from timers.worker.machines.runner import Runner
-    from timers.worker.partition_metrics import PartitionMetrics
-    from timers.worker.service import TimersApp
+from timers.worker.machines.runner import Runner
+from timers.worker.partition_metrics import PartitionMetrics
+from timers.worker.queries.pages import KINDS, OUTCOMES
+from timers.worker.status import WorkerStatus
 
 Labels: TypeAlias = tuple[str, ...]
 Samples: TypeAlias = Iterable[tuple[Labels, float | Histogram]]
 
 FAILURES = ("delivery", "fenced", "unknown")
-"""Why a transaction was given up: a target refused, another worker owns the partition, or nobody knows how it ended."""
+"""Why a transaction failed: a target refused, another worker owns the partition, or its outcome is not known."""
+
+
+def one(value: float | None) -> Samples:
+    """The value of a metric without labels; no sample for None."""
+    return [] if value is None else [((), value)]
 
 
 # ---- totals of all partitions that this process has owned -----------------------------------------------------------
 
 
-def by_format(app: TimersApp, total: Callable[[Counters], float]) -> Samples:
-    """Totals of each open request format. What is read from the retry topic was accepted before."""
+def by_format(status: WorkerStatus, total: Callable[[Counters], float]) -> Samples:
+    """Totals of each open request format. Records of the retry topic are left out: they were accepted before."""
     formats = {
         topic: request_format.name
-        for topic, request_format in app.pool.formats.items()
-        if topic != app.settings.retry_topic
+        for topic, request_format in status.pool.formats.items()
+        if topic != status.settings.retry_topic
     }
     totals = dict.fromkeys(formats.values(), 0.0)
-    for (topic, _), metrics in list(app.pool.partition_metrics.items()):
+    for (topic, _), metrics in list(status.pool.partition_metrics.items()):
         if topic in formats:
             totals[formats[topic]] += total(metrics.counters)
     return [((name,), value) for name, value in totals.items()]
 
 
-def callers(app: TimersApp) -> Samples:
-    """Records by who asks. The first callers to be counted keep their names, so that no total ever goes back."""
+def callers(status: WorkerStatus) -> Samples:
+    """Records by caller. The callers counted first keep their names, so that no total decreases."""
     totals: dict[Labels, float] = {}
-    for counters in tallies(app):
+    shown = status.shown_callers
+    for counters in all_counters(status):
         for (caller, outcome), count in list(counters.callers.items()):
-            known = caller in app.callers or len(app.callers) < MAX_CALLERS
-            label = caller if known else OTHER_CALLERS
-            app.callers.add(label)
+            label = caller if caller in shown or len(shown) < MAX_CALLERS else OTHER_CALLERS
+            shown.add(label)
             totals[label, outcome] = totals.get((label, outcome), 0) + count
     return totals.items()
 
 
-def partition_metrics(app: TimersApp) -> list[PartitionMetrics]:
-    """Of each partition, whoever owns it now."""
-    return list(app.pool.partition_metrics.values())  # a copy: a scrape has a thread of its own
+def partition_metrics(status: WorkerStatus) -> list[PartitionMetrics]:
+    """Of each partition that this process has owned."""
+    return list(status.pool.partition_metrics.values())
 
 
-def tallies(app: TimersApp) -> Iterator[Counters]:
-    """The totals of each partition."""
-    return (metrics.counters for metrics in partition_metrics(app))
+def all_counters(status: WorkerStatus) -> Iterator[Counters]:
+    """Of each partition that this process has owned."""
+    return (metrics.counters for metrics in partition_metrics(status))
+
+
+def total(status: WorkerStatus, value: Callable[[Counters], float]) -> Samples:
+    """Sum of a value over all partitions."""
+    return one(sum(map(value, all_counters(status))))
 
 
 def sum_by(known: Iterable[str], parts: Iterable[Mapping[str, int]]) -> Samples:
-    """Totals by label; those that never happened are 0, so that the first one is an increase."""
+    """Totals by label. Each known label begins at 0, so that ``rate()`` sees its first increase."""
     totals = dict.fromkeys(known, 0)
     for part in parts:
         for label, count in list(part.items()):
@@ -87,54 +96,53 @@ def _merged(parts: Iterable[Histogram]) -> Histogram | None:
     return merged
 
 
-def lag(app: TimersApp) -> Samples:
-    """Lags by the way to the firing."""
-    empty = Counters().lag
-    for way, none in empty.items():
-        yield (way,), _merged([none, *(counters.lag[way] for counters in tallies(app))]) or none
+def lag(status: WorkerStatus) -> Samples:
+    """Lags by way."""
+    for way, none in Counters().lag.items():
+        yield (way,), _merged([none, *(counters.lag[way] for counters in all_counters(status))]) or none
 
 
-def transactions(app: TimersApp) -> Samples:
-    """How long transactions took."""
-    merged = _merged(metrics.transactions for metrics in partition_metrics(app))
+def transactions(status: WorkerStatus) -> Samples:
+    """Durations of transactions."""
+    merged = _merged(metrics.transactions for metrics in partition_metrics(status))
     return [((), merged)] if merged else []
 
 
-def failures(app: TimersApp) -> Samples:
-    """Transactions that failed, by reason."""
-    return sum_by(FAILURES, (metrics.failed for metrics in partition_metrics(app)))
+def failures(status: WorkerStatus) -> Samples:
+    """Failed transactions by reason."""
+    return sum_by(FAILURES, (metrics.failed for metrics in partition_metrics(status)))
 
 
 # ---- partitions that this worker owns now ---------------------------------------------------------------------------
 
 
-def _runners(app: TimersApp) -> list[tuple[TopicPartition, Runner]]:
-    return list(app.pool.runners.items())
+def each(status: WorkerStatus, value: Callable[[Runner], float]) -> Samples:
+    """A value of each owned partition."""
+    return [(_labels(tp), value(runner)) for tp, runner in status.pool.runners.items()]
 
 
-def each(app: TimersApp, value: Callable[[Runner], float]) -> Samples:
-    """A value of each partition that this worker owns."""
-    return [((topic, str(partition)), value(runner)) for (topic, partition), runner in _runners(app)]
+def _labels(tp: TopicPartition) -> Labels:
+    return tp[0], str(tp[1])
 
 
-def overdue(app: TimersApp) -> Samples:
+def overdue(status: WorkerStatus) -> Samples:
     """How long the next timer of each partition has been due."""
-    now_s = app.broker_now_s()
+    now_s = status.broker_now_s
     if now_s is None:
         return
-    for tp, _ in _runners(app):
-        oldest_s = app.pool.partition_metrics[tp].oldest_due_s
-        yield (tp[0], str(tp[1])), 0.0 if oldest_s is None else max(0.0, now_s - oldest_s)
+    for tp in status.pool.runners:
+        oldest_s = status.pool.partition_metrics[tp].oldest_due_s
+        yield _labels(tp), 0.0 if oldest_s is None else max(0.0, now_s - oldest_s)
 
 
-def store_bytes(app: TimersApp) -> Samples:
-    """Disk that each partition takes."""
-    for tp, _ in _runners(app):
-        yield (tp[0], str(tp[1])), _directory_bytes(store_path(app.settings, tp))
+def store_bytes(status: WorkerStatus) -> Samples:
+    """Disk space of each partition's store."""
+    for tp in status.pool.runners:
+        yield _labels(tp), _directory_bytes(store_path(status.settings, tp))
 
 
 def _directory_bytes(path: Path) -> int:
-    """What the files in a directory take; one that RocksDB deletes meanwhile counts nothing."""
+    """Size of the files in a directory, without those that RocksDB deletes meanwhile."""
     total = 0
     try:
         with os.scandir(path) as files:
@@ -148,58 +156,49 @@ def _directory_bytes(path: Path) -> int:
     return total
 
 
-def data_disk(app: TimersApp, value: Callable[[Any], int]) -> Samples:
-    """``value`` of the usage of the file system that holds the stores."""
+def data_disk(status: WorkerStatus, value: Callable[[Any], int]) -> Samples:
+    """A value of the usage of the file system that holds the stores."""
     try:
-        return [((), value(shutil.disk_usage(app.settings.data_dir)))]
-    except OSError:  # not made yet, or the disk is gone
+        return one(value(shutil.disk_usage(status.settings.data_dir)))
+    except OSError:  # the directory does not exist yet, or the disk fails
         return []
 
 
-def topic_partitions(app: TimersApp) -> Samples:
-    """Partitions of each topic that timers come in by."""
-    known = app.pool.partitions
-    return [((topic,), known[topic]) for topic in app.pool.formats if topic in known]
+def topic_partitions(status: WorkerStatus) -> Samples:
+    """Number of partitions of each request topic and the retry topic."""
+    known = status.pool.partitions
+    return [((topic,), known[topic]) for topic in status.pool.formats if topic in known]
 
 
-def watermarks(app: TimersApp, value: Callable[[int, int], int]) -> Samples:
-    """``value`` of (high watermark, last stable offset) of each owned partition."""
-    for (topic, partition), (high, stable) in app.watermarks().items():
-        yield (topic, str(partition)), value(high, stable)
+def watermarks(status: WorkerStatus, value: Callable[[int, int], int]) -> Samples:
+    """A value of (high watermark, last stable offset) of each owned partition."""
+    return [(_labels(tp), value(high, stable)) for tp, (high, stable) in status.watermarks.items()]
 
 
-def unread(app: TimersApp) -> Samples:
+def unread(status: WorkerStatus) -> Samples:
     """Offsets of each partition that are not accepted yet."""
-    for tp, (high, _) in app.watermarks().items():
-        runner = app.pool.runners.get(tp)
+    for tp, (high, _) in status.watermarks.items():
+        runner = status.pool.runners.get(tp)
         if runner is not None:
-            yield (tp[0], str(tp[1])), max(0, high - runner.machine.progress.next_offset)
+            yield _labels(tp), max(0, high - runner.machine.progress.next_offset)
 
 
-def canary(app: TimersApp, value: Callable[[Sight], float | None]) -> Samples:
-    """A value of each partition's canary, as far as there is one."""
-    if app.canary is None:
-        return
-    for partition, sight in app.canary.sights.items():
+def canary(status: WorkerStatus, value: Callable[[Sight], float | None]) -> Samples:
+    """A value of the canary of each partition that has one."""
+    for partition, sight in status.canaries.items():
         seen = value(sight)
         if seen is not None:
-            yield (app.settings.request_topic, str(partition)), seen
+            yield (status.settings.request_topic, str(partition)), seen
+
+
+def canary_age(status: WorkerStatus) -> Samples:
+    """Seconds since the last canary of each partition came back."""
+    return canary(status, lambda sight: monotonic() - sight.seen_at)
 
 
 # ---- the worker -----------------------------------------------------------------------------------------------------
 
 
-def skew(app: TimersApp) -> Samples:
-    """This clock less the brokers'."""
-    now_s = app.broker_now_s()
-    return [] if now_s is None else [((), app.clock.now_s() - now_s)]
-
-
-def tick_age(app: TimersApp) -> Samples:
-    """How old the last tick is."""
-    return [] if app.tick_reader is None else [((), app.tick_reader.age_s)]
-
-
-def queries(app: TimersApp) -> Samples:
-    """Questions by kind and outcome."""
-    return [(labels, app.query_pages.counts[labels]) for labels in product(query_pages.KINDS, query_pages.OUTCOMES)]
+def queries(status: WorkerStatus) -> Samples:
+    """Queries by kind and outcome."""
+    return [(labels, status.query_counts.counts[labels]) for labels in product(KINDS, OUTCOMES)]

@@ -1,4 +1,4 @@
-"""The pages that answer questions about timers: what may be asked, how much at once, and what is counted of it."""
+"""The pages ``/timers`` and ``/timer``: which queries they accept, how many at once, and their counts."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from timers.core.counters import Histogram
 from timers.wire import query as wire
 from timers.wire.query import InvalidQueryError
 from timers.worker.queries.answers import Answer, Queries
 
-if TYPE_CHECKING:
-    from timers.worker.service import TimersApp
-
 AT_ONCE = 4
-"""Questions that are answered at a time. Those of other workers have places of their own: else two workers could wait
-for each other."""
+"""Queries that are answered at a time. Those from other workers have a limit of their own: with a common one, two
+workers could wait for each other."""
 
 WAIT_S = 2.0
-"""A question that is not begun within this is told to come back."""
+"""A query that waits longer for its turn is refused with 503."""
 
 LIST, GET, FORWARDED = "list", "get", "forwarded"
 KINDS = (LIST, GET, FORWARDED)
@@ -31,62 +28,85 @@ BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 
 _BAD, _FORBIDDEN, _NOT_FOUND, _UNAVAILABLE = 400, 403, 404, 503
 
+_Ask: TypeAlias = Callable[[Queries, bool], Awaitable[tuple[dict[str, Any], Answer]]]
+"""(queries, whether another worker asks) -> (the body's first fields, answer)."""
+
 
 class _RefusedError(Exception):
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
-class QueryPages:
-    """The pages' state.
+class QueryCounts:
+    """Counts and durations of queries.
 
     Attributes:
-        counts: (kind, outcome) -> questions answered.
-        seconds: kind -> how long it took.
+        counts: (kind, outcome) -> queries answered.
+        seconds: kind -> durations.
     """
 
-    def __init__(self, app: TimersApp) -> None:
-        self._app = app
-        self._turns = {False: asyncio.Semaphore(AT_ONCE), True: asyncio.Semaphore(AT_ONCE)}
+    def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.seconds = {kind: Histogram(BOUNDS_S) for kind in KINDS}
 
-    def register(self) -> None:
-        """Add ``/timers`` and ``/timer``."""
+    def add(self, kind: str, outcome: str, seconds: float) -> None:
+        """Count a query."""
+        self.counts[kind, outcome] += 1
+        self.seconds[kind].observe(seconds)
 
-        @self._app.page(wire.LIST_PATH)
+
+class QueryPages:
+    """The pages.
+
+    Args:
+        allowed: ``TIMERS_QUERIES``.
+
+    Attributes:
+        counts: of the queries answered.
+        queries: answers them; None while the worker starts.
+    """
+
+    def __init__(self, allowed: str) -> None:
+        self._allowed = allowed
+        self._turns = {False: asyncio.Semaphore(AT_ONCE), True: asyncio.Semaphore(AT_ONCE)}
+        self.counts = QueryCounts()
+        self.queries: Queries | None = None
+
+    async def close(self) -> None:
+        """Close the connections to brokers."""
+        if self.queries is not None:
+            await self.queries.close()
+
+    def register(self, page: Callable[[str], Callable[[Any], Any]]) -> None:
+        """Add ``/timers`` and ``/timer``; ``page`` is Faust's decorator for the handler of a path."""
+
+        @page(wire.LIST_PATH)
         async def timers(web: Any, request: Any) -> Any:
             async def ask(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 query = wire.parse_query(dict(request.query))
-                self._may_have_values(query.with_values)
+                self._check_values_allowed(query.with_values)
                 answer = await queries.page(query, forwarded=forwarded)
                 return {"next": None if answer.through is None else wire.cursor(answer.through)}, answer
 
             return await self._answer(web, request, LIST, ask)
 
-        @self._app.page(wire.FIND_PATH)
+        @page(wire.FIND_PATH)
         async def timer(web: Any, request: Any) -> Any:
             async def ask(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 id, with_value = wire.parse_find(dict(request.query))
-                self._may_have_values(with_value)
+                self._check_values_allowed(with_value)
                 return {"id": id}, await queries.find(id, with_value, forwarded=forwarded)
 
             return await self._answer(web, request, GET, ask)
 
-    async def _answer(
-        self,
-        web: Any,
-        request: Any,
-        kind: str,
-        ask: Callable[[Queries, bool], Awaitable[tuple[dict[str, Any], Answer]]],
-    ) -> Any:
+    async def _answer(self, web: Any, request: Any, kind: str, ask: _Ask) -> Any:
         forwarded = wire.FORWARDED in request.headers
         begun = monotonic()
         body: dict[str, Any]
         try:
             async with _Turn(self._turns[forwarded]):
-                said, answer = await ask(self._queries(), forwarded)
+                first_fields, answer = await ask(self._allowed_queries(), forwarded)
         except InvalidQueryError as error:
             body, status, outcome = {"error": str(error)}, _BAD, REFUSED
         except _RefusedError as error:
@@ -94,7 +114,7 @@ class QueryPages:
         else:
             missing = {wire.partition_name(*machine): why for machine, why in sorted(answer.missing.items())}
             body = {
-                **said,
+                **first_fields,
                 "timers": answer.timers,
                 "missing": [{"partition": name, "reason": why} for name, why in missing.items()],
             }
@@ -102,29 +122,26 @@ class QueryPages:
                 body["partitions"] = [wire.partition_name(*machine) for machine in answer.answered]
             status = 200 if kind == LIST or answer.timers else _UNAVAILABLE if missing and not forwarded else _NOT_FOUND
             outcome = PARTIAL if missing else COMPLETE
-        kind = FORWARDED if forwarded else kind
-        self.counts[kind, outcome] += 1
-        self.seconds[kind].observe(monotonic() - begun)
+        self.counts.add(FORWARDED if forwarded else kind, outcome, monotonic() - begun)
         return web.json(body, status=status, headers={"Cache-Control": "no-store"})
 
-    def _queries(self) -> Queries:
-        if self._app.settings.queries == "off":
-            raise _RefusedError(_FORBIDDEN, "this worker tells nothing of its timers: TIMERS_QUERIES=off")
-        if self._app.queries is None:
+    def _allowed_queries(self) -> Queries:
+        if self._allowed == "off":
+            raise _RefusedError(_FORBIDDEN, "this worker answers no queries: TIMERS_QUERIES=off")
+        if self.queries is None:
             raise _RefusedError(_UNAVAILABLE, "this worker is starting")
-        return self._app.queries
+        return self.queries
 
-    def _may_have_values(self, timer_filter: bool) -> None:
-        if timer_filter and self._app.settings.queries != "values":
+    def _check_values_allowed(self, with_values: bool) -> None:
+        if with_values and self._allowed != "values":
             raise _RefusedError(
                 _FORBIDDEN,
-                "this worker shows no values of callbacks: TIMERS_QUERIES=values lets it, without value=1 "
-                "it shows the rest",
+                "this worker shows no values of callbacks: set TIMERS_QUERIES=values, or ask without value=1",
             )
 
 
 class _Turn:
-    """A place among the questions that are answered now."""
+    """One of the queries that are answered now."""
 
     def __init__(self, places: asyncio.Semaphore) -> None:
         self._places = places
@@ -134,7 +151,7 @@ class _Turn:
             async with asyncio.timeout(WAIT_S):
                 await self._places.acquire()
         except TimeoutError:
-            raise _RefusedError(_UNAVAILABLE, f"{AT_ONCE} questions are being answered: come back later") from None
+            raise _RefusedError(_UNAVAILABLE, f"{AT_ONCE} queries are being answered: try again later") from None
 
     async def __aexit__(self, *_: object) -> None:
         self._places.release()

@@ -1,0 +1,93 @@
+"""The consumer's group membership and connection, which aiokafka keeps private."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from typing import Any, NamedTuple, TypeAlias
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.client import ConnectionGroup
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
+from aiokafka.protocol.admin import DescribeGroupsRequest
+from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+
+DescribedMember: TypeAlias = tuple[str, str, str, bytes, bytes]
+"""Member id, client id, host, metadata, assignment."""
+
+MEMBER_REQUESTS = (HeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
+"""Requests that carry the id of the member that sends them."""
+
+
+class DescribedGroup(NamedTuple):
+    """The coordinator's answer about a group."""
+
+    error_code: int
+    state: str
+    members: list[DescribedMember]
+
+
+def call_with_each_response(consumer: AIOKafkaConsumer, look: Callable[[Any, float, Any], None]) -> None:
+    """Have ``look(request, sent_at, response)`` called with each response before aiokafka handles it.
+
+    ``sent_at`` is monotonic. ``look`` may change the response.
+    """
+    send = consumer._client.send
+
+    async def send_and_look(node_id: int, request: Any, **kwargs: Any) -> Any:
+        sent_at = monotonic()
+        response = await send(node_id, request, **kwargs)
+        look(request, sent_at, response)
+        return response
+
+    consumer._client.send = send_and_look
+
+
+def member_id(request: Any) -> str:
+    """The member id in one of :data:`MEMBER_REQUESTS`; empty for a member that has not joined yet."""
+    return str(request._member_id)
+
+
+def refresh_metadata(consumer: AIOKafkaConsumer) -> None:
+    """Fetch topic metadata again soon; the group rebalances if partitions were added or removed."""
+    consumer._client.force_metadata_update()
+
+
+async def is_owner(consumer: AIOKafkaConsumer, tp: TopicPartition) -> bool | None:
+    """Whether the coordinator, asked now, confirms that the consumer owns ``tp``; None if it does not answer."""
+    coordinator = consumer._coordinator
+    generation = coordinator.generation
+    alive = await coordinator._do_heartbeat()
+    if coordinator.generation != generation or coordinator.need_rejoin(consumer._subscription.subscription):
+        return False  # the group removed this member, or a rebalance has begun
+    return tp in consumer.assignment() if alive else None
+
+
+async def describe_group(consumer: AIOKafkaConsumer) -> DescribedGroup | None:
+    """State and members of the consumer's group; None while its coordinator is unknown.
+
+    Raises:
+        KafkaError: the coordinator does not answer.
+    """
+    coordinator = consumer._coordinator
+    node_id = coordinator.coordinator_id
+    if node_id is None:
+        return None
+    request = DescribeGroupsRequest([coordinator.group_id])
+    response = await consumer._client.send(node_id, request, group=ConnectionGroup.COORDINATION)
+    error_code, _, state, _, _, members, *_ = response.groups[0]
+    return DescribedGroup(error_code, state, members)
+
+
+def assignor_with_user_data(user_data: Mapping[str, str]) -> type[RoundRobinPartitionAssignor]:
+    """The round robin assignor under its usual name, which sends ``user_data`` as JSON when the member joins."""
+
+    class AssignorWithUserData(RoundRobinPartitionAssignor):
+        @classmethod
+        def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
+            plain = super().metadata(topics)
+            return ConsumerProtocolMemberMetadata(plain.version, plain.subscription, json.dumps(user_data).encode())
+
+    return AssignorWithUserData

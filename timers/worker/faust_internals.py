@@ -1,0 +1,92 @@
+"""All that this package uses of Faust's and mode's private parts; no other module may.
+
+Each class gives public names to the private methods that the worker calls or overrides.
+:mod:`timers.worker.library_versions` checks at start that the installed versions are ones this file was written for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import faust
+from aiokafka import AIOKafkaConsumer
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+
+
+class ConsumerThread(driver.AIOKafkaConsumerThread):
+    """The thread whose event loop runs aiokafka's consumer."""
+
+    @abstractmethod
+    def make_consumer(self, transport: Any) -> AIOKafkaConsumer:
+        """The consumer, not started."""
+
+    @property
+    def has_consumer(self) -> bool:
+        """Whether the thread has started, and made its consumer."""
+        return self._consumer is not None
+
+    @property
+    def kafka_consumer(self) -> AIOKafkaConsumer:
+        """The consumer, once the thread has started."""
+        return self._ensure_consumer()
+
+    async def fetch_records(
+        self, consumer: AIOKafkaConsumer, partitions: set[TP], timeout_s: float
+    ) -> Mapping[TP, list[Any]]:
+        """Records that have arrived, by partition; none while the flow is suspended. On the thread's event loop."""
+        records: Mapping[TP, list[Any]] = await self._fetch_records(consumer, partitions, timeout=timeout_s)
+        return records
+
+    def _create_worker_consumer(self, transport: Any) -> AIOKafkaConsumer:
+        return self.make_consumer(transport)
+
+    def _stopped_set(self) -> None:
+        """In a crash the thread's event loop may be closed already, and then mode's method raises RuntimeError."""
+        with contextlib.suppress(RuntimeError):
+            super()._stopped_set()
+
+
+class _NoReadOffsets(dict[Any, Any]):
+    """Faust's read offsets, always unknown: Faust would drop records that a machine asked to read again."""
+
+    def __missing__(self, key: Any) -> None:
+        return None
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        return None
+
+
+class Consumer(driver.Consumer):
+    """Faust's consumer, with a thread of :attr:`Thread`. It does not track which offsets were read."""
+
+    Thread: ClassVar[type[ConsumerThread]]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._read_offset = _NoReadOffsets()
+
+    @property
+    def thread(self) -> Any:
+        """The consumer's :attr:`Thread`."""
+        return self._thread
+
+    def active_partitions(self) -> set[TP]:
+        """Assigned partitions that Faust has not paused."""
+        partitions: set[TP] = self._get_active_partitions()
+        return partitions
+
+    def _new_consumer_thread(self) -> ConsumerThread:
+        return self.Thread(self, loop=self.loop, beacon=self.beacon)
+
+
+class App(faust.App):
+    """Faust's app, with a transport of :attr:`Transport`."""
+
+    Transport: ClassVar[type[driver.Transport]]
+
+    def _new_transport(self) -> driver.Transport:
+        return self.Transport(self.conf.broker_consumer, self)

@@ -1,0 +1,92 @@
+"""What a running worker shows of itself: health pages and metrics read it and do not change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from timers.config.settings import Settings
+from timers.core.timer import TopicPartition
+from timers.worker.agents import TickScheduler
+from timers.worker.canary import Canary, Sight
+from timers.worker.clock import Clock
+from timers.worker.consumer.log_watch import LogWatch
+from timers.worker.consumer.transport import BatchConsumer
+from timers.worker.machines.pool import Pool
+from timers.worker.partition_metrics import Heartbeat
+from timers.worker.queries.pages import QueryCounts
+from timers.worker.ticks import TickReader
+
+
+class WorkerStatus:
+    """Status of one worker. Any thread may read it.
+
+    Attributes:
+        settings: of the worker.
+        pool: its machines.
+        query_counts: of its query pages.
+        shown_callers: callers that a scrape has shown by name. They keep their names, so that no total decreases.
+        consumer: fetches the requests. The app sets it and those below at its start; until then they are None.
+        tick_reader: reads the ticks.
+        log_watch: watches the topics.
+        canary: sends canary timers; None also where they are off.
+    """
+
+    def __init__(
+        self, settings: Settings, pool: Pool, query_counts: QueryCounts, tick_scheduler: TickScheduler, clock: Clock
+    ) -> None:
+        self.settings = settings
+        self.pool = pool
+        self.query_counts = query_counts
+        self.shown_callers: set[str] = set()
+        self._tick_scheduler = tick_scheduler
+        self._clock = clock
+        self.consumer: BatchConsumer | None = None
+        self.tick_reader: TickReader | None = None
+        self.log_watch: LogWatch | None = None
+        self.canary: Canary | None = None
+
+    @property
+    def in_group(self) -> bool:
+        """Whether the group has assigned its partitions; false during a rebalance."""
+        return self.consumer is not None and bool(self.consumer.flow_active)
+
+    @property
+    def consumer_heartbeat(self) -> Heartbeat | None:
+        """Of the consumer's event loop; None before the start."""
+        return None if self.consumer is None else self.consumer.thread.heartbeat
+
+    @property
+    def watermarks(self) -> Mapping[TopicPartition, tuple[int, int]]:
+        """High watermark and last stable offset of each owned partition, as of its last fetch."""
+        return {} if self.consumer is None else self.consumer.thread.watermarks()
+
+    @property
+    def missing_topics(self) -> list[str]:
+        """Topics of the worker that were deleted."""
+        return [] if self.log_watch is None else self.log_watch.missing
+
+    @property
+    def tick_age_s(self) -> float | None:
+        """Seconds since the last counted tick; None before the start."""
+        return None if self.tick_reader is None else self.tick_reader.age_s
+
+    @property
+    def missed_ticks(self) -> int:
+        """Seconds without a tick of this worker."""
+        return self._tick_scheduler.missed
+
+    @property
+    def broker_now_s(self) -> float | None:
+        """The brokers' time; None if it is not known yet."""
+        return self._tick_scheduler.broker_now_s()
+
+    @property
+    def clock_skew_s(self) -> float | None:
+        """This worker's clock minus the brokers'; None if that is not known yet."""
+        now_s = self.broker_now_s
+        return None if now_s is None else self._clock.now_s() - now_s
+
+    @property
+    def canaries(self) -> Mapping[int, Sight]:
+        """Request partition -> what was seen of its canary timers."""
+        return {} if self.canary is None else self.canary.sights

@@ -31,7 +31,7 @@ def health(worker: Worker) -> tuple[int, dict[str, Any]]:
         return error.code, json.load(error)
 
 
-def make_anew(system: System, topic: str, partitions: int) -> None:
+def create_again(system: System, topic: str, partitions: int) -> None:
     """Create a topic whose deletion may not be over yet."""
 
     def made() -> bool:
@@ -42,7 +42,7 @@ def make_anew(system: System, topic: str, partitions: int) -> None:
             return False
         return True
 
-    wait_until(made, f"{topic} can be made anew")
+    wait_until(made, f"{topic} can be created again")
 
 
 def test_a_request_topic_deleted_under_a_running_worker_is_missed_and_read_from_its_beginning_when_it_is_back(
@@ -53,10 +53,10 @@ def test_a_request_topic_deleted_under_a_running_worker_is_missed_and_read_from_
     old = system.reader(system.send(*timers(system.target(), 12_000, due_in(2), 12))[0].target)
     fired = old.take(1_000)
     system.delete_topic(system.request_topic)
-    worker.wait_for(f"topic {system.request_topic} is gone")
+    worker.wait_for(f"topic {system.request_topic} was deleted")
     assert health(worker)[0] == 503
 
-    make_anew(system, system.request_topic, PARTITIONS - 1)
+    create_again(system, system.request_topic, PARTITIONS - 1)
     requests = soon(system.target(), 60)
     for index, request in enumerate(requests):
         request.partition = index % (PARTITIONS - 1)
@@ -74,11 +74,11 @@ def test_a_request_topic_deleted_under_a_running_worker_is_missed_and_read_from_
     assert len({record.timer_id for record in fired}) == len(fired)
 
 
-def test_a_topic_made_anew_before_anything_was_read_is_not_taken_for_the_old_one(system: System) -> None:
+def test_a_topic_created_again_before_anything_was_read_is_not_taken_for_the_old_one(system: System) -> None:
     """Positions say nothing here: both logs begin at 0. Progress of the old one would have all fire again later."""
     worker = system.worker().start().ready()
     system.delete_topic(system.request_topic)
-    make_anew(system, system.request_topic, PARTITIONS)
+    create_again(system, system.request_topic, PARTITIONS)
     (request,) = system.send(Request(system.target(), due_in(1), partition=0))
     reader = system.reader(request.target)
     reader.take(1)
@@ -88,11 +88,11 @@ def test_a_topic_made_anew_before_anything_was_read_is_not_taken_for_the_old_one
     assert reader.rest() == []
 
 
-def test_topics_that_nobody_makes_anew_are_made_by_the_worker(system: System) -> None:
+def test_topics_that_no_operator_creates_again_are_created_by_the_worker(system: System) -> None:
     worker = system.worker().start().ready()
     for topic in (system.settings.oscillator_topic, system.settings.dead_letter_topic):
         system.delete_topic(topic)
-    worker.wait_for(f"topic {system.settings.oscillator_topic} is gone")
+    worker.wait_for(f"topic {system.settings.oscillator_topic} was deleted")
     worker.wait_for(f"created topics {system.settings.dead_letter_topic}, {system.settings.oscillator_topic}")
     system.fired(system.send(*soon(system.target(), 50)))
 

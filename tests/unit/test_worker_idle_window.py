@@ -10,7 +10,7 @@ NOW_S = 1_800_000_000
 
 
 @pytest.mark.parametrize(
-    ("now_s", "away_s"),
+    ("now_s", "wait_s"),
     [
         (NOW_S, FROM),
         (NOW_S + FROM / 2, FROM / 2),
@@ -21,12 +21,12 @@ NOW_S = 1_800_000_000
         (None, 0),
     ],
 )
-def test_it_comes_once_a_second(now_s: float | None, away_s: float) -> None:
-    assert IdleWindow(lambda: now_s).away_s == pytest.approx(away_s, abs=1e-6)
+def test_it_comes_once_a_second(now_s: float | None, wait_s: float) -> None:
+    assert IdleWindow(lambda: now_s).wait_s == pytest.approx(wait_s, abs=1e-6)
 
 
 async def test_it_is_waited_for() -> None:
     now = iter([NOW_S + FROM - 0.02, NOW_S + FROM])
     idle_window = IdleWindow(lambda: next(now))
     await idle_window.wait()
-    assert idle_window.away_s == 0
+    assert idle_window.wait_s == 0

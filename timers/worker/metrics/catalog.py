@@ -75,14 +75,14 @@ METRICS = (
         "timers_cancelled_total",
         COUNTER,
         ("format",),
-        "Timers cancelled in the engine. A Future's cancellation is its receiver's: 0 for that request format.",
+        "Timers cancelled by the worker. 0 for format future: its timers are cancelled at their receiver.",
         lambda status: samples.by_format(status, lambda counters: counters.verdicts.get(CANCELLED, 0)),
     ),
     Entry(
         "timers_verdicts_total",
         COUNTER,
         ("verdict",),
-        "Cancels and updates of timers with an id, committed, by what they came to.",
+        "Cancels and updates of timers with an id, committed, by verdict.",
         lambda status: samples.sum_by(VERDICTS, (counters.verdicts for counters in samples.all_counters(status))),
     ),
     Entry(
@@ -110,8 +110,8 @@ METRICS = (
         "timers_caller_requests_total",
         COUNTER,
         ("caller", "outcome"),
-        "Records of TIMERS_COUNTDOWN_TOPIC by their header CALLER_SERVICE (none: without it), committed. outcome: "
-        "accepted, cancel, rejected. The first hundred callers by name, all others as caller other.",
+        "Records of TIMERS_COUNTDOWN_TOPIC by their header CALLER_SERVICE (none if it is missing), committed. "
+        "outcome: accepted, cancel, rejected. The first hundred callers by name, all others as caller other.",
         samples.callers,
     ),
     Entry(
@@ -134,8 +134,8 @@ METRICS = (
         "timers_transactions_failed_total",
         COUNTER,
         ("reason",),
-        "Transactions that were not seen to commit: delivery (a target refused), fenced (another worker owns the "
-        "partition), unknown (the brokers did not say).",
+        "Transactions that failed: delivery (a target refused), fenced (another worker owns the partition), unknown "
+        "(the brokers did not report the outcome).",
         samples.failures,
     ),
     Entry(
@@ -163,14 +163,14 @@ METRICS = (
         "timers_store_bytes",
         GAUGE,
         PARTITION,
-        "Disk that the partition's store takes, log files included.",
+        "Disk space of the partition's store, log files included.",
         samples.store_bytes,
     ),
     Entry(
         "timers_data_disk_free_bytes",
         GAUGE,
         (),
-        "Free on the file system of TIMERS_DATA_DIR. A full one ends the worker; nothing is lost by it.",
+        "Free space of the file system of TIMERS_DATA_DIR. When it is full, the worker ends; no timer is lost.",
         lambda status: samples.data_disk(status, lambda usage: usage.free),
     ),
     Entry(
@@ -212,21 +212,21 @@ METRICS = (
         "timers_request_unstable_offsets",
         GAUGE,
         PARTITION,
-        "High watermark minus last stable offset: what an open transaction of a producer holds back.",
+        "High watermark minus last stable offset: records that an open transaction of a producer delays.",
         lambda status: samples.watermarks(status, lambda high, stable: high - stable),
     ),
     Entry(
         "timers_request_last_stable_offset",
         GAUGE,
         PARTITION,
-        "Last stable offset: stands still while a producer's transaction hangs.",
+        "Last stable offset: it does not grow while a producer's transaction stays open.",
         lambda status: samples.watermarks(status, lambda high, stable: stable),
     ),
     Entry(
         "timers_partitions",
         GAUGE,
         (),
-        "Partitions that this worker owns of the topics that timers come in by, the retry topic among them.",
+        "Partitions that this worker owns of the request topics and the retry topic.",
         lambda status: samples.one(len(status.pool.runners)),
     ),
     Entry(
@@ -240,21 +240,21 @@ METRICS = (
         "timers_topic_partitions",
         GAUGE,
         ("topic",),
-        "Partitions that each of those topics has: what all workers together should own.",
+        "Number of partitions of each of these topics: all workers together should own as many.",
         samples.topic_partitions,
     ),
     Entry(
         "timers_ready",
         GAUGE,
         (),
-        "1 if /health/ready says so.",
+        "1 if /health/ready answers 200.",
         lambda status: samples.one(not health.unready(status)),
     ),
     Entry(
         "timers_tick_age_seconds",
         GAUGE,
         (),
-        "Seconds since a tick last moved time: nothing fires between ticks.",
+        "Seconds since the last counted tick: timers fire only at ticks.",
         lambda status: samples.one(status.tick_age_s),
     ),
     Entry(
@@ -268,14 +268,14 @@ METRICS = (
         "timers_clock_skew_seconds",
         GAUGE,
         (),
-        "This worker's clock minus the brokers'. Nothing fires by it; other programs on the machine may.",
+        "This worker's clock minus the brokers'. Timers do not depend on it; other programs on the machine may.",
         lambda status: samples.one(status.clock_skew_s),
     ),
     Entry(
         "timers_broker_clock_back",
         GAUGE,
         (),
-        "1 while the brokers' clock stands before what has fired, and new requests wait.",
+        "1 while the brokers' clock is behind seconds that have fired; new requests wait until it has caught up.",
         lambda status: samples.one(status.pool.held),
     ),
     Entry(
@@ -289,28 +289,29 @@ METRICS = (
         "timers_canary_lag_seconds",
         GAUGE,
         PARTITION,
-        "How late the last canary timer of the partition came to its receiver, by the brokers' clock.",
+        "How late the last canary timer of the partition arrived at its receiver, by the brokers' clock.",
         lambda status: samples.canary(status, lambda sight: sight.lag_s),
     ),
     Entry(
         "timers_canary_age_seconds",
         GAUGE,
         PARTITION,
-        "Seconds since a canary timer of the partition came back; until the first one, since the worker took it.",
+        "Seconds since the last canary timer of the partition arrived; before the first, since the worker took the "
+        "partition.",
         samples.canary_age,
     ),
     Entry(
         "timers_canary_interval_seconds",
         GAUGE,
         (),
-        "TIMERS_CANARY_INTERVAL_S, where it is on.",
+        "TIMERS_CANARY_INTERVAL_S, if canaries are on.",
         lambda status: samples.one(None if status.canary is None else status.canary.interval_s),
     ),
     Entry(
         "timers_queries_total",
         COUNTER,
         ("query", "outcome"),
-        "Questions about timers that the web port answered. query: list, get, forwarded (by another worker); outcome: "
+        "Queries about timers that the web port answered. query: list, get, forwarded (by another worker); outcome: "
         "complete, partial (a partition did not answer), refused.",
         samples.queries,
     ),
@@ -318,7 +319,7 @@ METRICS = (
         "timers_query_seconds",
         HISTOGRAM,
         ("query",),
-        "How long those answers took.",
+        "How long those queries took.",
         lambda status: [((kind,), seconds) for kind, seconds in status.query_counts.seconds.items()],
     ),
     Entry("timers_build_info", GAUGE, ("version",), "Always 1.", lambda status: [((__version__,), 1)]),

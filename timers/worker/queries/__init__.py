@@ -1,1 +1,1 @@
-"""Questions about timers: what waits, and what became of one, asked of any worker and answered for all of them."""
+"""Queries about timers: lists of pending timers, and the state of one. Any worker answers for all workers."""

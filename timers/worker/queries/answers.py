@@ -1,6 +1,6 @@
-"""Answers questions about timers, for all workers: its own partitions are read here, the others' workers are asked.
+"""Answers queries about timers for all workers: reads the worker's own partitions, and asks the owners of the others.
 
-A partition that nobody answers for is named in the answer, with the reason: nothing is left out silently.
+The answer names each partition that it does not cover, with the reason.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from timers.worker.queries.partition_sources import LocalSource, PartitionSource
 from timers.worker.queries.remote_partitions import RemoteSource
 
 READING_S = 2.0
-"""A page ends after this, with what there is: a filter may leave little of much."""
+"""A page ends after this time with the timers found so far: a filter may skip many timers."""
 
 PAGE_BYTES = 8 * 1024 * 1024
-"""A page of values ends when there are so many, give or take what each share reads at a time."""
+"""A page with values ends at this size, plus at most one read of each source."""
 
 GROUP_S = 3.0
 """How long to wait for the group's coordinator."""
 
 
 class Answer(NamedTuple):
-    """What is known of a question."""
+    """Answer to a query."""
 
     timers: Sequence[Timer]
     through: Position | None
-    """Where the next page begins; None: there is none."""
+    """Position after which the next page begins; None: this is the last page."""
     answered: Collection[TopicPartition]
     missing: Mapping[TopicPartition, str]
-    """Partition -> why nobody answered for it."""
+    """Partition -> why the answer does not cover it."""
 
 
 class Queries:
@@ -51,9 +51,9 @@ class Queries:
     Args:
         settings: of this worker.
         pool: its machines.
-        members: asks the group who has which partition.
-        session: for asking other workers.
-        idle_window: when pages are read and written.
+        members: asks the group for the owner of each partition.
+        session: returns the HTTP session for requests to other workers.
+        idle_window: the part of each second in which pages are read and encoded.
     """
 
     def __init__(
@@ -72,39 +72,39 @@ class Queries:
         requests = {
             topic: request_format for topic, request_format in pool.formats.items() if topic != settings.retry_topic
         }
-        # Not the one that the machines share: whoever writes dead letters must not wait for somebody who looks.
+        # Not the machines' shared reader: queries must not delay the writing of dead letters.
         self._request_reader = RequestReader(settings, requests, isolation="read_committed")
 
     async def close(self) -> None:
-        """Let go of the brokers."""
+        """Close the connections to brokers."""
         await asyncio.to_thread(self._request_reader.close)
 
     async def page(self, query: Query, *, forwarded: bool) -> Answer:
-        """The next timers, in the order in which they are due.
+        """The next timers, in the order of their due seconds.
 
         Args:
-            query: which.
-            forwarded: another worker asks: for this one's partitions alone.
+            query: which timers.
+            forwarded: whether another worker asks: then only this worker's partitions are read.
         """
         sources, missing = await self._sources(self._partitions(), forwarded)
         limit = share_of(query.limit, len(sources))
-        memory_limit = _MemoryLimit()
-        begun = [_Begun(source, query, limit, memory_limit) for source in sources]
-        page = await merge(begun, query.start, query.limit, memory_limit.used_up)
-        await self._idle_window.wait()  # a page of JSON takes the event loop for some milliseconds
+        budget = _PageBudget()
+        sources_read = [_ReadAhead(source, query, limit, budget) for source in sources]
+        page = await merge(sources_read, query.start, query.limit, budget.used_up)
+        await self._idle_window.wait()  # to encode a page as JSON blocks the event loop for milliseconds
         return _answer([each.timer for each in page.listed], page.through, sources, missing)
 
     async def find(self, id: str, with_value: bool, *, forwarded: bool) -> Answer:
-        """The timer of an id, or of a record ``<topic>/<partition>/<offset>``; several if two topics have the id.
+        """The timer with an id, or of a record ``<topic>/<partition>/<offset>``; several if two topics have the id.
 
         Args:
-            id: as its sender gave it, or as a receiver got it.
-            with_value: also the callback's value.
-            forwarded: another worker asks: for this one's partitions alone.
+            id: from the timer's sender, or from a callback's ``timer-id`` header.
+            with_value: whether to include the callback's value.
+            forwarded: whether another worker asks: then only this worker's partitions are read.
         """
         where = topics.parse_source(id)
         sought = Sought(id, where if where is not None and where[0] in self._pool.formats else None, with_value)
-        # Which partition an id is on, only the partitioner of its producer knows.
+        # The partition of an id depends on the partitioner of its producer: any may have it.
         may_have_it = {
             tp
             for tp in self._partitions()
@@ -122,17 +122,17 @@ class Queries:
         found = await asyncio.gather(*map(ask, sources))
         return _answer([timer for timers in found for timer in timers], None, sources, missing)
 
-    # ---- whom to ask ------------------------------------------------------------------------------------------------
+    # ---- which source answers for which partition ----------------------------------------------------------------------
 
     def _partitions(self) -> set[TopicPartition]:
-        """All that there are, of every worker."""
+        """All partitions of all workers."""
         counts = self._pool.partitions
         return {(topic, number) for topic in self._pool.formats for number in range(counts.get(topic, 0))}
 
     async def _sources(
-        self, timer_filter: set[TopicPartition], forwarded: bool
+        self, wanted: set[TopicPartition], forwarded: bool
     ) -> tuple[list[PartitionSource], dict[TopicPartition, str]]:
-        """Who is to be asked, and the partitions that nobody can be asked for."""
+        """The sources of these partitions, and the partitions that have none -> why."""
         sources: list[PartitionSource] = [
             LocalSource(
                 runner,
@@ -144,23 +144,21 @@ class Queries:
                 idle_window=self._idle_window,
             )
             for tp, runner in self._pool.runners.items()
-            if tp in timer_filter
+            if tp in wanted
         ]
-        missing = {
-            tp: "it is stopped: /health/ready of its worker says why" for tp in self._pool.stopped if tp in timer_filter
-        }
-        rest = timer_filter - missing.keys() - {tp for source in sources for tp in source.partitions}
+        missing = {tp: "it is stopped: see /health/ready of its worker" for tp in self._pool.stopped if tp in wanted}
+        rest = wanted - missing.keys() - {tp for source in sources for tp in source.partitions}
         if forwarded or not rest:
             return sources, missing
         try:
             async with asyncio.timeout(GROUP_S):
                 owners = await self._members()
         except (Unsettled, TimeoutError) as error:
-            return sources, missing | dict.fromkeys(rest, str(error) or "the group deals its partitions anew")
+            return sources, missing | dict.fromkeys(rest, str(error) or "the group is rebalancing")
         by_owner: dict[Member, set[TopicPartition]] = {}
         for tp in rest:
             owner = owners.get(tp)
-            why_not = "no worker has it" if owner is None else self._why_not(owner)
+            why_not = "no worker owns it" if owner is None else self._why_not(owner)
             if owner is None or why_not:
                 missing[tp] = why_not
             else:
@@ -169,38 +167,38 @@ class Queries:
         return sources, missing
 
     def _why_not(self, owner: Member) -> str:
-        """Why a partition's owner cannot be asked; empty if it can."""
+        """Why a partition's owner cannot be asked; empty if it can be."""
         if owner.worker_id == self._settings.worker_id:
             return "its worker is opening it"
         if not owner.url:
-            return f"worker {owner.worker_id} does not say where it answers: it is of an older version"
+            return f"worker {owner.worker_id} sent no URL when it joined the group: it has an older version"
         if owner.url == self._settings.canonical_url:
             return (
-                f"worker {owner.worker_id} says that it answers at {owner.url}, as this one does: set "
+                f"worker {owner.worker_id} has the same URL as this worker, {owner.url}: set "
                 "TIMERS_ADVERTISED_URL of each to where the others reach it"
             )
         return ""
 
 
-class _MemoryLimit:
-    """What one page may take."""
+class _PageBudget:
+    """Limits of one page: reading time and bytes of values."""
 
     def __init__(self) -> None:
-        self._give_up = monotonic() + READING_S
+        self._end_at = monotonic() + READING_S
         self.value_bytes = 0
 
     def used_up(self) -> bool:
-        """Whether to end the page."""
-        return monotonic() > self._give_up or self.value_bytes > PAGE_BYTES
+        """Whether the page must end."""
+        return monotonic() > self._end_at or self.value_bytes > PAGE_BYTES
 
 
-class _Begun:
-    """A source whose first page is being read already, so that none waits for the one before it."""
+class _ReadAhead:
+    """A source whose first page is read at once, so that all sources read at the same time."""
 
-    def __init__(self, source: PartitionSource, query: Query, limit: int, memory_limit: _MemoryLimit) -> None:
+    def __init__(self, source: PartitionSource, query: Query, limit: int, budget: _PageBudget) -> None:
         self._source = source
         self._query = query
-        self._memory_limit = memory_limit
+        self._budget = budget
         self._first: asyncio.Task[Page] | None = asyncio.create_task(source.page(query, query.start, limit))
 
     async def read(self, after: Position, limit: int) -> Page:
@@ -212,7 +210,7 @@ class _Begun:
             self._source.missing.update(dict.fromkeys(self._source.partitions, str(why)))
             raise
         if self._query.with_values:
-            self._memory_limit.value_bytes += sum(each.timer["value_bytes"] for each in page.listed)
+            self._budget.value_bytes += sum(each.timer["value_bytes"] for each in page.listed)
         return page
 
 
@@ -222,6 +220,6 @@ def _answer(
     sources: Sequence[PartitionSource],
     missing: Mapping[TopicPartition, str],
 ) -> Answer:
-    silent = {**missing, **{tp: why for source in sources for tp, why in source.missing.items()}}
-    answered = {tp for source in sources for tp in source.partitions} - silent.keys()
-    return Answer(timers, through, answered, silent)
+    uncovered = {**missing, **{tp: why for source in sources for tp, why in source.missing.items()}}
+    answered = {tp for source in sources for tp in source.partitions} - uncovered.keys()
+    return Answer(timers, through, answered, uncovered)

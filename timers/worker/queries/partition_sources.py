@@ -1,4 +1,4 @@
-"""Who answers a question for which partitions: a machine of this worker for its own; another worker for its."""
+"""Sources of timers: a machine of this worker answers for its partition, another worker for all of its own."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 ANSWER_S = 3.0
-"""A machine that does not get to a question within this is busy, and its partition missing in the answer."""
+"""How long to wait for a machine; after this its partition is missing in the answer."""
 
-PAUSE_SHARE = 1.0
-"""After each slice a listing rests for so many times its length: timers that are due need the interpreter too."""
+PAUSE_FACTOR = 1.0
+"""After each slice a listing pauses for its duration times this, so that due timers get the interpreter."""
 
 
 class Sought(NamedTuple):
-    """One timer."""
+    """The timer to find."""
 
     id: str
-    """As its sender gave it, or as a receiver got it."""
+    """From its sender, or from a callback's ``timer-id`` header."""
     record: tuple[str, int, int] | None
-    """What the id names, if it is ``<topic>/<partition>/<offset>`` of a topic of ours."""
+    """(topic, partition, offset) if the id is the source of a request: ``<topic>/<partition>/<offset>``."""
     with_value: bool
 
 
 class PartitionSource(Protocol):
-    """Answers for some partitions; raises :class:`Silent`, with the reason, if for none of them."""
+    """Answers for some partitions. Raises :class:`Silent`, with the reason, if it cannot answer at all."""
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
-        """Those that it should answer for."""
+        """The partitions to ask about."""
 
     @property
     def missing(self) -> dict[TopicPartition, str]:
-        """Those of them that it did not answer for, and why."""
+        """Those of them that its answer did not cover -> why."""
 
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers."""
 
     async def find(self, sought: Sought) -> list[Timer]:
-        """The timer, if it is there."""
+        """The timer, if it exists; several if two partitions have the id."""
 
 
 class LocalSource:
@@ -66,12 +66,12 @@ class LocalSource:
 
     Args:
         runner: its thread.
-        tp: which it is.
-        request_format: that its timers come in by.
-        moved: it is of the retry topic.
-        hidden: callback topic that nobody means who does not name it.
-        request_reader: reads records again, committed ones alone.
-        idle_window: when pages are read.
+        tp: its partition.
+        request_format: of its request topic.
+        moved: whether that is the retry topic.
+        hidden: callback topic whose timers are listed only on request.
+        request_reader: reads committed records again.
+        idle_window: the part of each second in which pages are read.
     """
 
     def __init__(
@@ -95,16 +95,16 @@ class LocalSource:
         self.missing: dict[TopicPartition, str] = {}
 
     async def page(self, query: Query, after: Position, limit: int) -> Page:
-        """The next timers, as far as one slice's worth of looking goes."""
+        """The next timers, from one slice of the store."""
         timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, query.with_values)
         await self._idle_window.wait()
         begun = monotonic()
         page = await self._ask(lambda machine: reading.page(machine, self._place, timer_filter, after, limit))
-        await asyncio.sleep((monotonic() - begun) * PAUSE_SHARE)
+        await asyncio.sleep((monotonic() - begun) * PAUSE_FACTOR)
         return page
 
     async def find(self, sought: Sought) -> list[Timer]:
-        """By its id in the index, and by its record."""
+        """By its id in the index, and by its record if the id is one."""
         found = []
         if self._format.has_ids:
             found.append(
@@ -115,7 +115,7 @@ class LocalSource:
         return [timer for timer in found if timer is not None]
 
     async def _find_record(self, sought: Sought, offset: int) -> Timer | None:
-        """Only the record says when its timer is due."""
+        """Read the record again: only it has the due second, by which the store is ordered."""
         if self._place.moved or offset >= await self._ask(lambda machine: machine.progress.next_offset):
             return None
         source = topics.source(self._place.topic, self._place.partition, offset)
@@ -123,7 +123,7 @@ class LocalSource:
         try:
             records = await asyncio.to_thread(self._request_reader.read, [source], lambda: monotonic() < give_up)
         except Lost:
-            raise Silent("the brokers did not hand out its records in time") from None
+            raise Silent("the brokers did not return its records in time") from None
         if source not in records:
             return None
         sent = records[source]
@@ -131,7 +131,7 @@ class LocalSource:
         if decoded.rejected:
             (rejected,) = decoded.rejected
             return {"id": source, "state": wire.REJECTED, "source": source, "error": rejected.message}
-        if not decoded.rows:  # a cancel
+        if not decoded.rows:  # a cancellation
             return None
         ((due_s, (row,)),) = decoded.rows.items()
         append_s = sent.timestamp // 1000
@@ -146,9 +146,9 @@ class LocalSource:
         except TimeoutError:
             raise Silent(f"it has been busy for {ANSWER_S:.0f} s") from None
         except Ended:
-            raise Silent("its worker has just let go of it") from None
+            raise Silent("its worker has just closed it") from None
         except Recovering:
             raise Silent("its log is being read again") from None
-        except Exception:  # its machine goes on, and says so itself if its store is broken
+        except Exception:  # the machine goes on, and logs it if its store is broken
             logger.exception("%s/%d: a question was not answered", *self._place[:2])
-            raise Silent("its worker cannot read it, and says why in its log") from None
+            raise Silent("its worker cannot read it; see that worker's log") from None

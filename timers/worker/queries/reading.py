@@ -1,4 +1,4 @@
-"""What is read of one machine for a question. All of it runs on the machine's thread, a slice at a time."""
+"""Reads one machine for a query. All functions run on the machine's thread, and read one slice at a time."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from timers.wire import topics
 from timers.wire.query import Timer
 
 SLICE_ROWS = 1024
-"""About so many rows are looked at in one go, which takes about a millisecond: a tick waits no longer for that."""
+"""About the number of rows read at a time. They take about a millisecond, which is how long a tick may have to wait."""
 
 SLICE_BYTES = 1024 * 1024
-"""Or rows of so many bytes."""
+"""Maximum size of the values read at a time."""
 
 
 class Recovering(Exception):
-    """The machine reads its log again: nobody knows yet what waits."""
+    """The machine reads its log again: its pending timers are not known yet."""
 
 
 class Place(NamedTuple):
-    """Where a machine's timers stand."""
+    """The partition of a machine."""
 
     topic: str
     partition: int
     moved: bool
-    """It is the retry topic."""
+    """Whether it is of the retry topic."""
 
 
 class TimerFilter(NamedTuple):
-    """Which timers."""
+    """Which timers to list."""
 
     topic: str | None
     """Callback topic; None: any but ``hidden``."""
     hidden: str
-    """Callback topic that nobody means who does not name it."""
+    """Callback topic whose timers are listed only if ``topic`` names it."""
     to_s: int | None
     with_values: bool
 
 
 def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Position, limit: int) -> Page:
-    """The next timers of a machine: at most ``limit``, and no more than one slice's worth of looking.
+    """The next timers of a machine: at most ``limit``, from at most one slice of its store.
 
     Raises:
-        Recovering: ask later.
+        Recovering: try again later.
     """
-    _check(machine)
+    _check_recovered(machine)
     listed: list[Listed] = []
     seen = size = 0
     for due_s, rows in machine.waiting(key_after(after, place.topic, place.partition)):
@@ -72,12 +72,12 @@ def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Posit
 
 
 def by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Timer | None:
-    """The latest version of a timer with an id, waiting or remembered.
+    """The latest version of a timer with an id, pending or remembered.
 
     Raises:
-        Recovering: ask later.
+        Recovering: try again later.
     """
-    _check(machine)
+    _check_recovered(machine)
     entry = machine.find(id_bytes(id))
     if entry is None:
         return None
@@ -88,49 +88,49 @@ def by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Timer | 
         source = topics.source(place.topic, place.partition, offset)
         return {"id": id, "state": state, "due": due_s, "due_at": wire.format_due(due_s), "source": source}
     row = _row(machine, (due_s, offset))
-    return None if row is None else _said(row, due_s, place, wire.PENDING, with_value)
+    return None if row is None else _with_state(row, due_s, place, wire.PENDING, with_value)
 
 
 def by_record(machine: Machine, place: Place, row: Row, due_s: int, append_s: int, with_value: bool) -> Timer | None:
-    """What became of a record that was accepted, given the row that it was read as.
+    """The state of an accepted request, given the row that was decoded from it.
 
     Raises:
-        Recovering: ask later.
+        Recovering: try again later.
     """
-    _check(machine)
+    _check_recovered(machine)
     key = due_s, row[0]
     id = None if row[5] is None else row[5].timer_id
     latest = machine.find_returned(row[0]) if id is None else machine.find(id_bytes(id))
-    # It stands where it stood, or where it came back to from the cold.
+    # It is stored under its own offset or, after it was promoted from the cold tier, under that of its copy.
     for each in (key,) if latest is None else (key, latest[:2]):
         stored = _row(machine, each)
         if stored is not None and (each == key or _source(stored) == topics.source(*place[:2], row[0])):
-            return _said(stored, due_s, place, wire.PENDING, with_value)
+            return _with_state(stored, due_s, place, wire.PENDING, with_value)
     cold = machine.is_cold((*key, append_s))
     past = key <= machine.progress.fired_through
     state: str | None
     if id is None:
         state = wire.FIRED if past else wire.COLD if cold and latest is None else None
     elif latest is None:
-        state = None if past else wire.REPLACED  # one that nobody remembers may have fired as well
+        state = None if past else wire.REPLACED  # it may have fired too: old ids are forgotten
     elif latest[:2] == key:
         state = wire.COLD if cold else wire.FIRED
     else:
         state = wire.REPLACED
-    return None if state is None else _said(row, due_s, place, state, with_value)
+    return None if state is None else _with_state(row, due_s, place, state, with_value)
 
 
 def _source(row: Row) -> str | None:
     return None if row[5] is None else Origin(*row[5]).source
 
 
-def _said(row: Row, due_s: int, place: Place, state: str, with_value: bool) -> Timer:
-    said = wire.describe(row, due_s, place.topic, place.partition, moved=place.moved, with_value=with_value)
-    return {**said, "state": state}
+def _with_state(row: Row, due_s: int, place: Place, state: str, with_value: bool) -> Timer:
+    described = wire.describe(row, due_s, place.topic, place.partition, moved=place.moved, with_value=with_value)
+    return {**described, "state": state}
 
 
 def _row(machine: Machine, key: OrderKey) -> Row | None:
-    """The row of a key, if it waits."""
+    """The row of a key, if it is pending."""
     due_s, offset = key
     before = (due_s, offset - 1) if offset else (due_s - 1, MAX_OFFSET)
     for found_s, rows in machine.waiting(before):
@@ -138,6 +138,6 @@ def _row(machine: Machine, key: OrderKey) -> Row | None:
     return None
 
 
-def _check(machine: Machine) -> None:
+def _check_recovered(machine: Machine) -> None:
     if machine.recovering:
         raise Recovering

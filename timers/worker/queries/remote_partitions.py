@@ -1,4 +1,4 @@
-"""Other workers, asked by HTTP for the partitions that they have."""
+"""Asks other workers over HTTP about the partitions that they own."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from timers.worker.consumer.group import Member
 from timers.worker.queries.partition_sources import Sought
 
 ANSWER_S = 8.0
-"""Longer than a worker takes that has something to say; see :mod:`timers.worker.queries.answers`."""
+"""Longer than a worker takes for an answer; see :mod:`timers.worker.queries.answers`."""
 
 
 class RemoteSource:
     """Another worker.
 
     Args:
-        session: of this worker.
-        member: which it is.
-        partitions: that it should answer for; what it says of others is not wanted.
+        session: HTTP session of this worker.
+        member: the other worker.
+        partitions: those to ask about; what it answers about others is ignored.
     """
 
     def __init__(self, session: aiohttp.ClientSession, member: Member, partitions: set[TopicPartition]) -> None:
@@ -45,18 +45,18 @@ class RemoteSource:
             listed = [Listed(wire.position_of(timer), timer) for timer in answer["timers"]]
             through = None if answer["next"] is None else wire.parse_cursor(answer["next"])
         except (ValueError, KeyError, TypeError):
-            raise self._not_ours() from None
+            raise self._not_a_worker() from None
         return Page([each for each in listed if each.position[1:3] in self.partitions], through)
 
     async def find(self, sought: Sought) -> list[Timer]:
-        """The timer, if it is there."""
+        """The timer, if it exists."""
         answer = await self._get(wire.FIND_PATH, {"id": sought.id, "value": str(int(sought.with_value))})
         try:
             named: list[tuple[Timer, Any]] = [
                 (timer, topics.parse_source(timer["source"])) for timer in answer["timers"]
             ]
         except (KeyError, TypeError):
-            raise self._not_ours() from None
+            raise self._not_a_worker() from None
         return [timer for timer, where in named if where is not None and where[:2] in self.partitions]
 
     async def _get(self, path: str, parameters: Mapping[str, str]) -> Any:
@@ -68,21 +68,21 @@ class RemoteSource:
             ):
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
-            why = str(error) or f"nothing within {ANSWER_S:.0f} s"
+            why = str(error) or f"no answer within {ANSWER_S:.0f} s"
             raise Silent(f"worker {self._member.worker_id} does not answer at {self._member.url}: {why}") from None
         try:
             answer = json.loads(body)
             if response.status not in (200, 404):
-                raise Silent(f"worker {self._member.worker_id} says: {answer['error']}")
+                raise Silent(f"worker {self._member.worker_id} answered: {answer['error']}")
             answered = set(answer["partitions"])
-            said = {each["partition"]: each["reason"] for each in answer["missing"]}
+            reasons = {each["partition"]: each["reason"] for each in answer["missing"]}
         except (ValueError, KeyError, TypeError):
-            raise self._not_ours() from None
+            raise self._not_a_worker() from None
         for tp in self.partitions:
             name = wire.partition_name(*tp)
             if name not in answered:
-                self.missing[tp] = said.get(name, f"worker {self._member.worker_id} has it no longer")
+                self.missing[tp] = reasons.get(name, f"worker {self._member.worker_id} does not own it any more")
         return answer
 
-    def _not_ours(self) -> Silent:
-        return Silent(f"what answers at {self._member.url} is no worker of timers")
+    def _not_a_worker(self) -> Silent:
+        return Silent(f"the server at {self._member.url} is not a timers worker")

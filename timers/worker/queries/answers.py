@@ -122,7 +122,7 @@ class Queries:
         found = await asyncio.gather(*map(ask, sources))
         return _answer([timer for timers in found for timer in timers], None, sources, missing)
 
-    # ---- which source answers for which partition ----------------------------------------------------------------------
+    # ---- which source answers for which partition --------------------------------------------------------------------
 
     def _partitions(self) -> set[TopicPartition]:
         """All partitions of all workers."""

@@ -1,9 +1,9 @@
-"""The Faust worker: how records reach machines, how time reaches them, and how what they fire reaches Kafka.
+"""The Faust worker: brings records and ticks to the machines, and what they fire to Kafka.
 
-``service`` is the app. The way of a timer: :mod:`.consumer` (batches from Faust's consumer) -> ``agents``
-(timer_request, join, oscillator) -> :mod:`.machines` (a thread for each, and what it takes to open them) ->
-:mod:`timers.core.machine` (what to do) -> :mod:`.sending` (one transaction). Time comes by ``ticks``. What is asked of
-a worker from outside: :mod:`.queries` and :mod:`.metrics`, on the port of ``web``.
+``service`` is the app. A request passes :mod:`.consumer` (batches from Faust's consumer), ``agents`` (timer_request,
+join, oscillator), :mod:`.machines` (a thread for each), :mod:`timers.core.machine` (decides what to do) and
+:mod:`.sending` (one transaction). ``ticks`` reads the time. :mod:`.queries`, :mod:`.metrics` and ``health`` answer on
+the port of ``web``; ``status`` is what metrics and health may read.
 
-Imports point one way, from the app to what machines send: ``pyproject.toml`` has the contract.
+Imports point one way, from the app to :mod:`.sending`: ``pyproject.toml`` has the contract.
 """

@@ -1,0 +1,34 @@
+"""A worker starts only with versions of its libraries whose private parts it knows."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from timers.errors import TimersError
+from timers.worker import library_versions
+
+
+def test_the_installed_versions_are_supported() -> None:
+    library_versions.check_library_versions()
+
+
+@pytest.mark.parametrize("library", library_versions.SUPPORTED)
+def test_another_version_is_named_with_those_that_are_supported(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = library_versions.version
+    monkeypatch.setattr(library_versions, "version", lambda name: "99.1.2" if name == library else real(name))
+    with pytest.raises(
+        TimersError, match=f"^{library} 99.1.2 is installed; .* {library_versions.SUPPORTED[library][0]}.x"
+    ):
+        library_versions.check_library_versions()
+
+
+def test_the_project_requires_no_other_versions() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    bounds = dict(requirement.split(">=") for requirement in project["dependencies"] if ">=" in requirement)
+    for library, supported in library_versions.SUPPORTED.items():
+        low, high = bounds[library].split(",<")
+        major, minor = supported[-1].split(".")
+        assert (low, high) == (supported[0], f"{major}.{int(minor) + 1}")

@@ -1,4 +1,4 @@
-"""What the worker's log holds back, and how it looks as JSON."""
+"""The filters of the worker's log, and its JSON format."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class Clock:
         return self.now_s
 
 
-def test_a_library_repeats_itself_once_in_a_while_with_a_count() -> None:
+def test_a_repeated_message_of_a_library_is_written_at_intervals_with_a_count() -> None:
     clock = Clock()
     repeats = logs.RepeatFilter(clock)
-    said = []
+    written = []
     for step in range(25):
         clock.now_s = 100 + step
         entry = record("aiokafka.conn", "Unable to connect to %s", f"node {step}")
         if repeats.filter(entry):
-            said.append(entry.getMessage())
-    assert said == [
+            written.append(entry.getMessage())
+    assert written == [
         "Unable to connect to node 0",
         "Unable to connect to node 10 (9 more like this in 10 s)",
         "Unable to connect to node 20 (9 more like this in 10 s)",
     ]
 
 
-def test_other_messages_and_levels_are_not_held_back_for_it() -> None:
+def test_other_messages_and_levels_are_written() -> None:
     repeats = logs.RepeatFilter(Clock())
     assert repeats.filter(record("aiokafka.conn", "one"))
     assert repeats.filter(record("aiokafka.conn", "other"))
@@ -60,18 +60,18 @@ def test_other_messages_and_levels_are_not_held_back_for_it() -> None:
 @pytest.mark.parametrize(
     ("name", "level"), [("timers.worker.machines.pool", logging.ERROR), ("mode.services", logging.INFO)]
 )
-def test_our_own_lines_and_faust_s_news_are_never_held_back(name: str, level: int) -> None:
+def test_own_messages_and_low_levels_of_faust_are_always_written(name: str, level: int) -> None:
     repeats = logs.RepeatFilter(Clock())
     assert all(repeats.filter(record(name, "said again", level=level)) for _ in range(3))
 
 
-def test_texts_that_are_never_the_same_do_not_pile_up() -> None:
+def test_messages_that_are_never_repeated_do_not_fill_memory() -> None:
     repeats = logs.RepeatFilter(Clock())
     assert all(repeats.filter(record("aiokafka", f"text {index}")) for index in range(5000))
     assert len(repeats._written) <= 1001
 
 
-def test_a_page_about_an_error_of_ours_is_held_back() -> None:
+def test_the_traceback_of_an_own_error_is_dropped() -> None:
     refusals = logs.OwnErrorFilter(lambda: None)
     try:
         try:
@@ -86,13 +86,13 @@ def test_a_page_about_an_error_of_ours_is_held_back() -> None:
         assert refusals.filter(record("faust.worker", "Error: %r", "x", error=True))
 
 
-def test_the_end_by_an_error_of_ours_is_no_crash() -> None:
+def test_an_end_by_an_own_error_is_not_logged_as_a_crash() -> None:
     crash = record("faust.worker", "[^TimersWorker]: We experienced a crash! Reraising original exception...")
     assert logs.OwnErrorFilter(lambda: None).filter(crash)
     assert not logs.OwnErrorFilter(lambda: TopicConfigError("why")).filter(crash)
 
 
-def test_a_json_line_has_all_there_is() -> None:
+def test_a_json_line_has_all_fields() -> None:
     entry = record("timers.worker", "%s\nand a line, \u00fc", "text")
     entry.created = 1_700_000_000.25
     line = logs.JsonFormatter().format(entry)
@@ -106,11 +106,11 @@ def test_a_json_line_has_all_there_is() -> None:
     try:
         raise ValueError("broken")
     except ValueError:
-        said = json.loads(logs.JsonFormatter().format(record("x", "y", error=True)))
-    assert said["exception"].startswith("Traceback") and said["exception"].endswith("ValueError: broken")
+        line = json.loads(logs.JsonFormatter().format(record("x", "y", error=True)))
+    assert line["exception"].startswith("Traceback") and line["exception"].endswith("ValueError: broken")
 
 
-async def test_a_recovery_says_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_recovery_logs_its_progress(caplog: pytest.LogCaptureFixture) -> None:
     log = SimLog(SimClock(0), partitions=1)
     for _ in range(10):
         log.append("timer-request", b"99", future.encode("t", "k", b""), partition=0)

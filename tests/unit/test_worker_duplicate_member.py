@@ -1,4 +1,4 @@
-"""A worker notices a second one of its name, whichever answer tells, and takes no pause or restart for one."""
+"""A worker reports a second one with its id after any response that shows it, and not after a pause or a restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SESSION_S = 10.0
 
 
 class Member:
-    """One worker's talk with the coordinator, on a clock of its own."""
+    """A worker's requests to the coordinator and the responses, on a simulated clock."""
 
     def __init__(self, member_id: str = "") -> None:
         self.now = 1000.0
@@ -36,7 +36,7 @@ class Member:
         request = SyncGroupRequest("group", 1, self._id, "twin", [])
         return self._asks(request, SyncGroupResponse_v3(0, error_code, b""), waits_s)
 
-    def due_ticks(self, error_code: int, waits_s: float = 0.0) -> Any:
+    def heartbeats(self, error_code: int, waits_s: float = 0.0) -> Any:
         return self._asks(HeartbeatRequest("group", 1, self._id), HeartbeatResponse_v1(0, error_code), waits_s)
 
     def _asks(self, request: Any, response: Any, waits_s: float) -> Any:
@@ -47,7 +47,7 @@ class Member:
 
 
 def member() -> Member:
-    """One that joined just now."""
+    """A member that has just joined."""
     joining = Member()
     joining.joins(OK)
     joining._id = "id"
@@ -55,75 +55,75 @@ def member() -> Member:
     return joining
 
 
-def says_so(caplog: pytest.LogCaptureFixture) -> bool:
-    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert all("a second one runs with TIMERS_WORKER_ID=twin," in message for message in said)
-    return bool(said)
+def is_reported(caplog: pytest.LogCaptureFixture) -> bool:
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert all("a second one runs with TIMERS_WORKER_ID=twin," in message for message in errors)
+    return bool(errors)
 
 
 def test_replaced_between_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
-    it = member()
-    it.due_ticks(OK)
-    it.now += 2
-    it.due_ticks(UNKNOWN_MEMBER)
-    assert says_so(caplog)
+    worker = member()
+    worker.heartbeats(OK)
+    worker.now += 2
+    worker.heartbeats(UNKNOWN_MEMBER)
+    assert is_reported(caplog)
 
 
 def test_replaced_before_its_first_heartbeat(caplog: pytest.LogCaptureFixture) -> None:
-    """Two that take turns replace each other each time before that."""
-    it = member()
-    it.now += 2
-    it.due_ticks(UNKNOWN_MEMBER)
-    assert says_so(caplog)
+    """Two workers with one id replace each other before every heartbeat."""
+    worker = member()
+    worker.now += 2
+    worker.heartbeats(UNKNOWN_MEMBER)
+    assert is_reported(caplog)
 
 
 @pytest.mark.parametrize("ask", [Member.joins, Member.syncs])
 def test_replaced_in_a_rebalance(ask: Any, caplog: pytest.LogCaptureFixture) -> None:
-    it = member()
-    it.due_ticks(REBALANCING)
-    it.now += 2
-    ask(it, UNKNOWN_MEMBER)
-    assert says_so(caplog)
+    worker = member()
+    worker.heartbeats(REBALANCING)
+    worker.now += 2
+    ask(worker, UNKNOWN_MEMBER)
+    assert is_reported(caplog)
 
 
 @pytest.mark.parametrize("ask", [Member.joins, Member.syncs])
 def test_replaced_while_it_waits_for_the_others(ask: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """However long that takes. aiokafka does not know the code: it must read one that has it join anew."""
+    """However long it waits. aiokafka does not know the code, so it gets another one, after which it joins again."""
     answer = ask(Member(), FENCED, waits_s=3 * SESSION_S)
-    assert says_so(caplog)
+    assert is_reported(caplog)
     assert answer.error_code == UNKNOWN_MEMBER
 
 
 def test_a_rebalance_keeps_a_member(caplog: pytest.LogCaptureFixture) -> None:
-    it = member()
+    worker = member()
     for _ in range(10):
-        it.now += 2
-        it.due_ticks(REBALANCING)
-    it.now += 2
-    it.joins(UNKNOWN_MEMBER)
-    assert says_so(caplog)
+        worker.now += 2
+        worker.heartbeats(REBALANCING)
+    worker.now += 2
+    worker.joins(UNKNOWN_MEMBER)
+    assert is_reported(caplog)
 
 
 def test_a_pause_is_no_second_worker(caplog: pytest.LogCaptureFixture) -> None:
-    it = member()
-    it.due_ticks(OK)
-    it.now += SESSION_S + 1
-    it.due_ticks(UNKNOWN_MEMBER)
-    assert not says_so(caplog)
+    worker = member()
+    worker.heartbeats(OK)
+    worker.now += SESSION_S + 1
+    worker.heartbeats(UNKNOWN_MEMBER)
+    assert not is_reported(caplog)
 
 
 def test_an_answer_that_waited_out_a_pause_proves_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    it = member()
-    it.due_ticks(OK, waits_s=SESSION_S - 1)
-    it.now += 2
-    it.due_ticks(UNKNOWN_MEMBER)
-    assert not says_so(caplog)
+    worker = member()
+    worker.heartbeats(OK, waits_s=SESSION_S - 1)
+    worker.now += 2
+    worker.heartbeats(UNKNOWN_MEMBER)
+    assert not is_reported(caplog)
 
 
 def test_a_start_is_no_second_worker(caplog: pytest.LogCaptureFixture) -> None:
-    """The group has forgotten the process before it; and who has no id yet cannot be told by it."""
+    """The group has removed the former process; a worker without a member id was no member."""
     Member("id-of-before").joins(UNKNOWN_MEMBER)
-    it = member()
-    it._id = ""
-    it.due_ticks(UNKNOWN_MEMBER)
-    assert not says_so(caplog)
+    worker = member()
+    worker._id = ""
+    worker.heartbeats(UNKNOWN_MEMBER)
+    assert not is_reported(caplog)

@@ -1,4 +1,4 @@
-"""What members of the group say of themselves, and what is made of members that say nothing or something else."""
+"""The URLs that members of the group send, and members that send none or something else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_each_partition_has_its_owner_with_the_address_that_it_sent() -> None:
 
 
 @pytest.mark.parametrize("user_data", [b"", b"\xff", b"{}", b"[]", b'{"url": 7}'])
-def test_a_member_that_says_something_else_has_no_address(user_data: bytes) -> None:
+def test_a_member_that_sends_something_else_has_no_address(user_data: bytes) -> None:
     assert owners([described("strange", user_data, t=[0])]) == {("t", 0): Member("strange", "")}
 
 

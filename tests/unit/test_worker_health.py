@@ -1,4 +1,4 @@
-"""Alive: threads that have something to do show progress. What hangs is named; what waits for work does not hang."""
+"""Liveness: a thread that has work and makes no progress is reported; a thread that waits for work is not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SimMachine:
-    """A machine that hangs while it fires, until it is let go."""
+    """A machine that hangs while it fires, until ``go_on`` is set."""
 
     held = recovering = False
     may_accept = True
@@ -33,13 +33,13 @@ class SimMachine:
 
     def __init__(self) -> None:
         self.fires = threading.Event()
-        self.let_go = threading.Event()
+        self.go_on = threading.Event()
 
     def observe(self, tick: Tick, end: int | None) -> None: ...
 
     def fire_chunk(self) -> bool:
         self.fires.set()
-        self.let_go.wait()
+        self.go_on.wait()
         return False
 
     def commit_progress(self, even_if_idle: bool) -> bool:
@@ -60,10 +60,10 @@ def metrics() -> PartitionMetrics:
 def runner(machine: SimMachine, metrics: PartitionMetrics) -> Iterator[Runner]:
     listener: Any = SimpleNamespace(on_recovered=lambda *_: None, on_resumed=lambda *_: None, on_failed=lambda *_: None)
     runner = Runner("requests/3", machine, lambda: None, threading.Event(), listener, metrics)  # type: ignore[arg-type]
-    machine.let_go.set()
+    machine.go_on.set()
     runner.start()
     yield runner
-    machine.let_go.set()
+    machine.go_on.set()
     runner.stop()
     assert runner.join(10)
 
@@ -76,17 +76,17 @@ def stuck(metrics: PartitionMetrics, consumer: Heartbeat | None = None) -> list[
     return health.stuck(status)
 
 
-def test_a_thread_that_hangs_in_a_step_is_named_until_it_goes_on(
+def test_a_thread_that_hangs_in_a_step_is_reported_until_it_goes_on(
     machine: SimMachine, metrics: PartitionMetrics, runner: Runner
 ) -> None:
     runner.tick(Tick(1_000_000))
     assert machine.fires.wait(10)
     wait_until(lambda: metrics.heartbeat.silent_s == 0, "it has nothing to do")
-    machine.let_go.clear()
+    machine.go_on.clear()
     runner.tick(Tick(2_000_000))
-    (reason,) = wait_until(lambda: stuck(metrics), "it is said to hang")
+    (reason,) = wait_until(lambda: stuck(metrics), "it is reported")
     assert reason.startswith("the thread of requests/3 has made no progress for ")
-    machine.let_go.set()
+    machine.go_on.set()
     wait_until(lambda: not stuck(metrics), "it goes on")
 
 
@@ -99,13 +99,13 @@ def test_a_thread_without_work_is_alive_however_long(
     assert stuck(metrics) == []
 
 
-async def test_an_event_loop_that_stands_still_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_blocked_event_loop_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("timers.worker.partition_metrics.HEARTBEAT_PAUSE_S", 0.01)
     heartbeat = Heartbeat()
     beating = asyncio.create_task(keep_heartbeat(heartbeat))
     while heartbeat.silent_s == 0 or stuck(PartitionMetrics(), heartbeat):
         await asyncio.sleep(0.01)
-    threading.Event().wait(1.5 * STUCK_S)  # what nobody must do on an event loop
+    threading.Event().wait(1.5 * STUCK_S)  # blocks the event loop
     (reason,) = stuck(PartitionMetrics(), heartbeat)
     assert reason.startswith("the consumer's event loop has made no progress for ")
     beating.cancel()

@@ -1,4 +1,4 @@
-"""When long lists are read: in the part of each second in which nothing much fires."""
+"""Listings wait for the part of each second in which few timers fire."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_it_comes_once_a_second(now_s: float | None, wait_s: float) -> None:
     assert IdleWindow(lambda: now_s).wait_s == pytest.approx(wait_s, abs=1e-6)
 
 
-async def test_it_is_waited_for() -> None:
+async def test_wait_ends_when_it_begins() -> None:
     now = iter([NOW_S + FROM - 0.02, NOW_S + FROM])
     idle_window = IdleWindow(lambda: next(now))
     await idle_window.wait()

@@ -1,4 +1,4 @@
-"""Topics that are gone. The broker tests delete real ones; here the brokers do not let the worker make them anew."""
+"""Deleted topics that the worker may not create. The broker tests delete topics that it may create."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from timers.worker.consumer import log_watch as module
 from timers.worker.consumer.log_watch import LogWatch
 
 
-async def test_a_topic_that_the_worker_may_not_make_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_worker_waits_for_a_topic_that_it_may_not_create(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(brokers="127.0.0.1:1")
     names = [topic.name for topic in own_topics(settings)]
     whole = Cluster("c", dict.fromkeys(names, b"1"), dict.fromkeys(names, 1))

@@ -1,4 +1,4 @@
-"""Samples that are worked out. What a running worker shows, the broker tests look at."""
+"""Samples that are computed. The broker tests check those of a running worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timers.worker.metrics.catalog import METRICS
 
 
 def test_the_partitions_to_own_are_those_of_all_open_request_formats() -> None:
-    """Owned partitions are compared with them: one that is left out would hide one that nobody owns."""
+    """An alert compares them with the owned partitions: a missing topic would hide partitions without an owner."""
     settings = Settings(brokers="localhost:1", id_topic="timer-request-by-id")
     formats = {settings.request_topic: 4, settings.retry_topic: 3, settings.id_topic: 2}
     known = {**formats, settings.oscillator_topic: 4}

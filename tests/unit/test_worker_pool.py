@@ -1,4 +1,4 @@
-"""Machines that fail or are being opened in a worker that is about to end."""
+"""Machines that fail, and machines that are being opened when the worker ends."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def settings_for(tmp_path: Path, port: int = 1) -> Settings:
     return Settings.load({"TIMERS_BROKERS": f"127.0.0.1:{port}", "TIMERS_DATA_DIR": str(tmp_path)})
 
 
-async def test_an_end_does_not_wait_for_a_group_that_does_not_answer(
+async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The consumer's thread ends with the worker: what it was asked last, it never answers."""
+    """The consumer's thread ends with the worker and never answers its last question."""
     monkeypatch.setattr(pools, "OWNER_TIMEOUT_S", 0.1)
     asked = asyncio.Event()
     failures: list[BaseException] = []
@@ -84,16 +84,16 @@ async def test_an_end_does_not_wait_for_a_group_that_does_not_answer(
 
 
 @pytest.mark.parametrize("error", [Fenced("taken over"), Lost("timed out")])
-async def test_a_machine_that_is_somebody_elses_ends_the_worker_only_if_it_was_fenced(
+async def test_the_loss_of_a_machine_to_another_worker_ends_the_worker_only_if_it_was_fenced(
     tmp_path: Path, error: Fenced | Lost
 ) -> None:
-    """Fenced, and the group agrees: it fired after it had lost the partition. Else the group will say who owns it."""
+    """Fenced, and the group denies it: it fired too long. Else a rebalance is about to assign it to another worker."""
     failures: list[BaseException] = []
 
-    async def theirs(tp: TopicPartition) -> bool | None:
+    async def denies(tp: TopicPartition) -> bool | None:
         return False
 
-    pool = pool_of(settings_for(tmp_path), NO_TOPICS, theirs, failures)
+    pool = pool_of(settings_for(tmp_path), NO_TOPICS, denies, failures)
     runner: Any = SimRunner()
     pool._runners = {REQUESTS: runner}
     async with asyncio.timeout(30):
@@ -103,21 +103,21 @@ async def test_a_machine_that_is_somebody_elses_ends_the_worker_only_if_it_was_f
     assert pool.runners == {}
 
 
-async def test_an_end_does_not_wait_for_brokers_at_which_machines_are_being_opened(
+async def test_the_end_does_not_wait_for_brokers_while_machines_are_being_opened(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures: list[BaseException] = []
 
-    async def ours(tp: TopicPartition) -> bool | None:
+    async def confirms(tp: TopicPartition) -> bool | None:
         return True
 
     settings = settings_for(tmp_path, free_port())
     topics = (settings.request_topic, settings.progress_topic)
     cluster = Cluster("", dict.fromkeys(topics, bytes(16)), dict.fromkeys(topics, 1))
-    pool = pool_of(settings, cluster, ours, failures)
+    pool = pool_of(settings, cluster, confirms, failures)
     assigning = asyncio.create_task(pool.assign([REQUESTS]))
     async with asyncio.timeout(60):
-        while not pool.partition_metrics:  # it has begun to open
+        while not pool.partition_metrics:  # opening has not begun
             await asyncio.sleep(0)
         await pool.close()
         assert await assigning == {}

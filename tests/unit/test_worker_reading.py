@@ -1,4 +1,4 @@
-"""What is said of a timer, whatever became of it: waiting, replaced, fired, forgotten, cold, or back from there."""
+"""The state of a timer that a query gets: pending, replaced, fired, forgotten, cold, or promoted."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ class Rig(MachineRig):
         return copy
 
     def of_record(self, sent: SimRecord) -> str | None:
-        """The state that is told of a request, read from the log as a worker reads it."""
+        """The state of a request's record, which is decoded as in a worker."""
         decoded = self.request_format.read(
             RequestRecord(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp_ms)
         )
         ((due_s, (row,)),) = decoded.rows.items()
-        said = reading.by_record(self.machine, self.place, row, due_s, sent.timestamp_ms // 1000, with_value=False)
-        assert said is None or (said["due"], said["source"]) == (due_s, sent.source)
-        return said and said["state"]
+        found = reading.by_record(self.machine, self.place, row, due_s, sent.timestamp_ms // 1000, with_value=False)
+        assert found is None or (found["due"], found["source"]) == (due_s, sent.source)
+        return found and found["state"]
 
     def of_id(self, id: str) -> str | None:
-        said = reading.by_id(self.machine, self.place, id, with_value=False)
-        return said and said["state"]
+        found = reading.by_id(self.machine, self.place, id, with_value=False)
+        return found and found["state"]
 
     @property
     def listed(self) -> list[str]:
@@ -124,7 +124,7 @@ def test_a_timer_with_an_id() -> None:
     assert rig.of_id("c") == "fired"
 
 
-def test_a_page_ends_within_a_second_of_many_and_goes_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_may_end_between_two_timers_of_one_second(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(indexed=False)
     sent = [rig.ask(5 + n % 2) for n in range(40)]
     monkeypatch.setattr(reading, "SLICE_ROWS", 6)
@@ -141,7 +141,7 @@ def test_a_page_ends_within_a_second_of_many_and_goes_on_there(monkeypatch: pyte
         assert seen == [each.source for each in (*sent[::2], *sent[1::2])]
 
 
-def test_only_what_is_wanted_is_told_and_no_more_is_looked_at_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_has_only_timers_of_its_filter_and_reads_one_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(indexed=False)
     rig.ask(5)
     rig.ask(7, value=b"x" * 3000)
@@ -156,7 +156,7 @@ def test_only_what_is_wanted_is_told_and_no_more_is_looked_at_in_one_go(monkeypa
     assert (len(page.listed), page.through) == (1, (5, "requests", 0, 0))
 
 
-def test_nobody_knows_while_the_log_is_read_again() -> None:
+def test_no_state_is_known_while_the_log_is_read_again() -> None:
     rig = Rig(indexed=True)
     rig.ask(50, "a")
     rig.tick(1)

@@ -1,4 +1,4 @@
-"""Broken header names do not stop the fetcher: they are read as Java reads them."""
+"""Header names that are not UTF-8 do not stop the fetcher: they are read as in Java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches that are dropped on the way are read again: a range is never claimed without its records."""
+"""Dropped fetches are read again: a range is never delivered without its records."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ REQUESTS = TP("timer-request", 0)
 
 
 class SimConsumer:
-    """aiokafka's consumer of one partition, as far as a fetch needs it: it hands out what lies behind its position."""
+    """aiokafka's consumer of one partition, as far as a fetch needs it: it returns the records after its position."""
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
         self.position = 0
         self.meanwhile: Callable[[], None] = lambda: None
-        """What happens while a fetch waits for the brokers."""
+        """Called while a fetch waits for the brokers."""
         self._closed = False
         self._fetcher = self
         self._subscriptions = SimpleNamespace(fetch_context=nullcontext)
@@ -49,14 +49,14 @@ def thread(consumer: SimConsumer) -> BatchConsumerThread:
     return made
 
 
-def test_what_came_while_its_partition_was_suspended_is_read_again() -> None:
+def test_records_fetched_while_their_partition_was_suspended_are_read_again() -> None:
     async def fetches() -> list[Any]:
         consumer = SimConsumer(["a", "b"])
         reader = thread(consumer)
-        consumer.meanwhile = lambda: reader._suspended.add(REQUESTS)  # another leader answers that it is not the one
+        consumer.meanwhile = lambda: reader._suspended.add(REQUESTS)  # as after an error of another partition's leader
         dropped = await reader.fetch({REQUESTS}, 0)
         consumer.meanwhile = lambda: None
-        reader._suspended.clear()  # it has been looked up, and is the same
+        reader._suspended.clear()  # its topic was looked up and is the same
         return [dropped, await reader.fetch({REQUESTS}, 0)]
 
     assert asyncio.run(fetches()) == [{}, {REQUESTS: Fetched(0, 2, ["a", "b"])}]

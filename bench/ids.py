@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from timers.core.machine import Limits, Machine
+from timers.core.limits import Limits
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Rejected, Row, Tick
-from timers.request_formats import REQUEST_FORMATS, make_index
+from timers.partition import PartitionSpec
+from timers.request_formats import REQUEST_FORMATS
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 from timers.wire import future
@@ -136,8 +137,7 @@ def measure(records: list[Record], request_format: RequestFormat, directory: Pat
     )
     outbox = SealedSchedules() if request_format.topic_is_compacted else Sealed()
     limits = Limits(20_000, 16 * 1024 * 1024, 1_000_000, partitions=1)
-    index = make_index(request_format, store, 86_400)
-    machine = Machine(Progress(), request_format.decode, store, outbox, limits, index=index)
+    machine = PartitionSpec(("bench", 0), request_format, limits).machine(Progress(), store, outbox)
     machine.observe(Tick((START_S - 1) * 1000), len(records))
 
     def accept() -> None:

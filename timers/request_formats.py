@@ -7,10 +7,6 @@ from typing import NamedTuple
 
 from timers.config.settings import Settings
 from timers.core.delivery import Delivery, RetryDelivery, ScheduleDelivery
-from timers.core.index import Index, nothing_is_cold
-from timers.core.operation import Entry
-from timers.core.ports import Store
-from timers.core.schedules import ScheduleIndex
 from timers.wire import future
 from timers.wire.formats import RequestFormat, countdown, future_by_id, schedule
 
@@ -100,12 +96,3 @@ def delivery_of(settings: Settings, topic: str) -> type[Delivery]:
     if topic == settings.retry_topic:
         return RetryDelivery
     return ScheduleDelivery if topic in settings.schedule_topics else Delivery
-
-
-def make_index(
-    request_format: RequestFormat, store: Store, retention_s: int, is_cold: Callable[[Entry], bool] = nothing_is_cold
-) -> Index | None:
-    """The index that a machine of a request format needs, if it needs one; see :class:`timers.core.index.Index`."""
-    if request_format.topic_is_compacted:
-        return ScheduleIndex(store)
-    return Index(store, retention_s, is_cold) if request_format.has_ids else None

@@ -1,21 +1,36 @@
-"""A machine over a simulated log, driven by hand: what property tests of any request format do with one."""
+"""One machine over a simulated log, driven by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+from timers.core.keys import NEVER, OrderKey
+from timers.core.limits import Limits
 from timers.core.machine import Machine
-from timers.core.timer import Forwarded
+from timers.core.progress import Progress
+from timers.core.timer import Fetched, Forwarded, Tick
+from timers.partition import PartitionSpec
+from timers.request_formats import NATIVE, REQUEST_FORMATS
 from timers.store.memory import MemoryStore
-from timers.testing import SimLedger, SimLog
-from timers.wire import cold
+from timers.testing import SimClock, SimLedger, SimLog
+from timers.wire import cold, future
+from timers.wire.formats import RequestFormat
 
 HORIZON_S = 12
-"""Due seconds and ticks of these tests are below it."""
+"""Due seconds and ticks of property tests are below this."""
+
+BY_ID, SCHEDULES = (
+    next(each.request_format for each in REQUEST_FORMATS if each.request_format.name == name)
+    for name in ("future-by-id", "schedule")
+)
+
+LIMITS = Limits(chunk_timers=1000, chunk_bytes=10**6, max_request_bytes=100)
 
 
 class ColdLedger(SimLedger):
-    """Remembers what went cold, as whoever keeps it is told of it."""
+    """Keeps what each cold record says."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,32 +45,101 @@ class ColdLedger(SimLedger):
 
 
 class MachineRig:
-    """What a test that opens its machine as it likes needs besides; :meth:`tick` and :attr:`topic` are its own."""
+    """A machine with its log, ledger and store. It can be opened again, with another specification or an empty store.
 
-    topic: str
-    machine: Machine
-    log: SimLog
-    ledger: SimLedger
-    store: MemoryStore
+    Args:
+        request_format: of the topic.
+        limits: of the machine.
+        topic: name of the topic.
+        progress: committed before the first opening.
+        group: rows in a group of the store.
+        ledger: the outbox.
+        log: of the topic; None: a new one.
+        spec: other fields of the specification.
+    """
 
-    def tick(self, second: int) -> None:
-        raise NotImplementedError
+    ledger: Any
 
-    def fetch(self, count: int = 10**6) -> None:
+    def __init__(
+        self,
+        request_format: RequestFormat = NATIVE,
+        limits: Limits = LIMITS,
+        *,
+        topic: str = "requests",
+        progress: Progress = Progress(),  # noqa: B008
+        group: int = 3,
+        ledger: SimLedger | None = None,
+        log: SimLog | None = None,
+        **spec: Any,
+    ) -> None:
+        self.topic = topic
+        self.spec = PartitionSpec((topic, 0), request_format, limits, **spec)
+        self.log = log or SimLog(SimClock(0), partitions=1)
+        self.ledger = ledger or SimLedger()
+        self.ledger.progress = progress
+        self.store = MemoryStore(group)
+        self.tick_ms = 0
+        self.machine: Machine = self.open()
+
+    def open(self, *, wipe: bool = False, limits: Limits | None = None, **spec: Any) -> Machine:
+        """Open the machine as a worker does: with the committed progress, and the store as it was left."""
+        self.spec = replace(self.spec, limits=limits or self.spec.limits, **spec)
+        if wipe or not self.spec.catch_up(self.store, self.ledger.progress):
+            self.store = MemoryStore()
+        self.machine = self.spec.machine(self.ledger.progress, self.store, self.ledger)
+        return self.machine
+
+    def observe(self, second: float, end: int | None = None) -> None:
+        """A tick of ``second``; ``end`` is the end of the log at that time, by default the present one."""
+        self.tick_ms = round(second * 1000)
+        self.machine.observe(Tick(self.tick_ms), self.log.last_stable(self.topic, 0) if end is None else end)
+
+    def fetch(self, count: int = 10**6, from_offset: int | None = None) -> Fetched:
+        """Returns the next fetch."""
+        return self.log.fetch(self.topic, 0, self.machine.position if from_offset is None else from_offset, count)
+
+    def read(self, count: int = 10**6) -> None:
+        """Accept one fetch, if the machine may accept."""
         if self.machine.may_accept:
-            self.machine.accept(self.log.fetch(self.topic, 0, self.machine.position, count))
+            self.machine.accept(self.fetch(count))
+
+    def read_all(self) -> None:
+        """Accept all requests."""
+        while self.machine.position < self.log.end(self.topic, 0):
+            self.machine.accept(self.fetch())
 
     def fire(self) -> None:
+        """Fire all due timers."""
         while self.machine.fire_chunk():
             pass
 
     def finish(self) -> None:
-        """Everything comes in and comes due; the clock must not be thought to have gone back."""
+        """Accept all requests and fire all timers. The time is past all ticks, so the clock does not go back."""
         self.ledger.failing = 0
         fired_s = max(self.machine.progress.fired_through[0], HORIZON_S)
-        self.tick(fired_s)
-        while self.machine.position < self.log.end(self.topic, 0):
-            self.fetch()
-        self.tick(fired_s + 1)
+        self.observe(fired_s)
+        self.read_all()
+        self.observe(fired_s + 1)
         self.fire()
         self.machine.commit_progress()
+
+    @property
+    def keys(self) -> list[OrderKey]:
+        """Order keys of all stored rows."""
+        return [(due_s, row[0]) for due_s, rows in self.store.scan(NEVER, 10**12) for row in rows]
+
+
+class NativeRig(MachineRig):
+    """A machine of timers without ids."""
+
+    def ask(self, *due: int, value: bytes = b"") -> None:
+        for due_s in due:
+            self.log.append(self.topic, b"%d" % due_s, future.encode("t", "k", value), partition=0)
+
+    def accept(self, *due: int) -> None:
+        self.ask(*due)
+        self.machine.accept(self.fetch())
+
+    @property
+    def state(self) -> Any:
+        return self.machine.progress, self.store.applied, self.keys

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.machines import HORIZON_S, MachineRig
+from tests.harness.machines import BY_ID, HORIZON_S, MachineRig
+from timers.core.accepting import OutOfPlace
 from timers.core.index import Index, is_over
 from timers.core.keys import OrderKey
-from timers.core.machine import Limits, Machine, OutOfPlace, catch_up
+from timers.core.limits import Limits
+from timers.core.machine import Machine
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, Entry
 from timers.core.ports import Lost
-from timers.core.timer import Fetched, Tick
+from timers.core.timer import Fetched
 from timers.store.memory import MemoryStore
-from timers.testing import SimClock, SimLedger, SimLog
+from timers.testing import SimLedger
 from timers.testing.log import SimRecord
 from timers.wire import future
 from timers.wire.formats import future_by_id
@@ -27,38 +28,16 @@ TOPIC = "timer-request-by-id"
 NEVER_FORGET_S = 10**6
 
 
-@dataclass
 class Rig(MachineRig):
-    """A machine over a log of timers with ids, which can be opened again."""
+    """A machine of timers with ids that keeps the time when it is opened again."""
 
-    chunk_timers: int = 2
-    retention_s: int = NEVER_FORGET_S
-    log: SimLog = field(default_factory=lambda: SimLog(SimClock(0), partitions=1))
-    ledger: SimLedger = field(default_factory=SimLedger)
-    store: MemoryStore = field(default_factory=MemoryStore)
+    def __init__(self, chunk_timers: int = 2, retention_s: int = NEVER_FORGET_S) -> None:
+        super().__init__(BY_ID, Limits(chunk_timers, 10**9, 1000), topic=TOPIC, retention_s=retention_s)
 
-    topic = TOPIC
-
-    def __post_init__(self) -> None:
-        self._tick = Tick(0)
-        self.open()
-
-    def open(self) -> None:
-        """As the worker does."""
-        if not catch_up(self.store, self.ledger.progress, indexed=True):
-            self.store = MemoryStore()
-        self.machine = machine(self.ledger, self.store, self)
-        self.tick(self._tick.second)
-
-    def tick(self, second: int) -> None:
-        self._tick = Tick(second * 1000)
-        self.machine.observe(self._tick, self.log.last_stable(TOPIC, 0))
-
-
-def machine(ledger: SimLedger, store: MemoryStore, rig: Rig) -> Machine:
-    limits = Limits(rig.chunk_timers, 10**9, 1000)
-    index = Index(store, rig.retention_s)
-    return Machine(ledger.progress, future_by_id.decode, store, ledger, limits, index=index)
+    def open(self, **changes: Any) -> Machine:
+        machine = super().open(**changes)
+        self.observe(self.tick_ms // 1000)
+        return machine
 
 
 def state(machine: Machine, store: MemoryStore, retention_s: int) -> tuple[list[OrderKey], dict[bytes, Entry]]:
@@ -70,7 +49,7 @@ def state(machine: Machine, store: MemoryStore, retention_s: int) -> tuple[list[
 
 
 def live(rig: Rig) -> Any:
-    return state(rig.machine, rig.store, rig.retention_s)
+    return state(rig.machine, rig.store, rig.spec.retention_s)
 
 
 def compacted(records: list[SimRecord]) -> list[SimRecord]:
@@ -82,8 +61,7 @@ def recovered(rig: Rig, *, compact: bool = False, piece: int = 10**6) -> Any:
     """What a fresh machine finds in the log alone."""
     progress = rig.machine.progress
     ledger, store = SimLedger(), MemoryStore()
-    ledger.progress = progress
-    fresh = machine(ledger, store, rig)
+    fresh = rig.spec.machine(progress, store, ledger)
     records = list(rig.log.fetch(TOPIC, 0, 0, progress.next_offset).records)
     if compact:
         records = compacted(records)
@@ -92,7 +70,7 @@ def recovered(rig: Rig, *, compact: bool = False, piece: int = 10**6) -> Any:
         end = min(start + piece, progress.next_offset)
         fresh.accept(Fetched(start, end, [record for record in records if start <= record.offset < end]))
     assert ledger.commits == [], "recovery emitted something"
-    return state(fresh, store, rig.retention_s)
+    return state(fresh, store, rig.spec.retention_s)
 
 
 Event: TypeAlias = tuple[str, Any]
@@ -132,10 +110,10 @@ def happen(rig: Rig, event: Event) -> None:
         elif what == "bad":
             rig.log.append(TOPIC, b"bad", b"no due", partition=0)
         elif what == "fetch":
-            rig.fetch(argument)
+            rig.read(argument)
         elif what == "tick":
             rig.log.clock.now_ms = argument * 1000
-            rig.tick(argument)
+            rig.observe(argument)
         elif what == "chunk":
             rig.machine.fire_chunk()
         elif what == "commit":
@@ -143,9 +121,7 @@ def happen(rig: Rig, event: Event) -> None:
         elif what == "lost":
             rig.ledger.failing = 1
         else:
-            if what == "lose disk":
-                rig.store = MemoryStore()
-            rig.open()
+            rig.open(wipe=what == "lose disk")
     except Lost:
         rig.open()
     except OutOfPlace:
@@ -213,7 +189,7 @@ def test_what_came_before_a_second_is_heard_before_it_fires(
         if event[0] in ("fetch", "chunk", "commit"):
             continue
         happen(rig, event)
-        held.append((rig._tick.second, rig.log.end(TOPIC, 0))) if event[0] == "tick" else None
+        held.append((rig.tick_ms // 1000, rig.log.end(TOPIC, 0))) if event[0] == "tick" else None
         for _ in range(data.draw(st.integers(0, 3))):
             before = rig.machine.progress.fired_through
             rig.machine.fire_chunk()
@@ -221,7 +197,7 @@ def test_what_came_before_a_second_is_heard_before_it_fires(
             if after > before:
                 ends = [end for second, end in [(0, 0), *held] if second >= after[0]]
                 assert rig.machine.position >= min(ends), "a second fired before all was read that came in time"
-            rig.fetch(data.draw(st.integers(0, 2)))
+            rig.read(data.draw(st.integers(0, 2)))
 
 
 @settings(deadline=None)
@@ -232,7 +208,7 @@ def test_what_is_over_is_swept_in_the_end(events: list[Event]) -> None:
         happen(rig, event)
     rig.finish()
     for _ in range(3):
-        rig.tick(rig._tick.second + 10)
+        rig.observe(rig.tick_ms // 1000 + 10)
         rig.fire()
         rig.machine.commit_progress(even_if_idle=True)
     assert rig.store.entries_after(b"", 10) == []

@@ -2,57 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.machines import HORIZON_S, MachineRig
+from tests.harness.machines import HORIZON_S, NativeRig
+from timers.core.accepting import OutOfPlace
 from timers.core.keys import OrderKey
-from timers.core.machine import Limits, Machine, OutOfPlace
+from timers.core.limits import Limits
+from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import Fetched, Tick
-from timers.store.memory import MemoryStore
-from timers.testing import SimClock, SimLedger, SimLog
-from timers.wire import future
-
-TOPIC = "timer-request"
 
 
-@dataclass
-class Rig(MachineRig):
-    """A machine over a log, which can be opened again."""
+class Rig(NativeRig):
+    """A machine that keeps the time when it is opened again."""
 
-    chunk_timers: int = 2
-    max_bytes: int = 1000
-    log: SimLog = field(default_factory=lambda: SimLog(SimClock(0), partitions=1))
-    ledger: SimLedger = field(default_factory=SimLedger)
-    store: MemoryStore = field(default_factory=MemoryStore)
+    def __init__(self, chunk_timers: int = 2, max_bytes: int = 1000) -> None:
+        super().__init__(limits=Limits(chunk_timers, 10**9, max_bytes))
 
-    topic = TOPIC
-
-    def __post_init__(self) -> None:
-        self._tick = Tick(0)
-        self.open()
-
-    def open(self) -> None:
-        """As the worker does."""
-        progress = self.ledger.progress
-        self.store.drop_through(progress.fired_through, progress.next_offset)
-        limits = Limits(self.chunk_timers, 10**9, self.max_bytes)
-        self.machine = Machine(progress, future.decode, self.store, self.ledger, limits)
-        self.machine.observe(self._tick)
-
-    def request(self, due_s: int, size: int = 0) -> None:
-        self.log.append(TOPIC, b"%d" % due_s, future.encode("t", "k", bytes(size)), partition=0)
-
-    def tick(self, second: int) -> None:
-        self._tick = Tick(second * 1000)
-        self.machine.observe(self._tick)
-
-    def keys(self) -> list[OrderKey]:
-        return [(due_s, row[0]) for due_s, rows in self.store.scan((-1, 0), 10**12) for row in rows]
+    def open(self, **changes: Any) -> Machine:
+        machine = super().open(**changes)
+        machine.observe(Tick(self.tick_ms))
+        return machine
 
 
 Event: TypeAlias = tuple[str, int]
@@ -83,11 +57,11 @@ def happen(rig: Rig, event: Event) -> None:
     what, number = event
     try:
         if what == "request":
-            rig.request(number, size=(7 * number) % 60)
+            rig.ask(number, value=bytes((7 * number) % 60))
         elif what == "fetch":
-            rig.fetch(number)
+            rig.read(number)
         elif what == "tick":
-            rig.tick(number)
+            rig.observe(number)
         elif what == "chunk":
             rig.machine.fire_chunk()
         elif what == "commit":
@@ -95,12 +69,9 @@ def happen(rig: Rig, event: Event) -> None:
         elif what == "lost":
             rig.ledger.failing = 1
         elif what == "setting":
-            rig.max_bytes = number
-            rig.open()
+            rig.open(limits=replace(rig.spec.limits, max_request_bytes=number))
         else:
-            if what == "lose disk":
-                rig.store = MemoryStore()
-            rig.open()
+            rig.open(wipe=what == "lose disk")
     except Lost:
         rig.open()
     except OutOfPlace:
@@ -108,15 +79,14 @@ def happen(rig: Rig, event: Event) -> None:
 
 
 def recovered(rig: Rig) -> list[OrderKey]:
-    """Pending keys that a fresh machine finds in the log alone."""
+    """Returns the pending keys that a machine with an empty store finds in the log."""
     progress = rig.machine.progress
-    fresh = Rig(rig.chunk_timers, rig.max_bytes, rig.log)
-    fresh.machine = Machine(progress, future.decode, fresh.store, fresh.ledger, Limits(1, 1, rig.max_bytes))
-    fetched = rig.log.fetch(TOPIC, 0, 0, progress.next_offset)
+    limits = replace(rig.spec.limits, chunk_timers=1, chunk_bytes=1)
+    fresh = NativeRig(limits=limits, topic=rig.topic, progress=progress, log=rig.log)
     if progress.next_offset:
-        fresh.machine.accept(fetched)
+        fresh.machine.accept(rig.fetch(progress.next_offset, from_offset=0))
     assert fresh.ledger.commits == [], "recovery emitted something"
-    return fresh.keys()
+    return fresh.keys
 
 
 @settings(deadline=None)
@@ -126,7 +96,7 @@ def test_live_state_is_what_recovery_finds(events: list[Event], chunk_timers: in
     for event in events:
         happen(rig, event)
         if not rig.machine.recovering:
-            assert recovered(rig) == rig.keys()
+            assert recovered(rig) == rig.keys
 
 
 @settings(deadline=None)
@@ -136,7 +106,7 @@ def test_every_request_fires_once_in_the_end(events: list[Event], chunk_timers: 
     for event in events:
         happen(rig, event)
     rig.finish()
-    asked = [(int(record.key), record.offset) for record in rig.log.fetch(TOPIC, 0, 0).records]
+    asked = [(int(record.key), record.offset) for record in rig.log.fetch(rig.topic, 0, 0).records]
     assert sorted(rig.ledger.fired) == sorted(asked)
 
 
@@ -147,20 +117,20 @@ def test_either_order_of_arrival_ends_in_the_same_state(due: list[int], ticks: l
     ends = []
     for label in ("one order", "another"):
         rig = Rig()
-        rig.tick(0)
+        rig.observe(0)
         for second in due:
-            rig.request(second)
+            rig.ask(second)
         steps = data.draw(st.permutations(["fetch"] * len(due) + ["tick"] * len(ticks)), label)
         coming = iter(sorted(ticks))
         for step in steps:
             if step == "fetch":
-                rig.fetch(1)
+                rig.read(1)
             else:
-                rig.tick(next(coming))
+                rig.observe(next(coming))
                 rig.fire()
         rig.fire()
         rig.machine.commit_progress()
-        ends.append((rig.keys(), sorted(rig.ledger.fired), rig.machine.progress))
+        ends.append((rig.keys, sorted(rig.ledger.fired), rig.machine.progress))
     assert ends[0] == ends[1]
 
 
@@ -174,27 +144,27 @@ def test_a_replay_decides_by_the_settings_of_then(events: list[Event]) -> None:
         happen(rig, event)
         if rig.machine.recovering:
             continue
-        assert recovered(rig) == rig.keys()
-        present = {offset: True for _, offset in rig.keys() + rig.ledger.fired}
+        assert recovered(rig) == rig.keys
+        present = {offset: True for _, offset in rig.keys + rig.ledger.fired}
         present |= {offset: False for offset, _ in rig.ledger.rejected}
         assert present.items() >= decided.items(), "a decision was taken back"
         decided = {offset: good for offset, good in present.items() if offset < rig.ledger.progress.next_offset}
     rig.finish()
     outcomes = [offset for _, offset in rig.ledger.fired] + [offset for offset, _ in rig.ledger.rejected]
-    assert sorted(outcomes) == [record.offset for record in rig.log.fetch(TOPIC, 0, 0).records]
+    assert sorted(outcomes) == [record.offset for record in rig.log.fetch(rig.topic, 0, 0).records]
 
 
 @settings(deadline=None)
 @given(st.lists(SECONDS, min_size=1, max_size=30), st.integers(1, 5), SECONDS)
 def test_firing_is_in_key_order_and_never_ahead(due: list[int], chunk_timers: int, second: int) -> None:
     rig = Rig(chunk_timers)
-    rig.tick(0)
+    rig.observe(0)
     for due_s in due:
-        rig.request(due_s)
+        rig.ask(due_s)
     late = sorted((due_s, offset) for offset, due_s in enumerate(due) if due_s == 0)
     rig.fire()
-    rig.fetch()
-    rig.tick(second)
+    rig.read()
+    rig.observe(second)
     rig.fire()
     expected = sorted((due_s, offset) for offset, due_s in enumerate(due) if due_s <= second)
     assert rig.ledger.fired == expected
@@ -207,7 +177,7 @@ def test_an_out_of_place_fetch_changes_nothing(events: list[Event]) -> None:
     rig = Rig()
     for event in events:
         happen(rig, event)
-    before = (rig.machine.progress, rig.store.applied, rig.keys(), len(rig.ledger.commits))
+    before = (rig.machine.progress, rig.store.applied, rig.keys, len(rig.ledger.commits))
     position = rig.machine.position
     try:
         rig.machine.accept(Fetched(position + 1, position + 3, []))
@@ -215,5 +185,5 @@ def test_an_out_of_place_fetch_changes_nothing(events: list[Event]) -> None:
         assert getattr(error, "position", None) == position
     else:
         raise AssertionError("a gap was not noticed")
-    rig.machine.accept(Fetched(0, position, rig.log.fetch(TOPIC, 0, 0, position).records))  # all of it is old news
-    assert (rig.machine.progress, rig.store.applied, rig.keys(), len(rig.ledger.commits)) == before
+    rig.machine.accept(Fetched(0, position, rig.log.fetch(rig.topic, 0, 0, position).records))  # all of it is old news
+    assert (rig.machine.progress, rig.store.applied, rig.keys, len(rig.ledger.commits)) == before

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from timers.core.horizon import HOT_HORIZON, Horizon, Unsealed
+from timers.core.horizon import Horizon, Unsealed
+from timers.core.index import NoIndex
 from timers.core.machine import Machine
 from timers.core.operation import Entries, Entry, Judged
-from timers.core.progress import Progress
+from timers.core.progress import HOT_HORIZON, Progress
 from timers.core.timer import Decoded, Forwarded, Rejected
 from timers.testing import SimOutbox
 from timers.wire import topics
@@ -111,9 +112,9 @@ class ForgetsAtOnce(Horizon):
 class ForwardsAndKeeps(Horizon):
     """What goes cold is kept here as well."""
 
-    def _let_go(self, decoded: Decoded, records: Sequence[Any], seal: int) -> None:
+    def _forward_far(self, decoded: Decoded, records: Sequence[Any], seal: int) -> None:
         rows = dict(decoded.rows)
-        super()._let_go(decoded, records, seal)
+        super()._forward_far(decoded, records, seal)
         decoded.rows = rows
 
 
@@ -158,7 +159,7 @@ class FiresCopiesUnderANewName(Machine):
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         decoded = super()._read(records, to_offset)
         copies = {each.offset for each in decoded.returned}
-        if self._index is None:
+        if isinstance(self._index, NoIndex):
             decoded.rows = {
                 due_s: [(*row[:5], None) if row[0] in copies else row for row in rows]
                 for due_s, rows in decoded.rows.items()

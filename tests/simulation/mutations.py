@@ -16,7 +16,9 @@ from timers.core.machine import Machine
 from timers.core.operation import ALREADY_FIRED, Judged, Operation, Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
+from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Decoded, Fetched, Origin, Rejected, Row, RowsByDue, Tick, TopicPartition
+from timers.partition import PartitionSpec
 from timers.testing import SimLog, SimOutbox, SimProducer, SimStore, SimWorker
 from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
 from timers.wire import progress as progress_record
@@ -43,14 +45,14 @@ class ForgetsWhatTheStoreHolds(Machine):
 class DropsWhatAnotherPassedOver(SimWorker):
     """[I1]: on open, rows below fired_through count as fired, also those that the one who fired had not yet read."""
 
-    def open_store(self, store: SimStore, progress: Progress, *, indexed: bool) -> None:
+    def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
         store.drop_through(progress.fired_through, MAX_OFFSET)
 
 
 class KeepsWhatHasFired(SimWorker):
     """[I1]: a store is opened as it was left, though another worker has fired from it since."""
 
-    def open_store(self, store: SimStore, progress: Progress, *, indexed: bool) -> None:
+    def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
         return None
 
 
@@ -247,23 +249,23 @@ class SweepsByWhatIsNotCommitted(Machine):
     """Ids are forgotten by a second that a crash takes back."""
 
     def commit_progress(self, *, even_if_idle: bool = False) -> bool:
-        if self._index is not None and not self.recovering:
+        if not self.recovering:
             self._index.sweep(self.progress.fired_through)
         return super().commit_progress(even_if_idle=even_if_idle)
 
 
-class FiresBeforeItHasRead(Machine):
-    """A second fires when it begins, whatever stands unread in the log."""
+class FiresBeforeItHasRead(SecondBarrier):
+    """A second fires when it begins, although the log has unread requests."""
 
-    def _second_to_fire(self, tick: Tick) -> int:
-        return tick.second
+    def through(self, second: int) -> int | None:
+        return second
 
 
-class WaitsForTheFirstEndOnly(Machine):
-    """Once the machine has caught up, seconds fire as they begin."""
+class WaitsForTheFirstEndOnly(SecondBarrier):
+    """Once the machine has caught up, seconds fire when they begin."""
 
-    def _second_to_fire(self, tick: Tick) -> int | None:
-        return None if super()._second_to_fire(tick) is None else tick.second
+    def through(self, second: int) -> int | None:
+        return None if super().through(second) is None else second
 
 
 # ---- [I5]: unknown outcomes -----------------------------------------------------------------------------------------

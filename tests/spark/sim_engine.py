@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from timers.config.settings import Settings
-from timers.core.machine import Limits
+from timers.core.limits import Limits
 from timers.kafka.topic_offsets import Places
 from timers.spark.columns import RECORD
 from timers.spark.jobs.promote import Logs

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from tests.spark.cold_rows import NOW_S, fill
 from tests.spark.sim_engine import SimEngine, SimLogs, as_frame
-from timers.core.horizon import SEAL
+from timers.core.progress import SEAL
 from timers.spark import cold
 from timers.spark.cold import BATCHES, HELD, PROMOTED, ColdTables
 from timers.spark.columns import RECORD

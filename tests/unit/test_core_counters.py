@@ -7,10 +7,13 @@ import random
 import pytest
 
 from timers.core.counters import LATE, RETRIED, WAITED, Counters, Histogram
-from timers.core.machine import Limits, Machine
+from timers.core.limits import Limits
+from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Tick
+from timers.partition import PartitionSpec
+from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
 from timers.testing import SimClock, SimLedger, SimLog
 from timers.wire import future
@@ -145,13 +148,13 @@ def test_accepted_are_the_readable_requests_below_the_committed_offset(seed: int
     ledger = Unreliable(dice)
     store = MemoryStore(3)
     counters = Counters()
-    limits = Limits(chunk_timers=3, chunk_bytes=10**6, max_request_bytes=100)
+    spec = PartitionSpec((TOPIC, 0), NATIVE, Limits(chunk_timers=3, chunk_bytes=10**6, max_request_bytes=100))
     readable: list[bool] = []
     now_s = 0
 
     def opened() -> Machine:
-        store.drop_through(ledger.progress.fired_through, ledger.progress.next_offset)
-        machine = Machine(ledger.progress, future.decode, store, ledger, limits, counters)
+        assert spec.catch_up(store, ledger.progress)
+        machine = spec.machine(ledger.progress, store, ledger, counters)
         machine.observe(Tick(now_s * 1000))
         return machine
 

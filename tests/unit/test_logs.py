@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 
-from timers.core.machine import Limits, Machine
+from tests.harness.machines import NativeRig
 from timers.core.progress import Progress
 from timers.errors import SettingsError, TopicConfigError
-from timers.store.memory import MemoryStore
-from timers.testing import SimClock, SimLedger, SimLog
-from timers.wire import future
 from timers.worker import logs
 from timers.worker.machines import recovery
 
@@ -111,17 +108,15 @@ def test_a_json_line_has_all_fields() -> None:
 
 
 async def test_a_recovery_logs_its_progress(caplog: pytest.LogCaptureFixture) -> None:
-    log = SimLog(SimClock(0), partitions=1)
-    for _ in range(10):
-        log.append("timer-request", b"99", future.encode("t", "k", b""), partition=0)
-    limits = Limits(chunk_timers=100, chunk_bytes=10**6, max_request_bytes=100)
-    machine = Machine(Progress(next_offset=10), future.decode, MemoryStore(3), SimLedger(), limits)
+    rig = NativeRig(progress=Progress(next_offset=10))
+    rig.ask(*[99] * 10)
+    machine = rig.machine
     caplog.set_level(logging.INFO)
     task = asyncio.create_task(recovery.report(lambda: [SimpleNamespace(machine=machine)], pause_s=0.001))  # type: ignore[list-item]
-    machine.accept(log.fetch("timer-request", 0, 0, 4))
+    rig.read(4)
     while not caplog.messages:
         await asyncio.sleep(0)
     assert caplog.messages[0].startswith("recovering 1 of 1 partitions: 4 records read again, ")
     assert caplog.messages[0].endswith("/s, 6 offsets to go")
-    machine.accept(log.fetch("timer-request", 0, 4, 10))
+    rig.read()
     await asyncio.wait_for(task, 30)

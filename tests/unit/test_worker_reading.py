@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.harness.machines import ColdLedger, MachineRig
-from timers.core.horizon import Horizon
-from timers.core.index import Index
+from tests.harness.machines import BY_ID, LIMITS, ColdLedger, MachineRig
 from timers.core.listing import START
-from timers.core.machine import Limits, Machine
-from timers.core.progress import Progress
-from timers.core.timer import Row, Tick
+from timers.core.timer import Row
+from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
-from timers.testing import SimClock, SimLog
 from timers.testing.log import SimRecord
 from timers.wire import cold, future
-from timers.wire.cold import PartitionFormat
-from timers.wire.formats import RequestFormat, RequestRecord, future_by_id
+from timers.wire.formats import RequestRecord, future_by_id
 from timers.worker.queries import reading
 from timers.worker.queries.reading import Place, Recovering, TimerFilter
 
@@ -28,24 +25,17 @@ class Rig(MachineRig):
     """A partition whose timers go cold if they are due in more than 100 s."""
 
     def __init__(self, *, indexed: bool) -> None:
-        self.topic = "requests"
-        decode = future_by_id.decode if indexed else future.decode
-        self.request_format = RequestFormat(
-            "future", decode, future.rebuild_request, has_ids=indexed, allows_cold_tier=True
+        limits = replace(LIMITS, max_request_bytes=40_000)
+        super().__init__(
+            BY_ID if indexed else NATIVE, limits, ledger=ColdLedger(), hot_horizon_s=100, retention_s=RETENTION_S
         )
-        self.log = SimLog(SimClock(0), partitions=1)
-        self.ledger, self.store = ColdLedger(), MemoryStore()
-        horizon = Horizon(PartitionFormat(self.topic, 0), self.store, 100, 7, RETENTION_S, indexed=indexed)
-        index = Index(self.store, RETENTION_S, horizon.is_cold) if indexed else None
-        limits = Limits(chunk_timers=1000, chunk_bytes=10**6, max_request_bytes=40_000)
-        self.machine = Machine(Progress(), decode, self.store, self.ledger, limits, None, index, horizon)
         self.place = Place(self.topic, 0, moved=False)
         self.tick(0)
 
     def tick(self, second: int) -> None:
         self.log.clock.now_ms = second * 1000
-        self.machine.observe(Tick(second * 1000), self.log.end(self.topic, 0))
-        self.fetch()
+        self.observe(second)
+        self.read()
         self.fire()
         self.machine.commit_progress(even_if_idle=True)
 
@@ -53,18 +43,18 @@ class Rig(MachineRig):
         request = None if value is None else future.encode("t", "k", value)
         headers = future_by_id.encode_headers(due_s) if id else []
         sent = self.log.append(self.topic, id.encode() or b"%d" % due_s, request, headers, partition=0)
-        self.fetch()
+        self.read()
         return sent
 
     def promote(self, sent: SimRecord) -> SimRecord:
         told = next(each for each in self.ledger.cold if each.source == sent.source)
         copy = self.log.append(self.topic, sent.key, sent.value, cold.encode_promoted(told), partition=0)
-        self.fetch()
+        self.read()
         return copy
 
     def of_record(self, sent: SimRecord) -> str | None:
         """The state of a request's record, which is decoded as in a worker."""
-        decoded = self.request_format.read(
+        decoded = self.spec.request_format.read(
             RequestRecord(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp_ms)
         )
         ((due_s, (row,)),) = decoded.rows.items()
@@ -162,7 +152,7 @@ def test_no_state_is_known_while_the_log_is_read_again() -> None:
     rig.tick(1)
     progress = rig.ledger.progress
     assert progress.next_offset == 1
-    machine = Machine(progress, rig.request_format.decode, MemoryStore(), rig.ledger, Limits(1, 1, 1), None, None)
+    machine = rig.spec.machine(progress, MemoryStore(), rig.ledger)
     row: Row = (0, "t", "k", b"", None, None)
     for ask in (
         lambda: reading.page(machine, rig.place, ANY, START, 1),

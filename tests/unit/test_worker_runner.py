@@ -6,12 +6,9 @@ import threading
 
 import pytest
 
-from timers.core.machine import Limits, Machine
-from timers.core.progress import Progress
+from tests.harness.machines import NativeRig
+from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
-from timers.store.memory import MemoryStore
-from timers.testing import SimLedger
-from timers.wire import future
 from timers.worker.machines.runner import MAX_WAITING, Ended, Runner
 from timers.worker.partition_metrics import PartitionMetrics
 
@@ -40,9 +37,9 @@ class SimListener:
 
 
 def started(listener: SimListener) -> Runner:
-    limits = Limits(chunk_timers=10, chunk_bytes=1000, max_request_bytes=100)
-    machine = Machine(Progress(), future.decode, MemoryStore(), SimLedger(), limits)
-    runner = Runner("timer-request/0", machine, lambda: None, threading.Event(), listener, PartitionMetrics())
+    runner = Runner(
+        "timer-request/0", NativeRig().machine, lambda: None, threading.Event(), listener, PartitionMetrics()
+    )
     runner.start()
     return runner
 

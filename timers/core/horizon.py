@@ -1,54 +1,46 @@
-"""Hot and cold: what is due far ahead waits elsewhere, and comes back when its time is near [I18].
+"""Hot and cold: a request that is due far ahead waits in the cold tier, and comes back before its due second [I18].
 
-A request due further than the horizon beyond its append time is not stored. It is forwarded to the cold topic, in the
-transaction that accepts it, and whoever keeps it there writes it back to its own partition ahead of time: *promotes*
-it. The promoted record is a copy that says which request it is.
+A request that is due further than the horizon after its append time is not stored. The machine forwards it to the cold
+topic, in the transaction that accepts it. The cold tier *promotes* it in time: it writes a copy to the request's own
+partition, and the copy names the request.
 
-Both are decided when a record is accepted, by what stands in it and in the history of settings [I4], so a replay
-decides alike. A copy is a row of its own place in the log: its order key is (due second, *its own* offset), and only
-its identity is the request's. So all that holds of offsets and of ``fired_through`` holds of it.
+Both decisions are made when a record is accepted, from the record and the settings history [I4]. So a replay decides
+the same. A copy is a row at its own offset: its order key is (due second, *offset of the copy*), and only its
+``timer-id`` is the request's. So all rules for offsets and for ``fired_through`` hold for it.
 
-Which copy counts is a fold of the log as well, and so survives a lost disk:
+Which copy counts is a function of the log as well, and survives a lost disk:
 
-    without ids   the first copy of a request counts. Which one that was is remembered until a while after its due
-                  second, and after itself, by the append times in the log: no copy may be written later than that
+    without ids   the first copy of a request counts. The store remembers it until no other copy may come: until the
+                  retention after its due second and after its own append time has passed, by append times in the log
     with ids      a copy counts if the index holds its request; it then takes the request's place there. So a second
-                  copy, or one of a version that was replaced or cancelled while it was cold, finds nothing
+                  copy is ignored, and so is a copy of a version that was replaced or cancelled while it was cold
 
-A copy is believed by its seal alone, made with a key that is drawn once for each partition and known to its progress
-only. So nobody who may write requests can take a timer's identity, or change what it says while it is away.
+A copy is valid only with a correct seal. The key of the seals is drawn once for each partition and is only in its
+progress. So a producer of requests cannot take the identity of a timer, or change a timer while it is cold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from timers.core.operation import Entries, Entry
-from timers.core.ports import Store
-from timers.core.progress import Progress
+from timers.core.ports import Decoder, Store
+from timers.core.progress import HOT_HORIZON, SEAL, Progress
+from timers.core.sweeping import Sweeper
 from timers.core.timer import Decoded, Forwarded, Origin, Rejected, Returned, RowsByDue
-
-HOT_HORIZON = "TIMERS_HOT_HORIZON_S"
-"""Name, in the progress history, of how far ahead a timer may be due and be kept hot; 0: however far."""
-
-SEAL = "cold-seal"
-"""Name, in the progress history, of the key of a partition's seals. Drawn when the partition first has a horizon."""
-
-SWEEP = 500
-"""Least memories looked at in one sweep."""
 
 
 def is_far(due_s: int, append_s: int, horizon_s: int) -> bool:
-    """Whether a request goes cold: it is due further than the horizon beyond the second it was appended in."""
+    """Whether a request goes cold: it is due more than ``horizon_s`` after the second in which it was appended."""
     return 0 < horizon_s < due_s - append_s
 
 
 class Unsealed(NamedTuple):
-    """A promoted record whose seal is good."""
+    """A promoted copy with a correct seal."""
 
     record: Any
-    """The request as it was sent, at the offset and time of the copy."""
+    """The request as it was sent, with the offset and time of the copy."""
     original: int
     """Offset of the request."""
     source: str
@@ -56,28 +48,28 @@ class Unsealed(NamedTuple):
 
 
 class ColdFormat(Protocol):
-    """How records of one partition go cold and come back. Pure."""
+    """How requests of one partition go cold and come back. Pure."""
 
     def has_returned(self, record: Any) -> bool:
-        """Whether a record says that it is a promoted copy."""
+        """Whether a record claims to be a promoted copy."""
 
     def unseal(self, record: Any, seal: int) -> Unsealed | Rejected:
-        """The request that a copy stands for; or why it is none of this partition."""
+        """Returns the request of a copy, or the reason why it is not a copy of this partition."""
 
     def may_leave(self, record: Any) -> bool:
-        """Whether a request is small enough to go there and back."""
+        """Whether a request is small enough to go to the cold topic and come back."""
 
 
 class Horizon:
-    """What one machine needs to let timers go cold and take them back. A machine that never had a horizon has none.
+    """Lets the timers of one machine go cold, and takes them back.
 
     Args:
-        format: of its partition.
+        format: of the partition.
         store: of the machine.
-        horizon_s: how far ahead is hot from now on; 0: however far.
-        new_seal: key for its seals, if it has none yet; of 63 bits, and not to be guessed.
-        retention_s: how long after the due second, and after the copy that counted, another may be written.
-        indexed: its timers have ids.
+        horizon_s: the horizon in seconds for new requests; 0: no timer goes cold.
+        new_seal: key for the seals, if the partition has none yet: 63 random bits.
+        retention_s: seconds after the due second, and after the first copy, in which another copy may be written.
+        indexed: whether the timers have ids.
     """
 
     def __init__(
@@ -90,28 +82,27 @@ class Horizon:
         self._retention_s = retention_s
         self._indexed = indexed
         self._history = Progress()
-        self._cursor = b""
-        self._written = 0
+        self._sweeper = Sweeper(store)
         self._read_s = self._committed_s = 0
 
     def enter(self, progress: Progress) -> Progress:
-        """Note the horizon in the history, for everything that is not yet accepted."""
+        """Returns ``progress`` with the horizon in its history, for all requests that are not yet accepted."""
         if not progress.setting_at(SEAL, progress.next_offset, 0):
             progress = progress.with_setting(SEAL, self._new_seal)
         self._history = progress.with_setting(HOT_HORIZON, self._horizon_s)
         return self._history
 
     def is_cold(self, entry: Entry) -> bool:
-        """Whether the version in the index went cold and has not come back."""
+        """Whether a version in the index is cold: it was forwarded and has not come back."""
         due_s, offset, append_s = entry
         return is_far(due_s, append_s, self._history.setting_at(HOT_HORIZON, offset, 0))
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
-    def read(self, records: Sequence[Any], decode: Callable[[Sequence[Any], int], Decoded], max_bytes: int) -> Decoded:
-        """Decode records among which no setting changes. What goes cold is no row, what comes back is one.
+    def read(self, records: Sequence[Any], decode: Decoder, max_bytes: int) -> Decoded:
+        """Decode records among which no setting changes. Forwarded requests have no row, promoted copies have one.
 
-        With nothing far or promoted among them this costs 0.1 us a record.
+        Without such records this costs 0.1 us for each record.
         """
         self._read_s = max(self._read_s, records[-1].timestamp // 1000)
         seal = self._history.setting_at(SEAL, records[0].offset, 0)
@@ -120,21 +111,21 @@ class Horizon:
         returned = [record for record in records if record.headers and self._format.has_returned(record)]
         if not returned:
             decoded = decode(records, max_bytes)
-            self._let_go(decoded, records, seal)
+            self._forward_far(decoded, records, seal)
             return decoded
         copies = {record.offset for record in returned}
         others = [record for record in records if record.offset not in copies]
         decoded = decode(others, max_bytes) if others else Decoded()
-        self._let_go(decoded, others, seal)
+        self._forward_far(decoded, others, seal)
         for record in returned:
-            self._take_back(decoded, record, decode, seal)
+            self._add_copy(decoded, record, decode, seal)
         for due_s in {each.due_s for each in decoded.returned}:
             decoded.rows[due_s].sort(key=lambda row: row[0])
         decoded.rejected.sort(key=lambda rejected: rejected.offset)
         return decoded
 
-    def _let_go(self, decoded: Decoded, records: Sequence[Any], seal: int) -> None:
-        """Turn rows that are far into records to forward."""
+    def _forward_far(self, decoded: Decoded, records: Sequence[Any], seal: int) -> None:
+        """Replace the rows of far requests by records to forward."""
         if not decoded.rows:
             return
         horizon_s = self._history.setting_at(HOT_HORIZON, records[0].offset, 0)
@@ -165,15 +156,13 @@ class Horizon:
                 for id, offset, due_s, append_s in decoded.operations
             ]
 
-    def _take_back(
-        self, decoded: Decoded, record: Any, decode: Callable[[Sequence[Any], int], Decoded], seal: int
-    ) -> None:
-        """Turn a promoted copy into a row."""
+    def _add_copy(self, decoded: Decoded, record: Any, decode: Decoder, seal: int) -> None:
+        """Add the row of a promoted copy."""
         opened = self._format.unseal(record, seal)
         if isinstance(opened, Rejected):
             decoded.rejected.append(opened)
             return
-        # It was accepted once: a limit that has come down since must not refuse it now.
+        # The request was accepted before: a size limit that was lowered since then must not reject it.
         alone = decode([opened.record], len(record.value or b""))
         decoded.rejected += alone.rejected
         for due_s, (row,) in alone.rows.items():
@@ -189,25 +178,29 @@ class Horizon:
         """Drop the rows of copies that do not count.
 
         Returns:
-            What to remember of the others; written with the batch.
+            The entries of the others, to be written with the batch.
         """
+        if not decoded.returned:
+            return {}
         known = self._store.entries({each.key for each in decoded.returned})
         entries: Entries = {}
         for each in decoded.returned:
             entry = known.get(each.key)
             counts = self._holds(entry, each) if self._indexed else entry is None or entry[1] >= each.offset
             if counts:
-                # Not before its due second: so it does not look cold, however early it comes back.
+                # The append second is at least the due second, so that the entry never counts as far.
                 after = (each.due_s, each.offset, max(each.due_s, each.append_s))
                 known[each.key] = entries[each.key] = after
             else:
                 _drop(decoded.rows, each)
                 decoded.ignored += 1
-        self._written += len(entries)
+        self._sweeper.note_written(len(entries))
         return entries
 
     def find_returned(self, original: int) -> Entry | None:
-        """The copy of a request without an id that counted, as long as it is remembered."""
+        """Returns the copy that counted of a request without an id, as long as it is remembered."""
+        if self._indexed:
+            return None
         key = _key_of(original)
         return self._store.entries([key]).get(key)
 
@@ -216,10 +209,10 @@ class Horizon:
         return entry is not None and entry[:2] == (copy.due_s, copy.original)
 
     def pieces(self, records: Sequence[Any], to_offset: int) -> Iterator[tuple[Sequence[Any], int]]:
-        """Cut a fetch so that no id has both a copy and a change in one piece: which came first then needs no thought.
+        """Cut a fetch so that no piece has both a copy and another operation of one id: then their order is known.
 
         Yields:
-            Records, and the offset that they reach to.
+            Records, and the end of their range of offsets.
         """
         if not self._indexed or not any(record.headers and self._format.has_returned(record) for record in records):
             yield records, to_offset
@@ -239,32 +232,63 @@ class Horizon:
         yield records[start:], to_offset
 
     def commit(self) -> None:
-        """All that was read is committed: it is never read anew by a store that remembers what came behind it."""
+        """Note that all records read so far are committed: only a store without later entries reads them again."""
         self._committed_s = self._read_s
 
     def sweep(self) -> None:
-        """Forget some of the copies after which no other may come; where timers have ids, the index does so.
+        """Forget some of the copies after which no other copy may come. Call once a second.
 
-        By the append times of what was read, not by what has fired or by a clock: a second copy may wait in the log
-        for long until it is read.
+        The append times of the log are the time here: a second copy may be in the log for long before it is read.
+        Where timers have ids, the index is swept instead.
         """
-        if self._indexed:
-            return
-        limit, self._written = max(SWEEP, self._written), 0
-        page = self._store.entries_after(self._cursor, limit)
-        self._cursor = page[-1][0] if len(page) == limit else b""
-        over: Entries = {key: None for key, entry in page if entry[2] + self._retention_s < self._committed_s}
-        if over:
-            self._store.write({}, self._store.applied, over)
+        if not self._indexed:
+            self._sweeper.sweep(lambda entry: entry[2] + self._retention_s < self._committed_s)
+
+
+class NoHorizon(Horizon):
+    """The horizon of a machine that never had one: no timer goes cold, and no copy comes back."""
+
+    def __init__(self) -> None:
+        pass
+
+    def enter(self, progress: Progress) -> Progress:
+        """Returns ``progress``."""
+        return progress
+
+    def is_cold(self, entry: Entry) -> bool:
+        """Returns False."""
+        return False
+
+    def read(self, records: Sequence[Any], decode: Decoder, max_bytes: int) -> Decoded:
+        """Decode records. A record that claims to be a copy is an ordinary request."""
+        return decode(records, max_bytes)
+
+    def admit(self, decoded: Decoded) -> Entries:
+        """Returns no entries: there are no copies."""
+        return {}
+
+    def find_returned(self, original: int) -> Entry | None:
+        """Returns None."""
+        return None
+
+    def pieces(self, records: Sequence[Any], to_offset: int) -> Iterator[tuple[Sequence[Any], int]]:
+        """Yields the fetch as a whole."""
+        yield records, to_offset
+
+    def commit(self) -> None:
+        """Note nothing."""
+
+    def sweep(self) -> None:
+        """Forget nothing."""
 
 
 def concerns(progress: Progress, horizon_s: int) -> bool:
-    """Whether a machine needs a horizon: timers may go cold from now on, or did so once and may come back."""
+    """Whether a machine needs a horizon: timers may go cold from now on, or went cold before and may come back."""
     return horizon_s > 0 or progress.setting_at(SEAL, progress.next_offset, 0) > 0
 
 
 def _key_of(original: int) -> bytes:
-    """What the copy of a request without an id is remembered by."""
+    """Returns the key of a request without an id among the entries of copies."""
     return original.to_bytes(8, "big")
 
 

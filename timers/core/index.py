@@ -1,16 +1,16 @@
-"""Timers with an id: the index stands beside the rows and knows the latest version of each id [I16].
+"""Timers with an id: the index knows the latest version of each id [I16].
 
-It is the fold of all operations of the log, the last one of each id::
+The index is a function of the operations in the log; the last operation of each id counts::
 
     a record with a timer   id -> (due second, source offset, append second)
-    a cancel                id -> nothing
+    a cancel                id -> no entry
 
-So it does not depend on when anything fired, and a replay comes to the same index by the same fold. A row may fire only
-while the index still holds its key; one whose id has moved on is dead, and is dropped when its second is scanned. An
-entry at or below ``fired_through`` is the memory of a timer that has fired. A cancel ends the history of its id in
-every case, also when it came too late: a replay cannot tell what came first.
+So the index does not depend on when timers fired, and a replay builds the same index. A row may fire only while the
+index holds its key. A row whose id has a later version is superseded, and is dropped when its second is scanned. An
+entry at or below ``fired_through`` belongs to a timer that has fired. A cancel removes the entry in every case, also if
+it came too late, because a replay cannot tell which came first.
 
-Only a verdict depends on what has fired, and a verdict is given once, by whoever accepts the record first.
+Only verdicts depend on what has fired. A verdict is given once: when the record is accepted as a new one.
 """
 
 from __future__ import annotations
@@ -30,26 +30,24 @@ from timers.core.operation import (
     Verdict,
 )
 from timers.core.ports import Store
+from timers.core.sweeping import Sweeper
 from timers.core.timer import Row, id_bytes
-
-SWEEP = 500
-"""Least entries looked at in one sweep."""
 
 
 def nothing_is_cold(entry: Entry) -> bool:
-    """Where nothing goes cold."""
+    """Returns False: without a horizon no version is cold."""
     return False
 
 
 def latest(operations: Sequence[Operation]) -> Entries:
-    """What operations leave behind of each id: the whole of what a replay does."""
+    """Returns the entry that each id has after ``operations``. A replay needs no more than this."""
     return {id: None if due_s is None else (due_s, offset, append_s) for id, offset, due_s, append_s in operations}
 
 
 def is_over(entry: Entry, fired_through: OrderKey, retention_s: int) -> bool:
-    """Whether an id's last timer has fired so long ago that it is no longer remembered.
+    """Whether the last timer of an id fired more than ``retention_s`` ago, so that the id is forgotten.
 
-    By the second that has fired, not by a clock: so a replay, and another worker, forget it at the same point.
+    ``fired_through`` is the time, not a clock. So a replay and another worker forget the id at the same point.
     """
     due_s, offset, append_s = entry
     return (due_s, offset) <= fired_through and max(due_s, append_s) + retention_s <= fired_through[0]
@@ -61,21 +59,20 @@ class Index:
     Args:
         store: holds the entries, written in the same batch as the rows.
         retention_s: how long an id is remembered after its timer has fired.
-        is_cold: whether a version waits elsewhere (:mod:`timers.core.horizon`): it has not fired, whatever its key.
+        is_cold: whether a version is cold (:mod:`timers.core.horizon`): it has not fired, whatever its key.
     """
 
     fires_first = False
-    """Whether what is due goes before what there is to read: most of that is what comes of firing."""
+    """Whether due timers go before new requests: most new requests of such a topic result from firing."""
 
     def __init__(self, store: Store, retention_s: int, is_cold: Callable[[Entry], bool] = nothing_is_cold) -> None:
         self._store = store
         self._retention_s = retention_s
         self._is_cold = is_cold
-        self._cursor = b""
-        self._written = 0
+        self._sweeper = Sweeper(store)
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
-        """Decide new operations in the order of the log, each against what those before it left.
+        """Decide new operations in the order of the log, each after the effect of those before it.
 
         A timer at or below ``fired_through`` counts as fired, also one in this batch: it fires with the verdicts.
         """
@@ -95,16 +92,16 @@ class Index:
                 verdicts.append(Verdict(id, offset, CANCELLED if due_s is None else REPLACED, entry[0]))
             after = None if due_s is None else (due_s, offset, append_s)
             known[id] = entries[id] = after
-        self._written += len(operations)
+        self._sweeper.note_written(len(operations))
         return Judged(entries, verdicts)
 
     def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
-        """The latest version of an id: waiting, cold, or remembered."""
+        """Returns the latest version of an id: waiting, cold, or fired and remembered."""
         entry = self._store.entries([id]).get(id)
         return None if entry is None or self._is_over(entry, fired_through) else entry
 
     def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
-        """Those of one due second that are still the latest of their id, or have none."""
+        """Returns those rows of one due second that are the latest version of their id, or have no id."""
         ids = [id_bytes(row[5][0]) for row in rows if row[5] is not None]
         if not ids:
             return rows
@@ -112,19 +109,33 @@ class Index:
         return [row for row in rows if row[5] is None or _key_of(known.get(next(each))) == (due_s, row[0])]
 
     def sweep(self, fired_through: OrderKey) -> None:
-        """Forget some of what is over for good. Called once a second: each time a few, in turns, so that nothing waits.
-
-        As many are looked at as have come since, so a round ends before the ids have doubled.
-        """
-        limit, self._written = max(SWEEP, self._written), 0
-        page = self._store.entries_after(self._cursor, limit)
-        self._cursor = page[-1][0] if len(page) == limit else b""
-        over: Entries = {id: None for id, entry in page if self._is_over(entry, fired_through)}
-        if over:
-            self._store.write({}, self._store.applied, over)
+        """Forget some of the ids whose retention has ended. Call once a second."""
+        self._sweeper.sweep(lambda entry: self._is_over(entry, fired_through))
 
     def _is_over(self, entry: Entry, fired_through: OrderKey) -> bool:
         return is_over(entry, fired_through, self._retention_s) and not self._is_cold(entry)
+
+
+class NoIndex(Index):
+    """The index of timers without ids: it has no entries, and every row may fire."""
+
+    def __init__(self) -> None:
+        pass
+
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
+        """Returns no verdicts: there are no operations."""
+        return Judged({})
+
+    def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
+        """Returns None."""
+        return None
+
+    def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
+        """Returns all rows."""
+        return rows
+
+    def sweep(self, fired_through: OrderKey) -> None:
+        """Forget nothing."""
 
 
 def _key_of(entry: Entry | None) -> OrderKey | None:

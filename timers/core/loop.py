@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from timers.core.machine import Machine, OutOfPlace
+from timers.core.accepting import OutOfPlace
+from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
 
 

@@ -1,4 +1,4 @@
-"""How far a machine has come: what every transaction carries, and all that a new owner needs besides the log."""
+"""Progress: the state of a machine that every transaction carries. A new owner needs only this and the log."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ from dataclasses import dataclass, replace
 
 from timers.core.keys import NEVER, OrderKey
 
+# Names in the settings history. They are stored in progress records: never rename the values.
+MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
+"""Maximum bytes of a request value."""
+REJECT_OVERDUE = "reject-overdue"
+"""1: requests that were due before they were sent are rejected; 0: they fire."""
+PARTITIONS = "partitions"
+"""Number of partitions of a topic of timers with ids. The partition of an id depends on it, so a change must be
+noticed. Acceptance does not depend on it."""
+HOT_HORIZON = "TIMERS_HOT_HORIZON_S"
+"""The horizon in seconds; 0: no timer goes cold."""
+SEAL = "cold-seal"
+"""Key of the partition's seals. Drawn when the partition first has a horizon."""
+
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """A setting that acceptance depends on, and the first offset it held for."""
+    """A setting of acceptance, and the first offset for which it has this value."""
 
     name: str
     from_offset: int
@@ -18,22 +31,22 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """State of one machine as committed.
+    """Committed state of one machine.
 
-    Pending are the requests below ``next_offset`` whose key is above ``fired_through``.
+    The requests below ``next_offset`` with a key above ``fired_through`` are pending.
     """
 
     next_offset: int = 0
-    """Offset of the first request not yet accepted."""
+    """Offset of the first request that is not yet accepted."""
 
     fired_through: OrderKey = NEVER
-    """Key of the last timer fired."""
+    """Order key of the last timer that fired."""
 
     settings: tuple[SettingChange, ...] = ()
-    """History of the settings of acceptance, oldest first: a replay must decide as the first reading did."""
+    """History of the settings of acceptance, oldest first. A replay decides by the value at each offset [I4]."""
 
     def setting_at(self, name: str, offset: int, default: int) -> int:
-        """Value that setting ``name`` had for the record at ``offset``."""
+        """Returns the value of setting ``name`` for the record at ``offset``."""
         value = default
         for change in self.settings:
             if change.name == name and change.from_offset <= offset:
@@ -41,15 +54,17 @@ class Progress:
         return value
 
     def with_setting(self, name: str, value: int) -> Progress:
-        """The same, with ``name`` = ``value`` for everything not yet accepted."""
+        """Returns this progress with ``name`` = ``value`` from ``next_offset`` on."""
         known = [change for change in self.settings if change.name == name]
         if known and known[-1].value == value:
             return self
         return replace(self, settings=(*self.settings, SettingChange(name, self.next_offset, value)))
 
     def read_alike(self, history: tuple[SettingChange, ...], applied: int) -> bool:
-        """Whether everything below ``applied`` was read under ``history`` as it was under this one. Progress that was
-        lost, and with it its settings, contradicts nothing."""
+        """Whether ``history`` and this history agree on all records below ``applied``.
+
+        Progress without settings was lost, and agrees with every history.
+        """
 
         def below(changes: tuple[SettingChange, ...]) -> list[SettingChange]:
             return [change for change in changes if change.from_offset < applied]
@@ -57,6 +72,6 @@ class Progress:
         return not self.settings or below(self.settings) == below(history)
 
     def boundaries(self, from_offset: int, to_offset: int) -> list[int]:
-        """Offsets inside (from, to) at which a setting changed: records on either side are read differently."""
+        """Returns the offsets inside (from, to) at which a setting changed, in ascending order."""
         inside = {change.from_offset for change in self.settings if from_offset < change.from_offset < to_offset}
         return sorted(inside)

@@ -1,16 +1,16 @@
-"""The index of a request format whose topic may be compacted, where what has fired is ended by a tombstone of the
-engine's own [I19].
+"""The index of schedules: their topic may be compacted, and the engine writes a tombstone for each that fired [I19].
 
-A tombstone ends the history of its id, whoever wrote it: compaction sees no difference either, so a replay of what it
-has left comes to the same index. But one of ours is written when a version fires, and a newer version may have come
-before it: that one would be gone with it. So whoever accepts such a tombstone first appends the newer version again,
-behind the tombstone, in the transaction that commits past it; only that copy is alive from then on.
+A tombstone ends the history of its id, whoever wrote it. Compaction does not distinguish tombstones either, so a replay
+of the compacted log builds the same index. The engine writes a tombstone when a version fires. A newer version may have
+come before this tombstone, and would be deleted with the older one. So the machine that accepts such a tombstone
+republishes the newer version: it appends it again after the tombstone, in the transaction that commits past it. Only
+this copy is the latest version from then on.
 
-It comes to an end: each copy answers a tombstone, each tombstone a firing, and a version fires once. Until its copy is
-read nothing of the id can fire, so all tombstones that were under way stand before the copy and find nothing.
+Republishing ends: each copy answers one tombstone, each tombstone one firing, and a version fires once. No version of
+the id can fire until the copy is read. So all tombstones that were still unread are before the copy, and do not end it.
 
-Nobody is told of cancels and updates, so what has fired need not be remembered: an entry at or below ``fired_through``
-is as good as none, and its tombstone, or a sweep, removes it.
+Senders of schedules get no verdicts, so fired versions need not be remembered: an entry at or below ``fired_through``
+counts as none, and its tombstone or a sweep removes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OVERDUE = "overdue"
 
 
 class ScheduleIndex(Index):
-    """Implements what :class:`timers.core.index.Index` does, without verdicts."""
+    """An index without verdicts, which republishes superseded versions."""
 
     fires_first = True
 
@@ -36,7 +36,7 @@ class ScheduleIndex(Index):
         super().__init__(store, retention_s=0)
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
-        """Decide new operations in the order of the log. Only for tombstones of ours is the store asked."""
+        """Decide new operations in the order of the log. The store is read only for tombstones of the engine."""
         entries: Entries = {}
         named: list[tuple[bytes, int]] = []
         superseded: list[OrderKey] = []
@@ -46,23 +46,26 @@ class ScheduleIndex(Index):
                 continue
             if version != ANY_VERSION:
                 if id in entries:
-                    self._look(entries[id], version, fired_through, superseded)
+                    self._note_if_superseded(entries[id], version, fired_through, superseded)
                 else:
                     named.append((id, version))
             entries[id] = None
         if named:
             known = self._store.entries([id for id, _ in named])
             for id, version in named:
-                self._look(known.get(id), version, fired_through, superseded)
+                self._note_if_superseded(known.get(id), version, fired_through, superseded)
         return Judged(entries, superseded=superseded)
 
     @staticmethod
-    def _look(entry: Entry | None, version: int, fired_through: OrderKey, superseded: list[OrderKey]) -> None:
+    def _note_if_superseded(
+        entry: Entry | None, version: int, fired_through: OrderKey, superseded: list[OrderKey]
+    ) -> None:
+        """Note the entry as superseded, if the tombstone is for another version, and the entry has not fired."""
         if entry is not None and entry[1] != version and entry[:2] > fired_through:
             superseded.append(entry[:2])
 
     def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
-        """Those of one due second that are still the latest of their id."""
+        """Returns those rows of one due second that are the latest version of their id."""
         ids = [id_bytes(row[5][0]) for row in rows if row[5] is not None]
         latest = map(self._store.entries(ids).get, ids)
         return [row for row, entry in zip(rows, latest, strict=True) if entry is not None and entry[1] == row[0]]

@@ -4,6 +4,8 @@ On the hot path a timer is a plain tuple, :data:`Row`: no object per timer is bu
 everything else that happens to it). Rows travel in lists that share one due second.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -139,6 +141,17 @@ class Decoded:
     """How many of them do not count."""
     callers: dict[tuple[str, str], int] = field(default_factory=dict)
     """Of a request format that is told who asks: (caller, outcome) -> records."""
+
+    def extend(self, later: Decoded) -> None:
+        """Add what was made of the records that follow."""
+        for due_s, rows in later.rows.items():
+            self.rows.setdefault(due_s, []).extend(rows)
+        self.rejected.extend(later.rejected)
+        self.operations.extend(later.operations)
+        self.forwarded.extend(later.forwarded)
+        self.returned.extend(later.returned)
+        for caller, count in later.callers.items():
+            self.callers[caller] = self.callers.get(caller, 0) + count
 
 
 class Fetched(NamedTuple):

@@ -10,8 +10,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from timers.config.settings import Settings
-from timers.core.machine import PARTITIONS
-from timers.core.progress import Progress
+from timers.core.progress import PARTITIONS, Progress
 from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch
 from timers.kafka.clients import librdkafka, reader

@@ -8,35 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
-from zlib import crc32
 
 from timers.config.settings import Settings
-from timers.core.horizon import HOT_HORIZON, SEAL, Horizon, concerns, is_far
+from timers.core.horizon import is_far
 from timers.core.operation import Entry
-from timers.core.ports import Store
-from timers.core.progress import Progress
+from timers.core.progress import HOT_HORIZON, SEAL, Progress
 from timers.core.timer import TopicPartition
 from timers.testing.id_oracle import Request
 from timers.testing.log import SimLog, SimProducer, SimRecord
 from timers.wire import cold, topics
-from timers.wire.cold import PartitionFormat
 from timers.wire.formats import RequestFormat
-
-
-def open_horizon(
-    kind: type[Horizon],
-    machine: TopicPartition,
-    request_format: RequestFormat,
-    progress: Progress,
-    store: Store,
-    horizon_s: int,
-    retention_s: int,
-) -> Horizon | None:
-    """As the worker's pool does, but with a key that is the same in each life."""
-    if not request_format.allows_cold_tier or not concerns(progress, horizon_s):
-        return None
-    seal = crc32(repr(machine).encode()) | 1
-    return kind(PartitionFormat(*machine), store, horizon_s, seal, retention_s, indexed=request_format.has_ids)
 
 
 @dataclass

@@ -30,7 +30,8 @@ from typing import NamedTuple
 from timers.client.request import Encoder, HeadersLike, TimerRequest, due_second, id_key
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
-from timers.core.machine import Limits, Machine
+from timers.core.limits import Limits
+from timers.core.machine import Machine
 from timers.core.operation import UNKNOWN
 from timers.testing.clock import EPOCH_S, SimClock
 from timers.testing.log import SimLog, SimRecord

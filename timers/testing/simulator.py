@@ -17,7 +17,8 @@ from functools import partial
 from random import Random
 
 from timers.config.settings import Settings
-from timers.core.machine import CLEANING_S, Limits
+from timers.core.limits import Limits
+from timers.core.second_barrier import CLEANING_S
 from timers.core.timer import Tick, TopicPartition
 from timers.request_formats import enabled_formats
 from timers.testing import faults as f

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from random import Random
 
 from timers.config.settings import Settings
-from timers.core.horizon import HOT_HORIZON, Horizon
-from timers.core.index import is_over, nothing_is_cold
-from timers.core.machine import Limits, Machine
+from timers.core.index import is_over
+from timers.core.limits import Limits
+from timers.core.progress import HOT_HORIZON
 from timers.core.timer import Fetched, Row, TopicPartition
-from timers.request_formats import make_index
+from timers.partition import PartitionSpec
 from timers.store.memory import MemoryStore
-from timers.testing.cold import open_horizon
 from timers.testing.id_oracle import Violation
 from timers.testing.log import SimLog
 from timers.testing.machine_log import MachineLog
@@ -100,29 +99,14 @@ class StoreChecks:
         store = MemoryStore()
         request_format = self._formats[runner.name[0]]
         horizon_s = progress.setting_at(HOT_HORIZON, progress.next_offset, 0)
-        horizon = open_horizon(Horizon, runner.name, request_format, progress, store, horizon_s, self._retention_s)
-        is_cold = nothing_is_cold if horizon is None else horizon.is_cold
-        index = make_index(request_format, store, self._retention_s, is_cold)
-        machine = Machine(
-            progress,
-            request_format.decode,
-            store,
-            SilentOutbox(),
-            limits,
-            None,
-            index,
-            horizon,
-            request_format.decode_rejecting_overdue,
-        )
+        spec = PartitionSpec(runner.name, request_format, limits, 1, horizon_s, self._retention_s)
+        machine = spec.machine(progress, store, SilentOutbox())
         while machine.recovering:
             piece = self._log.fetch(*runner.name, machine.position, random.randint(1, 40))
             end = min(piece.to_offset, progress.next_offset)
             machine.accept(Fetched(piece.from_offset, end, [r for r in piece.records if r.offset < end]))
-        rows = [
-            row
-            for due_s, group in store.scan((-1, 0), 10**12)
-            for row in (group if index is None else index.alive(due_s, group))
-        ]
+        index = spec.index(store, machine.is_cold)
+        rows = [row for due_s, group in store.scan((-1, 0), 10**12) for row in index.alive(due_s, group)]
         live = [row for _, row in _alive(runner)]
         schedules = self._logs[runner.name].schedules
         if schedules is not None:  # what was read before compaction took it is not to be had any more

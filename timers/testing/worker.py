@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from zlib import crc32
 
 from timers.config.settings import Settings
-from timers.core.horizon import Horizon
-from timers.core.index import Index, nothing_is_cold
+from timers.core.limits import Limits
 from timers.core.loop import Loop
-from timers.core.machine import Limits, Machine, catch_up
+from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.schedules import ScheduleIndex
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import Fenced
+from timers.partition import Classes, PartitionSpec
 from timers.request_formats import enabled_formats
-from timers.testing.cold import open_horizon
 from timers.testing.faults import Crashed, Faults
 from timers.testing.log import SimLog
 from timers.testing.outbox import PROGRESS_PARTITION, SimOutbox, SimRoutes
@@ -32,15 +31,11 @@ MAX_WAITING = 4
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a worker is made of. The tests put a broken part in and expect to be told."""
+class Parts(Classes):
+    """The classes that a worker is made of. Mutations replace one of them by a broken one."""
 
-    machine: type[Machine] = Machine
-    index: type[Index] = Index
-    schedule_index: type[ScheduleIndex] = ScheduleIndex
     outbox: type[SimOutbox] = SimOutbox
     store: type[SimStore] = SimStore
-    horizon: type[Horizon] = Horizon
 
 
 SOUND = Parts()
@@ -153,39 +148,26 @@ class SimWorker:
     def _open(self, machine: TopicPartition, outbox: SimOutbox) -> None:
         progress = self.read_progress(machine)
         self.faults.point("after reading progress")
-        request_format = self.formats[machine[0]]
+        spec = self.spec(machine)
         store = self.disk.open(machine, self.faults)
-        self.open_store(store, progress, indexed=request_format.has_ids)
-        retention_s = self.settings.verdict_retention_s
-        horizon = open_horizon(
-            self.parts.horizon, machine, request_format, progress, store, self.hot_horizon_s, retention_s
-        )
-        is_cold = nothing_is_cold if horizon is None else horizon.is_cold
-        limits = self.limits if request_format.topic_is_compacted else replace(self.limits, stale_after_s=0)
-        index: Index | None = None
-        if request_format.topic_is_compacted:
-            index = self.parts.schedule_index(store)
-        elif request_format.has_ids:
-            index = self.parts.index(store, retention_s, is_cold)
-        core = self.parts.machine(
-            progress,
-            request_format.decode,
-            store,
-            outbox,
-            limits,
-            outbox.counters,
-            index,
-            horizon,
-            request_format.decode_rejecting_overdue,
-        )
-        runner = SimRunner(machine, core, store, indexed=request_format.has_ids)
+        self.open_store(spec, store, progress)
+        core = spec.machine(progress, store, outbox, outbox.counters)
+        runner = SimRunner(machine, core, store, indexed=spec.request_format.has_ids)
         self.runners[machine] = runner
         if self._last_tick is not None:
             runner.tick(self._last_tick[1], self._last_tick[0], None)
 
-    def open_store(self, store: SimStore, progress: Progress, *, indexed: bool) -> None:
-        """Bring a store up to what has been committed since."""
-        if not catch_up(store, progress, indexed=indexed):
+    def spec(self, machine: TopicPartition) -> PartitionSpec:
+        """Returns what decides how a machine works. The key of its seals is the same in each run."""
+        request_format = self.formats[machine[0]]
+        limits = self.limits if request_format.topic_is_compacted else replace(self.limits, stale_after_s=0)
+        new_seal = crc32(repr(machine).encode()) | 1
+        retention_s = self.settings.verdict_retention_s
+        return PartitionSpec(machine, request_format, limits, new_seal, self.hot_horizon_s, retention_s, self.parts)
+
+    def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
+        """Apply to a store what was committed since it was written."""
+        if not spec.catch_up(store, progress):
             store.empty()
 
     def read_progress(self, machine: TopicPartition) -> Progress:

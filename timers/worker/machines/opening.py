@@ -1,4 +1,4 @@
-"""What is done before a machine may run: its progress is read, its log checked, its store brought up to both."""
+"""Opens the stores of machines: reads the progress, checks the log against it, and applies it to the store."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from timers.config.settings import Settings
-from timers.core.machine import catch_up
 from timers.core.progress import Progress
+from timers.core.store_validity import catch_up
 from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch
 from timers.kafka.progress_log import ProgressLog
@@ -28,8 +28,9 @@ def open_stores(
     formats: Mapping[str, RequestFormat],
     tps: Iterable[TopicPartition],
 ) -> dict[TopicPartition, Opened | LogMismatch]:
-    """Progress and store of each machine; where its log is not what the progress speaks of, why it must not run
-    [I8]. Blocks. Call after the former owners are fenced.
+    """Returns the progress and the store of each machine. Blocks. Call after the former owners are fenced.
+
+    Where a log and its progress do not belong together, returns the reason instead: the machine must not run [I8].
 
     Raises:
         KafkaException: the brokers do not answer.
@@ -82,7 +83,7 @@ def _open_store(
     try:
         usable = catch_up(store, progress, indexed=indexed)
         low, high = log.ends(topic, partition)
-        if not usable or store.applied > high:  # beyond its end: the log lost it, and what it still holds is the truth
+        if not usable or store.applied > high:  # the log lost records that the store holds
             store.close()
             RocksStore.wipe(path)
             store = RocksStore.open(path, identity, memory, indexed=indexed)
@@ -96,6 +97,9 @@ def _open_store(
 
 
 def store_path(settings: Settings, tp: TopicPartition) -> Path:
-    """Directory of one machine's store. Every part has a prefix or is a legal topic name, so none can climb out."""
+    """Returns the directory of a machine's store.
+
+    Each part has a prefix or is a legal topic name, so no part can be ``..``.
+    """
     app = quote(settings.app_id, safe="")
     return settings.data_dir / f"worker-{settings.worker_id}" / f"app-{app}" / tp[0] / str(tp[1])

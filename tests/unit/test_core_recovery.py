@@ -1,0 +1,136 @@
+"""A machine that is opened again: what it reads again, and what it does not repeat."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.harness.machines import LIMITS, NativeRig
+from timers.core.accepting import OutOfPlace
+from timers.core.keys import MAX_OFFSET, NEVER
+from timers.core.limits import Limits
+from timers.core.progress import MAX_REQUEST_BYTES, Progress, SettingChange
+from timers.core.store_validity import catch_up
+
+# ---- opening and recovery -------------------------------------------------------------------------------------------
+
+
+def test_recovery_fires_nothing_and_emits_nothing() -> None:
+    rig = NativeRig(progress=Progress(next_offset=4, fired_through=(6, 1)))
+    rig.ask(6, 6, 6, 3)
+    rig.log.append(rig.topic, b"9", None, partition=0)
+    rig.observe(100)
+    assert rig.machine.recovering
+    assert rig.machine.may_accept, "a replay needs no clock, and here there is one"
+    rig.machine.accept(rig.fetch(count=2))
+    rig.fire()
+    assert not rig.machine.commit_progress(even_if_idle=True)
+    assert rig.ledger.commits == []
+    rig.machine.accept(rig.fetch(count=2))
+    assert not rig.machine.recovering
+    assert rig.ledger.commits == []
+    assert rig.state[2] == [(6, 2)], "what was fired, or was late then, is not pending"
+    rig.fire()
+    assert rig.ledger.fired == [(6, 2)]
+
+
+def test_a_fetch_may_span_the_end_of_the_replay() -> None:
+    rig = NativeRig(progress=Progress(next_offset=2, fired_through=(6, MAX_OFFSET)))
+    rig.ask(5, 7, 5, 8)
+    with pytest.raises(OutOfPlace) as wait:
+        rig.machine.accept(rig.fetch())
+    assert wait.value.position == 2, "the new part waits for a tick"
+    assert rig.state[1:] == (2, [(7, 1)])
+    rig.observe(6)
+    rig.machine.accept(rig.fetch())
+    assert (rig.ledger.fired, rig.state[2]) == ([(5, 2)], [(7, 1), (8, 3)])
+
+
+def test_a_store_ahead_of_its_progress_is_covered_by_the_next_commit() -> None:
+    """[I1]: what the store holds may fire, so next_offset on open covers it."""
+    rig = NativeRig()
+    rig.observe(0)
+    rig.accept(5)
+    rig.accept(6)
+    assert rig.ledger.progress.next_offset == 1
+    rig.open()
+    assert not rig.machine.recovering
+    rig.observe(6)
+    rig.fire()
+    assert rig.ledger.progress == Progress(2, (6, MAX_OFFSET), rig.machine.progress.settings)
+
+
+def test_what_another_owner_passed_over_is_read_again_and_fires_late() -> None:
+    """Accepted here and never committed; then somebody else let time pass without having read it."""
+    rig = NativeRig()
+    rig.observe(0)
+    rig.accept(50)
+    rig.accept(5, 60)
+    assert rig.ledger.progress.next_offset == 1
+    rig.ledger.progress = Progress(1, (10, MAX_OFFSET), rig.ledger.progress.settings)
+    rig.open()
+    assert rig.state[1:] == (1, [(50, 0)])
+    rig.observe(10)
+    rig.machine.accept(rig.fetch())
+    assert (rig.ledger.fired, rig.state[2]) == ([(5, 1)], [(50, 0), (60, 2)])
+
+
+def test_an_index_that_was_passed_over_is_read_anew() -> None:
+    """It holds the last version of each id, and so cannot go back to the one before."""
+    rig = NativeRig()
+    rig.observe(0)
+    rig.accept(50)
+    rig.accept(5, 60)
+    progress = Progress(1, (10, MAX_OFFSET), rig.ledger.progress.settings)
+    assert catch_up(rig.store, replace(progress, next_offset=3), indexed=True)
+    assert not catch_up(rig.store, replace(progress, next_offset=1, fired_through=(60, MAX_OFFSET)), indexed=True)
+
+
+# ---- settings, [I4] -------------------------------------------------------------------------------------------------
+
+
+def test_a_changed_setting_holds_from_the_first_request_accepted_under_it_and_is_committed_before() -> None:
+    rig = NativeRig()
+    rig.observe(0)
+    rig.accept(5)
+    rig.open(limits=Limits(1000, 10**6, max_request_bytes=10))
+    rig.observe(0)
+    rig.accept(5)
+    history = (SettingChange(MAX_REQUEST_BYTES, 0, 100), SettingChange(MAX_REQUEST_BYTES, 1, 10))
+    assert rig.ledger.progress.settings == history, "durable, although the batch itself emitted nothing"
+    rig.ask(5, value=bytes(20))
+    rig.machine.accept(rig.fetch())
+    assert rig.ledger.rejected == [(2, "value-too-large")]
+
+
+def test_a_replay_reads_each_record_under_the_setting_of_then() -> None:
+    settings = (SettingChange(MAX_REQUEST_BYTES, 0, 100), SettingChange(MAX_REQUEST_BYTES, 1, 10))
+    rig = NativeRig(progress=Progress(2, NEVER, settings))
+    rig.ask(5, 5, value=bytes(20))
+    rig.machine.accept(rig.fetch())
+    assert rig.state[2] == [(5, 0)]
+
+
+def test_what_another_worker_rejected_meanwhile_under_its_own_limit_does_not_fire_here() -> None:
+    """Both keep a store; the first has accepted more than it committed when the second takes over."""
+    rig = NativeRig()
+    rig.observe(10)
+    rig.accept(20)
+    rig.ask(30)
+    rig.ask(31, value=b"x" * 60)
+    rig.machine.accept(rig.fetch())
+    assert rig.machine.pending == 3
+    ours = rig.store
+
+    rig.open(wipe=True, limits=replace(LIMITS, max_request_bytes=50))
+    rig.observe(11)
+    while rig.machine.position < 3:
+        rig.machine.accept(rig.fetch())
+    assert rig.ledger.rejected == [(2, "value-too-large")]
+
+    rig.store = ours
+    rig.open(limits=LIMITS)
+    while rig.machine.recovering:
+        rig.machine.accept(rig.fetch())
+    assert rig.machine.pending == 2

@@ -1,0 +1,142 @@
+"""Accepting: what a machine does with fetched requests, new ones and those that it reads again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from timers.core.index import latest
+from timers.core.keys import OrderKey
+from timers.core.machine_state import MachineState
+from timers.core.operation import Judged, Operation
+from timers.core.progress import Progress
+from timers.core.timer import Decoded, Fetched, Row, RowsByDue
+
+
+class OutOfPlace(Exception):
+    """A fetch does not continue at the machine's position: read again from ``position`` [I7]."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(f"expected a fetch from offset {position}")
+        self.position = position
+
+
+class Accepting(MachineState):
+    """Reads requests: stores them, fires late ones at once, and answers those that cannot be read."""
+
+    def accept(self, fetched: Fetched) -> None:
+        """Accept one fetch.
+
+        Raises:
+            OutOfPlace: records before this fetch are missing, or its new records need a tick first.
+            Lost: the output could not be committed: drop this machine and open it again.
+        """
+        position = self.position
+        if fetched.from_offset > position:  # [I7] a fetch before this one was dropped
+            raise OutOfPlace(position)
+        if fetched.to_offset <= position:
+            return
+        records: Sequence[Any] = fetched.records
+        if records and records[0].offset < position:
+            records = [record for record in records if record.offset >= position]
+        end_of_replay = self.progress.next_offset
+        if not self.recovering:
+            self._in_pieces(self._accept_new, records, fetched.to_offset)
+        elif fetched.to_offset <= end_of_replay:
+            self._in_pieces(self._replay, records, fetched.to_offset)
+        else:
+            before = [record for record in records if record.offset < end_of_replay]
+            self._in_pieces(self._replay, before, end_of_replay)
+            if not self.may_accept:
+                raise OutOfPlace(end_of_replay)
+            after = [record for record in records if record.offset >= end_of_replay]
+            self._in_pieces(self._accept_new, after, fetched.to_offset)
+        self._barrier.read(self.position)
+
+    def _in_pieces(self, take: Callable[[Sequence[Any], int], None], records: Sequence[Any], to_offset: int) -> None:
+        for piece, end in self._horizon.pieces(records, to_offset):
+            take(piece, end)
+
+    def _replay(self, records: Sequence[Any], to_offset: int) -> None:
+        """Read records again that were accepted before: the same decisions, without output [I15]."""
+        decoded = self._read(records, to_offset)
+        returned = self._horizon.admit(decoded)
+        _, waiting = self._split_late(decoded.rows)
+        # A version that has fired also replaces the one before it: the older version must not fire after it.
+        self._store.write(waiting, to_offset, {**latest(decoded.operations), **returned})
+        self.replayed += len(records)
+        self.counters.replayed += len(records)
+
+    def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
+        decoded = self._read(records, to_offset)
+        returned = self._horizon.admit(decoded)
+        late, waiting = self._split_late(decoded.rows)
+        judged = self._judge(decoded.operations)
+        after = replace(self.progress, next_offset=to_offset)
+        ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
+        ended.update(rejected.offset for rejected in decoded.rejected)
+        accepted = len(records) - len(ended) - len(decoded.returned)
+        late_count, returned_count = sum(map(len, late.values())), len(decoded.returned)
+        self.counters.take(to_offset, accepted, late_count, returned_count, decoded.ignored, decoded.callers)
+        emits = late or decoded.rejected or decoded.forwarded or judged.verdicts or judged.superseded
+        if emits or after.settings != self._committed.settings:
+            # [I2] Output is committed before the batch is stored. A changed setting is output too: a replay of this
+            # batch must find it in the history [I4].
+            self._emit(late, decoded, judged, after)
+        self._store.write(waiting, to_offset, {**judged.entries, **returned} if returned else judged.entries)
+        self.progress = after
+
+    def _judge(self, operations: Sequence[Operation]) -> Judged:
+        return self._index.judge(operations, self.progress.fired_through)
+
+    def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
+        return self._reader.read(records, to_offset, self.progress)
+
+    def _split_late(self, rows: RowsByDue) -> tuple[RowsByDue, RowsByDue]:
+        """Returns (late rows, at or below ``fired_through``; rows that wait)."""
+        fired_s, fired_offset = self.progress.fired_through
+        if all(due_s > fired_s for due_s in rows):
+            return {}, rows
+        late: RowsByDue = {}
+        waiting: RowsByDue = {}
+        for due_s, group in rows.items():
+            if due_s > fired_s:
+                waiting[due_s] = group
+            elif due_s < fired_s:
+                late[due_s] = group
+            else:
+                passed = [row for row in group if row[0] <= fired_offset]
+                ahead = [row for row in group if row[0] > fired_offset]
+                if passed:
+                    late[due_s] = passed
+                if ahead:
+                    waiting[due_s] = ahead
+        return late, waiting
+
+    def _emit(self, late: RowsByDue, decoded: Decoded, judged: Judged, after: Progress) -> None:
+        """Commit the output of one batch."""
+        assert self._tick is not None, "may_accept was not asked"
+        self._outbox.begin(self._tick)
+        self.counters.transaction.late = bool(late)
+        for due_s in sorted(late):
+            self._fire(due_s, late[due_s], self._tick)
+        if decoded.rejected:
+            self._outbox.reject(decoded.rejected)
+        if decoded.forwarded:
+            self._outbox.forward(decoded.forwarded)
+        if judged.verdicts:
+            self._outbox.answer(judged.verdicts)
+        if judged.superseded:
+            self._outbox.republish([self._row_of(key, decoded.rows) for key in judged.superseded])
+        self._commit(after)
+
+    def _row_of(self, key: OrderKey, fresh: RowsByDue) -> Row:
+        """Returns the row of a key that the index holds: from the batch that is about to be stored, or the store."""
+        due_s, offset = key
+        for row in fresh.get(due_s, ()):
+            if row[0] == offset:
+                return row
+        _, rows = next(self._store.waiting((due_s, offset - 1)))
+        assert rows[0][0] == offset, f"the index holds {key}, the store does not"
+        return rows[0]

@@ -1,0 +1,59 @@
+"""Firing: a drain of due timers in chunks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from timers.core.keys import MAX_OFFSET
+from timers.core.machine_state import MachineState
+from timers.core.timer import bytes_of
+
+
+class Firing(MachineState):
+    """Fires timers when their second has begun."""
+
+    def fire_chunk(self) -> bool:
+        """Fire the next chunk of due timers. Call until it returns False.
+
+        Returns:
+            Whether more timers are due.
+
+        Raises:
+            Lost: drop this machine and open it again.
+        """
+        tick = self._tick
+        if tick is None or self.recovering:
+            return False
+        start = self.progress.fired_through
+        second = self._barrier.through(tick.second)
+        if second is None or second < start[0]:
+            return False
+        through = last = (second, MAX_OFFSET)
+        count = size = 0
+        full = fires = False
+        for due_s, rows in self._store.scan(start, second):  # [I3] each chunk is a new scan from fired_through
+            if full:
+                through = last
+                break
+            alive = self._index.alive(due_s, rows)
+            if alive:
+                if not fires:
+                    self._outbox.begin(tick)
+                    fires = True
+                self._fire(due_s, alive, tick)
+            count += len(rows)
+            size += bytes_of(rows)
+            full = count >= self._limits.chunk_timers or size >= self._limits.chunk_bytes
+            last = (due_s, rows[-1][0])
+        else:
+            # [I3] The scan reached its end, and this thread accepted nothing since it began: the second is complete.
+            full = False
+        after = replace(self.progress, fired_through=max(start, through))
+        if fires:
+            self._commit(after)
+        else:
+            self.progress = after  # no timer fired, so no receiver depends on it: the next commit makes it durable
+        if count:
+            # [I3] Exactly (old, new], and only after the commit. Superseded rows need no commit: they never fire.
+            self._store.delete(after.fired_through, count)
+        return full

@@ -1,0 +1,129 @@
+"""The state of a machine, and the two ways in which it changes besides requests: time and commits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from timers.core.counters import Counters
+from timers.core.limits import Limits
+from timers.core.pace import Pace
+from timers.core.ports import Outbox, Store
+from timers.core.progress import Progress
+from timers.core.ticking import CLOCK_STEP_BACK_S, present
+from timers.core.timer import Row, Tick
+from timers.core.variant import Variant
+
+
+class MachineState:
+    """What accepting and firing share; see :class:`timers.core.machine.Machine` for arguments and attributes."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        store: Store,
+        outbox: Outbox,
+        limits: Limits,
+        variant: Variant,
+        counters: Counters | None = None,
+    ) -> None:
+        # [I1] All that the store holds may fire, so next_offset covers it. The maximum is right only because of [I2]:
+        # a batch that emits something is stored after its commit, so the store's surplus has emitted nothing.
+        after = replace(progress, next_offset=max(progress.next_offset, store.applied))
+        for name, value in variant.settings.items():
+            after = after.with_setting(name, value)
+        self.progress = variant.horizon.enter(after)
+        store.note_history(self.progress.settings)
+        self.replayed = 0
+        self.counters = counters or Counters()
+        self.counters.resume(progress, store.applied)
+        self._committed = progress
+        self._store = store
+        self._outbox = outbox
+        self._limits = limits
+        self._pace = Pace(limits.catch_up_per_s)
+        self._tick: Tick | None = None
+        self._held = False
+        self._reader = variant.reader
+        self._index = variant.index
+        self._horizon = variant.horizon
+        self._barrier = variant.barrier
+        self._store_age = variant.store_age
+
+    @property
+    def position(self) -> int:
+        """Offset at or before which the next fetch must begin."""
+        return self._store.applied
+
+    @property
+    def recovering(self) -> bool:
+        """Whether accepted records are still being read again; until then no timer fires."""
+        return self._store.applied < self.progress.next_offset
+
+    @property
+    def remaining(self) -> int:
+        """Number of offsets to read again before timers may fire."""
+        return max(0, self.progress.next_offset - self._store.applied)
+
+    @property
+    def held(self) -> bool:
+        """Whether the broker's clock is behind what has fired: a request accepted now could fire early [I10]."""
+        return self._held
+
+    @property
+    def may_accept(self) -> bool:
+        """Whether a fetch may be accepted.
+
+        New requests need a tick, because late ones fire at once. A replay needs a tick only where the store's age must
+        be checked first [I9].
+        """
+        if self._tick is None:
+            return self.recovering and not self._store_age.needs_tick
+        return self.recovering or not self._held
+
+    @property
+    def released_s(self) -> int | None:
+        """Last second that the second barrier released; None where timers have no ids, or before the first second."""
+        return self._barrier.second
+
+    def observe(self, tick: Tick, end: int | None = None) -> None:
+        """Learn the time. Old and duplicate ticks have no effect; a missed second needs no tick of its own.
+
+        Args:
+            tick: the time.
+            end: end of the log for committed readers, read after the tick was appended. Timers with ids fire only after
+                ticks with a known end; other machines do not use it.
+
+        Raises:
+            Lost: the store is too old [I9]; when it is opened again, it is empty.
+        """
+        self._store_age.check(tick.second, self.released_s)
+        fired_s = self.progress.fired_through[0]
+        self._held = tick.second < (fired_s if self._held else fired_s - CLOCK_STEP_BACK_S)
+        set_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
+        self._tick = present(self._tick, tick)
+        if set_back:
+            self._barrier.close()
+        if end is not None and tick == self._tick:
+            self._barrier.tick(tick.second, end, self.position)
+
+    def _fire(self, due_s: int, rows: list[Row], tick: Tick) -> None:
+        """Add rows of one due second to the transaction. Above the catch-up limit, postpone them to later seconds."""
+        if not self._pace.bounded or due_s >= tick.second - self._limits.overdue_s:
+            self._outbox.fire(due_s, rows)
+            return
+        start = 0
+        for second, count in self._pace.share(tick.second, len(rows)):
+            some = rows[start : start + count]
+            start += count
+            if second == tick.second:
+                self._outbox.fire(due_s, some)
+            else:
+                self._outbox.postpone(due_s, some, second)
+
+    def _commit(self, after: Progress) -> None:
+        """Commit the transaction with ``after``, and then change the state in memory [I2]."""
+        self.counters.transaction.progress = after
+        self._outbox.commit(after)
+        self.progress = self._committed = after
+        self._horizon.commit()
+        self.counters.settle(after)

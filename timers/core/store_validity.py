@@ -1,0 +1,88 @@
+"""Whether a store may still be used: it is a cache of the log, and must not say more or less than the log."""
+
+from __future__ import annotations
+
+from timers.core.ports import Lost, Store
+from timers.core.progress import Progress
+
+
+def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool:
+    """Apply to a store what was committed since it was written. Call before a machine is made of both.
+
+    Args:
+        store: just opened.
+        progress: newest committed progress.
+        indexed: whether the timers have ids.
+
+    Returns:
+        False: empty the store and read the log again. Either another owner read the same requests under other settings
+        [I4]; or another owner passed requests that the store holds, and an index does not know its older versions.
+    """
+    applied = store.applied
+    store.drop_through(progress.fired_through, progress.next_offset)
+    taken_back = store.applied < applied
+    return progress.read_alike(store.history, store.applied) and not (indexed and taken_back)
+
+
+class StoreAge:
+    """Checks that a store of a compacted topic is not old [I9].
+
+    Compaction may have removed both a version that the store holds and the tombstone after it. A log that is read from
+    its start gives as much time: a tombstone stays for at least ``delete.retention.ms`` after reading began.
+
+    Args:
+        store: of the machine.
+        stale_after_s: maximum age in seconds.
+
+    Attributes:
+        needs_tick: nothing may be accepted before the first tick, because only the time tells the age.
+    """
+
+    needs_tick = True
+
+    def __init__(self, store: Store, stale_after_s: int) -> None:
+        self._store = store
+        self._stale_after_s = stale_after_s
+
+    def check(self, second: int, released_s: int | None) -> None:
+        """Compare the store's age with the limit.
+
+        Args:
+            second: the time.
+            released_s: last second that the second barrier released.
+
+        Raises:
+            Lost: the store is too old; when it is opened again, it is empty.
+        """
+        known_s = self._store.read_through_s
+        if known_s is None:  # nothing is read before the first tick, so the store is new
+            self._store.note_read_through(second)
+            return
+        behind_s = second - max(known_s, released_s or 0)
+        if abs(behind_s) > self._stale_after_s:  # a large negative age: the clock went back, and the age is not known
+            self._store.condemn()
+            raise Lost(
+                f"the store has not read its log for {behind_s} s; compaction may have removed records that it needs: "
+                "the log is read again from its start"
+            )
+
+    def note(self, released_s: int | None) -> None:
+        """Store ``released_s`` as the second up to which the log was read, if the noted one is 1 % of the limit old."""
+        known_s = self._store.read_through_s
+        if released_s is not None and known_s is not None and released_s - known_s > self._stale_after_s // 100:
+            self._store.note_read_through(released_s)
+
+
+class AnyAge(StoreAge):
+    """Accepts a store of any age: no compaction removes records from the log."""
+
+    needs_tick = False
+
+    def __init__(self) -> None:
+        pass
+
+    def check(self, second: int, released_s: int | None) -> None:
+        """Accept every age."""
+
+    def note(self, released_s: int | None) -> None:
+        """Note nothing."""

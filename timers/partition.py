@@ -1,0 +1,138 @@
+"""The assembly of one partition: its machine and all that a request format and the settings put into it.
+
+The worker, the simulator and the tests assemble machines here, so they run the same combination of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from timers.config.settings import Settings
+from timers.core.counters import Counters
+from timers.core.horizon import Horizon, NoHorizon, concerns
+from timers.core.index import Index, NoIndex
+from timers.core.limits import Limits
+from timers.core.machine import Machine
+from timers.core.operation import Entry
+from timers.core.ports import Outbox, Store
+from timers.core.progress import MAX_REQUEST_BYTES, PARTITIONS, REJECT_OVERDUE, Progress
+from timers.core.reading import Reader
+from timers.core.schedules import ScheduleIndex
+from timers.core.second_barrier import CLEANING_S, NoBarrier, SecondBarrier
+from timers.core.store_validity import AnyAge, StoreAge, catch_up
+from timers.core.timer import TopicPartition
+from timers.core.variant import Variant
+from timers.wire.cold import PartitionFormat
+from timers.wire.formats import RequestFormat
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes that a machine is made of. Tests replace one of them by a broken one."""
+
+    machine: type[Machine] = Machine
+    index: type[Index] = Index
+    schedule_index: type[ScheduleIndex] = ScheduleIndex
+    horizon: type[Horizon] = Horizon
+    barrier: type[SecondBarrier] = SecondBarrier
+
+
+@dataclass(frozen=True)
+class PartitionSpec:
+    """All that decides how the machine of one partition works."""
+
+    tp: TopicPartition
+    request_format: RequestFormat
+    limits: Limits
+    new_seal: int = 1
+    """Key for the seals, if the partition has none yet. Only the worker needs a secret one."""
+    hot_horizon_s: int = 0
+    """Seconds that a request may be due after its append time and stay hot; 0: no timer goes cold."""
+    retention_s: int = 86_400
+    """Seconds for which a fired id, or a promoted copy, is remembered."""
+    classes: Classes = Classes()  # frozen
+
+    def catch_up(self, store: Store, progress: Progress) -> bool:
+        """Apply to a store what was committed since it was written.
+
+        Returns:
+            False: empty the store and read the log again; see :func:`timers.core.store_validity.catch_up`.
+        """
+        return catch_up(store, progress, indexed=self.request_format.has_ids)
+
+    def machine(self, progress: Progress, store: Store, outbox: Outbox, counters: Counters | None = None) -> Machine:
+        """Returns a machine over the newest committed progress and a store that has caught up."""
+        return self.classes.machine(progress, store, outbox, self.limits, self._variant(progress, store), counters)
+
+    def _variant(self, progress: Progress, store: Store) -> Variant:
+        request_format, limits = self.request_format, self.limits
+        horizon = self._horizon(progress, store)
+        decode = request_format.decode
+        settings = {MAX_REQUEST_BYTES: limits.max_request_bytes}
+        if request_format.has_ids:
+            settings[PARTITIONS] = limits.partitions
+        if request_format.decode_rejecting_overdue is not None:
+            settings[REJECT_OVERDUE] = int(limits.reject_overdue)
+        return Variant(
+            Reader(decode, request_format.decode_rejecting_overdue or decode, horizon, limits.max_request_bytes),
+            settings,
+            self.index(store, horizon.is_cold),
+            horizon,
+            self._barrier(),
+            StoreAge(store, limits.stale_after_s) if limits.stale_after_s else AnyAge(),
+        )
+
+    def index(self, store: Store, is_cold: Callable[[Entry], bool]) -> Index:
+        """Returns the index over the entries of ``store``."""
+        if self.request_format.topic_is_compacted:
+            return self.classes.schedule_index(store)
+        return self.classes.index(store, self.retention_s, is_cold) if self.request_format.has_ids else NoIndex()
+
+    def _horizon(self, progress: Progress, store: Store) -> Horizon:
+        if not self.request_format.allows_cold_tier or not concerns(progress, self.hot_horizon_s):
+            return NoHorizon()
+        return self.classes.horizon(
+            PartitionFormat(*self.tp),
+            store,
+            self.hot_horizon_s,
+            self.new_seal,
+            self.retention_s,
+            indexed=self.request_format.has_ids,
+        )
+
+    def _barrier(self) -> SecondBarrier:
+        if not self.request_format.has_ids:
+            return NoBarrier()
+        return self.classes.barrier(CLEANING_S if self.limits.stale_after_s else None)
+
+
+def spec_of(
+    settings: Settings,
+    tp: TopicPartition,
+    request_format: RequestFormat,
+    new_seal: int,
+    *,
+    partitions: int = 1,
+    stale_after_s: int = 0,
+) -> PartitionSpec:
+    """Returns the specification of one partition of an app.
+
+    Args:
+        settings: of the app.
+        tp: the partition.
+        request_format: of its topic.
+        new_seal: key for the seals of cold requests, if the partition has none yet.
+        partitions: number of partitions of the topic.
+        stale_after_s: maximum age of a store, where the topic is compacted; else 0.
+    """
+    limits = Limits(
+        settings.chunk_timers,
+        settings.chunk_bytes,
+        settings.max_request_bytes,
+        -(-settings.catch_up_per_s // partitions),  # rounded up: 0 would mean no bound
+        partitions=partitions,
+        reject_overdue=settings.schedule_overdue == "reject",
+        stale_after_s=stale_after_s,
+    )
+    return PartitionSpec(tp, request_format, limits, new_seal, settings.hot_horizon_s, settings.verdict_retention_s)

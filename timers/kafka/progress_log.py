@@ -90,7 +90,7 @@ class ProgressLog:
         except KafkaException as error:
             if code_of(error) != KafkaError._TIMED_OUT:
                 raise
-            hint = "is a transaction hanging there? docs/operations.md#a-transaction-that-nobody-ended"
+            hint = "is a transaction hanging there? docs/operations.md#a-hanging-transaction"
             why = f"reading {topic}/{partition} up to offset {end}: {hint}"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why)) from None
         return newest

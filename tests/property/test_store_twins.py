@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.timer import Origin, Row, RowsByDue
-from timers.store import memory_limit, rocks
+from timers.store import layout, memory_limit, rocks
 from timers.store.memory import MemoryStore
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
@@ -26,8 +26,8 @@ ALL_S = 10**11
 def small_groups() -> Iterator[None]:
     """Entries of at most 3 rows, few point deletes and few recent ids, so that small examples meet every limit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rocks, "GROUP_ROWS", 3)
-        patch.setattr(rocks, "GROUP_BYTES", 40)
+        patch.setattr(layout, "GROUP_ROWS", 3)
+        patch.setattr(layout, "GROUP_BYTES", 40)
         patch.setattr(rocks, "POINT_DELETES", 2)
         patch.setattr(memory_limit, "JOURNAL_IDS", 2)
         patch.setattr(memory_limit, "LEAST_JOURNAL_IDS", 2)
@@ -163,7 +163,7 @@ def test_what_is_recent_becomes_keys_and_the_journal_goes(tmp_path: Path) -> Non
         mature = dict(twins.rocks.entries_after(b"", 100))
         assert mature.items() <= page.items()
         assert page.keys() - mature.keys() <= {b"%d" % each for each in range(max(0, number - 11), number + 1)}
-        assert sum(key < b"\xfe" for key in twins.rocks._db.keys(from_key=b"\xfd")) <= 8, "batches in the journal"
+        assert sum(key < b"\xfe" for key in twins.rocks._db.rdict.keys(from_key=b"\xfd")) <= 8, "batches in the journal"
     twins.rocks.close()
 
 

@@ -16,7 +16,7 @@ from timers.core.keys import NEVER
 from timers.core.progress import SettingChange
 from timers.core.timer import Row
 from timers.errors import StoreError
-from timers.store import failures, rocks
+from timers.store import failures, layout, rocks
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 
@@ -54,7 +54,7 @@ def test_a_store_of_another_format_is_wiped(tmp_path: Path, monkeypatch: pytest.
     store = opened(tmp_path / "s")
     store.write({5: [row(0)]}, 1)
     store.close()
-    monkeypatch.setattr(rocks, "FORMAT", rocks.FORMAT + 1)
+    monkeypatch.setattr(layout, "FORMAT", layout.FORMAT + 1)
     later = opened(tmp_path / "s")
     assert later.applied == 0
     later.close()
@@ -91,8 +91,8 @@ def test_the_settings_it_was_written_under_are_found_again(tmp_path: Path) -> No
 
 
 def test_one_second_of_many_rows_is_cut_into_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rocks, "GROUP_ROWS", 4)
-    monkeypatch.setattr(rocks, "GROUP_BYTES", 30)
+    monkeypatch.setattr(layout, "GROUP_ROWS", 4)
+    monkeypatch.setattr(layout, "GROUP_BYTES", 30)
     store = opened(tmp_path / "s")
     store.write({5: [row(offset) for offset in range(10)], 6: [row(offset, bytes(20)) for offset in range(10, 14)]}, 14)
     groups = [(due_s, len(rows)) for due_s, rows in store.scan(NEVER, 10)]

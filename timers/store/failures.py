@@ -1,12 +1,23 @@
-"""What RocksDB's errors mean, and what to do about them."""
+"""Errors of RocksDB: what each one means, and what to do about it.
+
+An error of the machine, such as a full disk, ends the worker with a sentence: the store is whole and waits. Any other
+error means that the store is damaged: it is emptied, and the request log is read again.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections import deque
 from pathlib import Path
+from time import monotonic
 
+from timers.core.ports import Lost
 from timers.errors import StoreError
+
+UNREADABLE, INCOMPLETE, WRITE_REFUSED, STALE = "unreadable", "incomplete", "write-refused", "stale"
+"""Why a store is condemned: a read failed; written batches are missing; RocksDB takes no more writes; the store has not
+kept up with a compacted log."""
 
 _SPACE = "make space there"
 _RIGHTS = "let the worker's user write there"
@@ -20,24 +31,81 @@ WAYS_OUT = {
     errno.EACCES: _RIGHTS,
     errno.EPERM: _RIGHTS,
     errno.EROFS: _RIGHTS,
-    errno.EIO: "replace the disk",
     errno.ENOMEM: "give the worker more memory",
 }
-"""What the machine may refuse, and what to do. RocksDB's errors are known by their text alone, which ends in the
-system's own words. Whatever is not in here is the store's own fault: such a store is rebuilt when it is opened."""
+"""Errors of the machine, and what to do. RocksDB reports them as text that ends in the system's own words."""
+
+_LOCKED = ("lock hold by", "While lock file")
+
+PAUSE_AFTER = 3
+"""From this many condemnations of one store within :data:`WINDOW_S` on, each rebuild waits."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
+WINDOW_S = 86_400.0
+"""Longer than the longest rebuild."""
 
 
-def refusal(path: Path, error: Exception) -> StoreError | None:
-    """The sentence for an error that is the machine's fault; None for any other."""
+class StoreDamaged(Lost):
+    """A store cannot be read or written. It is condemned: the next opening begins with an empty one.
+
+    Attributes:
+        pause_s: seconds to wait before the store is opened again.
+    """
+
+    def __init__(self, message: str, pause_s: float) -> None:
+        super().__init__(message)
+        self.pause_s = pause_s
+
+
+class Condemnations:
+    """Counts the condemned stores of one worker, and says how long each rebuild must wait.
+
+    Attributes:
+        by_reason: reason -> stores condemned since the worker started.
+    """
+
+    def __init__(self) -> None:
+        self.by_reason = dict.fromkeys((UNREADABLE, INCOMPLETE, WRITE_REFUSED, STALE), 0)
+        self._times: dict[Path, deque[float]] = {}
+
+    def count(self, path: Path, reason: str) -> float:
+        """Count one store; returns the seconds to wait before it is rebuilt: 0 unless it was condemned repeatedly."""
+        self.by_reason[reason] += 1
+        times, now = self._times.setdefault(path, deque(maxlen=20)), monotonic()
+        while times and times[0] < now - WINDOW_S:
+            times.popleft()
+        times.append(now)
+        again = len(times) - PAUSE_AFTER
+        return 0.0 if again < 0 else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**again)
+
+    def damaged(self, path: Path, reason: str, why: object) -> StoreDamaged:
+        """Count a damaged store; returns the error that says so."""
+        pause_s = self.count(path, reason)
+        message = f"the store in {path} is damaged, {reason}: {_one_line(why)}. Nothing is lost: it is emptied, and "
+        if pause_s:
+            message += (
+                f"after {pause_s:.0f} s the request log is read again; this happened {len(self._times[path])} times "
+                "within a day: check the disk and the memory of this machine, or set TIMERS_DATA_DIR to another disk"
+            )
+        else:
+            message += "the request log is read again"
+        return StoreDamaged(message, pause_s)
+
+
+def refusal(path: Path, error: object) -> StoreError | None:
+    """The sentence for an error of the machine, or for a store that another process has open; None for any other."""
+    text = str(error)
+    if any(words in text for words in _LOCKED):
+        return StoreError(_sentence(path, f"another process has it open: {_one_line(text)}", "end that process"))
     for code, way_out in WAYS_OUT.items():
-        if os.strerror(code) in str(error):
+        if os.strerror(code) in text:
             return StoreError(_sentence(path, os.strerror(code), f"{way_out}, or set TIMERS_DATA_DIR to another disk"))
     return None
 
 
-def failure(path: Path, error: Exception) -> StoreError:
-    """The sentence for any error of an open store. RocksDB takes no more writes after one; a fresh start does."""
-    return refusal(path, error) or StoreError(_sentence(path, str(error), f"if it stays, delete {path}"))
+def failure(path: Path, error: object) -> StoreError:
+    """The sentence for any error of a store that cannot be made, emptied or closed."""
+    way_out = "replace the disk, or set TIMERS_DATA_DIR to another disk"
+    return refusal(path, error) or StoreError(_sentence(path, _one_line(error), way_out))
 
 
 def _sentence(path: Path, what: str, way_out: str) -> str:
@@ -45,3 +113,7 @@ def _sentence(path: Path, what: str, way_out: str) -> str:
         f"the store in {path} does not work: {what}. Nothing is lost: {way_out}, and start the worker again; what the "
         "store lacks is read from the request log"
     )
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())

@@ -1,9 +1,12 @@
-"""The latest operations of an index: in memory and in a journal, so that most never become keys of their own.
+"""The newest operations of an index, in memory and in a journal in the store.
 
-A schedule that fires soon is set, looked up, and ended by its tombstone. As a key of RocksDB that is a put, a get and
-a delete, each at a place of its own, which takes longer than all else that happens to it. So the operations of a batch
-are one entry of a journal, and are kept in memory, in two generations. When the young one is full it takes the place of
-the old one, whose ids have become keys by then, a few with each batch, and whose part of the journal is gone.
+A timer that fires soon is set, looked up, and ended by its tombstone. With one RocksDB key for each id this takes a
+put, a get and a delete at random places, more time than all other work on the timer. So the operations of one batch are
+one entry of the journal, and stay in memory.
+
+The ids in memory form two sets, newer and older. Each batch writes some ids of the older set to the index proper. When
+all of them are written, the older part of the journal is deleted. When the newer set is full, it becomes the older one.
+Most ids are ended before that, and never become a key.
 """
 
 from __future__ import annotations
@@ -17,67 +20,70 @@ _ABSENT: Final = (-1, -1, -1)
 
 
 class IndexJournal:
-    """What need not be looked up in the database.
+    """Ids that are looked up in memory instead of in the database.
 
     Args:
-        size: asked for how many ids are kept in a generation.
+        size: returns how many ids the newer set may hold.
 
     Attributes:
-        first: number of the first batch in the journal.
-        turned: number of the first batch that is not in the old generation.
+        older_first: number of the first batch in the journal.
+        newer_first: number of the first batch of the newer set.
         next: number of the next batch.
     """
 
     def __init__(self, size: Callable[[], int]) -> None:
         self._size = size
-        self._young: dict[bytes, Entry | None] = {}
-        self._old: dict[bytes, Entry | None] = {}
-        self._leaving: list[bytes] = []
-        self._left = 0
-        self.first = self.turned = self.next = 0
+        self._newer: dict[bytes, Entry | None] = {}
+        self._older: dict[bytes, Entry | None] = {}
+        self._unwritten: list[bytes] = []
+        self._written = 0
+        self.older_first = self.newer_first = self.next = 0
 
     def __contains__(self, id: bytes) -> bool:
-        return id in self._young or id in self._old
+        return id in self._newer or id in self._older
 
     def restore(self, number: int, entries: Mapping[bytes, Entry | None]) -> None:
-        """On opening: batch ``number`` of the journal, in their order."""
-        if not self._young:
-            self.first = self.turned = number
-        self._young.update(entries)
+        """Take in batch ``number`` of the journal. On opening, for each batch in ascending order."""
+        if not self._newer:
+            self.older_first = self.newer_first = number
+        self._newer.update(entries)
         self.next = number + 1
 
     def find(self, ids: Collection[bytes]) -> tuple[dict[bytes, Entry | None], list[bytes]]:
-        """Entries of those that are here, None of an id whose history has ended; and the ids that are not here."""
-        get = self._young.get
+        """The entries of the ids that are in memory, None for an id that has ended; and the ids that are not."""
+        get = self._newer.get
         found: dict[bytes, Entry | None] = {id: get(id, _ABSENT) for id in ids}
         missing = [id for id, entry in found.items() if entry is _ABSENT]
         if missing:
-            old = self._old
-            found |= {id: old[id] for id in missing if id in old}
+            older = self._older
+            found |= {id: older[id] for id in missing if id in older}
             missing = [id for id in missing if found[id] is _ABSENT]
             for id in missing:
                 del found[id]
         return found, missing
 
-    def leaving(self, operations: int) -> list[tuple[bytes, Entry | None]]:
-        """What becomes keys in the batch that brings so many operations: two for each, so that the old generation is
-        through before the young one is full. In the order of ids, so that neighbours go to neighbouring places."""
-        young, old = self._young, self._old
-        ids = sorted(id for id in self._leaving[self._left : self._left + 2 * operations] if id not in young)
-        return [(id, old[id]) for id in ids]
+    def next_to_index(self, operations: int) -> list[tuple[bytes, Entry | None]]:
+        """The entries of the older set to write to the index with a batch of that many operations.
 
-    def is_last(self, operations: int) -> bool:
-        """Whether nothing of the old generation is left after that: then its journal can go."""
-        return self.first < self.turned and self._left + 2 * operations >= len(self._leaving)
+        Two for each operation, so that all are written before the newer set is full. In the order of ids, because
+        RocksDB writes neighbouring keys faster.
+        """
+        newer, older = self._newer, self._older
+        ids = sorted(id for id in self._unwritten[self._written : self._written + 2 * operations] if id not in newer)
+        return [(id, older[id]) for id in ids]
 
-    def wrote(self, entries: Mapping[bytes, Entry | None]) -> None:
-        """The next batch was written, with all that."""
-        self._left = min(self._left + 2 * len(entries), len(self._leaving))
-        self._young.update(entries)
+    def completes_older(self, operations: int) -> bool:
+        """Whether that batch writes the last of the older set, so that its part of the journal can be deleted."""
+        return self.older_first < self.newer_first and self._written + 2 * operations >= len(self._unwritten)
+
+    def note_written(self, entries: Mapping[bytes, Entry | None]) -> None:
+        """Record that the next batch was written, with what :meth:`next_to_index` returned for it."""
+        self._written = min(self._written + 2 * len(entries), len(self._unwritten))
+        self._newer.update(entries)
         self.next += 1
-        if self._left == len(self._leaving):
-            self.first = self.turned
-            if len(self._young) >= self._size():
-                self._old, self._young = self._young, {}
-                self._leaving, self._left = list(self._old), 0
-                self.turned = self.next
+        if self._written == len(self._unwritten):
+            self.older_first = self.newer_first
+            if len(self._newer) >= self._size():
+                self._older, self._newer = self._newer, {}
+                self._unwritten, self._written = list(self._older), 0
+                self.newer_first = self.next

@@ -1,0 +1,233 @@
+"""One RocksDB database whose reads are complete or fail.
+
+An iterator of rocksdict that meets a block it cannot read ends as if there were no more keys. The database always has
+keys that begin with 0xFF, above all others, so a loop that does not reach a key above its range has met damage.
+
+RocksDB also does not notice some files that are missing. If a write-ahead log in the middle, or the end of the manifest
+is gone, older and newer batches are there and those between are not. So the batches are numbered, and each one writes
+its number to one of :data:`SLOTS` keys in turn. After a crash the numbers must be complete up to the last batch. Lost
+batches at the end are no damage: then the store is older, and the rest is read from the request log.
+
+Damage condemns the store: its file CURRENT is deleted, which needs no space on the disk and no working database, and
+without which it is never opened again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rocksdict import Options, Rdict, ReadOptions, WriteBatch
+
+from timers.errors import StoreError
+from timers.store.failures import INCOMPLETE, UNREADABLE, WRITE_REFUSED, Condemnations, StoreDamaged, failure, refusal
+from timers.store.layout import BATCH, BATCHES, IDENTITY, U64
+
+SLOTS = 8192
+"""Numbers that are kept. More than the batches that write-ahead logs hold, see :data:`FLUSH_EVERY`."""
+
+FLUSH_EVERY = SLOTS // 2
+"""Batches after which a flush is started, so that the write-ahead logs hold fewer than :data:`SLOTS`."""
+
+
+class Database:
+    """An open database. Its owner is one thread.
+
+    Args:
+        path: its directory.
+        rdict: the open database.
+        condemnations: counts damage.
+
+    Attributes:
+        rdict: for loops that are too hot for :meth:`items`; they must call :meth:`ended_early`, see there.
+        once: read options for what is read a single time.
+    """
+
+    def __init__(self, path: Path, rdict: Rdict, condemnations: Condemnations) -> None:
+        self.rdict = rdict
+        self.once = ReadOptions()
+        self.once.fill_cache(False)
+        self._path = path
+        self._condemnations = condemnations
+        self._broken = self._condemned = False
+        self._batches = self.number(BATCHES)
+
+    @classmethod
+    def create(cls, path: Path, options: Options, identity: bytes, condemnations: Condemnations) -> Database:
+        """Make an empty database in a new directory."""
+        path.mkdir(parents=True)
+        rdict = Rdict(str(path), options)
+        rdict.put(IDENTITY, identity)
+        return cls(path, rdict, condemnations)
+
+    @classmethod
+    def reopen(cls, path: Path, options: Options, identity: bytes, condemnations: Condemnations) -> Database | None:
+        """Open the database at ``path``; None if it belongs to another log, app or format.
+
+        Raises:
+            StoreError: the machine does not let it be opened, for example because the disk is full.
+            StoreDamaged: it cannot be read, or written batches are missing.
+        """
+        crashed = any(log.stat().st_size for log in path.glob("*.log"))
+        if not (path / "CURRENT").exists():
+            raise condemnations.damaged(path, INCOMPLETE, "it has no file CURRENT")
+        try:
+            rdict = Rdict(str(path), options)
+        except Exception as error:
+            raise _refused_to_read(path, error) or condemnations.damaged(path, UNREADABLE, error) from error
+        try:
+            database = cls(path, rdict, condemnations)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                rdict.close()
+            raise
+        try:
+            found = database.get(IDENTITY)
+            if found is None:
+                raise database.damaged(INCOMPLETE, "its first entry is missing")
+            if found != identity:
+                database.close()
+                return None
+            if crashed:
+                database._check_batches()
+        except StoreDamaged:
+            database.close()
+            raise
+        return database
+
+    @staticmethod
+    def wipe(path: Path) -> None:
+        """Delete a closed database."""
+        (path / "CURRENT").unlink(missing_ok=True)  # first: after a crash in between, the rest must not be opened
+        shutil.rmtree(path)
+
+    def get(self, key: bytes) -> Any:
+        """The value of a key, None if there is none; for a list of keys, a list."""
+        return self.get_all([key])[0]
+
+    def get_all(self, keys: Sequence[bytes]) -> list[Any]:
+        """The values of some keys, None for each that is not there."""
+        try:
+            found: list[Any] = self.rdict.get(keys)
+        except Exception as error:
+            raise self.damaged(UNREADABLE, error) from error
+        return found
+
+    def number(self, key: bytes) -> int:
+        """The number under a key, 0 if there is none."""
+        value = self.get(key)
+        if value is None:
+            return 0
+        if len(value) != U64.size:
+            raise self.damaged(UNREADABLE, f"{key!r} is not a number")
+        return int(U64.unpack(value)[0])
+
+    def items(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, Any]]:
+        """Keys and values from ``first`` to before ``end``. ``end`` must not be above the last key."""
+        key = first
+        try:
+            for key, value in self.rdict.items(from_key=first, read_opt=self.once):
+                if key >= end:
+                    return
+                yield key, value
+        except Exception as error:
+            raise self.damaged(UNREADABLE, error) from error
+        raise self.ended_early(key)
+
+    def last_up_to(self, key: bytes) -> bytes | None:
+        """The last key that is not above ``key``."""
+        at = self.rdict.iter(self.once)
+        try:
+            at.seek_for_prev(key)
+            found: bytes | None = at.key() if at.valid() else None
+            at.status()
+        except Exception as error:
+            raise self.damaged(UNREADABLE, error) from error
+        finally:
+            del at  # it keeps the database open, and the error's traceback would keep it
+        return found
+
+    def ended_early(self, key: bytes) -> Exception:
+        """The error for a loop over :attr:`rdict` that met no key above its range; ``key`` is the last one it met."""
+        at = self.rdict.iter(self.once)
+        try:
+            at.seek(key)
+            while at.valid():
+                at.next()
+            at.status()
+        except Exception as error:
+            return self.damaged(UNREADABLE, error)
+        finally:
+            del at
+        return self.damaged(UNREADABLE, f"nothing was read behind the key {key!r}")
+
+    def write(self, batch: WriteBatch) -> None:
+        """Write a batch, all of it or nothing.
+
+        Raises:
+            StoreError: the machine refuses, for example because the disk is full.
+            StoreDamaged: RocksDB takes no more writes, for example because a compaction met a damaged block.
+        """
+        number = self._batches
+        batch.put(BATCH + (number % SLOTS).to_bytes(2, "big"), U64.pack(number))
+        batch.put(BATCHES, U64.pack(number + 1))
+        try:
+            self.rdict.write(batch)
+            if number % FLUSH_EVERY == FLUSH_EVERY - 1:
+                self.rdict.flush(wait=False)
+        except Exception as error:
+            self._broken = True
+            raise self.damaged(WRITE_REFUSED, error) from error
+        self._batches = number + 1
+
+    def damaged(self, reason: str, why: object) -> Exception:
+        """Condemn the database. Returns the error to raise: of the machine, if that caused it."""
+        refused = _refused_to_read(self._path, why)
+        if refused is not None:
+            return refused
+        try:
+            self._condemn()
+        except OSError as error:
+            return failure(self._path, error)
+        return self._condemnations.damaged(self._path, reason, why)
+
+    def condemn(self, reason: str) -> None:
+        """Mark the database as unusable: it is deleted when it is closed, or else before it is opened again."""
+        self._condemn()
+        self._condemnations.count(self._path, reason)
+
+    def _condemn(self) -> None:
+        self._condemned = True
+        (self._path / "CURRENT").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Flush and release the directory's lock.
+
+        Raises:
+            StoreError: the newest batches could not be flushed. They are in the write-ahead log. Not raised after a
+                failed write, which has told its caller.
+        """
+        try:
+            self.rdict.close()
+        except Exception as error:
+            if not self._broken and not self._condemned:
+                raise failure(self._path, error) from error
+        if self._condemned:
+            shutil.rmtree(self._path, ignore_errors=True)  # what is left is deleted before the next opening
+
+    def _check_batches(self) -> None:
+        end = self._batches
+        found = {U64.unpack(value)[0] for _, value in self.items(BATCH + b"\0\0", BATCH + SLOTS.to_bytes(2, "big"))}
+        missing = len(set(range(max(0, end - SLOTS), end)) - found)
+        if missing:
+            raise self.damaged(INCOMPLETE, f"{missing} of the last {min(end, SLOTS)} batches are missing")
+
+
+def _refused_to_read(path: Path, error: object) -> StoreError | None:
+    """The sentence for an error of the machine that leaves the files whole. A read error of the disk does not."""
+    return None if os.strerror(errno.EIO) in str(error) else refusal(path, error)

@@ -1,0 +1,123 @@
+"""Keys and values of a store, as bytes (format version :data:`FORMAT`).
+
+::
+
+    due_s (8) | offset (8)     ->  msgpack array of rows, all of that due second
+    0xFD number (8)            ->  msgpack map of id -> [due_s, offset, append second] or nil
+    0xFE id                    ->  due_s (8) | offset (8) | append second (8)
+    0xFF "applied"             ->  8 bytes
+    0xFF "batch" slot (2)      ->  8 bytes: number of the batch that wrote the slot last
+    0xFF "batches"             ->  8 bytes: how many batches were written
+    0xFF "history"             ->  msgpack array of [setting, from offset, value]
+    0xFF "identity"            ->  text
+    0xFF "pending"             ->  8 bytes
+    0xFF "read-through"        ->  8 bytes
+
+Numbers are big-endian, so that the order of keys is the order in which timers fire.
+
+One entry holds all timers of one fetched batch that share a due second, under the key of the first of them. The next
+batch has higher offsets, so entries of one second do not overlap. Compared with one entry for each timer this saves
+0.7 us of 1.9 us per timer when written, and more when read (``docs/adr/0002``). A timer that is alone in its second is
+an entry of one row.
+
+Only stores of timers with an id have entries of the index (0xFE) and of its journal (0xFD,
+:mod:`timers.store.index_journal`). A version that is replaced or cancelled stays in its entry until its second is
+scanned: to rewrite the entry would cost more than the row is worth.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgpack
+
+from timers.core import keys
+from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.timer import Row, bytes_of
+
+FORMAT = 1
+"""Part of the identity: a store of another version is emptied and rebuilt from the log."""
+
+GROUP_ROWS = 512
+"""Most rows in one entry. Limits how far a chunk can exceed its size."""
+
+GROUP_BYTES = 1024 * 1024
+"""Most bytes in one entry, unless a single row is larger."""
+
+JOURNAL = b"\xfd"
+INDEX = b"\xfe"
+OTHER = b"\xff"
+ROWS_END = JOURNAL
+
+APPLIED = OTHER + b"applied"
+BATCH = OTHER + b"batch"
+BATCHES = OTHER + b"batches"
+HISTORY = OTHER + b"history"
+IDENTITY = OTHER + b"identity"
+PENDING = OTHER + b"pending"
+READ_THROUGH = OTHER + b"read-through"
+
+LAST_S = 2**56 - 1
+"""Above every due second, and its keys are below ``ROWS_END``."""
+
+U64 = struct.Struct(">Q")
+ENTRY = struct.Struct(">QQQ")
+
+_ANY_TEXT = "surrogatepass"
+"""An id may be text that stands for bytes; see :func:`timers.core.timer.id_text`."""
+
+
+def journal_key(number: int) -> bytes:
+    """The key of one batch of the index journal."""
+    return JOURNAL + U64.pack(number)
+
+
+def next_key(key: OrderKey) -> bytes:
+    """The first 16 bytes above ``key``."""
+    due_s, offset = key
+    return keys.encode((due_s + 1, 0) if offset == MAX_OFFSET else (due_s, offset + 1))
+
+
+def packer() -> Callable[[Sequence[Row]], bytes]:
+    """A function that packs rows into the value of one entry. For one thread: it keeps its buffer."""
+    pack_text = msgpack.Packer(use_bin_type=True).pack
+
+    def pack(rows: Sequence[Row]) -> bytes:
+        try:
+            packed: bytes = pack_text(rows)
+        except UnicodeEncodeError:  # with the option for this, every other entry would take a third longer
+            packed = msgpack.packb(rows, use_bin_type=True, unicode_errors=_ANY_TEXT)
+        return packed
+
+    return pack
+
+
+def unpack(value: Any) -> list[Row]:
+    """The rows of one entry."""
+    rows: list[Row] = msgpack.unpackb(value, use_list=False, unicode_errors=_ANY_TEXT)
+    return rows
+
+
+def parts(rows: list[Row]) -> Iterator[list[Row]]:
+    """Rows of one due second, cut into entries."""
+    for start in range(0, len(rows), GROUP_ROWS):
+        some = rows[start : start + GROUP_ROWS]
+        if len(some) == 1 or bytes_of(some) <= GROUP_BYTES:
+            yield some
+        else:
+            yield from _smaller_parts(some)
+
+
+def _smaller_parts(rows: list[Row]) -> Iterator[list[Row]]:
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        row_size = bytes_of([row])
+        if part and size + row_size > GROUP_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += row_size
+    yield part

@@ -238,9 +238,8 @@ class RocksStore:
     def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
         """Groups of rows above ``after``, for listings: (due second, rows)."""
         first = next_key(after)
-        before = self._db.last_up_to(first)
-        if before is not None and before[:8] == first[:8]:  # an entry that begins before and may end after
-            first = before
+        # An entry of the same second may begin before ``after`` and end behind it.
+        first = self._db.last_between(first[:8], first) or first
         for key, value in self._db.items(first, ROWS_END):
             due_s = U64.unpack_from(key)[0]
             rows = [row for row in self._decoded(unpack, value) if (due_s, row[0]) > after]
@@ -292,10 +291,8 @@ class RocksStore:
 
     def oldest_due_s(self) -> int | None:
         """Due second of the first row, None if there is none."""
-        for key, _ in self._db.items(self._first_key, ROWS_END):
-            due_s: int = U64.unpack_from(key)[0]
-            return due_s
-        return None
+        key = self._db.first_from(self._first_key)
+        return None if key >= ROWS_END else int(U64.unpack_from(key)[0])
 
     def close(self) -> None:
         """Flush and release the directory's lock.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -14,9 +15,12 @@ from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
+from timers.store.failures import Condemnations, StoreDamaged
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 from timers.wire.formats import RequestFormat
+
+logger = logging.getLogger(__name__)
 
 Opened: TypeAlias = tuple[Progress, RocksStore]
 
@@ -25,6 +29,7 @@ def open_stores(
     settings: Settings,
     cluster: Cluster,
     memory: RocksMemory,
+    condemnations: Condemnations,
     formats: Mapping[str, RequestFormat],
     tps: Iterable[TopicPartition],
 ) -> dict[TopicPartition, Opened | LogMismatch]:
@@ -51,7 +56,7 @@ def open_stores(
                 indexed = formats[tp[0]].has_ids
                 if indexed and not formats[tp[0]].partitions_may_increase:
                     log.check_partitions(tp, records)
-                store = _open_store(log, settings, cluster, memory, tp, progress, indexed=indexed)
+                store = open_store(log, settings, cluster, memory, condemnations, tp, progress, indexed=indexed)
                 opened[tp] = progress, store
             except LogMismatch as mismatch:
                 opened[tp] = mismatch
@@ -65,31 +70,39 @@ def open_stores(
     return opened
 
 
-def _open_store(
+def open_store(
     log: ProgressLog,
     settings: Settings,
     cluster: Cluster,
     memory: RocksMemory,
+    condemnations: Condemnations,
     tp: TopicPartition,
     progress: Progress,
     *,
     indexed: bool,
 ) -> RocksStore:
+    """The store of one machine. One that turns out to be damaged is opened again, and is then empty."""
     topic, partition = tp
     path = store_path(settings, tp)
     log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
     identity = f"{log_id} app={settings.app_id}"
-    store = RocksStore.open(path, identity, memory, indexed=indexed)
+    store = RocksStore.open(path, identity, memory, condemnations, indexed=indexed)
     try:
         usable = catch_up(store, progress, indexed=indexed)
         low, high = log.ends(topic, partition)
         if not usable or store.applied > high:  # the log lost records that the store holds
             store.close()
             RocksStore.wipe(path)
-            store = RocksStore.open(path, identity, memory, indexed=indexed)
+            store = RocksStore.open(path, identity, memory, condemnations, indexed=indexed)
         if store.applied < low:
             log.check_start(tp, low, store.applied, progress)
             store.write({}, low)
+    except StoreDamaged as damage:
+        store.close()
+        if damage.pause_s:  # the pool waits, and tries again
+            raise
+        logger.error("%s", damage)
+        return open_store(log, settings, cluster, memory, condemnations, tp, progress, indexed=indexed)
     except BaseException:
         store.close()
         raise

@@ -17,6 +17,7 @@ from timers.errors import Fenced, LogMismatch
 from timers.kafka.last_stable_offsets import LastStableOffsets
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
+from timers.store.failures import Condemnations, StoreDamaged
 from timers.store.memory_limit import RocksMemory
 from timers.wire.formats import RequestFormat
 from timers.worker.machines.making import Parts
@@ -61,6 +62,7 @@ class Pool:
     Attributes:
         formats: request topic -> how it is read.
         producers: the event loop of all machines' producers.
+        condemnations: how many stores were condemned, by reason.
         partition_metrics: of every partition that this process has ever owned.
         closed: whether all machines are closed for good.
     """
@@ -77,7 +79,8 @@ class Pool:
         self.closed = False
         self._ending = False
         self._parts: Parts | None = None
-        self._takeover = Takeover(formats, memory)
+        self.condemnations = Condemnations()
+        self._takeover = Takeover(formats, memory, self.condemnations)
         self._recoveries = Recoveries()
         self._lock = asyncio.Lock()
         self._assigned: set[TopicPartition] = set()
@@ -348,6 +351,8 @@ class Pool:
             if not isinstance(error, (Lost, Fenced)):
                 raise error
             logger.warning("%s: %s; opening it again", runner.name, error)
+            if isinstance(error, StoreDamaged):
+                await asyncio.sleep(error.pause_s)  # 0 unless this store was condemned repeatedly
             self._failed.append((runner, error))
             async with self._lock:
                 failed, self._failed = self._failed, []

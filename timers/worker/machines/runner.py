@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from timers.core.loop import Loop, Outcome
 from timers.core.machine import Machine
+from timers.core.ports import Lost
 from timers.core.timer import Fetched, Tick
 from timers.worker.partition_metrics import PartitionMetrics
 
@@ -233,5 +234,7 @@ class Runner:
         if question.answer.set_running_or_notify_cancel():
             try:
                 question.answer.set_result(question.ask(self.machine))
-            except Exception as error:  # the machine is not changed by a question; the asker handles its failure
+            except Exception as error:  # for the asker; the machine goes on, unless its store is damaged
                 question.answer.set_exception(error)
+                if isinstance(error, Lost):
+                    raise

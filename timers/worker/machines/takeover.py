@@ -15,6 +15,7 @@ from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.errors import LogMismatch
+from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.wire.formats import RequestFormat
 from timers.worker.machines.making import Parts, closer
@@ -44,8 +45,9 @@ class OpenMachine(NamedTuple):
 class Takeover:
     """Opens machines. On the event loop; what blocks runs in threads."""
 
-    def __init__(self, formats: dict[str, RequestFormat], memory: RocksMemory) -> None:
+    def __init__(self, formats: dict[str, RequestFormat], memory: RocksMemory, condemnations: Condemnations) -> None:
         self._formats = formats
+        self._condemnations = condemnations
         self._memory = memory
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-open")
         self._waiting: Collection[threading.Event] = ()
@@ -97,7 +99,9 @@ class Takeover:
         try:
             # The newest progress is final only after every former owner is fenced.
             await asyncio.gather(*(self.in_thread(outbox.open) for outbox in outboxes.values()))
-            opened = await self.in_thread(open_stores, parts.settings, parts.cluster, self._memory, self._formats, tps)
+            opened = await self.in_thread(
+                open_stores, parts.settings, parts.cluster, self._memory, self._condemnations, self._formats, tps
+            )
         except BaseException:
             for stop in stops.values():
                 stop.set()

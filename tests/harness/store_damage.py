@@ -1,0 +1,374 @@
+"""Damages files of a real store, and runs a real machine on it over a simulated log: which timers fire, how often.
+
+``python -m tests.harness.store_damage --seeds 300`` runs many seeds and prints what became of each file and kind of
+damage; ``--ids`` takes timers with ids.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import struct
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from time import monotonic, sleep
+from types import SimpleNamespace
+from typing import Any
+
+from timers.config.settings import Settings
+from timers.core.index import Index
+from timers.core.keys import OrderKey
+from timers.core.loop import Loop
+from timers.core.machine import Limits, Machine
+from timers.core.ports import Lost
+from timers.core.progress import Progress
+from timers.core.timer import Decoded, Tick
+from timers.store.failures import Condemnations
+from timers.store.memory_limit import RocksMemory
+from timers.store.rocks import RocksStore
+from timers.testing import SimClock, SimLedger, SimLog
+from timers.wire import future
+from timers.wire.formats import future_by_id
+from timers.worker.machines.opening import open_store, store_path
+
+TOPIC = "timer-request"
+TP = (TOPIC, 0)
+FIRST_DUE_S, LAST_DUE_S = 1_000, 3_000
+LIMITS = Limits(chunk_timers=2_000, chunk_bytes=10**7, max_request_bytes=10_000, partitions=1)
+CHANGES = 20
+"""With ids: one request in so many replaces an earlier timer, and one cancels one."""
+
+
+class Requests:
+    """A log of requests, and the keys that must fire.
+
+    Args:
+        count: how many.
+        has_ids: they are timers with ids, some of which are replaced or cancelled.
+    """
+
+    def __init__(self, count: int, *, has_ids: bool) -> None:
+        self.count = count
+        self.has_ids = has_ids
+        self.log = SimLog(SimClock(0), partitions=1)
+        self._decode: Any = future_by_id.decode if has_ids else future.decode
+        self._decoded: dict[tuple[int, int], Decoded] = {}
+        random = Random(count)
+        due: dict[bytes, OrderKey] = {}
+        ids: list[bytes] = []
+        for offset in range(count):
+            id = b"id-%d" % offset
+            due_s = random.randrange(FIRST_DUE_S, LAST_DUE_S)
+            value: bytes | None = future.encode("t", f"key-{offset}", b"%064d" % offset)
+            if has_ids and offset % CHANGES < 2 and ids:
+                id = random.choice(ids)
+                if offset % CHANGES == 0:
+                    value = None
+            else:
+                ids.append(id)
+            if value is None:
+                due.pop(id, None)
+                self.log.append(TOPIC, id, None, partition=0)
+                continue
+            due[id] = (due_s, offset)
+            key, headers = (id, [("timer-due", b"%d" % due_s)]) if has_ids else (b"%d" % due_s, [])
+            self.log.append(TOPIC, key, value, headers, partition=0)
+        self.must_fire = set(due.values())
+
+    def decode(self, records: Sequence[Any], max_request_bytes: int) -> Decoded:
+        """What the request format makes of some records; each piece of the log is decoded once for all runs."""
+        piece = records[0].offset, len(records)
+        if piece not in self._decoded:
+            self._decoded[piece] = self._decode(records, max_request_bytes)
+        return self._decoded[piece]
+
+    def machine(self, progress: Progress, store: RocksStore, ledger: SimLedger) -> Machine:
+        """A machine of this log."""
+        index = Index(store, 10**6) if self.has_ids else None
+        return Machine(progress, self.decode, store, ledger, LIMITS, index=index)
+
+    def ends(self, topic: str, partition: int) -> tuple[int, int]:
+        """Where the log begins and ends; for :func:`open_store`."""
+        return 0, self.count
+
+
+class Life:
+    """A worker with one machine, which may be stopped and damaged at any step.
+
+    Args:
+        requests: its log.
+        data_dir: its disk.
+        progress: what was committed before.
+        second: the last tick before.
+        applied: of the store before.
+
+    Attributes:
+        went_back: how often a store was opened that lacked its last batches.
+    """
+
+    def __init__(self, requests: Requests, data_dir: Path, progress: Progress, second: int, applied: int = 0) -> None:
+        self.requests = requests
+        self.ledger = SimLedger()
+        self.ledger.progress = progress
+        self.condemnations = Condemnations()
+        self.second = second
+        self.went_back = 0
+        self._applied = applied
+        self.move(data_dir)
+
+    def move(self, data_dir: Path) -> None:
+        """Open the store of a disk."""
+        self.settings = Settings(data_dir=data_dir, worker_id="w")
+        self.path = store_path(self.settings, TP)
+        self._memory = RocksMemory(4 * 1024 * 1024)  # small, so that most reads go to the files
+        self.open()
+
+    def open(self) -> None:
+        """Open store and machine as the worker does."""
+        log: Any = self.requests
+        cluster: Any = SimpleNamespace(cluster_id="c", topic_ids={TOPIC: b"t"})
+        progress = self.ledger.progress
+        self.store = open_store(
+            log, self.settings, cluster, self._memory, self.condemnations, TP, progress, indexed=self.requests.has_ids
+        )
+        self.went_back += self.store.applied < self._applied
+        self.loop = Loop(self.requests.machine(progress, self.store, self.ledger))
+        self._tick()
+
+    def step(self) -> None:
+        """Fetch, and let time pass once everything was fetched; what the worker does about damage included."""
+        machine = self.loop.machine
+        try:
+            if machine.position < self.requests.count:
+                self.loop.add_fetch(self.requests.log.fetch(*TP, machine.position, 4_000))
+            else:
+                self.second += 20
+                self._tick()
+            self.loop.step()
+            while self.loop.firing:
+                self.loop.step()
+            _ = machine.oldest_due_s
+            next(machine.waiting(machine.progress.fired_through), None)
+        except Lost:
+            del machine
+            self.store.close()
+            self.open()
+        self._applied = self.store.applied
+
+    def _tick(self) -> None:
+        self.loop.add_tick(Tick(self.second * 1000), self.requests.count if self.requests.has_ids else None)
+
+    @property
+    def done(self) -> bool:
+        """Whether every second has fired."""
+        return self.loop.machine.progress.fired_through[0] >= LAST_DUE_S
+
+    def settle(self) -> None:
+        """Wait until RocksDB has nothing to do in the background."""
+        database = self.store._db.rdict
+        names = ("mem-table-flush-pending", "num-running-flushes", "compaction-pending", "num-running-compactions")
+        while any(database.property_int_value(f"rocksdb.{name}") for name in names):
+            sleep(0.01)
+
+    def copy_to(self, data_dir: Path) -> None:
+        """Copy the files as a crash leaves them."""
+        self.settle()
+        target = store_path(replace(self.settings, data_dir=data_dir), TP)
+        shutil.copytree(self.path, target)
+
+
+@dataclass(frozen=True)
+class Image:
+    """A disk to begin with."""
+
+    data_dir: Path
+    progress: Progress
+    second: int
+    applied: int
+    fired: list[OrderKey]
+
+
+def images(requests: Requests, directory: Path) -> list[Image]:
+    """Disks of a worker that was killed or stopped: early, and when it had read all and fired some."""
+    life = Life(requests, directory / "first", Progress(), 0)
+    found = []
+    while len(found) < 4:
+        life.step()
+        early = life.store.applied > requests.count * 0.6 and not found
+        if early or (life.second > FIRST_DUE_S + 300 and len(found) == 2):
+            for kind in ("killed", "stopped"):
+                data_dir = directory / f"image-{len(found)}"
+                life.copy_to(data_dir)
+                if kind == "stopped":
+                    stopped = Life(requests, data_dir, life.ledger.progress, life.second)
+                    stopped.store.close()
+                found.append(Image(data_dir, life.ledger.progress, life.second, life.store.applied, life.ledger.fired))
+    life.store.close()
+    return found
+
+
+# ---- damage ---------------------------------------------------------------------------------------------------------
+
+
+def record_ends(data: bytes) -> list[int]:
+    """Where the records of a write-ahead log or a manifest end: blocks of 32 KiB, of fragments with 7-byte headers."""
+    ends, at = [], 0
+    while at + 7 <= len(data):
+        left = 32768 - at % 32768
+        if left < 7:
+            at += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        if not kind and not length:
+            break
+        at += 7 + length
+        if kind in (1, 4):
+            ends.append(at)
+    return ends
+
+
+def flip(path: Path, random: Random) -> None:
+    data = bytearray(path.read_bytes())
+    start = random.randrange(max(1, len(data) - 64))
+    data[start : start + 64] = bytes(byte ^ 0xFF for byte in data[start : start + 64])
+    _overwrite(path, data)
+
+
+def zero(path: Path, random: Random) -> None:
+    data = bytearray(path.read_bytes())
+    start = random.randrange(max(1, len(data))) // 4096 * 4096
+    data[start : start + 4096] = bytes(len(data[start : start + 4096]))
+    _overwrite(path, data)
+
+
+def cut(path: Path, random: Random) -> None:
+    data = path.read_bytes()
+    ends = record_ends(data) if path.suffix == ".log" or path.name.startswith("MANIFEST") else []
+    _overwrite(path, data[: random.choice(ends[:-1]) if ends[:-1] and random.random() < 0.6 else len(data) // 2])
+
+
+def empty(path: Path, random: Random) -> None:
+    _overwrite(path, b"")
+
+
+def remove(path: Path, random: Random) -> None:
+    path.unlink()
+
+
+def _overwrite(path: Path, data: bytes | bytearray) -> None:
+    """Change a file in place: who has it open sees it."""
+    with path.open("r+b") as file:
+        file.write(data)
+        file.truncate()
+
+
+DAMAGES: tuple[Callable[[Path, Random], None], ...] = (flip, flip, flip, zero, cut, empty, remove)
+FILES = ("*.sst",) * 12 + ("*.log",) * 4 + ("MANIFEST-*",) * 4 + ("CURRENT", "OPTIONS-*", "rocksdict-config.json")
+
+
+def damage(store: Path, random: Random) -> str:
+    """Damage one file; returns which one and how."""
+    files: list[Path] = []
+    while not files:
+        files = sorted(path for path in store.glob(random.choice(FILES)) if path.stat().st_size)
+    how, path = random.choice(DAMAGES), random.choice(files)
+    how(path, random)
+    return f"{how.__name__} {path.suffix or path.name.split('-')[0]}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one damaged store."""
+
+    what: str
+    condemned: dict[str, int]
+    went_back: bool
+    lost: int
+    wrong: int
+    """Firings that are second ones, or of timers that were replaced or cancelled."""
+
+    @property
+    def noticed(self) -> bool:
+        """Whether the damage was met."""
+        return self.went_back or any(self.condemned.values())
+
+
+def run(seed: int, requests: Requests, disks: list[Image], directory: Path) -> Result:
+    """One damaged store: even seeds while the worker is stopped, odd ones while it runs."""
+    random = Random(f"damage {seed}")
+    image = random.choice(disks)
+    data_dir = directory / f"run-{seed}"
+    shutil.copytree(image.data_dir, data_dir)
+    path = store_path(Settings(data_dir=data_dir, worker_id="w"), TP)
+    left_open = None
+    if seed % 2 == 0:
+        what = damage(path, random) + ", stopped"
+        life = Life(requests, data_dir, image.progress, image.second, image.applied)
+    else:
+        life = Life(requests, data_dir, image.progress, image.second, image.applied)
+        for _ in range(random.randrange(40)):
+            life.step()
+        what = damage(path, random) + ", running"
+        for _ in range(random.randrange(20)):
+            life.step()
+        after = random.choice(["runs on", "stops", "is killed"])
+        what += f", {after}"
+        if after == "stops":
+            life.store.close()
+            life.open()
+        elif after == "is killed":
+            killed = directory / f"killed-{seed}"
+            life.copy_to(killed)
+            left_open = life.store
+            life.move(killed)
+    while not life.done:
+        life.step()
+    assert life.store.pending == 0, f"{life.store.pending} timers are left"
+    life.store.close()
+    if left_open is not None:
+        left_open.close()
+    fired = Counter(image.fired)
+    fired.update(life.ledger.fired)
+    lost = len(requests.must_fire - fired.keys())
+    wrong = sum(fired.values()) - len(requests.must_fire & fired.keys())
+    shutil.rmtree(directory / f"killed-{seed}", ignore_errors=True)
+    shutil.rmtree(data_dir, ignore_errors=True)
+    return Result(what, life.condemnations.by_reason, bool(life.went_back), lost, wrong)
+
+
+def main() -> None:
+    """Run many seeds; exit 1 if a timer was lost, or fired twice."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=300, help="how many damages (300)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--timers", type=int, default=200_000, help="requests in the log (200000)")
+    parser.add_argument("--ids", action="store_true", help="timers with ids")
+    options = parser.parse_args()
+    began = monotonic()
+    requests = Requests(options.timers, has_ids=options.ids)
+    with tempfile.TemporaryDirectory(prefix="timers-damage-") as name:
+        disks = images(requests, Path(name))
+        results = []
+        for seed in range(options.first, options.first + options.seeds):
+            result = run(seed, requests, disks, Path(name))
+            results.append(result)
+            print(f"{seed}: {result}", flush=True)
+    kinds = Counter((result.what, result.noticed) for result in results)
+    for (what, noticed), count in sorted(kinds.items()):
+        print(f"{count:4} {'noticed' if noticed else 'not read'}: {what}")
+    lost, wrong = sum(result.lost for result in results), sum(result.wrong for result in results)
+    noticed = sum(result.noticed for result in results)
+    print(
+        f"{len(results)} damages of a store with {options.timers} timers, {noticed} of them noticed: {lost} timers "
+        f"lost, {wrong} fired twice or wrongly; {monotonic() - began:.0f} s"
+    )
+    sys.exit(bool(lost or wrong))
+
+
+if __name__ == "__main__":
+    main()

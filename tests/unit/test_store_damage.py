@@ -1,0 +1,227 @@
+"""A store that cannot be read, or lacks written batches, is rebuilt; it never answers as if it were whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.store_damage import Requests, images, run
+from timers.core.keys import NEVER
+from timers.core.ports import Lost
+from timers.core.timer import Row
+from timers.errors import StoreError
+from timers.store import database, failures, memory_limit
+from timers.store.database import Database
+from timers.store.failures import Condemnations, StoreDamaged
+from timers.store.memory_limit import RocksMemory
+from timers.store.rocks import RocksStore
+
+TIMERS = 20_000
+
+
+def row(offset: int) -> Row:
+    return offset, "t", f"key-{offset}", os.urandom(50), None, None
+
+
+def opened(path: Path, condemnations: Condemnations | None = None) -> RocksStore:
+    return RocksStore.open(path, "cluster=c topic=t", RocksMemory(2**20), condemnations, indexed=True)
+
+
+def fill(store: RocksStore, first: int = 0, count: int = TIMERS) -> None:
+    """Timers with ids, one a second, in batches of 100."""
+    for start in range(first, first + count, 100):
+        offsets = range(start, start + 100)
+        entries = {b"id-%06d" % offset: (offset, offset, 0) for offset in offsets}
+        store.write({offset: [row(offset)] for offset in offsets}, start + 100, entries)
+
+
+def on_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A closed store, all of whose entries are in one file; returns that file."""
+    monkeypatch.setattr(memory_limit, "JOURNAL_IDS", 100)
+    monkeypatch.setattr(memory_limit, "LEAST_JOURNAL_IDS", 100)
+    store = opened(path)
+    fill(store)
+    store._db.rdict.compact_range(None, None)
+    store.close()
+    return max(path.glob("*.sst"), key=lambda file: file.stat().st_size)
+
+
+def flip(file: Path, share: float) -> None:
+    data = bytearray(file.read_bytes())
+    start = int(len(data) * share)
+    data[start : start + 64] = bytes(byte ^ 0xFF for byte in data[start : start + 64])
+    file.write_bytes(data)
+
+
+READS: dict[str, Callable[[RocksStore], Any]] = {
+    "scan": lambda store: sum(len(rows) for _, rows in store.scan(NEVER, TIMERS)),
+    "waiting": lambda store: sum(len(rows) for _, rows in store.waiting(NEVER)),
+    "entries": lambda store: store.entries([b"id-%06d" % offset for offset in range(TIMERS)]),
+    "entries_after": lambda store: store.entries_after(b"", TIMERS),
+    "drop_through": lambda store: store.drop_through((TIMERS, 0), TIMERS),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_flipped_block_is_an_error_and_the_next_opening_begins_with_an_empty_store(
+    read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = on_disk(tmp_path / "s", monkeypatch)
+    for share in (0.86, 0.88, 0.9, 0.92) if "entries" in read else (0.3,):
+        flip(file, share)
+    condemnations = Condemnations()
+    store = opened(tmp_path / "s", condemnations)
+    with pytest.raises(StoreDamaged, match=r"is damaged, unreadable: .*checksum.* read again"):
+        READS[read](store)
+    assert condemnations.by_reason["unreadable"] == 1
+    store.close()
+    again = opened(tmp_path / "s", condemnations)
+    assert (again.applied, again.pending, again.oldest_due_s()) == (0, 0, None)
+    assert condemnations.by_reason["unreadable"] == 1
+    again.close()
+
+
+def test_the_first_block_is_read_for_the_oldest_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flip(on_disk(tmp_path / "s", monkeypatch), 0.0)
+    store = opened(tmp_path / "s")
+    with pytest.raises(StoreDamaged):
+        store.oldest_due_s()
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-*", "*.sst"])
+@pytest.mark.parametrize("how", [Path.unlink, lambda file: os.truncate(file, file.stat().st_size // 2)])
+def test_a_file_that_is_gone_or_cut_short_is_found_at_opening(
+    name: str, how: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk(tmp_path / "s", monkeypatch)
+    how(next((tmp_path / "s").glob(name)))
+    condemnations = Condemnations()
+    store = opened(tmp_path / "s", condemnations)
+    assert (store.applied, sum(condemnations.by_reason.values())) == (0, 1)
+    store.close()
+
+
+def crash(store: RocksStore, path: Path, target: Path) -> None:
+    """Copy a store as a crash leaves it, then close it."""
+    shutil.copytree(path, target)
+    store.close()
+
+
+def test_the_end_of_the_log_may_be_lost(tmp_path: Path) -> None:
+    store = opened(tmp_path / "s")
+    fill(store, 0, 1000)
+    store._db.rdict.flush()
+    fill(store, 1000, 1000)
+    crash(store, tmp_path / "s", tmp_path / "copy")
+    (log,) = (tmp_path / "copy").glob("*.log")
+    os.truncate(log, log.stat().st_size // 2)
+    condemnations = Condemnations()
+    again = opened(tmp_path / "copy", condemnations)
+    assert 1000 <= again.applied < 2000 and again.pending == again.applied == READS["scan"](again)
+    assert not any(condemnations.by_reason.values())
+    again.close()
+
+
+def test_batches_that_are_missing_between_others_are_noticed(tmp_path: Path) -> None:
+    """The end of the manifest is lost, and with it a file; what came later is in the write-ahead log."""
+    path = tmp_path / "s"
+    store = opened(path)
+    fill(store, 0, 1000)
+    store._db.rdict.flush()
+    manifest = next(path.glob("MANIFEST-*"))
+    known = manifest.stat().st_size
+    fill(store, 1000, 1000)
+    store._db.rdict.flush()
+    fill(store, 2000, 1000)
+    crash(store, path, tmp_path / "copy")
+    os.truncate(tmp_path / "copy" / manifest.name, known)
+    condemnations = Condemnations()
+    again = opened(tmp_path / "copy", condemnations)
+    assert (again.applied, condemnations.by_reason["incomplete"]) == (0, 1)
+    again.close()
+
+
+def test_write_ahead_logs_hold_fewer_batches_than_there_are_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "SLOTS", 16)
+    monkeypatch.setattr(database, "FLUSH_EVERY", 8)
+    store = opened(tmp_path / "s")
+    for number in range(50):
+        store.write({number: [row(number)]}, number + 1)
+    assert list((tmp_path / "s").glob("*.sst")), "no flush was started"
+    crash(store, tmp_path / "s", tmp_path / "copy")
+    condemnations = Condemnations()
+    again = opened(tmp_path / "copy", condemnations)
+    assert (again.applied, any(condemnations.by_reason.values())) == (50, False)
+    again.close()
+
+
+def test_a_write_that_rocksdb_refuses_condemns_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_disk(tmp_path / "s", monkeypatch)
+    condemnations = Condemnations()
+    store = opened(tmp_path / "s", condemnations)
+    for file in (tmp_path / "s").glob("*.sst"):
+        flip(file, 0.3)
+    store.write({1: [row(TIMERS)]}, TIMERS + 1)
+    with pytest.raises(Exception, match="Corruption"):
+        store._db.rdict.compact_range(None, None)
+        store._db.rdict.flush()
+    with pytest.raises(Lost):
+        for number in range(1000):
+            store.write({1: [row(TIMERS + number)]}, TIMERS + number + 1)
+    store.close()
+    again = opened(tmp_path / "s", condemnations)
+    assert again.applied == 0
+    again.close()
+
+
+def test_a_store_that_is_damaged_again_and_again_is_rebuilt_more_and_more_slowly(tmp_path: Path) -> None:
+    condemnations = Condemnations()
+    errors = [condemnations.damaged(tmp_path, failures.UNREADABLE, "why") for _ in range(12)]
+    assert [error.pause_s for error in errors][:5] == [0, 0, 10, 20, 40]
+    assert errors[-1].pause_s == failures.LONGEST_PAUSE_S
+    assert "12 times" in str(errors[-1]) and "check the disk" in str(errors[-1])
+    assert condemnations.damaged(tmp_path / "other", failures.UNREADABLE, "why").pause_s == 0
+
+
+def test_an_error_of_the_machine_condemns_nothing(tmp_path: Path) -> None:
+    condemnations = Condemnations()
+    store = opened(tmp_path / "s", condemnations)
+    refused = store._db.damaged(failures.UNREADABLE, "IO error: While open a file: Too many open files")
+    assert isinstance(refused, StoreError) and "ulimit -n" in str(refused)
+    assert not any(condemnations.by_reason.values()) and (tmp_path / "s" / "CURRENT").exists()
+    store.close()
+
+
+def test_a_store_half_deleted_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path / "s")
+    fill(store, 0, 100)
+    store.close()
+
+    def die(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", die)
+        with pytest.raises(KeyboardInterrupt):
+            Database.wipe(tmp_path / "s")
+    again = opened(tmp_path / "s")
+    assert again.applied == 0
+    again.close()
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_damaged_stores_lose_no_timer_and_fire_none_twice(has_ids: bool, tmp_path: Path) -> None:
+    """A few of the seeds of ``python -m tests.harness.store_damage``."""
+    requests = Requests(5_000, has_ids=has_ids)
+    disks = images(requests, tmp_path)
+    results = [run(seed, requests, disks, tmp_path) for seed in range(16)]
+    assert [(result.what, result.lost, result.wrong) for result in results if result.lost or result.wrong] == []
+    assert sum(result.noticed for result in results) >= 8

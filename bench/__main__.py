@@ -12,12 +12,12 @@ from typing import Any
 
 from bench import backlog, cost, machine, plot, recovery, report, storm
 from bench.engine import Engine
-from bench.harness.process import stop_everything
-from bench.harness.subject import ROOT, Bench, Subject, Unavailable
 from bench.peers import bare, faust_table
 from bench.peers.kafka_streams import KafkaStreams
-from bench.session import RESULTS, measuring, warm_up
+from bench.session import RESULTS, Session, measuring
+from bench.subject import Subject, Unavailable
 from bench.workload import PARTITIONS, PAYLOAD_BYTES, QUICK_FACTOR, STORMS, Workload
+from tests.harness.process import ROOT, stop_everything
 
 QUESTIONS = ("storm", "recovery", "backlog", "cost")
 PEERS: tuple[type[Subject], ...] = (KafkaStreams,)
@@ -93,8 +93,8 @@ def _storms(options: argparse.Namespace) -> list[Workload]:
 class _Run:
     """One run of the benchmark: what was asked, on what, and what came out."""
 
-    def __init__(self, bench: Bench, options: argparse.Namespace) -> None:
-        self.bench = bench
+    def __init__(self, session: Session, options: argparse.Namespace) -> None:
+        self.session = session
         self.options = options
         self.results: dict[str, Any] = {"machine": machine.describe(), "arguments": sys.argv[1:], "not_measured": {}}
         self.results["settings"] = dict(options.set)
@@ -103,10 +103,10 @@ class _Run:
         for peer in PEERS if options.peers else ():
             try:
                 one = peer()
-                one.prepare(bench)
+                one.prepare(session)
                 self.subjects.append(one)
             except Unavailable as reason:
-                bench.console.line(f"  {peer.name} cannot be measured: {reason}")
+                session.console.line(f"  {peer.name} cannot be measured: {reason}")
                 self.results["not_measured"][peer.name] = str(reason)
 
     def _size(self, workload: Workload) -> Workload:
@@ -118,7 +118,7 @@ class _Run:
             found = call().to_json()
         except Exception as error:
             reason = str(error) or repr(error)
-            self.bench.console.line(f"  {name} FAILED: {reason}")
+            self.session.console.line(f"  {name} FAILED: {reason}")
             self.results["not_measured"][name] = reason.splitlines()[0]
             self.failed = True
             stop_everything()
@@ -127,19 +127,19 @@ class _Run:
         figures = (
             item for item in found.items() if isinstance(item[1], (int, float)) and not isinstance(item[1], bool)
         )
-        self.bench.console.line("    " + ", ".join(f"{name} {value:,.6g}" for name, value in figures))
+        self.session.console.line("    " + ", ".join(f"{name} {value:,.6g}" for name, value in figures))
 
     def storm(self) -> None:
         for workload in map(self._size, _storms(self.options)):
             for round_ in range(self.options.repeat):
                 for subject in self.subjects if round_ % 2 == 0 else self.subjects[::-1]:
                     name = f"storm {workload.title}, {subject.name}"
-                    self._measure("storm", name, partial(storm.run, self.bench, subject, workload))
+                    self._measure("storm", name, partial(storm.run, self.session, subject, workload))
             for with_headers in (False, True) if self.options.peers and workload.spread_s == 1 else ():
                 name = f"bare loop {workload.title}{', with headers' if with_headers else ''}"
-                self._measure("bare", name, partial(bare.run, self.bench, workload, with_headers=with_headers))
+                self._measure("bare", name, partial(bare.run, self.session, workload, with_headers=with_headers))
         if self.options.peers:
-            self._measure("baseline", "faust_table", partial(faust_table.run, self.bench, self._size(BASELINE)))
+            self._measure("baseline", "faust_table", partial(faust_table.run, self.session, self._size(BASELINE)))
 
     def recovery(self) -> None:
         self._each("recovery", recovery.run, self._size(recovery.RECOVERY))
@@ -150,9 +150,9 @@ class _Run:
     def cost(self) -> None:
         self._each("cost", cost.run, self._size(cost.COST))
 
-    def _each(self, key: str, ask: Callable[[Bench, Subject, Workload], Any], workload: Workload) -> None:
+    def _each(self, key: str, ask: Callable[[Session, Subject, Workload], Any], workload: Workload) -> None:
         for subject in self.subjects:
-            self._measure(key, f"{key}, {subject.name}", partial(ask, self.bench, subject, workload))
+            self._measure(key, f"{key}, {subject.name}", partial(ask, self.session, subject, workload))
 
 
 def _write(run: _Run, publish: str | None) -> None:
@@ -179,11 +179,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     _storms(options)
     begun = time.monotonic()
     try:
-        with measuring(keep=options.keep) as bench:
-            warm_up(bench)
-            run = _Run(bench, options)
+        with measuring(keep=options.keep) as session:
+            bare.warm_up(session)
+            run = _Run(session, options)
             for question in options.questions:
-                bench.console.line(f"{question}:")
+                session.console.line(f"{question}:")
                 getattr(run, question)()
             run.results["took_s"] = time.monotonic() - begun
             _write(run, options.publish)

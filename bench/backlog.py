@@ -8,10 +8,11 @@ from statistics import median
 from typing import Any
 
 from bench import storm
-from bench.harness.checker import check
-from bench.harness.publisher import Publication
-from bench.harness.subject import Bench, Names, Running, Subject
+from bench.session import RunNames, Session
+from bench.subject import Running, Subject
 from bench.workload import Workload
+from tests.harness.callbacks import check
+from tests.harness.publication import Publication, publish_in_process
 
 BACKLOG = Workload("backlog", 5_000_000, 60)
 """Half of it accepted before the worker went down, half published while it was."""
@@ -53,17 +54,17 @@ class BacklogResult:
         return asdict(self)
 
 
-def run(bench: Bench, subject: Subject, workload: Workload = BACKLOG) -> BacklogResult:
+def run(session: Session, subject: Subject, workload: Workload = BACKLOG) -> BacklogResult:
     """Fill half, stop, publish the other half, let all of it come due, start, and watch."""
-    names = bench.names(subject.name)
-    bench.console.line(f"  backlog of {workload.timers:,} overdue timers: {subject.name}")
-    bench.cluster.create(names.target, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
+    names = session.names(subject.name)
+    session.console.line(f"  backlog of {workload.timers:,} overdue timers: {subject.name}")
+    session.cluster.create(names.target, workload.partitions)
     half = workload.timers // 2
     lead_s = subject.head_start_s + half / subject.accepts_per_s + BEFORE_DUE_S
-    with bench.console.doing(f"starting {subject.name}"):
-        running = subject.start(bench, names, workload)
+    with session.console.doing(f"starting {subject.name}"):
+        running = subject.start(session, names, workload)
     publication = Publication(
-        brokers=bench.cluster.brokers,
+        brokers=session.cluster.brokers,
         topic=names.request,
         target=names.target,
         timers=half,
@@ -74,29 +75,31 @@ def run(bench: Bench, subject: Subject, workload: Workload = BACKLOG) -> Backlog
         partitioner=subject.partitioner,
     )
     try:
-        accepted = storm.publish(bench, subject, names, running, publication, publication.first_due_s - BEFORE_DUE_S)
+        accepted = storm.publish(session, subject, names, running, publication, publication.first_due_s - BEFORE_DUE_S)
     finally:
-        with bench.console.doing(f"stopping {subject.name}"):
+        with session.console.doing(f"stopping {subject.name}"):
             running.stop()
     if accepted.accepted_at is None or time.time() > publication.first_due_s:
         raise RuntimeError(f"{subject.name} had not accepted {half:,} timers and stopped before the first was due")
     whole = replace(publication, timers=workload.timers)
-    with bench.console.doing("publishing the other half"):
-        storm.publish_only(names, replace(whole, first=half))
-    with bench.console.doing("waiting until all of it is due"):
+    with session.console.doing("publishing the other half"):
+        publish_in_process(replace(whole, first=half), names.directory)
+    with session.console.doing("waiting until all of it is due"):
         time.sleep(max(0.0, publication.first_due_s + workload.spread_s - time.time()))
-    with bench.console.doing(f"starting {subject.name} again"):
-        running = subject.start(bench, names, workload)
+    with session.console.doing(f"starting {subject.name} again"):
+        running = subject.start(session, names, workload)
     try:
-        result = _drain(bench, subject, names, running, whole)
+        result = _drain(session, subject, names, running, whole)
     finally:
         if not running.exit_codes:
             running.stop()
-    bench.clear(names)
+    session.clear(names)
     return result
 
 
-def _drain(bench: Bench, subject: Subject, names: Names, running: Running, publication: Publication) -> BacklogResult:
+def _drain(
+    session: Session, subject: Subject, names: RunNames, running: Running, publication: Publication
+) -> BacklogResult:
     started_at, give_up = running.processes[0].started_at, time.time() + PATIENCE_S
     memory: list[tuple[float, float, int]] = []
     out, since = 0, time.time()
@@ -104,16 +107,16 @@ def _drain(bench: Bench, subject: Subject, names: Names, running: Running, publi
     def detail() -> str:
         return f"{out:,} of {publication.timers:,} out, {memory[-1][1]:,.0f} MB" if memory else ""
 
-    with bench.console.doing("firing", detail):
+    with session.console.doing("firing", detail):
         while time.time() < give_up and not (out >= publication.timers and time.time() - since > STABLE_S):
             running.check()
-            before, out = out, bench.cluster.end(names.target)
+            before, out = out, session.cluster.end(names.target)
             now = time.time()
             since = now if out != before else since
-            memory.append((round(now - started_at, 2), round(running.metrics.rss_mb("subject"), 1), out))
+            memory.append((round(now - started_at, 2), round(running.usage.rss_mb("subject"), 1), out))
             time.sleep(POLL_S)
-    with bench.console.doing("checking what was fired"):
-        fired = check(bench.cluster, publication)
+    with session.console.doing("checking what was fired"):
+        fired = check(session.cluster, publication)
     last_s = fired.last_ms / 1000
     middle = publication.timers / 2
     firing = [one for one in memory if one[0] <= last_s - started_at]
@@ -122,11 +125,11 @@ def _drain(bench: Bench, subject: Subject, names: Names, running: Running, publi
         timers=publication.timers,
         out_s=last_s - started_at,
         timers_per_s=publication.timers / max(0.001, (fired.last_ms - fired.first_ms) / 1000),
-        cpu_s=running.metrics.cpu_s("subject", None, last_s),
+        cpu_s=running.usage.cpu_s("subject", None, last_s),
         ready_mb=memory[0][1],
         early_half_mb=median([mb for _, mb, count in firing if count < middle] or [0.0]),
         late_half_mb=median([mb for _, mb, count in firing if count >= middle] or [0.0]),
-        peak_mb=running.metrics.peak_mb("subject"),
+        peak_mb=running.usage.peak_mb("subject"),
         lost=fired.lost,
         duplicates=fired.duplicates,
         early=fired.early,

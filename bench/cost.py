@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bench import storm
-from bench.harness.subject import Bench, Names, Subject
+from bench.session import RunNames, Session
+from bench.subject import Subject
 from bench.workload import Workload
 
 COST = Workload("cost", 200_000, 5)
@@ -31,7 +32,7 @@ class CostResult:
     timers: int
     payload_bytes: int
     pending: dict[str, Topic]
-    """By topic, after acceptance. Names without the run's number; the broker's own topics included."""
+    """By topic, after acceptance. RunNames without the run's number; the broker's own topics included."""
     fired: dict[str, Topic]
     """By topic, after firing."""
     pending_store_bytes: float
@@ -71,13 +72,13 @@ def _disk_bytes(directory: Path) -> int:
 class _Ledger:
     """What stood where at each moment."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self.topics: dict[str, dict[str, tuple[int, int]]] = {}
         self.store: dict[str, int] = {}
 
-    def note(self, moment: str, names: Names) -> None:
-        cluster, sizes = self._bench.cluster, _log_bytes(self._bench.broker_directory)
+    def note(self, moment: str, names: RunNames) -> None:
+        cluster, sizes = self._session.cluster, _log_bytes(self._session.broker_directory)
         ours = [topic for topic in cluster.topics() if names.owns(topic) or topic.startswith("__")]
         short = {topic: topic.replace(f"-{names.run}", "").replace("bench-", "APP-", 1) for topic in ours}
         self.topics[moment] = {short[topic]: (cluster.end(topic), sizes.get(topic, 0)) for topic in ours}
@@ -93,10 +94,10 @@ class _Ledger:
         return grown
 
 
-def run(bench: Bench, subject: Subject, workload: Workload = COST) -> CostResult:
+def run(session: Session, subject: Subject, workload: Workload = COST) -> CostResult:
     """One small storm, with a look at every disk before, between and after."""
-    ledger = _Ledger(bench)
-    storm.run(bench, subject, workload, observe=ledger.note)
+    ledger = _Ledger(session)
+    storm.run(session, subject, workload, observe=ledger.note)
     return CostResult(
         subject=subject.name,
         timers=workload.timers,

@@ -1,17 +1,19 @@
-"""Our own engine as a subject: one Faust worker. The only file that knows how it is started and what it logs."""
+"""Our own engine as a subject: one Faust worker."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from bench.harness.process import Process
-from bench.harness.subject import ROOT, Bench, Names, Subject, environment, free_port, python
+from bench.session import RunNames, Session
+from bench.subject import Subject
 from bench.workload import Workload
+from tests.harness.process import ROOT, Process, clean_environment
+from tests.harness.worker import READY, worker_command
+from timers.broker.config import free_port
 
-READY = r"ready: \d+ partitions, (\d+) timers pending, ([0-9.]+) s after assignment"
-"""The line after which every assigned partition accepts and fires."""
 START_S = 60.0
 
 
@@ -30,16 +32,16 @@ class Engine(Subject):
         self.name = name
         self._settings = settings or {}
         self._root = root
-        self.port = ""
+        self.port = 0
 
-    def launch(self, bench: Bench, names: Names, workload: Workload) -> tuple[list[Process], float]:
-        self.port = port = str(free_port())
-        env = environment(
-            TIMERS_BROKERS=bench.cluster.brokers,
+    def launch(self, session: Session, names: RunNames, workload: Workload) -> tuple[list[Process], float]:
+        self.port = free_port()
+        env = clean_environment(
+            TIMERS_BROKERS=session.cluster.brokers,
             TIMERS_APP_ID=names.app_id,
             TIMERS_WORKER_ID=names.run,
             TIMERS_DATA_DIR=str(names.data_dir),
-            TIMERS_WEB_PORT=port,
+            TIMERS_WEB_PORT=str(self.port),
             TIMERS_PARTITIONS=str(workload.partitions),
             TIMERS_REQUEST_TOPIC=names.request,
             TIMERS_OSCILLATOR_TOPIC=names.oscillator,
@@ -47,13 +49,14 @@ class Engine(Subject):
             **self._settings,
             PYTHONPATH=str(self._root),
         )
-        argv = python("faust", "-A", "timers.app", "worker", "-l", "info", "--web-port", port)
-        process = Process("timers worker", argv, env, self._root, names.directory / "worker.log")
-        ready_at, _ = process.wait_for(READY, START_S)
-        return [process], ready_at
+        process = Process(
+            "timers worker", worker_command(self.port), env, self._root, names.directory / "worker.log"
+        ).start()
+        process.wait_for(READY, START_S)
+        return [process], time.time()
 
     def recovered_s(self, processes: list[Process], timers: int) -> float:
-        _, said = processes[0].wait_for(READY, 0)
-        if int(said[1]) != timers:
-            raise RuntimeError(f"{timers:,} timers were pending, but it said: {said[0]}")
-        return float(said[2])
+        ready = processes[0].wait_for(READY, 0)
+        if int(ready[2]) != timers:
+            raise RuntimeError(f"{timers:,} timers were pending, but it wrote: {ready[0]}")
+        return float(ready[3])

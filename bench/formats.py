@@ -19,12 +19,11 @@ import numpy as np
 from confluent_kafka import Producer
 
 from bench.engine import Engine
-from bench.harness import checker
-from bench.harness.cluster import quiet
-from bench.harness.publisher import ID, Publication, dues, filler, key
-from bench.harness.subject import Bench, Names
-from bench.session import measuring
+from bench.session import RunNames, Session, measuring
 from bench.workload import Workload
+from tests.harness.callbacks import check
+from tests.harness.cluster import client_settings
+from tests.harness.publication import ID, Publication, dues, filler, key
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire.formats import future_by_id, schedule
@@ -46,7 +45,7 @@ class Entrance(NamedTuple):
     """A request format with its topic, and how its requests are written."""
 
     name: str
-    topic: Callable[[Names], str]
+    topic: Callable[[RunNames], str]
     settings: Callable[[str], dict[str, str]]
     request: Callable[[str, bytes, int, bytes, bytes], Request]
     """Of target, id, due second, callback key and value."""
@@ -103,18 +102,14 @@ class Figures(NamedTuple):
 
 def _publish(brokers: str, topic: str, entrance: Entrance, publication: Publication) -> None:
     """Publish everything, each id on the partition that its bytes say."""
-    producer = Producer(
-        quiet(
-            brokers,
-            **{
-                "acks": "all",
-                "enable.idempotence": True,
-                "linger.ms": 20,
-                "partitioner": "murmur2_random",
-                "queue.buffering.max.messages": 2 * IN_FLIGHT,
-            },
-        )
-    )
+    settings = {
+        "acks": "all",
+        "enable.idempotence": True,
+        "linger.ms": 20,
+        "partitioner": "murmur2_random",
+        "queue.buffering.max.messages": 2 * IN_FLIGHT,
+    }
+    producer = Producer({**client_settings(brokers), **settings})
     dice, fill = random.Random(1), filler(publication.payload_bytes)
     spread = entrance.name == "future"
     for number, due_s in enumerate(dues(publication).tolist()):
@@ -129,16 +124,16 @@ def _publish(brokers: str, topic: str, entrance: Entrance, publication: Publicat
         raise RuntimeError("not everything was acknowledged")
 
 
-def measure(bench: Bench, entrance: Entrance, workload: Workload) -> Figures:
+def measure(session: Session, entrance: Entrance, workload: Workload) -> Figures:
     """One workload by one request format."""
-    names = bench.names(entrance.name)
+    names = session.names(entrance.name)
     topic = entrance.topic(names)
     backlog = workload.spread_s > 1
     engine = Engine(entrance.settings(topic))
-    bench.cluster.create(names.target, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
-    bench.cluster.create(topic, workload.partitions, entrance.config)
+    session.cluster.create(names.target, workload.partitions)
+    session.cluster.create(topic, workload.partitions, entrance.config)
     publication = Publication(
-        brokers=bench.cluster.brokers,
+        brokers=session.cluster.brokers,
         topic=topic,
         target=names.target,
         timers=workload.timers,
@@ -149,24 +144,24 @@ def measure(bench: Bench, entrance: Entrance, workload: Workload) -> Figures:
         partitioner="",
     )
     if backlog:
-        _publish(bench.cluster.brokers, topic, entrance, publication)
-        running = engine.start(bench, names, workload)
+        _publish(session.cluster.brokers, topic, entrance, publication)
+        running = engine.start(session, names, workload)
         since = running.ready_at
     else:
-        running = engine.start(bench, names, workload)
+        running = engine.start(session, names, workload)
         since = int(time.time()) + BURST_LEAD_S + workload.timers // PUBLISHES_PER_S
         publication = replace(publication, first_due_s=since)
-        _publish(bench.cluster.brokers, topic, entrance, publication)
+        _publish(session.cluster.brokers, topic, entrance, publication)
         if time.time() > since - 1:
             raise RuntimeError("the burst was not published before it was due")
     try:
-        _wait(bench, names.target, workload.timers, since)
-        fired = checker.check(bench.cluster, publication)
+        _wait(session, names.target, workload.timers, since)
+        fired = check(session.cluster, publication)
     finally:
         running.stop()
     last_s = fired.last_ms / 1000
-    cpu_s = running.metrics.cpu_s("subject", None if backlog else since, last_s + 0.5)
-    bench.clear(names)
+    cpu_s = running.usage.cpu_s("subject", None if backlog else since, last_s + 0.5)
+    session.clear(names)
     return Figures(
         entrance.name,
         workload.name,
@@ -180,27 +175,27 @@ def measure(bench: Bench, entrance: Entrance, workload: Workload) -> Figures:
     )
 
 
-def _wait(bench: Bench, target: str, timers: int, since: float) -> None:
+def _wait(session: Session, target: str, timers: int, since: float) -> None:
     """Until everything is out, and nothing more comes."""
     seen, changed = 0, time.time()
     while not (seen >= timers and time.time() - changed > STABLE_S):
         if time.time() > max(since, changed) + PATIENCE_S:
             return  # the figures will say how many are lost
-        out = bench.cluster.end(target)
+        out = session.cluster.end(target)
         if out != seen:
             seen, changed = out, time.time()
         time.sleep(0.1)
 
 
-def _run(bench: Bench, options: argparse.Namespace) -> Iterator[Figures]:
+def _run(session: Session, options: argparse.Namespace) -> Iterator[Figures]:
     for workload in (BACKLOG, BURST):
         if options.workload in (None, workload.name):
             sized = replace(workload, timers=options.timers) if options.timers else workload
             for _ in range(options.repeat):
                 for entrance in ENTRANCES:
                     if options.request_format is None or entrance.name in options.request_format:
-                        figures = measure(bench, entrance, sized)
-                        bench.console.line(json.dumps(figures._asdict()))
+                        figures = measure(session, entrance, sized)
+                        session.console.line(json.dumps(figures._asdict()))
                         yield figures
 
 
@@ -213,9 +208,9 @@ def main() -> int:
     parser.add_argument("--timers", type=int, help=f"({BACKLOG.timers}, {BURST.timers})")
     parser.add_argument("--repeat", type=int, default=1, help="the median counts (1)")
     options = parser.parse_args()
-    with measuring("formats-") as bench:
-        measure(bench, ENTRANCES[0], BACKLOG)  # the broker's Java compiles its hot paths
-        found = list(_run(bench, options))
+    with measuring("formats-") as session:
+        measure(session, ENTRANCES[0], BACKLOG)  # the broker's Java compiles its hot paths
+        found = list(_run(session, options))
     for workload in (BACKLOG, BURST):
         by_format = {
             one.name: np.median(np.array([f[3:6] for f in found if f[:2] == (one.name, workload.name)]), axis=0)

@@ -1,7 +1,7 @@
-"""``python -m bench.ids``: what does a timer with an id cost the engine, and a countdown, beside one without?
+"""``python -m bench.ids``: CPU time of a timer with an id, a countdown and a schedule, compared with a plain timer.
 
-No broker: records in memory through decoder, machine and store to sealed record batches, by CPU time, which others
-disturb little. A third of the timers is replaced and a third cancelled before they fire.
+It needs no broker: records in memory go through decoder, machine and store to sealed record batches. Other programs
+change CPU time little. A third of the timers is replaced and a third is cancelled before they fire.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from timers.core.limits import Limits
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
-from timers.core.timer import Fetched, Rejected, Row, Tick
+from timers.core.timer import Fetched, Forwarded, Rejected, Row, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import REQUEST_FORMATS
 from timers.store.memory_limit import RocksMemory
@@ -38,12 +38,12 @@ START_S = 1_800_000_000
 
 
 class Record(NamedTuple):
-    """What a consumer hands over."""
+    """One request, as a consumer delivers it."""
 
     offset: int
     key: bytes
     value: bytes | None
-    headers: list[h.Header]
+    headers: Sequence[h.Header]
     timestamp: int
 
 
@@ -75,6 +75,9 @@ class Sealed:
     def republish(self, rows: Sequence[Row]) -> None:
         raise NotImplementedError
 
+    def forward(self, forwarded: Sequence[Forwarded]) -> None:
+        raise NotImplementedError
+
     def commit(self, progress: Progress) -> None:
         list(self._batches.take())
 
@@ -86,7 +89,7 @@ def native(timers: int) -> Iterator[Record]:
 
 
 def by_id(timers: int) -> Iterator[Record]:
-    """So many records in all: sets, and in random order a third of them again, and a third cancelled."""
+    """``timers`` records: each id is set once; then, in random order, a third is replaced and a third is cancelled."""
     value = future.encode("target", "key", PAYLOAD)
     ids = timers * 3 // 5
     changes = [(number, number % 3) for number in range(ids) if number % 3]
@@ -98,7 +101,7 @@ def by_id(timers: int) -> Iterator[Record]:
 
 
 def countdowns(timers: int) -> Iterator[Record]:
-    """Without ids, on a topic where timers may have some."""
+    """Countdowns without ids, on a topic whose format allows ids."""
     caller = [(countdown.CALLER, b"orders")]
     for offset in range(timers):
         value = countdown.encode("target", PAYLOAD.decode(), offset % SPREAD_S + 0.5)
@@ -106,7 +109,7 @@ def countdowns(timers: int) -> Iterator[Record]:
 
 
 class SealedSchedules(Sealed):
-    """The same for schedules: each leaves a tombstone behind, which is read as well."""
+    """The same for schedules: each firing writes a tombstone, which is read back too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +125,7 @@ class SealedSchedules(Sealed):
 
 
 def schedules(timers: int) -> Iterator[Record]:
-    """As :func:`by_id`."""
+    """The records of :func:`by_id` as schedules."""
     for record in by_id(timers):
         if record.value is None:
             yield record

@@ -18,10 +18,9 @@ import numpy as np
 
 from bench import storm
 from bench.engine import Engine
-from bench.harness.publisher import Publication
-from bench.harness.subject import Bench, Names
-from bench.session import measuring
+from bench.session import RunNames, Session, measuring
 from bench.workload import Workload
+from tests.harness.publication import Publication, publish_in_process
 
 PENDING = 1_000_000
 PER_S = 5_000
@@ -35,7 +34,7 @@ PAGE = 1000
 class Lister:
     """Lists everything, again and again, while it is told to."""
 
-    def __init__(self, port: str) -> None:
+    def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}/timers?limit={PAGE}"
         self.on = threading.Event()
         self.pages = self.timers = self.rounds = 0
@@ -60,16 +59,16 @@ class Lister:
             self.rounds += not found
 
 
-def measure(bench: Bench, pending: int, turns: int, per_s: int) -> dict[str, object]:
+def measure(session: Session, pending: int, turns: int, per_s: int) -> dict[str, object]:
     engine = Engine()
-    names = bench.names(engine.name)
+    names = session.names(engine.name)
     spread_s = turns * TURN_S
     workload = Workload("listing", spread_s * per_s, spread_s)
-    bench.cluster.create(names.target, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
-    running = engine.start(bench, names, workload)
+    session.cluster.create(names.target, workload.partitions)
+    running = engine.start(session, names, workload)
     lister = Lister(engine.port)
     tomorrow = Publication(
-        brokers=bench.cluster.brokers,
+        brokers=session.cluster.brokers,
         topic=names.request,
         target=names.target,
         timers=pending,
@@ -79,10 +78,10 @@ def measure(bench: Bench, pending: int, turns: int, per_s: int) -> dict[str, obj
         partitions=workload.partitions,
         partitioner=engine.partitioner,
     )
-    _publish(bench, engine, names, tomorrow)
+    _publish(session, engine, names, tomorrow)
     lead_s = 20 + 4 * workload.timers / engine.accepts_per_s
     soon = replace(tomorrow, timers=workload.timers, first_due_s=int(time.time() + lead_s) + 1, spread_s=spread_s)
-    _publish(bench, engine, names, soon)
+    _publish(session, engine, names, soon)
     if time.time() > soon.first_due_s:
         raise RuntimeError("not all was accepted before the first was due")
     turn_ends = []
@@ -92,7 +91,7 @@ def measure(bench: Bench, pending: int, turns: int, per_s: int) -> dict[str, obj
         turn_ends.append(time.time())
     time.sleep(max(0.0, soon.first_due_s + spread_s - time.time()))
     lister.on.clear()
-    fired = storm.wait_for_end(bench, running, soon)
+    fired = storm.wait_for_end(session, running, soon)
     running.stop()
     second_of_turn = fired.due_index % TURN_S
     asked = (fired.due_index // TURN_S) % 2 == 1
@@ -116,17 +115,17 @@ def measure(bench: Bench, pending: int, turns: int, per_s: int) -> dict[str, obj
             "max": float(lag.max()),
         }
         result[f"{name}_worker_cpu"] = round(
-            sum(running.metrics.cpu_s("subject", since, since + TURN_S) for since in turn_ends[name == "listing" :: 2])
+            sum(running.usage.cpu_s("subject", since, since + TURN_S) for since in turn_ends[name == "listing" :: 2])
             / (turns // 2 * TURN_S),
             3,
         )
     return result
 
 
-def _publish(bench: Bench, engine: Engine, names: Names, publication: Publication) -> None:
-    before = engine.accepted(bench, names)
-    storm.publish_only(names, publication)
-    while engine.accepted(bench, names) < before + publication.timers:
+def _publish(session: Session, engine: Engine, names: RunNames, publication: Publication) -> None:
+    before = engine.accepted(session, names)
+    publish_in_process(publication, names.directory)
+    while engine.accepted(session, names) < before + publication.timers:
         time.sleep(0.1)
 
 
@@ -138,8 +137,8 @@ def main() -> None:
     parser.add_argument("--per-s", type=int, default=PER_S, help=f"timers that fire each second ({PER_S})")
     parser.add_argument("--turns", type=int, default=TURNS, help=f"of {TURN_S} s each, an even number ({TURNS})")
     options = parser.parse_args()
-    with measuring("listing-") as bench:
-        print(json.dumps(measure(bench, options.pending, options.turns, options.per_s), indent=1))
+    with measuring("listing-") as session:
+        print(json.dumps(measure(session, options.pending, options.turns, options.per_s), indent=1))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from bench.harness.subject import ROOT
+from tests.harness.process import ROOT
 from timers.broker import jars, java
 
 PACKAGES = ("faust-streaming", "aiokafka", "confluent-kafka", "rocksdict", "protobuf")

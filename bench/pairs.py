@@ -19,11 +19,11 @@ from typing import Any
 
 from bench import machine, storm
 from bench.engine import Engine
-from bench.harness.process import stop_everything
-from bench.harness.subject import ROOT, Bench, environment
+from bench.peers import bare
 from bench.report import NOISY_SHARE, table
-from bench.session import RESULTS, measuring, warm_up
+from bench.session import RESULTS, Session, measuring
 from bench.workload import STORMS, Workload
+from tests.harness.process import ROOT, clean_environment, stop_everything
 
 THIS, OTHER = "this", "other"
 FIGURES = {
@@ -78,21 +78,21 @@ class Pairs:
         }
 
 
-def measure(bench: Bench, sides: Sequence[Engine], pairs: Pairs, number: int) -> None:
+def measure(session: Session, sides: Sequence[Engine], pairs: Pairs, number: int) -> None:
     """Measure one pair. If one of its runs fails, the pair does not count."""
     found: dict[str, dict[str, Any]] = {}
     for engine in sides if number % 2 == 0 else sides[::-1]:
         try:
-            result = storm.run(bench, engine, pairs.workload).to_json()
+            result = storm.run(session, engine, pairs.workload).to_json()
         except Exception as error:
-            bench.console.line(f"    {engine.name} FAILED: {error}")
+            session.console.line(f"    {engine.name} FAILED: {error}")
             pairs.failures.append(f"pair {number + 1}, {engine.name}: {str(error).splitlines()[0]}")
             stop_everything()
             return
         result["cpu_ready_s"] = result["cpu_accept_s"] + result["cpu_fire_s"]
         found[engine.name] = {name: value for name, value in result.items() if not isinstance(value, (list, dict))}
         figures = ", ".join(f"{title} {result[figure]:,.4g}" for figure, title in FIGURES.items())
-        bench.console.line(f"    pair {number + 1}, {engine.name}: {figures}")
+        session.console.line(f"    pair {number + 1}, {engine.name}: {figures}")
     for side, run in found.items():
         pairs.runs[side].append(run)
 
@@ -145,7 +145,7 @@ def _checked(engine: Engine, root: Path) -> Engine:
     asked = subprocess.run(
         [sys.executable, "-c", "import timers.app; print(timers.__file__)"],
         cwd=root,
-        env=environment(PYTHONPATH=str(root)),
+        env=clean_environment(PYTHONPATH=str(root)),
         capture_output=True,
         text=True,
         check=False,
@@ -196,11 +196,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         stem.with_suffix(".md").write_text(report(about, measured))
 
     try:
-        with measuring("pairs-", keep=options.keep) as bench:
-            warm_up(bench)
+        with measuring("pairs-", keep=options.keep) as session:
+            bare.warm_up(session)
             for pairs in measured:
                 for number in range(options.pairs):
-                    measure(bench, sides, pairs, number)
+                    measure(session, sides, pairs, number)
                     write()  # so that an interrupted comparison keeps the pairs it has
     except KeyboardInterrupt:
         print("bench: interrupted", flush=True)

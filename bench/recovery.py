@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench import storm
-from bench.harness.publisher import Publication
-from bench.harness.subject import Bench, Subject
+from bench.session import Session
+from bench.subject import Subject
 from bench.workload import Workload
 
 FAR_S = 86_400
@@ -37,33 +37,23 @@ class RecoveryResult:
         return asdict(self)
 
 
-def run(bench: Bench, subject: Subject, workload: Workload = RECOVERY) -> RecoveryResult:
+def run(session: Session, subject: Subject, workload: Workload = RECOVERY) -> RecoveryResult:
     """Fill, stop, wipe, start, and read what the subject says."""
-    names = bench.names(subject.name)
-    bench.console.line(f"  recovery of {workload.timers:,} pending timers from an empty disk: {subject.name}")
-    publication = Publication(
-        brokers=bench.cluster.brokers,
-        topic=names.request,
-        target=names.target,
-        timers=workload.timers,
-        first_due_s=int(time.time()) + FAR_S,
-        spread_s=workload.spread_s,
-        payload_bytes=workload.payload_bytes,
-        partitions=workload.partitions,
-        partitioner=subject.partitioner,
-    )
-    with bench.console.doing(f"starting {subject.name}"):
-        running = subject.start(bench, names, workload)
+    names = session.names(subject.name)
+    session.console.line(f"  recovery of {workload.timers:,} pending timers from an empty disk: {subject.name}")
+    publication = session.publication(names, workload, int(time.time()) + FAR_S, partitioner=subject.partitioner)
+    with session.console.doing(f"starting {subject.name}"):
+        running = subject.start(session, names, workload)
     try:
-        acceptance = storm.publish(bench, subject, names, running, publication, time.time() + PATIENCE_S)
+        acceptance = storm.publish(session, subject, names, running, publication, time.time() + PATIENCE_S)
     finally:
-        with bench.console.doing(f"stopping {subject.name}"):
+        with session.console.doing(f"stopping {subject.name}"):
             running.stop()
     if acceptance.accepted_at is None:
         raise RuntimeError(f"{subject.name} had not accepted {workload.timers:,} timers after {PATIENCE_S:.0f} s")
     shutil.rmtree(names.data_dir)
-    with bench.console.doing(f"starting {subject.name} again with an empty disk"):
-        running = subject.start(bench, names, workload)
+    with session.console.doing(f"starting {subject.name} again with an empty disk"):
+        running = subject.start(session, names, workload)
     try:
         started_at = running.processes[0].started_at
         result = RecoveryResult(
@@ -71,10 +61,10 @@ def run(bench: Bench, subject: Subject, workload: Workload = RECOVERY) -> Recove
             timers=workload.timers,
             recovered_s=subject.recovered_s(running.processes, workload.timers),
             start_to_ready_s=running.ready_at - started_at,
-            cpu_s=running.metrics.cpu_s("subject"),
-            peak_mb=running.metrics.peak_mb("subject"),
+            cpu_s=running.usage.cpu_s("subject"),
+            peak_mb=running.usage.peak_mb("subject"),
         )
     finally:
         running.stop()
-    bench.clear(names)
+    session.clear(names)
     return result

@@ -1,4 +1,4 @@
-"""The start and the end that all benchmarks share: a lock, a directory, a broker of their own, no process left."""
+"""What all benchmarks share: a lock, a directory, a broker of their own, names for each run, and a clean end."""
 
 from __future__ import annotations
 
@@ -9,24 +9,85 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import IO
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
 
-from bench.harness.cluster import Cluster
-from bench.harness.console import Console
-from bench.harness.process import stop_everything
-from bench.harness.publisher import Publication, publish
-from bench.harness.subject import ROOT, Bench
-from bench.peers import bare
 from bench.workload import Workload
+from tests.harness.cluster import Cluster
+from tests.harness.console import Console
+from tests.harness.process import ROOT, stop_everything
+from tests.harness.publication import Publication
 from timers.broker import EmbeddedBroker
 
 RESULTS = ROOT / "bench" / "results"
-WARM_UP = Workload("warm-up", 300_000, 1)
+
+
+@dataclass(frozen=True)
+class RunNames:
+    """Topics, app id and directory of one run."""
+
+    run: str
+    request: str
+    oscillator: str
+    target: str
+    app_id: str
+    directory: Path
+
+    @property
+    def data_dir(self) -> Path:
+        return self.directory / "data"
+
+    def owns(self, topic: str) -> bool:
+        """Whether a topic belongs to this run: its name ends with the run, or begins with the app id."""
+        return topic.endswith(f"-{self.run}") or topic.startswith(f"{self.app_id}-")
+
+
+@dataclass
+class Session:
+    """A running broker, and all that a benchmark needs to use it."""
+
+    console: Console
+    cluster: Cluster
+    broker_pid: int
+    broker_directory: Path
+    workdir: Path
+    keep_logs: bool = False
+    runs: int = 0
+
+    def names(self, subject: str) -> RunNames:
+        """New topics, group and directory for one run, so that no run depends on a former one."""
+        self.runs += 1
+        run = f"{subject.replace('_', '-')}-{self.runs}"
+        directory = self.workdir / run
+        directory.mkdir(parents=True)
+        return RunNames(run, f"timer-request-{run}", f"oscillator-{run}", f"target-{run}", f"bench-{run}", directory)
+
+    def publication(self, names: RunNames, workload: Workload, first_due_s: int, **changes: Any) -> Publication:
+        """What to publish for a workload: to the request topic of the run, for its target."""
+        fields = {
+            "brokers": self.cluster.brokers,
+            "topic": names.request,
+            "target": names.target,
+            "timers": workload.timers,
+            "first_due_s": first_due_s,
+            "spread_s": workload.spread_s,
+            "payload_bytes": workload.payload_bytes,
+            "partitions": workload.partitions,
+            "partitioner": "spread",
+        }
+        return Publication(**{**fields, **changes})
+
+    def clear(self, names: RunNames) -> None:
+        """Delete the topics and the data of a run, and its logs unless they are to be kept."""
+        self.cluster.delete([topic for topic in self.cluster.topics() if names.owns(topic)])
+        shutil.rmtree(names.data_dir, ignore_errors=True)
+        if not self.keep_logs:
+            shutil.rmtree(names.directory, ignore_errors=True)
 
 
 @contextmanager
-def measuring(prefix: str = "", *, keep: bool = False) -> Iterator[Bench]:
+def measuring(prefix: str = "", *, keep: bool = False) -> Iterator[Session]:
     """A running broker and a new directory for as long as the block lasts. SIGTERM ends the block as Ctrl-C does.
 
     Args:
@@ -36,7 +97,7 @@ def measuring(prefix: str = "", *, keep: bool = False) -> Iterator[Bench]:
     Raises:
         SystemExit: another benchmark runs in this tree.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     lock = _only_one()
     workdir = ROOT / ".timers" / "bench" / time.strftime(f"{prefix}%Y%m%d-%H%M%S")
     workdir.mkdir(parents=True)
@@ -47,17 +108,13 @@ def measuring(prefix: str = "", *, keep: bool = False) -> Iterator[Bench]:
             brokers = broker.start()
         if broker.pid is None:
             raise RuntimeError("the broker ended after it had answered")
-        yield Bench(console, Cluster(brokers), broker.pid, workdir / "broker", workdir, keep)
+        yield Session(console, Cluster(brokers), broker.pid, workdir / "broker", workdir, keep)
     finally:
         stop_everything()
         broker.stop()
         if not keep:
             shutil.rmtree(workdir, ignore_errors=True)
         lock.close()
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _only_one() -> IO[str]:
@@ -70,25 +127,3 @@ def _only_one() -> IO[str]:
     except OSError:
         raise SystemExit("bench: another benchmark is running in this tree: wait for its end, or stop it") from None
     return lock
-
-
-def warm_up(bench: Bench) -> None:
-    """Let the broker's Java compile its hot paths, so that the first system measured has no disadvantage."""
-    names = bench.names("warm-up")
-    bench.cluster.create(names.request, WARM_UP.partitions)
-    with bench.console.doing("warming the broker up"):
-        publish(
-            Publication(
-                brokers=bench.cluster.brokers,
-                topic=names.request,
-                target=names.target,
-                timers=WARM_UP.timers,
-                first_due_s=int(time.time()),
-                spread_s=1,
-                payload_bytes=WARM_UP.payload_bytes,
-                partitions=WARM_UP.partitions,
-                partitioner="spread",
-            )
-        )
-        bare.run(bench, WARM_UP.smaller(6), with_headers=True)
-    bench.clear(names)

@@ -14,11 +14,13 @@ import numpy as np
 
 from bench import machine, storm
 from bench.engine import Engine
-from bench.harness.subject import ROOT, Bench, Names, Subject
-from bench.session import RESULTS, measuring, warm_up
+from bench.peers import bare
+from bench.session import RESULTS, RunNames, Session, measuring
 from bench.spark_engine import WARM_UP, CpuSeconds, SparkEngine
 from bench.storm import StormResult
+from bench.subject import Subject
 from bench.workload import Workload
+from tests.harness.process import ROOT
 
 STORM = Workload("storm", 600_000, 20)
 RATE_S = 10
@@ -80,19 +82,19 @@ HEADINGS = (
 )
 
 
-def measure(bench: Bench, subject: Subject, workload: Workload) -> Measured:
+def measure(session: Session, subject: Subject, workload: Workload) -> Measured:
     """One storm."""
     state = 0
     used: dict[str, CpuSeconds] = {}
 
-    def observe(moment: str, names: Names) -> None:
+    def observe(moment: str, names: RunNames) -> None:
         nonlocal state
         if isinstance(subject, SparkEngine):
             used[moment] = subject.cpu_s()
         if moment == "pending":
             state = _bytes_below(names.data_dir)
 
-    result = storm.run(bench, subject, workload, observe=observe)
+    result = storm.run(session, subject, workload, observe=observe)
     took = [seconds for _, seconds in subject.micro_batches()] if isinstance(subject, SparkEngine) else []
     return Measured(result, state, [float(each) for each in np.percentile(took, (50, 99))] if took else [], used)
 
@@ -137,22 +139,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and report; 0 if nothing was lost, doubled or early."""
     options = _arguments(argv)
     measured: list[Measured] = []
-    with measuring("spark-", keep=options.keep) as bench:
+    with measuring("spark-", keep=options.keep) as session:
         about = machine.describe()
-        warm_up(bench)
+        bare.warm_up(session)
         spark = SparkEngine(options.master)
         workload = Workload(STORM.name, options.timers, options.spread)
         for subject in (Engine(), spark) if options.worker else (spark,):
-            measured.append(measure(bench, subject, workload))
-            bench.console.line(measured[-1].row())
+            measured.append(measure(session, subject, workload))
+            session.console.line(measured[-1].row())
         for rate in options.rates:
-            measured.append(measure(bench, spark, Workload(f"{rate:,} a second", rate * RATE_S, RATE_S)))
-            bench.console.line(measured[-1].row())
+            measured.append(measure(session, spark, Workload(f"{rate:,} a second", rate * RATE_S, RATE_S)))
+            session.console.line(measured[-1].row())
             if measured[-1].result.lag_p99_ms > HIGHEST_LAG_MS:
                 break
     text = _report(about, measured)
     results = {"machine": about, "arguments": sys.argv[1:], "storm": [each.to_json() for each in measured]}
-    stem = RESULTS / "spark" if options.publish else RESULTS / "local" / bench.workdir.name
+    stem = RESULTS / "spark" if options.publish else RESULTS / "local" / session.workdir.name
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
     stem.with_suffix(".md").write_text(text)

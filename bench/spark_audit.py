@@ -22,7 +22,7 @@ import psutil  # type: ignore[import-untyped]
 from confluent_kafka import Producer
 
 from bench import machine
-from bench.harness.cluster import Cluster, quiet
+from tests.harness.cluster import APPEND_TIME, Cluster, client_settings
 from timers.broker import EmbeddedBroker
 from timers.wire import future, topics
 from timers.wire import headers as h
@@ -33,7 +33,6 @@ SPREAD_S = 3600
 PENDING = 10
 """One of so many is due tomorrow."""
 PAYLOAD = b"x" * 100
-APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -125,7 +124,7 @@ def _firings(count: int, first_s: int) -> Iterator[dict[str, Any]]:
 
 def _write(brokers: str, topic: str, records: Iterator[dict[str, Any]]) -> None:
     config = {"enable.idempotence": True, "linger.ms": 20, "batch.num.messages": 20_000, "compression.type": "lz4"}
-    producer = Producer(quiet(brokers, **config))
+    producer = Producer({**client_settings(brokers), **config})
     produce: Callable[..., None] = producer.produce
     for number, record in enumerate(records):
         while True:

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.harness.checker import Fired, check
-from bench.harness.process import Process
-from bench.harness.publisher import Publication, argument
-from bench.harness.subject import ROOT, Bench, Names, Running, Subject, environment, python
+from bench.session import RunNames, Session
+from bench.subject import Running, Subject
 from bench.workload import Workload
+from tests.harness.callbacks import check
+from tests.harness.judge import Fired
+from tests.harness.publication import Publication, start_publisher, wait_published
 
 BEFORE_S = 1.0
 """Firing is measured from this long before the first due second ..."""
@@ -93,7 +94,7 @@ class StormResult:
     publishes_per_s: float
     out_s: float
     """From the start of the first due second to the append of the last callback."""
-    exit_codes: list[int]
+    exit_codes: list[int | None]
     lag_percentiles_ms: list[float] = field(repr=False)
     """The 0th, 1st ... 100th percentile."""
     lag_by_second_ms: list[list[float]] = field(repr=False)
@@ -104,11 +105,11 @@ class StormResult:
 
 
 def publish(
-    bench: Bench, subject: Subject, names: Names, running: Running, publication: Publication, until: float
+    session: Session, subject: Subject, names: RunNames, running: Running, publication: Publication, until: float
 ) -> Acceptance:
     """Publish and watch what the subject takes in, until all is in or the time ``until`` has come."""
     begun = time.time()
-    publisher = _publisher(names, publication)
+    publisher = start_publisher(publication, names.directory)
     seen = 0
     series: list[tuple[float, int]] = []
     accepted_at: float | None = None
@@ -119,43 +120,27 @@ def publish(
         return f"{seen:,} of {total:,} accepted, {until - time.time():.0f} s left"
 
     try:
-        with bench.console.doing("publishing", detail):
+        with session.console.doing("publishing", detail):
             while accepted_at is None and time.time() < until:
                 running.check()
-                seen = subject.accepted(bench, names)
+                seen = subject.accepted(session, names)
                 now = time.time()
                 series.append((now, seen))
                 if times is None and not publisher.running:
-                    _, match = publisher.wait_for(r"published ([0-9.]+) ([0-9.]+)", 5)
-                    times = float(match[1]), float(match[2])
+                    times = wait_published(publisher, 5)
                 if seen >= total:
                     accepted_at = now
                 time.sleep(POLL_S)
         if times is None:
-            _, match = publisher.wait_for(r"published ([0-9.]+) ([0-9.]+)", 60)
-            times = float(match[1]), float(match[2])
+            times = wait_published(publisher, 60)
             accepted_at = None
     finally:
-        publisher.stop(1)
+        publisher.end(1)
     begin = max(begun, times[0])
     return Acceptance(begin, times[1], accepted_at, [(round(at - begin, 2), count) for at, count in series])
 
 
-def publish_only(names: Names, publication: Publication) -> None:
-    """Publish, with nobody there to take it in."""
-    publisher = _publisher(names, publication)
-    try:
-        publisher.wait_for(r"published ([0-9.]+) ([0-9.]+)", 120)
-    finally:
-        publisher.stop(1)
-
-
-def _publisher(names: Names, publication: Publication) -> Process:
-    argv = python("bench.harness.publisher", argument(publication))
-    return Process("publisher", argv, environment(), ROOT, names.directory / "publisher.log")
-
-
-def wait_for_end(bench: Bench, running: Running, publication: Publication) -> Fired:
+def wait_for_end(session: Session, running: Running, publication: Publication) -> Fired:
     """Wait until everything is out, or nothing more comes; then read it all."""
     last_due_s = publication.first_due_s + publication.spread_s - 1
     deadline = last_due_s + LATEST_S
@@ -165,21 +150,21 @@ def wait_for_end(bench: Bench, running: Running, publication: Publication) -> Fi
         return f"{out:,} of {publication.timers:,} out, last second in {max(0.0, last_due_s - time.time()):.0f} s"
 
     while True:
-        with bench.console.doing("firing", detail):
+        with session.console.doing("firing", detail):
             while True:
                 running.check()
                 now, before = time.time(), out
-                out = bench.cluster.end(publication.target)
+                out = session.cluster.end(publication.target)
                 since = now if out != before else since
                 if now > last_due_s and now - since > STABLE_S and (out >= publication.timers or now > deadline):
                     break
                 time.sleep(POLL_S)
-        with bench.console.doing("checking what was fired"):
-            fired = check(bench.cluster, publication)
+        with session.console.doing("checking what was fired"):
+            fired = check(session.cluster, publication)
         if not fired.lost or time.time() > deadline:
             return fired
         out, since = -1, time.time()
-        bench.console.line(
+        session.console.line(
             f"    {fired.lost:,} are still missing: waiting for them until {LATEST_S:.0f} s after the last"
         )
         deadline = min(deadline, time.time() + LATEST_S / 4)
@@ -195,7 +180,7 @@ def result(
 ) -> StormResult:
     """All figures of a run that has ended."""
     fire_from, fire_to = publication.first_due_s - BEFORE_S, fired.last_ms / 1000 + AFTER_S
-    metrics = running.metrics
+    usage = running.usage
     lag = fired.lag_ms if len(fired.lag_ms) else np.zeros(1, np.int64)
     percentiles = np.percentile(lag, np.arange(101))
     by_second = [
@@ -210,13 +195,13 @@ def result(
         lag_p50_ms=float(percentiles[50]),
         lag_p99_ms=float(percentiles[99]),
         lag_max_ms=float(lag.max()),
-        cpu_fire_s=metrics.cpu_s("subject", fire_from, fire_to),
-        cpu_accept_s=metrics.cpu_s("subject", running.ready_at, fire_from),
-        cpu_total_s=metrics.cpu_s("subject", None, fire_to),
-        broker_cpu_fire_s=metrics.cpu_s("broker", fire_from, fire_to),
-        others_cpu_fire_s=metrics.others_cpu_s(fire_from, fire_to),
+        cpu_fire_s=usage.cpu_s("subject", fire_from, fire_to),
+        cpu_accept_s=usage.cpu_s("subject", running.ready_at, fire_from),
+        cpu_total_s=usage.cpu_s("subject", None, fire_to),
+        broker_cpu_fire_s=usage.cpu_s("broker", fire_from, fire_to),
+        others_cpu_fire_s=usage.others_cpu_s(fire_from, fire_to),
         fire_window_s=fire_to - fire_from,
-        peak_mb=metrics.peak_mb("subject"),
+        peak_mb=usage.peak_mb("subject"),
         fired=fired.records,
         lost=fired.lost,
         duplicates=fired.duplicates,
@@ -235,12 +220,12 @@ def result(
 
 
 def run(
-    bench: Bench,
+    session: Session,
     subject: Subject,
     workload: Workload,
     *,
     patience: float = 1.0,
-    observe: Callable[[str, Names], None] = lambda moment, names: None,
+    observe: Callable[[str, RunNames], None] = lambda moment, names: None,
 ) -> StormResult:
     """One storm on one subject, with fresh topics and an empty disk.
 
@@ -251,36 +236,28 @@ def run(
         patience: multiplies the time that the subject is given for acceptance.
         observe: called when the subject is ``ready``, when everything is ``pending`` and when everything is ``fired``.
     """
-    names = bench.names(subject.name)
-    bench.console.line(f"  {workload.title}: {subject.name}")
-    bench.cluster.create(names.target, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
-    with bench.console.doing(f"starting {subject.name}"):
-        running = subject.start(bench, names, workload)
+    names = session.names(subject.name)
+    session.console.line(f"  {workload.title}: {subject.name}")
+    session.cluster.create(names.target, workload.partitions)
+    with session.console.doing(f"starting {subject.name}"):
+        running = subject.start(session, names, workload)
     observe("ready", names)
     try:
         lead_s = patience * (subject.head_start_s + workload.timers / subject.accepts_per_s)
-        publication = Publication(
-            brokers=bench.cluster.brokers,
-            topic=names.request,
-            target=names.target,
-            timers=workload.timers,
-            first_due_s=int(time.time() + lead_s) + 1,
-            spread_s=workload.spread_s,
-            payload_bytes=workload.payload_bytes,
-            partitions=workload.partitions,
-            partitioner=subject.partitioner,
+        publication = session.publication(
+            names, workload, int(time.time() + lead_s) + 1, partitioner=subject.partitioner
         )
-        acceptance = publish(bench, subject, names, running, publication, publication.first_due_s - BEFORE_S)
+        acceptance = publish(session, subject, names, running, publication, publication.first_due_s - BEFORE_S)
         if acceptance.accepted_at is not None or patience > 1.0:
             observe("pending", names)
-            fired = wait_for_end(bench, running, publication)
+            fired = wait_for_end(session, running, publication)
             observe("fired", names)
             running.stop()
-            bench.clear(names)
+            session.clear(names)
             return result(subject, workload, running, acceptance, publication, fired)
-        bench.console.line("    not all accepted before the first due second: once more, with twice the time")
+        session.console.line("    not all accepted before the first due second: once more, with twice the time")
     finally:
         if not running.exit_codes:
             running.stop()
-    bench.clear(names)
-    return run(bench, subject, workload, patience=2.0, observe=observe)
+    session.clear(names)
+    return run(session, subject, workload, patience=2.0, observe=observe)

@@ -6,13 +6,15 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.harness.checker import check
-from bench.harness.process import PartitionMetrics, Process
-from bench.harness.publisher import Publication, argument
-from bench.harness.subject import ROOT, Bench, environment, python
+from bench.session import Session
 from bench.workload import Workload
+from tests.harness.callbacks import check
+from tests.harness.process import ROOT, Process, clean_environment, python
+from tests.harness.publication import publish, publish_in_process
+from tests.harness.usage import UsageSampler
 
 END_S = 120.0
+WARM_UP = Workload("warm-up", 300_000, 1)
 
 
 @dataclass(frozen=True)
@@ -36,50 +38,34 @@ class BareResult:
         return asdict(self)
 
 
-def run(bench: Bench, workload: Workload, *, with_headers: bool) -> BareResult:
+def run(session: Session, workload: Workload, *, with_headers: bool) -> BareResult:
     """Publish everything, then start the loop and let it run to the end."""
     name = "bare+headers" if with_headers else "bare"
-    names = bench.names(name.replace("+", "-"))
-    bench.console.line(f"  storm {workload.title}: {name} (no store, no time)")
-    bench.cluster.create(names.target, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
-    bench.cluster.create(names.request, workload.partitions, {"message.timestamp.type": "LogAppendTime"})
-    publication = Publication(
-        brokers=bench.cluster.brokers,
-        topic=names.request,
-        target=names.target,
-        timers=workload.timers,
-        first_due_s=int(time.time()),
-        spread_s=workload.spread_s,
-        payload_bytes=workload.payload_bytes,
-        partitions=workload.partitions,
-        partitioner="spread",
-    )
-    publisher = Process(
-        "publisher",
-        python("bench.harness.publisher", argument(publication)),
-        environment(),
-        ROOT,
-        names.directory / "publisher.log",
-    )
-    with bench.console.doing("publishing"):
-        publisher.wait_for(r"published", END_S)
-        publisher.stop(5)
+    names = session.names(name.replace("+", "-"))
+    session.console.line(f"  storm {workload.title}: {name} (no store, no time)")
+    session.cluster.create(names.target, workload.partitions)
+    session.cluster.create(names.request, workload.partitions)
+    publication = session.publication(names, workload, int(time.time()))
+    with session.console.doing("publishing"):
+        publish_in_process(publication, names.directory)
     argv = python(
-        "bench.peers.bare_loop", bench.cluster.brokers, names.request, str(workload.timers), str(int(with_headers))
+        "bench.peers.bare_loop", session.cluster.brokers, names.request, str(workload.timers), str(int(with_headers))
     )
-    loop = Process(name, argv, environment(), ROOT, names.directory / "loop.log")
-    metrics = PartitionMetrics({"subject": [loop.pid], "broker": [bench.broker_pid]})
+    loop = Process(name, argv, clean_environment(), ROOT, names.directory / "loop.log").start()
+    usage = UsageSampler({"subject": [loop.pid], "broker": [session.broker_pid]})
     try:
-        with bench.console.doing(f"running {name}"):
-            ready_at, _ = loop.wait_for(r"^ready", END_S)
-            ended_at, said = loop.wait_for(r"^sent \d+ with ([0-9.]+) CPU s", END_S)
-            loop.wait(END_S)
+        with session.console.doing(f"running {name}"):
+            loop.wait_for(r"^ready", END_S)
+            ready_at = time.time()
+            sent_all = loop.wait_for(r"^sent \d+ with ([0-9.]+) CPU s", END_S)
+            ended_at = time.time()
+            loop.exit_code(END_S)
     finally:
-        metrics.close()
-        loop.stop(5)
-    with bench.console.doing("checking what was sent"):
-        sent = check(bench.cluster, publication)
-    bench.clear(names)
+        usage.close()
+        loop.end(5)
+    with session.console.doing("checking what was sent"):
+        sent = check(session.cluster, publication)
+    session.clear(names)
     out_s = (sent.last_ms - sent.first_ms) / 1000
     return BareResult(
         subject=name,
@@ -87,10 +73,20 @@ def run(bench: Bench, workload: Workload, *, with_headers: bool) -> BareResult:
         title=workload.title,
         per_s=workload.timers / max(out_s, 0.001),
         out_s=out_s,
-        cpu_total_s=float(said[1]),
-        broker_cpu_s=metrics.cpu_s("broker", ready_at, ended_at),
-        peak_mb=metrics.peak_mb("subject"),
+        cpu_total_s=float(sent_all[1]),
+        broker_cpu_s=usage.cpu_s("broker", ready_at, ended_at),
+        peak_mb=usage.peak_mb("subject"),
         lost=sent.lost,
         duplicates=sent.duplicates,
         altered=sent.altered,
     )
+
+
+def warm_up(session: Session) -> None:
+    """Let the broker's Java compile its hot paths, so that the first system measured has no disadvantage."""
+    names = session.names("warm-up")
+    session.cluster.create(names.request, WARM_UP.partitions)
+    with session.console.doing("warming the broker up"):
+        publish(session.publication(names, WARM_UP, int(time.time())))
+        run(session, WARM_UP.smaller(6), with_headers=True)
+    session.clear(names)

@@ -19,7 +19,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
 from confluent_kafka import Producer
 
-from bench.harness.cluster import quiet
+from tests.harness.cluster import client_settings
 from timers.v1.future_pb2 import Future
 from timers.wire import headers
 
@@ -57,7 +57,7 @@ def _producer(brokers: str) -> Producer:
         "batch.size": 1_000_000,
         "queue.buffering.max.messages": 10 * TRANSACTION_RECORDS,
     }
-    producer = Producer(quiet(brokers, **settings))
+    producer = Producer({**client_settings(brokers), **settings})
     producer.init_transactions()
     return producer
 
@@ -74,7 +74,7 @@ async def loop(brokers: str, topic: str, timers: int, with_headers: bool) -> Non
         fetch_max_bytes=16 << 20,
     )
     await consumer.start()
-    partitions = Producer(quiet(brokers)).list_topics(topic, timeout=15).topics[topic].partitions
+    partitions = Producer(client_settings(brokers)).list_topics(topic, timeout=15).topics[topic].partitions
     places = [TopicPartition(topic, partition) for partition in partitions]
     producers = [await asyncio.to_thread(_producer, brokers) for _ in places]
     consumer.assign(places)

@@ -6,10 +6,12 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.harness.process import PartitionMetrics, Process
-from bench.harness.publisher import Publication, argument
-from bench.harness.subject import ROOT, Bench, environment, free_port, python
+from bench.session import Session
 from bench.workload import Workload
+from tests.harness.process import ROOT, Process, clean_environment, python
+from tests.harness.publication import publish_in_process
+from tests.harness.usage import UsageSampler
+from timers.broker.config import free_port
 
 START_S = 60.0
 END_S = 120.0
@@ -34,57 +36,39 @@ class FaustTableResult:
         return asdict(self)
 
 
-def run(bench: Bench, workload: Workload) -> FaustTableResult:
+def run(session: Session, workload: Workload) -> FaustTableResult:
     """Publish, start the worker, watch its changelog grow until every timer is in it."""
-    names = bench.names("faust-table")
+    names = session.names("faust-table")
     names.data_dir.mkdir()
-    bench.console.line(f"  faust_table: {workload.timers:,} timers into a table with changelog")
-    bench.cluster.create(names.request, workload.partitions)
-    publication = Publication(
-        brokers=bench.cluster.brokers,
-        topic=names.request,
-        target=names.target,
-        timers=workload.timers,
-        first_due_s=int(time.time()) + 3600,
-        spread_s=workload.spread_s,
-        payload_bytes=workload.payload_bytes,
-        partitions=workload.partitions,
-        partitioner="spread",
-    )
-    publisher = Process(
-        "publisher",
-        python("bench.harness.publisher", argument(publication)),
-        environment(),
-        ROOT,
-        names.directory / "publisher.log",
-    )
-    publisher.wait_for(r"published", END_S)
-    publisher.stop(5)
-    env = environment(
+    session.console.line(f"  faust_table: {workload.timers:,} timers into a table with changelog")
+    session.cluster.create(names.request, workload.partitions, {})
+    publication = session.publication(names, workload, int(time.time()) + 3600)
+    publish_in_process(publication, names.directory)
+    env = clean_environment(
         BENCH_APP_ID=names.app_id,
-        BENCH_BROKERS=bench.cluster.brokers,
+        BENCH_BROKERS=session.cluster.brokers,
         BENCH_DATA_DIR=str(names.data_dir),
         BENCH_PARTITIONS=str(workload.partitions),
         BENCH_REQUEST_TOPIC=names.request,
     )
     argv = python("faust", "-A", "bench.peers.faust_table_app", "worker", "-l", "warn", "--web-port", str(free_port()))
-    worker = Process("faust_table", argv, env, ROOT, names.directory / "worker.log")
-    metrics = PartitionMetrics({"subject": [worker.pid], "broker": [bench.broker_pid]})
+    worker = Process("faust_table", argv, env, ROOT, names.directory / "worker.log").start()
+    usage = UsageSampler({"subject": [worker.pid], "broker": [session.broker_pid]})
     changelog, kept = f"{names.app_id}-pending-changelog", 0
     seen: list[tuple[float, int]] = []
     deadline = time.time() + START_S + END_S
     try:
-        with bench.console.doing("running faust_table", lambda: f"{kept:,} of {workload.timers:,} kept"):
+        with session.console.doing("running faust_table", lambda: f"{kept:,} of {workload.timers:,} kept"):
             while kept < workload.timers:
                 if not worker.running or time.time() > deadline:
                     raise RuntimeError(f"the faust_table worker kept {kept:,} of {workload.timers:,}:\n{worker.tail()}")
-                kept = bench.cluster.end(changelog) if bench.cluster.partitions(changelog) else 0
+                kept = session.cluster.end(changelog)
                 seen.append((time.time(), kept))
                 time.sleep(POLL_S)
     finally:
-        metrics.close()
-        worker.stop()
-    bench.clear(names)
+        usage.close()
+        worker.end()
+    session.clear(names)
     low, high = (share * workload.timers for share in MIDDLE)
     since, first = next((at, count) for at, count in seen if count >= low)
     until, last = next((at, count) for at, count in seen if count >= high)
@@ -93,7 +77,7 @@ def run(bench: Bench, workload: Workload) -> FaustTableResult:
         subject="faust_table",
         timers=workload.timers,
         accepts_per_s=counted / max(until - since, POLL_S),
-        cpu_us_per_timer=1e6 * metrics.cpu_s("subject", since, until) / counted,
-        broker_cpu_us_per_timer=1e6 * metrics.cpu_s("broker", since, until) / counted,
-        peak_mb=metrics.peak_mb("subject"),
+        cpu_us_per_timer=1e6 * usage.cpu_s("subject", since, until) / counted,
+        broker_cpu_us_per_timer=1e6 * usage.cpu_s("broker", since, until) / counted,
+        peak_mb=usage.peak_mb("subject"),
     )

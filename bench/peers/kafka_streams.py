@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import ClassVar
 
-from bench.harness.process import Process
-from bench.harness.subject import Bench, Names, Subject, Unavailable, environment
+from bench.session import RunNames, Session
+from bench.subject import Subject, Unavailable
 from bench.workload import Workload
+from tests.harness.process import Process, clean_environment
+from tests.harness.waiting import wait_until
 
 CLASS_PATH = "target/kstreams-timers-1.0.jar:target/lib/*"
 SOURCES = Path(__file__).parent / "kstreams"
@@ -31,11 +35,14 @@ class KafkaStreams(Subject):
     accepts_per_s: ClassVar[int] = 60_000
     head_start_s: ClassVar[float] = 8.0
 
-    def prepare(self, bench: Bench) -> None:
+    def __init__(self) -> None:
+        self._recovered_s = 0.0
+
+    def prepare(self, session: Session) -> None:
         for tool, what in (("java", "a Java 17 runtime"), ("mvn", "Maven")):
             if shutil.which(tool) is None:
                 raise Unavailable(f"no `{tool}` on this machine: install {what} to build it")
-        with bench.console.doing("building the Kafka Streams peer (mvn package)"):
+        with session.console.doing("building the Kafka Streams peer (mvn package)"):
             try:
                 built = subprocess.run(
                     ["mvn", "-q", "-B", "package"],
@@ -51,12 +58,12 @@ class KafkaStreams(Subject):
             errors = [line for line in (built.stdout + built.stderr).splitlines() if "ERROR" in line]
             raise Unavailable(f"`mvn package` failed: {' '.join(errors[:1]) or f'exit {built.returncode}'}")
 
-    def launch(self, bench: Bench, names: Names, workload: Workload) -> tuple[list[Process], float]:
+    def launch(self, session: Session, names: RunNames, workload: Workload) -> tuple[list[Process], float]:
         for topic in (names.request, names.oscillator):
-            if not bench.cluster.partitions(topic):
-                bench.cluster.create(topic, workload.partitions)
-        env = environment(
-            BOOTSTRAP_SERVERS=bench.cluster.brokers,
+            if not session.cluster.partitions(topic):
+                session.cluster.create(topic, workload.partitions, {})
+        env = clean_environment(
+            BOOTSTRAP_SERVERS=session.cluster.brokers,
             OSCILLATOR_TOPIC=names.oscillator,
             TIMER_REQUEST_TOPIC=names.request,
             APPLICATION_ID=names.app_id,
@@ -67,16 +74,29 @@ class KafkaStreams(Subject):
         processes = []
         for main in ("Futures", "Oscillator"):
             argv = ["java", LOG_ASSIGNMENTS, "-cp", CLASS_PATH, f"peers.kstreams.{main}"]
-            processes.append(Process(main, argv, env, SOURCES, names.directory / f"{main}.log"))
-        ready_at, _ = processes[0].wait_for(RUNNING, START_S)
-        return processes, ready_at
+            processes.append(Process(main, argv, env, SOURCES, names.directory / f"{main}.log").start())
+        self._wait_until_running(processes[0])
+        return processes, time.time()
+
+    def _wait_until_running(self, futures: Process) -> None:
+        """Wait for the state RUNNING, and note how long it came after the last assignment of a stream thread."""
+        assigned, assigned_at = 0, futures.started_at
+
+        def look() -> bool:
+            nonlocal assigned, assigned_at
+            log = futures.log
+            if log.count(ASSIGNED) > assigned:
+                assigned, assigned_at = log.count(ASSIGNED), time.time()
+            return bool(re.search(RUNNING, log, re.MULTILINE)) or not futures.running
+
+        wait_until(look, "the state RUNNING", START_S)
+        futures.wait_for(RUNNING, 0)
+        self._recovered_s = time.time() - assigned_at
 
     def recovered_s(self, processes: list[Process], timers: int) -> float:
-        """From the last assignment of a stream thread to RUNNING. What its group waited before does not count."""
-        end, _ = processes[0].wait_for(RUNNING, 0)
-        return end - max(at for at, line in processes[0].lines if ASSIGNED in line and at <= end)
+        """From the last assignment of a stream thread to RUNNING, without the time that its group waited before."""
+        return self._recovered_s
 
-    def accepted(self, bench: Bench, names: Names) -> int:
-        """What its store of requests has written to its changelog. It commits offsets every 30 s only."""
-        changelog = f"{names.app_id}-join-other-store-changelog"
-        return bench.cluster.end(changelog) if bench.cluster.partitions(changelog) else 0
+    def accepted(self, session: Session, names: RunNames) -> int:
+        """Records that its store of requests has written to its changelog: it commits offsets only every 30 s."""
+        return session.cluster.end(f"{names.app_id}-join-other-store-changelog")

@@ -1,4 +1,4 @@
-"""The short form of the chaos suite: one round that counts. The long one: ``make chaos``."""
+"""One short round of chaos that counts. ``make chaos`` runs long ones."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.console import Console
 from tests.chaos import plan
 from tests.chaos.runner import Round
+from tests.harness.console import Console
 from timers.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.broker
 
 SEEDS = (4, 5, 6)
-"""A round in which a fault hit nothing in flight does not count: then the next one."""
+"""If a fault of a round hit no timer in flight, the round does not count and the next seed runs."""
 TIMERS = 20_000
 WORKERS = 3
 
 
 @pytest.mark.timeout(400)
-def test_a_round_of_chaos_loses_nothing_repeats_nothing_and_fires_nothing_early(tmp_path: Path) -> None:
+def test_chaos_loses_no_timer_and_fires_none_twice_or_early(tmp_path: Path) -> None:
     kinds = (plan.KILL, plan.PAUSE, plan.WIPE)
     broker = EmbeddedBroker(tmp_path / "broker", port=0)
     try:

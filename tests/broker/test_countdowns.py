@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from tests.harness.console import produce_lines
+from tests.harness.java_producer import produce_lines
 from tests.harness.letters import await_letters
 from tests.harness.records import Headers, Publisher, Record
 from tests.harness.scrape import scrape

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Producer
 
+from tests.harness.cluster import CLIENT
 from tests.harness.disk import SmallDisk, limit_files, may_mount, small_disk
-from tests.harness.records import CLIENT
 from tests.harness.system import System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker

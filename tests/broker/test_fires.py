@@ -7,7 +7,8 @@ import time
 import pytest
 from confluent_kafka import Producer
 
-from tests.harness.records import CLIENT, Record, Request
+from tests.harness.cluster import CLIENT
+from tests.harness.records import Record, Request
 from tests.harness.system import MAX_LAG_MS, System, soon, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.console import produce_by_console
+from tests.harness.java_producer import produce_by_console
 from tests.harness.records import Publisher, Request
 from tests.harness.system import PARTITIONS, System, timers
 from tests.harness.waiting import DEADLINE_S, due_in

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from tests.harness.console import produce_lines
+from tests.harness.java_producer import produce_lines
 from tests.harness.race import race
 from tests.harness.records import Headers
 from tests.harness.schedules import PARTITIONS, Schedules, id_of

@@ -13,7 +13,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, Message
 
-from tests.harness.console import future_line, produce_lines
+from tests.harness.java_producer import future_line, produce_lines
 from tests.harness.letters import await_letters
 from tests.harness.records import Request
 from tests.harness.system import MAX_LAG_MS, System

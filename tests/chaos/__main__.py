@@ -1,4 +1,4 @@
-"""``python -m tests.chaos``: rounds of chaos from a seed. Exit codes: 0 held, 1 not, 2 usage, 130 Ctrl-C."""
+"""``python -m tests.chaos``: run rounds of chaos. Exit codes: 0 all promises kept, 1 not, 2 usage, 130 Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from types import FrameType
 
-from bench.harness.console import Console
-from bench.harness.process import stop_everything
-from bench.harness.subject import ROOT
 from tests.chaos import plan
 from tests.chaos.runner import Outcome, Round
+from tests.harness.console import Console
+from tests.harness.process import ROOT, stop_everything
 from timers.broker import EmbeddedBroker
 
 SPARE_ROUNDS = 2
-"""Run if none of those asked for counts: nobody can promise that a fault hits work in flight."""
+"""Further rounds if none of the requested ones counts: it depends on timing whether a fault hits timers in flight."""
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Kill workers and broker in a storm.")
-    parser.add_argument("--seed", type=int, help="of the first round; the next ones count up (random)")
-    parser.add_argument("--rounds", type=int, default=1, help="(1)")
-    parser.add_argument("--timers", type=int, default=1_000_000, help="in each round (1000000)")
-    parser.add_argument("--workers", type=int, default=4, help="at the beginning of a round (4)")
-    parser.add_argument("--faults", metavar="KIND,...", help=f"instead of all of: {', '.join(plan.NAMES)}")
-    parser.add_argument("--keep", action="store_true", help="leave logs and data where they are, also of good rounds")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description="Kill workers and the broker while timers fire."
+    )
+    parser.add_argument("--seed", type=int, help="of the first round; each further round adds 1 (random)")
+    parser.add_argument("--rounds", type=int, default=1, help="number of rounds (1)")
+    parser.add_argument("--timers", type=int, default=1_000_000, help="timers in each round (1000000)")
+    parser.add_argument("--workers", type=int, default=4, help="workers at the beginning of a round (4)")
+    parser.add_argument("--faults", metavar="KIND,...", help=f"only these of: {', '.join(plan.NAMES)}")
+    parser.add_argument("--keep", action="store_true", help="keep logs and data of good rounds too")
     options = parser.parse_args(argv)
     options.kinds = [plan.NAMES.get(name) for name in options.faults.split(",")] if options.faults else plan.KINDS
     if None in options.kinds:
@@ -43,14 +43,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the rounds."""
+    """Run the rounds and return the exit code."""
     options = _arguments(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console()
     directory = ROOT / ".timers" / "chaos" / time.strftime("%Y%m%d-%H%M%S")
     broker = EmbeddedBroker(directory / "broker", 0, out=sys.stdout)
@@ -61,7 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             if index >= options.rounds and any(outcome.verdict.counts or not outcome.passed for outcome in outcomes):
                 break
             chosen = plan.make(options.seed + index, options.workers, options.timers, options.kinds)
-            number = f"round {index + 1} of {options.rounds}" if index < options.rounds else "one more, for none counts"
+            number = (
+                f"round {index + 1} of {options.rounds}" if index < options.rounds else "one more, because none counts"
+            )
             console.line(f"{number}: {options.timers:,} timers, {options.workers} workers")
             for line in plan.describe(chosen):
                 console.line(f"  {line}")

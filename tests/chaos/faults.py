@@ -1,120 +1,129 @@
-"""The faults. Each is a generator: it acts, yields the seconds until it acts again, and returns what was was injected.
+"""The faults. Each is a generator: it does a step, yields the seconds until its next one, and returns what it injected.
 
-So several can be under way at once (one worker comes back while the next is killed), all on one thread.
+So several faults can be under way at once on one thread, such as the restart of one worker and the death of another.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 
 from tests.chaos import plan
 from tests.chaos.checker import InjectedFault
 from tests.chaos.plan import Fault
-from tests.chaos.world import FENCED, Member, World, now_ms, wipe
+from tests.chaos.state import FENCED, Member, RoundState, now_ms, wipe
 
-Course = Generator[float, None, InjectedFault]
-"""Seconds to wait at each step; at its end the injected fault."""
+Steps = Generator[float, None, InjectedFault]
+"""A fault under way: yields the seconds until its next step, and returns the injected fault."""
 
 POLL_S = 0.2
 TAKEOVER_S = 60.0
+"""Deadline of a takeover, which needs the end of a session and a rebalance."""
 ENDING_S = 40.0
-"""Deadlines: a takeover needs a session's end and a rebalance, a woken zombie a transaction."""
+"""Deadline for the end of a worker, which needs the end of a transaction."""
 
 
-def _inject(world: World, fault: Fault, names: Mapping[str, list[int]]) -> InjectedFault:
-    """Note what is was injected, just before it is."""
-    ends = world.ends()
-    held = {partition: ends[partition] for partitions in names.values() for partition in partitions}
+def _inject(state: RoundState, fault: Fault, partitions: Mapping[str, list[int]]) -> InjectedFault:
+    """Record a fault just before it happens.
+
+    Args:
+        partitions: request partitions of each worker that it hits.
+    """
+    ends = state.ends()
+    held = {partition: ends[partition] for numbers in partitions.values() for partition in numbers}
     at_ms = now_ms()
-    return InjectedFault(fault.kind, ", ".join(names), at_ms, at_ms, held)
+    return InjectedFault(fault.kind, ", ".join(partitions), at_ms, at_ms, held)
 
 
-def _over(injected: InjectedFault, note: str = "") -> InjectedFault:
-    return InjectedFault(injected.kind, injected.victim, injected.at_ms, now_ms(), injected.held, note)
+def _over(injected: InjectedFault) -> InjectedFault:
+    """The same fault, ended now."""
+    return replace(injected, over_ms=now_ms())
 
 
-def kill(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    injected = _inject(world, fault, {victim.name: held[victim.name]})
+def kill(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    injected = _inject(state, fault, {victim.name: held[victim.name]})
     victim.kill()
     yield 0.0
     return injected
 
 
-def kill_restart(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    injected = yield from kill(world, fault, victim, held)
-    yield fault.away_s
-    victim.start(fault.clock_s)
+def kill_restart(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    injected = yield from kill(state, fault, victim, held)
+    yield fault.down_s
+    victim.start(fault.clock_offset_s)
     return _over(injected)
 
 
-def kill_wipe_restart(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    injected = yield from kill(world, fault, victim, held)
+def kill_wipe_restart(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    injected = yield from kill(state, fault, victim, held)
     wipe(victim.worker.data_dir)
-    yield fault.away_s
-    victim.start(fault.clock_s)
+    yield fault.down_s
+    victim.start(fault.clock_offset_s)
     return _over(injected)
 
 
-def pause(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    """A zombie: what it was about to fire must never be seen. It is fenced, and ends with one sentence.
+def pause(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    """Stop a worker until others have its partitions, then wake it up.
 
-    Or it hears from the group before it fires again, or had let go before it was stopped: then it joins again, as new.
+    What it was about to fire must not become visible. It must end with one sentence, because it is fenced. It may also
+    join the group again, if it hears of the rebalance first or had given up its partitions before it was stopped.
     """
     mine = set(held[victim.name])
-    injected = _inject(world, fault, {victim.name: held[victim.name]})
+    injected = _inject(state, fault, {victim.name: held[victim.name]})
     victim.paused = True
     victim.worker.send(signal.SIGSTOP)
     waited_s = 0.0
     while True:
         yield POLL_S
         waited_s += POLL_S
-        now = world.held()
+        now = state.held()
         taken = {partition for name, partitions in now.items() if name != victim.name for partition in partitions}
         if mine <= taken and victim.name not in now:
             break
         if waited_s > TAKEOVER_S:
-            world.failures.append(f"nobody took over from {victim.name}, paused for {waited_s:.0f} s")
+            state.failures.append(f"no worker took over from {victim.name}, paused for {waited_s:.0f} s")
             break
-    yield fault.away_s
+    yield fault.down_s
     victim.worker.send(signal.SIGCONT)
     injected = _over(injected)
     waited_s = 0.0
-    while victim.worker.running and victim.name not in world.held() and waited_s < ENDING_S:
+    while victim.worker.running and victim.name not in state.held() and waited_s < ENDING_S:
         yield POLL_S
         waited_s += POLL_S
-    note = _judge_zombie(world, victim)
+    note = _judge_zombie(state, victim)
     if not victim.worker.running:
-        victim.start(fault.clock_s)  # as a supervisor would
+        victim.start(fault.clock_offset_s)  # as a supervisor does
     victim.paused = False
-    return InjectedFault(injected.kind, injected.victim, injected.at_ms, injected.over_ms, injected.held, note)
+    return replace(injected, note=note)
 
 
-def _judge_zombie(world: World, victim: Member) -> str:
+def _judge_zombie(state: RoundState, victim: Member) -> str:
+    """Check how a paused worker went on after the takeover, and describe it."""
     if victim.worker.running:
-        if victim.name in world.held():
+        if victim.name in state.held():
             return "joined again"
-        world.failures.append(f"{victim.name} woke up after others had taken over, and neither ends nor joins again")
-        return "lived on"
+        state.failures.append(f"{victim.name} woke up after others had taken over, and neither ends nor joins again")
+        return "kept running"
     code, sentences = victim.worker.exit_code(), victim.worker.sentences
     if code == 0 or len(sentences) != 1 or FENCED not in sentences[0]:
-        world.failures.append(f"{victim.name}, a zombie, ended with exit code {code} and {sentences}")
+        state.failures.append(f"{victim.name} was paused and ended with exit code {code} and {sentences}")
     return f"fenced, exit code {code}"
 
 
-def add(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    """The newcomer itself hurts nobody; the rebalance does that it causes when it joins, some seconds later."""
-    member = world.add(fault.clock_s)
+def add(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    """Start one more worker. The fault is the rebalance some seconds later, when it joins the group."""
+    member = state.add(fault.clock_offset_s)
     waited_s = 0.0
     while member.name not in held and waited_s < TAKEOVER_S:
         yield POLL_S / 10
         waited_s += POLL_S / 10
-        held = world.held()
-    return _inject(world, fault, held)  # partitions have just been dealt, machines are being opened
+        held = state.held()
+    return _inject(state, fault, held)  # the partitions are assigned, and workers open their machines
 
 
-def remove(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    injected = _inject(world, fault, {victim.name: held[victim.name]})
+def remove(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    injected = _inject(state, fault, {victim.name: held[victim.name]})
     victim.wanted = False
     victim.worker.send(signal.SIGTERM)
     waited_s = 0.0
@@ -123,32 +132,32 @@ def remove(world: World, fault: Fault, victim: Member, held: dict[str, list[int]
         waited_s += POLL_S
     if victim.worker.running or victim.worker.exit_code() != 0:
         how = "does not end" if victim.worker.running else f"ended with {victim.worker.exit_code()}"
-        world.failures.append(f"{victim.name} was asked to stop and {how}")
+        state.failures.append(f"{victim.name} was asked to stop and {how}")
     return _over(injected)
 
 
-def broker(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    injected = _inject(world, fault, held)
-    world.broker_up = False
-    world.broker.kill()
-    yield fault.away_s
-    world.restart_broker()
+def broker(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    injected = _inject(state, fault, held)
+    state.broker_up = False
+    state.broker.kill()
+    yield fault.down_s
+    state.restart_broker()
     return _over(injected)
 
 
-def all_down(world: World, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Course:
-    """Nobody is there when the next burst is due."""
-    down = [member for member in world.members if member.wanted and not member.paused]
-    injected = _inject(world, fault, held)
+def all_down(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    """Kill all workers until after the next burst is due."""
+    down = [member for member in state.members if member.wanted and not member.paused]
+    injected = _inject(state, fault, held)
     for member in down:
         member.kill()
-    yield plan.GATHER_S + fault.away_s
+    yield plan.BURST_EVERY_S + fault.down_s
     for member in down:
-        member.start(fault.clock_s if member is down[-1] else 0.0)
+        member.start(fault.clock_offset_s if member is down[-1] else 0.0)
     return _over(injected)
 
 
-COURSES: dict[str, Callable[[World, Fault, Member, dict[str, list[int]]], Course]] = {
+FAULTS: dict[str, Callable[[RoundState, Fault, Member, dict[str, list[int]]], Steps]] = {
     plan.KILL: kill,
     plan.KILL_RESTART: kill_restart,
     plan.PAUSE: pause,

@@ -1,4 +1,4 @@
-"""What goes wrong in a round, decided by the seed alone, before anything is started."""
+"""The faults of a round and their times. The seed alone decides them, before anything is started."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from random import Random
 
 KILL = "kill"
-"""``kill -9``; it stays away."""
+"""``kill -9``, without a restart."""
 KILL_RESTART = "kill, restart"
 PAUSE = "pause"
-"""SIGSTOP until the others have taken over, then SIGCONT: a zombie."""
+"""SIGSTOP until the other workers have taken over its partitions, then SIGCONT: the worker is a zombie."""
 WIPE = "kill, wipe disk, restart"
 ADD = "add"
 REMOVE = "remove"
@@ -20,36 +20,37 @@ ALL_DOWN = "all down over a due second"
 
 KINDS = (KILL, KILL_RESTART, PAUSE, WIPE, ADD, REMOVE, BROKER, ALL_DOWN)
 NAMES = dict(zip(("kill", "restart", "pause", "wipe", "add", "remove", "broker", "all-down"), KINDS, strict=True))
-"""On the command line."""
-LEAVING = (KILL, REMOVE)
+"""The kinds by their names on the command line."""
+LEAVES = (KILL, REMOVE)
+"""Kinds after which the worker does not come back."""
 
-CLOCKS_S = (0.0, 0.0, 3.0, -2.5, 7_200.0, -10_800.0)
-"""How far workers' clocks may be off; one worker of each round is right."""
+CLOCK_OFFSETS_S = (0.0, 0.0, 3.0, -2.5, 7_200.0, -10_800.0)
+"""By how many seconds the clocks of workers may be wrong; the clock of one worker of each round is right."""
 
-GATHER_S = 5
-"""Most timers are due in bursts this far apart: a fault that injected faults just after one hits work in flight."""
+BURST_EVERY_S = 5
+"""Most timers are due in bursts, one in so many seconds. A fault just after a burst hits timers in flight."""
 
-STRIKE_MS = (8, 15)
-"""How far into a burst's second a fault injected faults at the earliest, before the first chunk is out, and at the
-latest, ..."""
+INJECT_MS = (8, 15)
+"""Milliseconds after the begin of a burst at which a fault is injected, at the earliest and at the latest: before the
+first chunk has fired."""
 FIRED_PER_MS = 2000
-"""... which is later for large bursts: they go on for a millisecond for each so many timers."""
+"""A large burst takes longer: a fault may come one millisecond later for each so many timers."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long a round takes."""
+    """How fast the faults of a round follow each other."""
 
     fault_every_s: int
-    """Faults are this far apart, give or take a burst."""
+    """Seconds between two faults; a fault may come one burst later."""
     tail_s: int
-    """The storm goes on this long after the last fault began."""
+    """Seconds of publishing after the last fault."""
     max_delay_s: int
-    """Timers are published up to this long before they are due, some in the second in which they are."""
+    """Timers are published 0 to so many seconds before they are due."""
 
 
 LONG = Pace(fault_every_s=10, tail_s=8, max_delay_s=12)
-"""Time for a rebalance and a recovery between two faults."""
+"""Leaves time for a rebalance and a recovery between two faults."""
 SHORT = Pace(fault_every_s=5, tail_s=3, max_delay_s=4)
 
 
@@ -59,67 +60,67 @@ class Fault:
 
     kind: str
     at_s: int
-    """Seconds after the first due second: a burst's."""
-    phase_ms: int
-    """How far into that second."""
+    """Seconds from the first due second to the burst that it hits."""
+    offset_ms: int
+    """Milliseconds from the begin of the burst to the injection."""
     victim: int
-    """Which worker: the one at this index, modulo the number of those that it can hit, in the order of their names."""
-    away_s: float
-    """How long what was killed or paused stays so; a pause counts from the moment the others have taken over."""
-    clock_s: float
-    """How far the clock of a worker that this fault starts is off."""
+    """Index of the worker among those that it can hit, in the order of their names, modulo their number."""
+    down_s: float
+    """Seconds until a killed worker or broker is started again; for a pause, seconds from the takeover to SIGCONT."""
+    clock_offset_s: float
+    """By how much the clock of a worker that this fault starts is wrong."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One round."""
+    """The plan of one round."""
 
     seed: int
     storm_s: int
-    """How long the producer publishes."""
-    clocks_s: tuple[float, ...]
-    """How far the clocks of the first workers are off."""
+    """Seconds of publishing."""
+    clock_offsets_s: tuple[float, ...]
+    """By how much the clocks of the first workers are wrong."""
     delays_s: tuple[int, ...]
     """Seconds from publishing a timer to its due second."""
     faults: tuple[Fault, ...]
 
 
 def make(seed: int, workers: int, timers: int, kinds: Sequence[str] = KINDS, pace: Pace = LONG) -> Plan:
-    """The plan of one round of ``timers`` timers: each of ``kinds`` once, in random order.
+    """Make the plan of one round of ``timers`` timers: each of ``kinds`` once, in random order.
 
     Raises:
-        ValueError: too few workers: at least two must be left when some have gone for good.
+        ValueError: fewer than two workers would be left at the end.
     """
-    leaving = sum(kind in LEAVING for kind in kinds)
+    leaving = sum(kind in LEAVES for kind in kinds)
     if workers < 2 + leaving:
         raise ValueError(f"{workers} workers are too few: {leaving} of them leave, and at least 2 must be left")
     random = Random(seed)
     order = random.sample(list(kinds), len(kinds))
-    latest_ms = STRIKE_MS[1] + timers * GATHER_S // (len(kinds) * pace.fault_every_s * FIRED_PER_MS)
+    latest_ms = INJECT_MS[1] + timers * BURST_EVERY_S // (len(kinds) * pace.fault_every_s * FIRED_PER_MS)
     faults = []
     for index, kind in enumerate(order):
-        burst = (index + 1) * pace.fault_every_s // GATHER_S
-        if pace.fault_every_s > GATHER_S and random.random() < 0.3:
+        burst = (index + 1) * pace.fault_every_s // BURST_EVERY_S
+        if pace.fault_every_s > BURST_EVERY_S and random.random() < 0.3:
             burst += 1
         faults.append(
             Fault(
                 kind=kind,
-                at_s=burst * GATHER_S,
-                phase_ms=random.randint(STRIKE_MS[0], latest_ms),
+                at_s=burst * BURST_EVERY_S,
+                offset_ms=random.randint(INJECT_MS[0], latest_ms),
                 victim=random.randrange(60),
-                away_s=round(random.uniform(0.5, 4.0), 1),
-                clock_s=random.choice(CLOCKS_S),
+                down_s=round(random.uniform(0.5, 4.0), 1),
+                clock_offset_s=random.choice(CLOCK_OFFSETS_S),
             )
         )
-    clocks = (0.0, *(random.choice(CLOCKS_S) for _ in range(workers - 1)))
+    clocks = (0.0, *(random.choice(CLOCK_OFFSETS_S) for _ in range(workers - 1)))
     delays = tuple(random.choice((0, 1, 2, random.randint(1, pace.max_delay_s))) for _ in range(97))
     return Plan(seed, faults[-1].at_s + pace.tail_s, clocks, delays, tuple(faults))
 
 
 def describe(plan: Plan) -> list[str]:
-    """The plan in lines, to be printed before it happens."""
-    clocks = ", ".join(f"{clock:+g} s" if clock else "right" for clock in plan.clocks_s)
+    """The plan as lines of text."""
+    clocks = ", ".join(f"{clock:+g} s" if clock else "right" for clock in plan.clock_offsets_s)
     lines = [f"plan of seed {plan.seed}: {plan.storm_s} s of publishing; clocks of the first workers: {clocks}"]
     for fault in plan.faults:
-        lines.append(f"  {fault.at_s:3} s + {fault.phase_ms:3} ms: {fault.kind}")
+        lines.append(f"  {fault.at_s:3} s + {fault.offset_ms:3} ms: {fault.kind}")
     return lines

@@ -1,22 +1,22 @@
-"""What a round prints: the figures, and what each fault hit."""
+"""The lines that a round prints: its figures, and what each fault hit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.chaos.checker import CALM_S, InjectedFault, Verdict
+from tests.chaos.checker import CATCH_UP_S, InjectedFault, Verdict
 
 
 def lines(
-    seed: int, verdict: Verdict, faults_injected: Sequence[InjectedFault], failures: Sequence[str], first_s: int
+    seed: int, verdict: Verdict, injected_faults: Sequence[InjectedFault], failures: Sequence[str], first_s: int
 ) -> list[str]:
-    """One round.
+    """Return the report of one round.
 
     Args:
-        first_s: epoch second from which the faults are timed.
+        first_s: first due second; times of faults are seconds from it.
     """
     out = []
-    for injected, count in zip(faults_injected, verdict.in_flight, strict=True):
+    for injected, count in zip(injected_faults, verdict.in_flight, strict=True):
         hit = f"hit: yes ({count:,} due timers in flight)" if count else "hit: no"
         at_s, took_s = injected.at_ms / 1000 - first_s, (injected.over_ms - injected.at_ms) / 1000
         note = f"; {injected.note}" if injected.note else ""
@@ -27,10 +27,10 @@ def lines(
         f"duplicates {fired.duplicates:,}, early {fired.early:,}, altered {fired.altered:,}"
     )
     out.append(
-        f"  worst lag {verdict.worst_lag_ms:,} ms; after the last fault {verdict.worst_after_ms:,} ms; "
-        f"overdue {CALM_S} s after it: {verdict.overdue:,}"
+        f"  worst lag {verdict.worst_lag_ms:,} ms; after the last fault {verdict.worst_after_faults_ms:,} ms; "
+        f"overdue {CATCH_UP_S} s after it: {verdict.overdue:,}"
     )
     out += [f"  FAILED: {failure}" for failure in failures]
-    counts = "counts" if verdict.counts else "does not count: a fault hit nothing in flight"
+    counts = "counts" if verdict.counts else "does not count: a fault hit no timer in flight"
     out.append(f"  this round {counts}")
     return out

@@ -1,4 +1,4 @@
-"""One round: start, storm, faults, settle, check."""
+"""One round: start workers, publish while faults are injected, wait until all has fired, check."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.harness.checker import Read, read
-from bench.harness.cluster import Cluster
-from bench.harness.console import Console
-from bench.harness.process import Process
-from bench.harness.publisher import Publication, argument, dues
-from bench.harness.subject import ROOT, environment, python
 from tests.chaos import report
-from tests.chaos.checker import CALM_S, InjectedFault, Verdict, verdict
-from tests.chaos.faults import COURSES, Course
-from tests.chaos.plan import ADD, GATHER_S, Fault, Plan
-from tests.chaos.world import World
+from tests.chaos.checker import CATCH_UP_S, InjectedFault, Verdict, verdict
+from tests.chaos.faults import FAULTS, Steps
+from tests.chaos.plan import ADD, BURST_EVERY_S, Fault, Plan
+from tests.chaos.state import RoundState
+from tests.harness.callbacks import read_callbacks
+from tests.harness.console import Console
+from tests.harness.judge import Callbacks
+from tests.harness.publication import Publication, dues, start_publisher
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.broker import EmbeddedBroker
@@ -25,20 +23,20 @@ PARTITIONS = 6
 PAYLOAD_BYTES = 100
 HEAD_START_S = 3
 LOOK_AHEAD_S = 1.0
-"""The victim is chosen this long before it is was injected."""
+"""The victim is chosen so many seconds before the injection."""
 PATIENCE_S = 240.0
-"""For faults and publishing beyond the time that the plan gives them; the machine may be busy."""
+"""Seconds that faults and publishing may take longer than planned, because the machine may be busy."""
 
 
-def _put_off(planned: list[Fault]) -> list[Fault]:
-    """The first by a burst, and the others so far that each has a burst of its own: no two have one victim at once."""
-    first_s = planned[0].at_s + GATHER_S
-    return [replace(fault, at_s=max(fault.at_s, first_s + i * GATHER_S)) for i, fault in enumerate(planned)]
+def _delay(planned: list[Fault]) -> list[Fault]:
+    """Delay the first fault by one burst, and the others so that each has a burst, and so a victim, of its own."""
+    first_s = planned[0].at_s + BURST_EVERY_S
+    return [replace(fault, at_s=max(fault.at_s, first_s + i * BURST_EVERY_S)) for i, fault in enumerate(planned)]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a round."""
+    """The result of a round."""
 
     seed: int
     verdict: Verdict
@@ -46,7 +44,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Every promise was kept, whether the round counts or not."""
+        """Whether every promise was kept. The round may still not count."""
         return self.verdict.kept and not self.failures
 
 
@@ -54,9 +52,9 @@ class Round:
     """One round of chaos.
 
     Args:
-        broker: running; it will be killed and started again.
-        plan: what goes wrong.
-        timers: how many.
+        broker: it is started, and a fault may kill it and start it again.
+        plan: the faults.
+        timers: how many are published.
         directory: for the workers' logs and data.
     """
 
@@ -67,12 +65,12 @@ class Round:
         self._directory = directory
         self._console = console
         self._system = System(address, directory, TIMERS_PARTITIONS=str(PARTITIONS))
-        self._world = World(broker, self._system, Cluster(address), lambda text: console.line(f"    {text}"))
-        self._strikes: list[InjectedFault] = []
+        self._state = RoundState(broker, self._system, lambda text: console.line(f"    {text}"))
+        self._injected: list[InjectedFault] = []
         self._first_s = 0
 
     def run(self) -> Outcome:
-        """Do it. Everything that was started is ended again."""
+        """Run the round and end all workers."""
         try:
             return self._run()
         finally:
@@ -80,10 +78,10 @@ class Round:
 
     def _run(self) -> Outcome:
         target = self._system.target(PARTITIONS)
-        with self._console.doing(f"starting {len(self._plan.clocks_s)} workers"):
-            for clock_s in self._plan.clocks_s:
-                self._world.add(clock_s)
-            for member in self._world.members:
+        with self._console.doing(f"starting {len(self._plan.clock_offsets_s)} workers"):
+            for clock_offset_s in self._plan.clock_offsets_s:
+                self._state.add(clock_offset_s)
+            for member in self._state.members:
                 member.worker.ready()
         self._first_s = int(time.time()) + HEAD_START_S
         publication = Publication(
@@ -98,105 +96,104 @@ class Round:
             partitioner="spread",
             pace_s=self._plan.storm_s,
             delays_s=self._plan.delays_s,
-            gather_s=GATHER_S,
+            burst_every_s=BURST_EVERY_S,
         )
         self._storm(publication)
         found = self._settle(publication)
-        judged = verdict(found, dues(publication), self._strikes)
-        outcome = Outcome(self._plan.seed, judged, self._world.failures)
-        for line in report.lines(self._plan.seed, judged, self._strikes, self._world.failures, self._first_s):
+        judged = verdict(found, dues(publication), self._injected)
+        outcome = Outcome(self._plan.seed, judged, self._state.failures)
+        for line in report.lines(self._plan.seed, judged, self._injected, self._state.failures, self._first_s):
             self._console.line(line)
         self._system.delete_topics()
         return outcome
 
-    # ---- the storm ----------------------------------------------------------------------------------------------
+    # ---- publishing and faults ----------------------------------------------------------------------------------
 
     def _storm(self, publication: Publication) -> None:
-        """Publish, and let the plan happen, until both are through."""
-        command = python("bench.harness.publisher", argument(publication))
-        publisher = Process("publisher", command, environment(), ROOT, self._directory / "publisher.log")
+        """Publish and inject the faults, until both are done."""
+        publisher = start_publisher(publication, self._directory)
         planned = list(self._plan.faults)
-        courses: list[tuple[float, Course, Fault]] = []
+        under_way: list[tuple[float, Steps, Fault]] = []
         give_up = self._first_s + self._plan.storm_s + PATIENCE_S
         try:
             with self._console.doing("storm", self._progress):
-                while planned or courses or publisher.running:
+                while planned or under_way or publisher.running:
                     if time.time() > give_up:
-                        self._world.failures.append(f"faults or publishing did not end within {PATIENCE_S:.0f} s")
+                        self._state.failures.append(f"faults or publishing did not end within {PATIENCE_S:.0f} s")
                         break
-                    self._world.watch()
+                    self._state.watch()
                     if planned and time.time() > self._moment(planned[0]) - LOOK_AHEAD_S:
                         fault = planned.pop(0)
-                        course = self._aim(fault)
-                        if course is None:
+                        steps = self._start_fault(fault)
+                        if steps is None:
                             self._console.line(
                                 f"    {fault.at_s:3} s: {fault.kind} waits: fewer than 2 workers have partitions"
                             )
-                            planned = _put_off([fault, *planned])
+                            planned = _delay([fault, *planned])
                         else:
-                            courses.append((self._moment(fault), course, fault))
-                    courses = [entry for old in courses for entry in self._advance(*old)]
-                    next_s = min((at for at, _, _ in courses), default=time.time() + 0.05)
+                            under_way.append((self._moment(fault), steps, fault))
+                    under_way = [entry for old in under_way for entry in self._advance(*old)]
+                    next_s = min((at for at, _, _ in under_way), default=time.time() + 0.05)
                     time.sleep(max(0.0, min(0.05, next_s - time.time())))
             if not publisher.running:
-                code = publisher.wait(DEADLINE_S)
+                code = publisher.exit_code()
                 if code != 0:
-                    self._world.failures.append(f"publishing failed: {publisher.tail()}")
+                    self._state.failures.append(f"publishing failed: {publisher.tail()}")
         finally:
-            publisher.stop(1)
+            publisher.end(1)
         late_s = time.time() - self._first_s - self._plan.storm_s
-        self._console.line(f"    storm over, {late_s:.1f} s later than planned")
+        self._console.line(f"    publishing and faults are done, {late_s:.1f} s later than planned")
 
     def _moment(self, fault: Fault) -> float:
-        return self._first_s + fault.at_s + fault.phase_ms / 1000
+        return self._first_s + fault.at_s + fault.offset_ms / 1000
 
-    def _aim(self, fault: Fault) -> Course | None:
-        """Choose whom it will hit; None if there is nobody at present who holds a partition."""
-        held = self._world.held()
+    def _start_fault(self, fault: Fault) -> Steps | None:
+        """Choose the worker that a fault will hit, and begin; None while fewer than two workers hold partitions."""
+        held = self._state.held()
         eligible = [
             member
-            for member in self._world.members
+            for member in self._state.members
             if member.wanted and not member.paused and member.worker.running and member.name in held
         ]
         if len(eligible) < 2:
             return None
         victim = eligible[fault.victim % len(eligible)]
-        who = "" if fault.kind == ADD else f" ({victim.name} has request partitions {held[victim.name]})"
-        self._console.line(f"    {fault.at_s:3} s: {fault.kind}{who}")
-        return COURSES[fault.kind](self._world, fault, victim, held)
+        whom = "" if fault.kind == ADD else f" ({victim.name} has request partitions {held[victim.name]})"
+        self._console.line(f"    {fault.at_s:3} s: {fault.kind}{whom}")
+        return FAULTS[fault.kind](self._state, fault, victim, held)
 
-    def _advance(self, at_s: float, course: Course, fault: Fault) -> list[tuple[float, Course, Fault]]:
+    def _advance(self, at_s: float, steps: Steps, fault: Fault) -> list[tuple[float, Steps, Fault]]:
         if time.time() < at_s:
-            return [(at_s, course, fault)]
+            return [(at_s, steps, fault)]
         try:
-            return [(time.time() + next(course), course, fault)]
+            return [(time.time() + next(steps), steps, fault)]
         except StopIteration as over:
-            self._strikes.append(over.value)
+            self._injected.append(over.value)
             self._console.line(f"         {fault.kind} is over")
             return []
 
     def _progress(self) -> str:
         at_s = time.time() - self._first_s
-        running = sum(member.worker.running for member in self._world.members)
+        running = sum(member.worker.running for member in self._state.members)
         return f"{at_s:.0f} s after the first due second, {running} workers run"
 
     # ---- afterwards ---------------------------------------------------------------------------------------------
 
-    def _settle(self, publication: Publication) -> Read:
-        """Wait until everything is out, end the workers, and read what there is."""
-        cluster, due_s = self._world.cluster, dues(publication)
-        last_ms = max((injected.over_ms for injected in self._strikes), default=0)
-        give_up = max(int(due_s.max()), last_ms / 1000) + 3 * CALM_S
+    def _settle(self, publication: Publication) -> Callbacks:
+        """Wait until all timers have fired, stop the workers, and read the callbacks."""
+        cluster, due_s = self._system.cluster, dues(publication)
+        last_ms = max((injected.over_ms for injected in self._injected), default=0)
+        give_up = max(int(due_s.max()), last_ms / 1000) + 3 * CATCH_UP_S
         try:
-            with self._console.doing("waiting for everything to fire"):
+            with self._console.doing("waiting until all timers have fired"):
                 wait_until(lambda: time.time() > due_s.max(), "the last due second", 2 * DEADLINE_S)
                 self._system.wait_past(int(due_s.max()))
         except AssertionError as error:
-            self._world.failures.append(f"what is due does not fire: {error}")
+            self._state.failures.append(f"due timers do not fire: {error}")
         while True:
             ends = cluster.ends(publication.target)
-            with self._console.doing("reading what was fired"):
-                found = read(cluster, publication, sources=True)
+            with self._console.doing("reading the callbacks"):
+                found = read_callbacks(cluster, publication, sources=True)
             missing = verdict(found, due_s, []).fired.lost
             if not missing or time.time() > give_up:
                 break
@@ -205,21 +202,21 @@ class Round:
             self._stop()
             wait_until(lambda: self._settled(publication.target), "no transaction is open on the target")
         if cluster.ends(publication.target) != ends:
-            found = read(cluster, publication, sources=True)
+            found = read_callbacks(cluster, publication, sources=True)
         letters = cluster.end(self._system.settings.dead_letter_topic)
         if letters:
-            self._world.failures.append(f"{letters} records in {self._system.settings.dead_letter_topic}")
+            self._state.failures.append(f"{letters} records in {self._system.settings.dead_letter_topic}")
         return found
 
     def _settled(self, topic: str) -> bool:
-        return self._world.cluster.ends(topic, committed=True) == self._world.cluster.ends(topic)
+        return self._system.cluster.ends(topic, committed=True) == self._system.cluster.ends(topic)
 
     def _stop(self) -> None:
-        self._world.watch()
-        wanted = [member for member in self._world.members if member.wanted]
+        self._state.watch()
+        wanted = [member for member in self._state.members if member.wanted]
         for member in wanted:
             member.wanted = False
             try:
                 member.worker.stop()
             except AssertionError as error:
-                self._world.failures.append(f"{member.name}: {error}")
+                self._state.failures.append(f"{member.name}: {error}")

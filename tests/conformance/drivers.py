@@ -11,7 +11,8 @@ from typing import Protocol
 from confluent_kafka import Producer
 
 from tests.conformance.cases import NARROW, NARROW_BYTES, TARGET
-from tests.harness.records import CLIENT, Publisher
+from tests.harness.cluster import CLIENT
+from tests.harness.records import Publisher
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
 from tests.harness.worker import Worker
@@ -230,7 +231,7 @@ def faust_engine(address: str, directory: Path) -> Engine:
 
 def spark_engine(address: str, directory: Path) -> Engine:
     """The engine on Spark."""
-    from tests.harness.spark_engine import SparkEngine
+    from tests.harness.spark_job import SparkEngine
 
     system = System(address, directory)
     process = SparkEngine(directory / "spark", system.environment)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclBindingFilter,
     AclOperation,
@@ -23,13 +24,13 @@ CREATE, DESCRIBE_CONFIGS = AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS
 TOPIC, GROUP, TRANSACTIONAL_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 
 ANONYMOUS = "User:ANONYMOUS"
-"""Who everybody is on a PLAINTEXT listener."""
+"""The principal of each client of a PLAINTEXT listener."""
 
 AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
 
 OPEN_AUTHORIZER = {**AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
-"""``EmbeddedBroker(directory, port=0, properties=OPEN_AUTHORIZER)``: all is allowed, until an ACL speaks of a resource;
-then only what ACLs allow is, of that resource."""
+"""``EmbeddedBroker(directory, port=0, properties=OPEN_AUTHORIZER)``: a resource without an ACL may be used by all; a
+resource with an ACL only as its ACLs allow."""
 
 
 def acl(
@@ -40,14 +41,14 @@ def acl(
     prefixed: bool = False,
     deny: bool = False,
 ) -> list[AclBinding]:
-    """ACLs for one resource, or for all whose names begin so."""
+    """ACLs for one resource, or for all resources whose names begin with ``name``."""
     pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
     verdict = AclPermissionType.DENY if deny else AclPermissionType.ALLOW
     return [AclBinding(kind, name, pattern, principal, "*", operation, verdict) for operation in operations]
 
 
 def worker_acls(settings: Settings, user: str, *targets: str) -> list[AclBinding]:
-    """The least that a worker needs: ``docs/security.md`` says the same in lines for kafka-acls."""
+    """The ACLs that a worker needs; ``docs/security.md`` lists the same for kafka-acls."""
     who = f"User:{user}"
     return [
         *acl(TOPIC, settings.request_topic, READ, DESCRIBE_CONFIGS, principal=who),
@@ -62,7 +63,7 @@ def worker_acls(settings: Settings, user: str, *targets: str) -> list[AclBinding
 
 
 def operator_acls(settings: Settings, user: str) -> list[AclBinding]:
-    """What ``timers dead-letters`` needs, its ``retry`` too."""
+    """The ACLs that ``timers dead-letters`` needs, with ``retry``."""
     who = f"User:{user}"
     return [
         *acl(TOPIC, settings.dead_letter_topic, READ, principal=who),
@@ -74,7 +75,7 @@ def operator_acls(settings: Settings, user: str) -> list[AclBinding]:
 
 
 def add(admin: AdminClient, acls: Iterable[AclBinding]) -> None:
-    """Add ACLs, and wait until the broker heeds them."""
+    """Add ACLs, and wait until they are in force."""
     wanted = list(acls)
     for outcome in admin.create_acls(wanted).values():
         outcome.result(DEADLINE_S)
@@ -82,7 +83,7 @@ def add(admin: AdminClient, acls: Iterable[AclBinding]) -> None:
 
 
 def remove(admin: AdminClient, acls: Iterable[AclBinding]) -> None:
-    """Take ACLs back, and wait until the broker has forgotten them."""
+    """Remove ACLs, and wait until they are no longer in force."""
     unwanted = list(acls)
     for outcome in admin.delete_acls([_only(entry) for entry in unwanted]).values():
         outcome.result(DEADLINE_S)
@@ -90,8 +91,9 @@ def remove(admin: AdminClient, acls: Iterable[AclBinding]) -> None:
 
 
 def _in_force(admin: AdminClient) -> set[AclBinding]:
+    any_name: Any = None
     every = AclBindingFilter(
-        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        ResourceType.ANY, any_name, ResourcePatternType.ANY, any_name, any_name, AclOperation.ANY, AclPermissionType.ANY
     )
     return set(admin.describe_acls(every).result(DEADLINE_S))
 

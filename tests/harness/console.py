@@ -1,57 +1,44 @@
-"""Java's own producer: the console producer in the broker's jars."""
+"""Prints progress on stdout, at least once in :data:`SILENCE_S`."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from tests.harness.records import Request
-from tests.harness.waiting import DEADLINE_S
-from timers.broker import jars, java
-
-_SEPARATOR = "|"
+SILENCE_S = 1.9
 
 
-def produce_by_console(address: str, topic: str, requests: Iterable[Request]) -> None:
-    """Publish with Kafka's console producer, which partitions by Java's murmur2. The sources stay unknown."""
-    lines = (request.wire_key + _SEPARATOR.encode() + future_line(request) for request in requests)
-    produce_lines(address, topic, lines, "parse.key=true", f"key.separator={_SEPARATOR}")
+class Console:
+    """Prints lines. During a long step it also prints how far the step is, if no other line came."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last_at = time.monotonic()
+        self._doing: list[tuple[str, float, Callable[[], str]]] = []
+        threading.Thread(target=self._beat, name="progress", daemon=True).start()
 
-def produce_lines(address: str, topic: str, lines: Iterable[bytes], *properties: str) -> None:
-    """Publish lines with it; ``properties`` are those of its reader, which say what stands in a line."""
-    options = [part for each in properties for part in ("--reader-property", each)]
-    done = subprocess.run(
-        [
-            str(java.find()),
-            "-XX:TieredStopAtLevel=1",
-            "org.apache.kafka.tools.ConsoleProducer",
-            *("--bootstrap-server", address, "--topic", topic),
-            *options,
-        ],
-        input=b"".join(line + b"\n" for line in lines),
-        env={**os.environ, "CLASSPATH": os.pathsep.join(map(str, jars.ensure(None)))},
-        capture_output=True,
-        timeout=2 * DEADLINE_S,
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    def line(self, text: str = "") -> None:
+        """Print one line now."""
+        with self._lock:
+            self._last_at = time.monotonic()
+            print(text, flush=True)
 
+    @contextmanager
+    def doing(self, text: str, detail: Callable[[], str] = str) -> Iterator[None]:
+        """While the block runs, repeat ``text`` with the seconds so far and ``detail()``."""
+        entry = (text, time.monotonic(), detail)
+        self._doing.append(entry)
+        try:
+            yield
+        finally:
+            self._doing.remove(entry)
 
-def future_line(request: Request) -> bytes:
-    """A Future whose bytes are one line of UTF-8, as the console must have them.
-
-    The first field's tag is a line feed. So it is written in two bytes, 8A 00, which protobuf allows; and since no
-    UTF-8 character begins with 8A, an unknown field stands before it whose content ends in C2.
-    """
-    parts = [b"\x7a\x01\xc2", _field(b"\x8a\x00", request.target.encode())]
-    parts += [_field(b"\x12", request.key.encode()), _field(b"\x1a", request.value)]
-    line = b"".join(parts)
-    assert not {b"\n", b"\r", _SEPARATOR.encode()} & {line[i : i + 1] for i in range(len(line))}
-    assert line.decode().encode() == line
-    return line
-
-
-def _field(tag: bytes, content: bytes) -> bytes:
-    assert len(content) < 128
-    return tag + bytes([len(content)]) + content
+    def _beat(self) -> None:
+        while True:
+            time.sleep(SILENCE_S / 4)
+            if self._doing and time.monotonic() - self._last_at > SILENCE_S:
+                text, since, detail = self._doing[-1]
+                more = detail()
+                self.line(f"    {time.monotonic() - since:5.0f} s  {text}{': ' if more else ''}{more}")

@@ -1,4 +1,4 @@
-"""Disks that are full: a small file system where this machine lets one be mounted, and a limit on a process's files."""
+"""Full disks: a small file system, if this process may mount one, and a limit for the files of a process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class SmallDisk:
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.path], check=True, capture_output=True)
 
     def fill(self) -> None:
-        """Take what room is left."""
+        """Write until the disk is full."""
         with (self.path / "filler").open("wb", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(bytes(4096))
 
     def make_space(self, size_mib: int) -> None:
-        """What an operator does."""
+        """Make the disk larger, as an operator does."""
         (self.path / "filler").unlink(missing_ok=True)
         self._mount(f"remount,size={size_mib}m")
 

@@ -1,4 +1,4 @@
-"""Dead letters, awaited."""
+"""Waits for dead letters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.harness.waiting import DEADLINE_S
 
 
 def await_letters(system: System, sources: Collection[str], deadline_s: float = DEADLINE_S) -> dict[str, Record]:
-    """Dead letters by source, once there is one for each of ``sources``; none twice."""
+    """Wait for a dead letter of each of ``sources``; dead letters by source, at most one for each."""
     reader = system.dead_letters()
     found: dict[str, Record] = {}
     give_up = time.monotonic() + deadline_s

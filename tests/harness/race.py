@@ -1,4 +1,4 @@
-"""Changes that race with the firing of what they change."""
+"""Changes timers while they fire."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tests.harness.records import Reader, Record
-from tests.harness.waiting import wait_until
 
 _Name = TypeVar("_Name")
 
@@ -15,24 +14,24 @@ _Name = TypeVar("_Name")
 def race(
     names: Sequence[_Name], due_s: int, change: Callable[[int, _Name], None], flush: Callable[[], None], fired: Reader
 ) -> list[Record]:
-    """Change timers that are due together: the first tenth at once, the last one when firing has begun, and those
-    between evenly over the half seconds around the beginning of their second.
+    """Change timers that are due together: the first tenth now, the last tenth after the first callback, and the others
+    evenly over the second around the begin of their due second.
 
     Returns:
-        What has fired until then.
+        The callbacks that were read so far.
     """
     tenth = len(names) // 10
     seen: list[Record] = []
     for number, name in enumerate(names):
         if number == tenth:
-            flush()  # these come in time
+            flush()  # these changes come before their timers fire
         if number >= len(names) - tenth:
             if not seen:
                 flush()
                 seen = fired.take(1)
         elif number >= tenth:
             turn_s = due_s - 0.5 + number / len(names)
-            wait_until(lambda turn_s=turn_s: time.time() > turn_s, "its turn")
+            time.sleep(max(0.0, turn_s - time.time()))
         change(number, name)
     flush()
     return seen

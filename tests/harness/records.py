@@ -1,28 +1,24 @@
-"""Requests written to a topic, and records read from one as a ``read_committed`` receiver sees them."""
+"""Writes single requests, and reads single records as a ``read_committed`` receiver sees them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
-    IsolationLevel,
     KafkaError,
     Message,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from tests.harness.cluster import Cluster, client_settings
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.wire import future, topics
-
-CLIENT = {"log_level": 0}
-"""What a client cannot do, its call says: no second report on stderr."""
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -59,9 +55,8 @@ class Publisher:
     """
 
     def __init__(self, address: str, topic: str, **options: Any) -> None:
-        named = {name.replace("_", "."): value for name, value in options.items()}
         self.topic = topic
-        self.producer = Producer({**CLIENT, "bootstrap.servers": address, "acks": "all", "linger.ms": 5, **named})
+        self.producer = Producer(client_settings(address, **{"acks": "all", "linger_ms": 5, **options}))
 
     def queue(self, requests: Iterable[Request]) -> None:
         """Hand requests over without waiting for the broker."""
@@ -69,7 +64,7 @@ class Publisher:
             self._produce(request, request.wire_key, request.wire_value, request.headers, request.partition)
 
     def send(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """Publish, and return when the broker has them all; each then knows its ``source``."""
+        """Publish, wait until the broker has all of them, and set the ``source`` of each."""
         self.queue(requests)
         self.flush()
         return requests
@@ -81,7 +76,7 @@ class Publisher:
         return record.source
 
     def queue_raw(self, key: bytes | None, value: bytes | None, headers: Headers, partition: int) -> Request:
-        """Hand anything over without waiting for the broker; what is returned knows its source after a flush."""
+        """Hand anything over without waiting for the broker; the result has its ``source`` after a flush."""
         record = Request("", 0)
         self._produce(record, key, value, headers, partition)
         return record
@@ -94,12 +89,15 @@ class Publisher:
     ) -> None:
         def delivered(error: KafkaError | None, message: Message) -> None:
             assert error is None, error
-            request.source = topics.source(self.topic, message.partition(), message.offset())
+            at, offset = message.partition(), message.offset()
+            assert at is not None and offset is not None
+            request.source = topics.source(self.topic, at, offset)
 
-        where = {} if partition is None else {"partition": partition}
+        where = -1 if partition is None else partition  # -1: the partitioner of the client chooses
+        sent = cast("list[tuple[str, str | bytes | None]]", headers)
         while True:
             try:
-                self.producer.produce(self.topic, value, key, headers=headers, on_delivery=delivered, **where)
+                self.producer.produce(self.topic, value, key, where, delivered, headers=sent)
                 break
             except BufferError:
                 self.producer.poll(0.1)
@@ -145,18 +143,17 @@ class Reader:
     Args:
         address: of the broker.
         topic: what to read.
-        append_time: the topic's records carry the broker's time; anything else is then refused.
+        append_time: check that the timestamps are the broker's.
         committed: reads ``read_committed``.
     """
 
     def __init__(self, address: str, topic: str, *, append_time: bool = True, committed: bool = True) -> None:
         self.topic = topic
         self._append_time = append_time
-        self._admin = AdminClient({**CLIENT, "bootstrap.servers": address})
+        self._cluster = Cluster(address)
         self._consumer = Consumer(
             {
-                **CLIENT,
-                "bootstrap.servers": address,
+                **client_settings(address),
                 "group.id": f"reader-of-{topic}",
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
                 "enable.auto.commit": False,
@@ -165,7 +162,7 @@ class Reader:
             }
         )
 
-        def look() -> Any:  # a broker hears of a new topic a moment after it was made
+        def look() -> Any:  # a broker knows a new topic a moment after the controller
             found = self._consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic]
             return found if found.error is None else None
 
@@ -188,12 +185,8 @@ class Reader:
         return records
 
     def rest(self, deadline_s: float = DEADLINE_S) -> list[Record]:
-        """Everything up to the present end of the topic; waits for transactions that are open there."""
-        latest = self._admin.list_offsets(
-            {TopicPartition(p.topic, p.partition): OffsetSpec.latest() for p in self._partitions},
-            isolation_level=IsolationLevel.READ_UNCOMMITTED,
-        )
-        ends = {p.partition: ended.result(DEADLINE_S).offset for p, ended in latest.items()}
+        """All records up to the present end of the topic; waits until the transactions that are open there end."""
+        ends = self._cluster.ends(self.topic)
         records: list[Record] = []
         give_up = time.monotonic() + deadline_s
         while any(self._reached[partition] < end for partition, end in ends.items()):
@@ -214,7 +207,9 @@ class Reader:
                 raise AssertionError(f"{self.topic}: {error}")
             self._reached[partition] = offset + 1
             kind, append_ms = message.timestamp()
-            assert kind == TIMESTAMP_LOG_APPEND_TIME or not self._append_time, "lags need the broker's time"
-            headers = message.headers() or []
+            assert kind == TIMESTAMP_LOG_APPEND_TIME or not self._append_time, (
+                f"{self.topic} has the producer's time, not the broker's"
+            )
+            headers = cast("Headers", message.headers() or [])
             records.append(Record(self.topic, partition, offset, message.key(), message.value(), headers, append_ms))
         return records

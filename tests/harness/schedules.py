@@ -1,10 +1,11 @@
-"""A system with topics of kafka-message-scheduler's users: records set and deleted, and what stands in the topics."""
+"""A system with topics of schedules in the format of kafka-message-scheduler."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 from tests.harness.records import Headers, Publisher, Record
 from tests.harness.system import System
@@ -15,8 +16,7 @@ PARTITIONS = 3
 
 
 class Schedules:
-    """A system whose request format for schedules is open, over topics that its users have made: the first is
-    compacted."""
+    """A system that reads schedules from two topics that its users have made; the first one is compacted."""
 
     def __init__(self, address: str, directory: Path, **settings: str) -> None:
         run = uuid.uuid4().hex[:8]
@@ -35,7 +35,7 @@ class Schedules:
         self.system.create_own_topics()
         self.target = self.system.target(partitions=2)
         self.fired = self.system.reader(self.target)
-        self.producer = Publisher(address, self.topic).producer
+        self.producer: Any = Publisher(address, self.topic).producer  # its stubs take no list of Headers
 
     def set(
         self,
@@ -66,14 +66,14 @@ class Schedules:
         assert self.producer.flush(DEADLINE_S) == 0
 
     def log(self, topic: str = "") -> list[Record]:
-        """All that is in a topic of schedules."""
+        """All records of a topic of schedules."""
         reader = self.system.reader(topic or self.topic, append_time=False)
         return reader.rest()
 
     def wait_past(self, due_s: int) -> None:
-        """Wait until all that is due by ``due_s`` has left its topic: a machine fires in the order of due seconds."""
+        """Wait until all schedules due by ``due_s`` have fired: a machine fires in the order of due seconds."""
         fence = self.system.target()
-        reader = self.system.reader(fence)  # which waits until the brokers know the topic: these fire at once
+        reader = self.system.reader(fence)  # waits until the brokers know the topic
         for partition in range(PARTITIONS):
             sent = schedule.encode_headers(due_s, fence, None)
             self.producer.produce(self.topic, b"", f"fence-{partition}-{fence}".encode(), partition, headers=sent)
@@ -81,7 +81,8 @@ class Schedules:
         reader.take(PARTITIONS)
 
     def everything_is_over(self, topic: str = "") -> None:
-        """Of each id the last record is a tombstone; and each of ours ends a version on its own partition."""
+        """Check that each id ends with a tombstone, and that each tombstone of the worker ends a version of its id
+        on the same partition."""
         log = self.log(topic)
         latest = {(record.partition, record.key): record for record in log}
         assert [record for record in latest.values() if record.value is not None] == []
@@ -89,7 +90,7 @@ class Schedules:
         for record in log:
             if record.value is None and record.headers:
                 ended = versions.get((record.partition, int(record.text("timer-fired-offset"))))
-                assert ended is None or ended.key == record.key  # compaction may have taken it
+                assert ended is None or ended.key == record.key  # compaction may have removed it
 
 
 def id_of(record: Record) -> bytes:

@@ -1,4 +1,4 @@
-"""What a worker's web port answers."""
+"""Reads the metrics and health pages of a worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
 class Scrape:
-    """One reading of ``/metrics``."""
+    """The samples of one answer of ``/metrics``."""
 
     def __init__(self, text: str) -> None:
         self.samples: dict[Sample, float] = {
@@ -30,7 +30,7 @@ class Scrape:
         return {name for name, _ in self.samples}
 
     def total(self, name: str, **labels: str) -> float:
-        """Sum of the samples of ``name`` that have these labels; there must be one."""
+        """Sum of the samples of ``name`` that have these labels; there must be at least one."""
         found = [
             value
             for (sample, have), value in self.samples.items()
@@ -66,13 +66,13 @@ def scrape(port: int) -> Scrape:
 
 
 def health(port: int, kind: str) -> tuple[int, dict[str, Any]]:
-    """``/health/live`` or ``/health/ready``: status and what it says."""
+    """Status and JSON body of ``/health/live`` or ``/health/ready``."""
     status, body = get(port, f"/health/{kind}")
     return status, json.loads(body)
 
 
 def wait_equal(look: Callable[[], Any], wanted: Any, deadline_s: float = DEADLINE_S) -> None:
-    """Wait until ``look()`` is ``wanted``; say how they differ if it does not become so."""
+    """Wait until ``look()`` is ``wanted``; if it does not become so, the message has both."""
     last: list[Any] = []
 
     def equal() -> bool:
@@ -80,6 +80,6 @@ def wait_equal(look: Callable[[], Any], wanted: Any, deadline_s: float = DEADLIN
         return bool(last[0] == wanted)
 
     try:
-        wait_until(equal, "the expected", deadline_s)
+        wait_until(equal, "the wanted value", deadline_s)
     except AssertionError:
         raise AssertionError(f"found {last[0]}, wanted {wanted}") from None

@@ -1,7 +1,7 @@
-"""A broker that lets in only who proves who they are: TLS, passwords, certificates, and ACLs that deny by default.
+"""A broker with TLS, passwords, client certificates, and ACLs that deny by default.
 
-Its PLAINTEXT listener is the harness's own, and may do everything. Beside it, with a port each: ``SASL_SSL``, ``SSL``
-(which asks for a client's certificate) and ``SASL_PLAINTEXT``.
+Tests use its PLAINTEXT listener, where everything is allowed, to prepare it. It has three other listeners, each with a
+port of its own: ``SASL_SSL``, ``SSL`` (with client certificates) and ``SASL_PLAINTEXT``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
-from confluent_kafka.admin import (
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ScramCredentialInfo,
     ScramMechanism,
@@ -28,14 +28,14 @@ from timers.broker.probe import HOST
 
 PROTOCOLS = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
 PLAIN_USER = "plain-user"
-"""The one user who may log in by PLAIN: such users stand in the broker's configuration."""
+"""The only user who may log in by PLAIN, because such users are part of the broker's configuration."""
 
 _ITERATIONS = 4096
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """Files of an authority of our own, made for one test session."""
+    """Files of a certificate authority that is made for one test session."""
 
     directory: Path
     authority: trustme.CA
@@ -50,22 +50,22 @@ class Certificates:
 
     @property
     def ca(self) -> Path:
-        """The authority that vouches for the broker."""
+        """The authority that has signed the broker's certificate."""
         return self.directory / "ca.pem"
 
     @property
     def strange_ca(self) -> Path:
-        """Another one, which does not."""
+        """Another authority, which has not."""
         return self.directory / "strange-ca.pem"
 
     def issue(self, name: str, password: str = "") -> tuple[Path, Path]:
-        """Certificate and key, encrypted if there is a password, for a host or a client."""
+        """Certificate and key for a host or a client; the key is encrypted if there is a password."""
         cert = self.authority.issue_cert(name, common_name=name)
         chain, key = self.directory / f"{name}.pem", self.directory / f"{name}.key"
         chain.write_bytes(b"".join(pem.bytes() for pem in cert.cert_chain_pems))
         private = serialization.load_pem_private_key(cert.private_key_pem.bytes(), None)
         lock = serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
-        key.write_bytes(  # PKCS 8 is the one form that Java reads
+        key.write_bytes(  # Java reads PKCS 8 only
             private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
         )
         return chain, key
@@ -73,7 +73,7 @@ class Certificates:
 
 @contextmanager
 def secure_broker(directory: Path, users: Mapping[str, str], plain_password: str = "unused") -> Iterator[SecureBroker]:
-    """One that runs and lets ``users``, name -> password, log in."""
+    """A running secure broker on which ``users``, name -> password, may log in."""
     server = SecureBroker(directory, plain_password)
     try:
         server.start()
@@ -90,7 +90,7 @@ class SecureBroker:
     Args:
         directory: for its data and certificates.
         plain_password: of :data:`PLAIN_USER`.
-        host: whom the broker's certificate names.
+        host: the name in the broker's certificate.
     """
 
     def __init__(self, directory: Path, plain_password: str, host: str = HOST) -> None:
@@ -108,7 +108,7 @@ class SecureBroker:
         properties = {
             **AUTHORIZER,
             "super.users": ANONYMOUS,
-            "broker.session.timeout.ms": "30000",  # as the shared broker, it is never killed
+            "broker.session.timeout.ms": "30000",  # as for the shared broker: it is never killed
             "controller.quorum.voters": f"{NODE_ID}@{HOST}:{controller}",
             "listeners": f"{clients},CONTROLLER://{HOST}:{controller}",
             "advertised.listeners": clients,
@@ -141,7 +141,7 @@ class SecureBroker:
 
     @property
     def address(self) -> str:
-        """The harness's own listener, where everything is allowed."""
+        """The PLAINTEXT listener, where everything is allowed."""
         address = self.embedded.status().address
         assert address is not None
         return address
@@ -151,7 +151,7 @@ class SecureBroker:
         return f"{host}:{self._ports[protocol]}"
 
     def add_user(self, name: str, password: str) -> None:
-        """A user who may log in by SCRAM."""
+        """Add a user who may log in by SCRAM."""
         admin = AdminClient({"bootstrap.servers": self.address})
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # not both in one request
             change = UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, _ITERATIONS), password.encode())

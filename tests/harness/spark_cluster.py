@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on this machine, from the pip distribution: a master and workers, a JVM each."""
+"""A Spark standalone cluster on this machine: a master and workers, each in a JVM of its own."""
 
 from __future__ import annotations
 

@@ -1,25 +1,27 @@
-"""A job on Spark as a process of its own, started as a user starts it."""
+"""Commands on Spark as processes of their own, started as a user starts them."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
+from tests.harness.process import python
 from tests.harness.worker import Worker
 
 SPARK_S = 400.0
-"""A session starts in ten seconds; on a busy machine, ten times that."""
+"""A deadline. A session starts in ten seconds, and on a busy machine in ten times that."""
+
+MICRO_BATCH = r"micro-batch \d+: .*lag"
+"""The line of a micro-batch that had a tick."""
 
 
 class SparkJob(Worker):
     """``timers spark JOB``, with its Java and its Python workers.
 
     Args:
-        directory: where its log lives.
+        directory: for its log.
         environment: ``TIMERS_*`` of its system.
         command: the job and its options.
         master: of Spark.
@@ -33,27 +35,36 @@ class SparkJob(Worker):
 
     def _command(self) -> list[str]:
         fast = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"
-        return [sys.executable, "-m", "timers.cli.main", *self._arguments, "--conf", fast]
+        return [*python("timers.cli.main", *self._arguments), "--conf", fast]
 
     def run(self) -> str:
-        """Start it and wait for its end; what it has said."""
-        self.start()
-        assert self._process is not None
-        code = self._process.wait(SPARK_S)
+        """Start it, wait for its end, and return its output."""
+        code = self.start().exit_code(SPARK_S)
         assert code == 0, f"exit code {code}:\n{self.tail()}"
         return self.log
 
-    def kill(self) -> None:
-        """End it, Java and all, as a crash does."""
-        self._kill_all()
-        self.exit_code()
 
-    def clean_up(self) -> None:
-        """Leave nothing behind, whatever state it is in."""
-        self._kill_all()
-        super().clean_up()
+class SparkEngine(SparkJob):
+    """``timers spark engine``.
 
-    def _kill_all(self) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+    Args:
+        directory: for its checkpoint and its logs.
+        environment: ``TIMERS_*`` of its system.
+        options: of the command line.
+        master: of Spark.
+    """
+
+    def __init__(
+        self, directory: Path, environment: Mapping[str, str], *options: str, master: str = "local[2]"
+    ) -> None:
+        self.checkpoint = directory / "checkpoint"
+        mine = ("--checkpoint", str(self.checkpoint), "--buckets", "2")
+        super().__init__(directory, environment, "engine", *mine, *options, master=master)
+
+    def _command(self) -> list[str]:
+        return python("timers.cli.main", *self._arguments)
+
+    def ready(self) -> Self:
+        """Wait until a micro-batch has had a tick."""
+        self.wait_for(MICRO_BATCH, SPARK_S)
+        return self

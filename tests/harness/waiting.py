@@ -1,4 +1,4 @@
-"""Waiting for things, with a deadline."""
+"""Waits for a condition, with a deadline."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 DEADLINE_S = 40.0
-"""For anything that takes a second or a few: the machine may be busy with other things."""
+"""For anything that takes a few seconds on an idle machine. A busy one is slower."""
 
 _POLL_S = 0.05
 
 _T = TypeVar("_T")
 
 
-def wait_until(ask: Callable[[], _T], what: str, deadline_s: float = DEADLINE_S) -> _T:
-    """The first answer that is true, asking again and again."""
+def wait_until(ask: Callable[[], _T | None], what: str, deadline_s: float = DEADLINE_S) -> _T:
+    """Ask again and again, and return the first answer that is true."""
     give_up = time.monotonic() + deadline_s
     while True:
         answer = ask()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness.records import Record, Request
 from tests.harness.spark_cluster import SparkCluster
-from tests.harness.spark_engine import SparkEngine
+from tests.harness.spark_job import SparkEngine
 from tests.harness.system import System, timers
 from tests.harness.waiting import due_in, wait_until
 

@@ -1,7 +1,9 @@
-"""Publishes a workload as fast as one client can, in a process of its own: ``python -m bench.harness.publisher JSON``.
+"""Publishes many timers as fast as one client can.
 
-The callback of timer ``i`` is ``i`` as 8 bytes and a filler, its key ``i`` in digits, and :func:`dues` says when it is
-due: the checker finds from these alone what was lost, doubled, early or altered.
+``python -m tests.harness.publication JSON`` does so in a process of its own.
+
+The callback of timer ``i`` has ``i`` as 8 bytes and a filler as its value and ``i`` in digits as its key;
+:func:`dues` returns when it is due. From these alone the judge finds what was lost, doubled, early or altered.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 from confluent_kafka import KafkaError, Message, Producer
 from numpy.typing import NDArray
 
-from bench.harness.cluster import quiet
+from tests.harness.cluster import client_settings
+from tests.harness.process import ROOT, Process, clean_environment, python
 from timers.v1.future_pb2 import Future
 
 ID = struct.Struct(">Q")
@@ -39,16 +43,16 @@ class Publication:
     payload_bytes: int
     partitions: int
     partitioner: str
-    """``spread``: the publisher picks the partition, in turn. Anything else: a librdkafka partitioner over the key."""
+    """``spread``: the publisher chooses the partitions in turn. Anything else is a partitioner of librdkafka."""
     pace_s: int = 0
-    """0: all at once, as fast as it goes. Else evenly over so many seconds, beginning with ``first_due_s``; then
-    ``spread_s`` counts for nothing, and each timer is due some time after its turn:"""
+    """0: publish all timers at once. Otherwise publish them evenly over so many seconds from ``first_due_s`` on; then
+    ``spread_s`` has no effect, and a timer is due after a delay from the moment at which it is published."""
     delays_s: Sequence[int] = (0,)
-    """timer ``i`` by entry ``i`` modulo their number; ..."""
-    gather_s: int = 1
-    """... and then, but for every eighth timer, at the next multiple of this after ``first_due_s``: bursts."""
+    """The delay of timer ``i`` is entry ``i`` modulo their number."""
+    burst_every_s: int = 1
+    """Seven of eight timers are due in bursts: at the next multiple of this after ``first_due_s``."""
     first: int = 0
-    """Timers before this one were published by another publication of the same workload."""
+    """Number of the first timer to publish; the ones before were published before."""
 
 
 def key(number: int) -> bytes:
@@ -56,7 +60,7 @@ def key(number: int) -> bytes:
 
 
 def filler(payload_bytes: int) -> bytes:
-    """What follows the id in every payload."""
+    """The bytes after the id in every payload."""
     return bytes(32 + index % 95 for index in range(payload_bytes - ID.size))
 
 
@@ -66,12 +70,13 @@ def dues(publication: Publication) -> NDArray[np.int64]:
     if not publication.pace_s:
         return publication.first_due_s + numbers % publication.spread_s
     after_s = numbers * publication.pace_s // publication.timers + np.resize(publication.delays_s, len(numbers))
-    gathered = -(-after_s // publication.gather_s) * publication.gather_s
-    return publication.first_due_s + np.where(numbers % 8 > 0, gathered, after_s)
+    gathered = -(-after_s // publication.burst_every_s) * publication.burst_every_s
+    due_s: NDArray[np.int64] = publication.first_due_s + np.where(numbers % 8 > 0, gathered, after_s)
+    return due_s
 
 
 def _template(publication: Publication) -> tuple[bytes, bytes, bytes]:
-    """The serialized Future around its key and its id: serialized once, since only these two change."""
+    """The bytes of a Future before, between and after its key and its id: only these two change."""
     mark_key, mark_id = key(999_999_999_999), b"\xff" * ID.size
     whole = Future(
         callBackTopic=publication.target,
@@ -83,13 +88,8 @@ def _template(publication: Publication) -> tuple[bytes, bytes, bytes]:
     return before, between, after
 
 
-def publish(publication: Publication) -> tuple[float, float]:
-    """Publish and wait for every acknowledgement; epoch times of begin and end.
-
-    Raises:
-        RuntimeError: the broker refused a record.
-    """
-    failed: list[str] = []
+def _producer(publication: Publication) -> Producer:
+    """A producer that has seen the topic. It reports only failures, because a million reports of success are slow."""
     settings: dict[str, object] = {
         "acks": "all",
         "enable.idempotence": True,
@@ -98,18 +98,29 @@ def publish(publication: Publication) -> tuple[float, float]:
         "batch.size": 1_000_000,
         "queue.buffering.max.messages": 2 * IN_FLIGHT,
         "queue.buffering.max.kbytes": 1 << 20,
+        "delivery.report.only.error": True,
+        "error_cb": lambda error: None,
     }
-    explicit = publication.partitioner == "spread"
-    if not explicit:
+    if publication.partitioner != "spread":
         settings["partitioner"] = publication.partitioner
-    # Only refusals are reported: a million calls for what went well would be the publisher's main work.
-    settings["delivery.report.only.error"] = True
+    producer = Producer({**client_settings(publication.brokers), **settings})
+    producer.list_topics(publication.topic, timeout=15)
+    return producer
+
+
+def publish(publication: Publication) -> tuple[float, float]:
+    """Publish, wait for every acknowledgement, and return the epoch times of begin and end.
+
+    Raises:
+        RuntimeError: the broker refused a record.
+    """
+    failed: list[str] = []
 
     def refused(error: KafkaError | None, message: Message) -> None:
         failed.append(f"a record was not acknowledged: {error}")
 
-    producer = Producer(quiet(publication.brokers, error_cb=lambda error: None, **settings))
-    producer.list_topics(publication.topic, timeout=15)
+    explicit = publication.partitioner == "spread"
+    producer = _producer(publication)
     before, between, after = _template(publication)
     due = dues(publication)
     keys = {int(second): b"%d" % second for second in np.unique(due)}
@@ -137,8 +148,25 @@ def publish(publication: Publication) -> tuple[float, float]:
     return begin, time.time()
 
 
-def argument(publication: Publication) -> str:
-    return json.dumps(asdict(publication))
+def start_publisher(publication: Publication, directory: Path) -> Process:
+    """Start a process that publishes; its log is in ``directory``."""
+    command = python("tests.harness.publication", json.dumps(asdict(publication)))
+    return Process("publisher", command, clean_environment(), ROOT, directory / "publisher.log").start()
+
+
+def wait_published(publisher: Process, deadline_s: float) -> tuple[float, float]:
+    """Wait until everything is acknowledged; epoch times of begin and end."""
+    published = publisher.wait_for(r"^published ([0-9.]+) ([0-9.]+)$", deadline_s)
+    return float(published[1]), float(published[2])
+
+
+def publish_in_process(publication: Publication, directory: Path, deadline_s: float = 120.0) -> None:
+    """Publish in a process of its own and wait for its end."""
+    publisher = start_publisher(publication, directory)
+    try:
+        wait_published(publisher, deadline_s)
+    finally:
+        publisher.end(5)
 
 
 if __name__ == "__main__":

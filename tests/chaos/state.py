@@ -1,4 +1,4 @@
-"""What faults act on: the workers of a round, the broker, and a view of the group from outside."""
+"""The state of a round: its workers, its broker, and which worker holds which partitions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription  # type: ignore[attr-defined]
 
-from bench.harness.cluster import Cluster
-from tests.harness.records import CLIENT
+from tests.harness.cluster import client_settings
 from tests.harness.system import System
 from tests.harness.worker import Worker
 from timers.broker import EmbeddedBroker
 
 ASK_S = 5.0
-"""How long the group may take to answer."""
+"""Seconds that the group may take to answer."""
 
 
 @dataclass
@@ -26,8 +25,8 @@ class Member:
     """One worker of the round.
 
     Attributes:
-        wanted: it should be running; one that ends all the same has failed.
-        paused: it is stopped by a signal, or has not yet shown what becomes of it.
+        wanted: it should run; if it ends, that is a failure.
+        paused: it was stopped by SIGSTOP, and the fault has not yet judged how it goes on.
     """
 
     name: str
@@ -35,9 +34,9 @@ class Member:
     wanted: bool = True
     paused: bool = False
 
-    def start(self, clock_s: float) -> None:
-        """Start the process with a clock that is off by so much."""
-        self.worker.start(**({"TIMERS_CLOCK_OFFSET": str(clock_s)} if clock_s else {}))
+    def start(self, clock_offset_s: float) -> None:
+        """Start the process with a clock that is wrong by so many seconds."""
+        self.worker.start(**({"TIMERS_CLOCK_OFFSET": str(clock_offset_s)} if clock_offset_s else {}))
         self.wanted = True
 
     def kill(self) -> None:
@@ -46,40 +45,41 @@ class Member:
 
 
 @dataclass
-class World:
-    """One round's system and the broker it runs on.
+class RoundState:
+    """The system of a round and the broker that it runs on.
 
     Attributes:
-        failures: what went wrong beyond what the checker finds, in sentences.
+        failures: sentences about failures that the checker cannot see in the callbacks.
     """
 
     broker: EmbeddedBroker
     system: System
-    cluster: Cluster
     console: Callable[[str], None]
     members: list[Member] = field(default_factory=list)
     broker_up: bool = True
     failures: list[str] = field(default_factory=list)
     _asker: AdminClient | None = None
 
-    def add(self, clock_s: float) -> Member:
+    def add(self, clock_offset_s: float) -> Member:
         """Start one more worker."""
         member = Member(f"worker-{len(self.members)}", self.system.worker())
         self.members.append(member)
-        member.start(clock_s)
+        member.start(clock_offset_s)
         return member
 
     def _group(self) -> ConsumerGroupDescription | None:
-        """The group, asked now; None if nobody answers."""
+        """Ask the group coordinator; None if it does not answer."""
         if not self.broker_up:
             return None
         group = self.system.app_id
         if self._asker is None:
-            self._asker = AdminClient({**CLIENT, "bootstrap.servers": self.system.address})
+            self._asker = AdminClient(client_settings(self.system.address))
         try:
-            return self._asker.describe_consumer_groups([group], request_timeout=ASK_S)[group].result(2 * ASK_S)
+            asked = self._asker.describe_consumer_groups([group], request_timeout=ASK_S)
+            description: ConsumerGroupDescription = asked[group].result(2 * ASK_S)
+            return description
         except KafkaException:
-            # librdkafka does not find a group's coordinator again that went away: every later question times out too.
+            # A client whose coordinator went away does not find it again: all its later requests time out.
             self._asker = None
             return None
 
@@ -90,12 +90,12 @@ class World:
         self._asker = None
 
     def held(self) -> dict[str, list[int]]:
-        """Request partitions of each running worker, as the group says; empty while it rebalances."""
+        """Request partitions of each running worker, from the group coordinator; empty during a rebalance."""
         told = self._group()
         by_id = {member.worker.worker_id: member for member in self.members if member.wanted}
         held: dict[str, list[int]] = {}
         for one in told.members if told else ():
-            member = by_id.get(one.group_instance_id)
+            member = by_id.get(one.group_instance_id or "")
             places = one.assignment.topic_partitions if one.assignment else []
             mine = [place.partition for place in places if place.topic == self.system.request_topic]
             if member is not None and mine:
@@ -103,11 +103,11 @@ class World:
         return held
 
     def ends(self) -> dict[int, int]:
-        """End of each request partition."""
-        return self.cluster.ends(self.system.request_topic)
+        """End offset of each request partition."""
+        return self.system.cluster.ends(self.system.request_topic)
 
     def watch(self) -> None:
-        """A worker that ended though nobody ended it: say so, and start it again as a supervisor would."""
+        """Report workers that ended by themselves, and start them again as a supervisor does."""
         for member in self.members:
             if member.wanted and not member.paused and not member.worker.running:
                 said = " ".join(member.worker.sentences) or member.worker.tail()
@@ -120,11 +120,11 @@ class World:
 
 
 FENCED = "was taken over by another worker"
-"""What a fenced worker says at its end."""
+"""Part of the sentence with which a fenced worker ends."""
 
 
 def wipe(directory: Path) -> None:
-    """Delete a disk, and prove that there was something on it."""
+    """Delete the data of a worker. It must have some, because otherwise the fault tests nothing."""
     assert directory.is_dir(), f"{directory} is not there: this worker never had a store"
     shutil.rmtree(directory)
 

@@ -1,0 +1,95 @@
+"""Topics, end offsets and committed offsets of the brokers under test, through the admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from tests.harness.waiting import DEADLINE_S, wait_until
+
+CLIENT = {"log_level": 0}
+"""Clients write no reports of their own on stderr: the error of the call says what failed."""
+
+APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
+"""Records of the topic carry the broker's time."""
+
+_MOVING = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
+"""Errors of a broker that was so busy that its controller removed it from the cluster for a moment."""
+
+
+def client_settings(brokers: str, **more: Any) -> dict[str, Any]:
+    """Settings of a quiet Kafka client; ``_`` in the names of ``more`` stands for a dot."""
+    return {**CLIENT, "bootstrap.servers": brokers, **{name.replace("_", "."): more[name] for name in more}}
+
+
+class Cluster:
+    """A view of the brokers from outside: it neither joins a group nor reads a record.
+
+    Attributes:
+        admin: for anything else.
+    """
+
+    def __init__(self, brokers: str) -> None:
+        self.brokers = brokers
+        self.admin = AdminClient(client_settings(brokers))
+
+    # ---- topics -------------------------------------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        return sorted(self.admin.list_topics(timeout=DEADLINE_S).topics)
+
+    def partitions(self, topic: str) -> list[int]:
+        """Partitions of a topic; none if it does not exist."""
+        found = self.admin.list_topics(timeout=DEADLINE_S).topics.get(topic)
+        return sorted(found.partitions) if found is not None else []
+
+    def create(self, topic: str, partitions: int, config: Mapping[str, str] = APPEND_TIME) -> None:
+        """Create a topic and wait until the brokers list it, which may be a moment after the controller has it."""
+        self.admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config))])[topic].result(DEADLINE_S)
+        wait_until(lambda: len(self.partitions(topic)) == partitions, f"the brokers list {topic}")
+
+    def delete(self, topics: Sequence[str]) -> None:
+        """Delete topics; they would use the broker's disk and time in later runs."""
+        for deleted in self.admin.delete_topics([*topics], operation_timeout=DEADLINE_S).values() if topics else ():
+            deleted.result(DEADLINE_S)
+
+    # ---- offsets ------------------------------------------------------------------------------------------------
+
+    def ends(self, topic: str, *, committed: bool = False) -> dict[int, int]:
+        """End offset of each partition; with ``committed`` only up to the first open transaction."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(topic, partition): latest for partition in self.partitions(topic)}
+
+        def look() -> dict[int, int] | None:
+            answers = self.admin.list_offsets(wanted, isolation_level=level, request_timeout=DEADLINE_S)
+            try:
+                return {place.partition: answer.result(DEADLINE_S).offset for place, answer in answers.items()}
+            except KafkaException as error:
+                if error.args[0].code() not in _MOVING:
+                    raise
+                return None
+
+        return wait_until(look, f"the leaders of {topic} answer") or {} if wanted else {}
+
+    def end(self, topic: str, *, committed: bool = False) -> int:
+        """Sum of the end offsets of a topic."""
+        return sum(self.ends(topic, committed=committed).values())
+
+    def committed(self, group: str, topic: str) -> int:
+        """Sum of what a consumer group has committed on a topic; 0 for a group that does not exist yet."""
+        request = [ConsumerGroupTopicPartitions(group)]
+        try:
+            found = self.admin.list_consumer_group_offsets(request)[group].result(DEADLINE_S)
+        except KafkaException:
+            return 0
+        return sum(max(0, place.offset) for place in found.topic_partitions if place.topic == topic)

@@ -1,0 +1,57 @@
+"""Publishes with a Java client: Kafka's console producer, from the broker's jars."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+
+from tests.harness.records import Request
+from tests.harness.waiting import DEADLINE_S
+from timers.broker import jars, java
+
+_SEPARATOR = "|"
+
+
+def produce_by_console(address: str, topic: str, requests: Iterable[Request]) -> None:
+    """Publish with Kafka's console producer, which partitions by Java's murmur2. The sources stay unknown."""
+    lines = (request.wire_key + _SEPARATOR.encode() + future_line(request) for request in requests)
+    produce_lines(address, topic, lines, "parse.key=true", f"key.separator={_SEPARATOR}")
+
+
+def produce_lines(address: str, topic: str, lines: Iterable[bytes], *properties: str) -> None:
+    """Publish lines with the console producer; ``properties`` tell its reader what a line contains."""
+    options = [part for each in properties for part in ("--reader-property", each)]
+    done = subprocess.run(
+        [
+            str(java.find()),
+            "-XX:TieredStopAtLevel=1",
+            "org.apache.kafka.tools.ConsoleProducer",
+            *("--bootstrap-server", address, "--topic", topic),
+            *options,
+        ],
+        input=b"".join(line + b"\n" for line in lines),
+        env={**os.environ, "CLASSPATH": os.pathsep.join(map(str, jars.ensure(None)))},
+        capture_output=True,
+        timeout=2 * DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def future_line(request: Request) -> bytes:
+    """Encode a Future as one line of UTF-8, because the console producer reads lines of text.
+
+    The tag of the first field is a line feed. So it is written as two bytes, 8A 00, which protobuf allows. No UTF-8
+    character begins with 8A; so an unknown field comes before it, whose content ends with C2.
+    """
+    parts = [b"\x7a\x01\xc2", _field(b"\x8a\x00", request.target.encode())]
+    parts += [_field(b"\x12", request.key.encode()), _field(b"\x1a", request.value)]
+    line = b"".join(parts)
+    assert not {b"\n", b"\r", _SEPARATOR.encode()} & {line[i : i + 1] for i in range(len(line))}
+    assert line.decode().encode() == line
+    return line
+
+
+def _field(tag: bytes, content: bytes) -> bytes:
+    assert len(content) < 128
+    return tag + bytes([len(content)]) + content

@@ -21,19 +21,18 @@ from types import SimpleNamespace
 from typing import Any
 
 from timers.config.settings import Settings
-from timers.core.index import Index
 from timers.core.keys import OrderKey
+from timers.core.limits import Limits
 from timers.core.loop import Loop
-from timers.core.machine import Limits, Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Decoded, Tick
+from timers.partition import PartitionSpec
+from timers.request_formats import REQUEST_FORMATS
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
-from timers.store.rocks import RocksStore
 from timers.testing import SimClock, SimLedger, SimLog
 from timers.wire import future
-from timers.wire.formats import future_by_id
 from timers.worker.machines.opening import open_store, store_path
 
 TOPIC = "timer-request"
@@ -56,7 +55,10 @@ class Requests:
         self.count = count
         self.has_ids = has_ids
         self.log = SimLog(SimClock(0), partitions=1)
-        self._decode: Any = future_by_id.decode if has_ids else future.decode
+        name = "future-by-id" if has_ids else "future"
+        request_format = next(kind.request_format for kind in REQUEST_FORMATS if kind.request_format.name == name)
+        self._decode = request_format.decode
+        self.spec = PartitionSpec(TP, request_format._replace(decode=self.decode), LIMITS, retention_s=10**6)
         self._decoded: dict[tuple[int, int], Decoded] = {}
         random = Random(count)
         due: dict[bytes, OrderKey] = {}
@@ -86,11 +88,6 @@ class Requests:
         if piece not in self._decoded:
             self._decoded[piece] = self._decode(records, max_request_bytes)
         return self._decoded[piece]
-
-    def machine(self, progress: Progress, store: RocksStore, ledger: SimLedger) -> Machine:
-        """A machine of this log."""
-        index = Index(store, 10**6) if self.has_ids else None
-        return Machine(progress, self.decode, store, ledger, LIMITS, index=index)
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """Where the log begins and ends; for :func:`open_store`."""
@@ -137,7 +134,7 @@ class Life:
             log, self.settings, cluster, self._memory, self.condemnations, TP, progress, indexed=self.requests.has_ids
         )
         self.went_back += self.store.applied < self._applied
-        self.loop = Loop(self.requests.machine(progress, self.store, self.ledger))
+        self.loop = Loop(self.requests.spec.machine(progress, self.store, self.ledger))
         self._tick()
 
     def step(self) -> None:

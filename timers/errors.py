@@ -1,28 +1,28 @@
-"""Every error a user of this package can meet.
+"""The errors that this package raises.
 
 ::
 
     TimersError
     ├── SettingsError          an environment variable or option is wrong           (exit code 2)
-    ├── InvalidTimerError      a timer that cannot be asked for as given            (exit code 2 on the command line)
+    ├── InvalidTimerError      a timer that cannot be requested as given      (exit code 2 on the command line)
     ├── PublishError           the broker did not take a request                    (exit code 1)
-    ├── NoVerdictError         nobody said in time what became of a cancel or an update     (exit code 1)
-    ├── AccessError            the brokers refuse our login, our certificate or what we do   (exit code 1)
-    ├── QueryError             no worker answers a question about timers, or not for all   (exit code 1)
+    ├── NoVerdictError         the verdict on a cancel or update did not arrive in time (exit code 1)
+    ├── AccessError            the brokers refuse a login, a certificate or an operation (exit code 1)
+    ├── QueryError             no worker answers a query, or some partitions are missing (exit code 1)
     ├── BrokerError            the embedded broker cannot start, stop or answer     (exit code 1)
     ├── SparkError             Spark, or the Java it needs, is missing, or a job of it failed (exit code 1)
-    ├── TopicConfigError       a topic of ours is set up so that timers would be lost
-    ├── StoreError             the worker's disk does not take or give what it should
-    └── MachineStopped         one partition's machine must not go on
+    ├── TopicConfigError       the configuration of one of the engine's topics would lose timers
+    ├── StoreError             the worker's disk fails to write or read
+    └── MachineStopped         the machine of a partition must stop
         ├── Fenced             another worker owns the partition now
-        └── LogMismatch        the request log is not the one that the progress speaks of
+        └── LogMismatch        the request log does not match the stored progress
 
-Each message names the thing, the value, the expected form and the way out.
+Each message names the variable or object, its value, what is expected, and what to do.
 """
 
 
 class TimersError(Exception):
-    """Root of all errors raised by this package."""
+    """Base class of all errors of this package."""
 
     exit_code = 1
 
@@ -34,50 +34,50 @@ class SettingsError(TimersError):
 
 
 class InvalidTimerError(TimersError):
-    """A timer cannot be asked for as given: due time, topic or sizes. The message carries the corrected form."""
+    """A timer cannot be requested as given: due time, topic or size is wrong. The message says what is expected."""
 
     exit_code = 2
 
 
 class PublishError(TimersError):
-    """The broker did not take a request: nothing is scheduled, the caller may try again."""
+    """The broker did not take a request. No timer is set; the caller may try again."""
 
 
 class NoVerdictError(TimersError):
-    """Nobody said in time what became of a cancel or an update: it is in its topic, and counts once it is read."""
+    """The verdict on a cancel or update did not arrive in time. The request takes effect when it is read."""
 
 
 class AccessError(TimersError):
-    """The brokers do not let us in, do not allow what we need, or are not those we trust: trying again is no help."""
+    """The brokers refuse the login or an operation, or their certificate is not trusted. Trying again does not help."""
 
 
 class QueryError(TimersError):
-    """No worker answers a question about timers, or the answer is not whole: what it lacks is named."""
+    """No worker answers a query, or the answer is incomplete. The message names what is missing."""
 
 
 class BrokerError(TimersError):
-    """The embedded broker cannot do what was asked."""
+    """The embedded broker cannot start, stop or answer."""
 
 
 class SparkError(TimersError):
-    """Spark, or the Java it needs, is missing or did not do its job."""
+    """Spark, or the Java that it needs, is missing, or a Spark job failed."""
 
 
 class TopicConfigError(TimersError):
-    """A topic of ours has a configuration under which timers would be lost or fire early."""
+    """With the configuration of one of the engine's topics, timers would be lost or fire early."""
 
 
 class StoreError(TimersError):
-    """The worker's disk does not take or give what it should: full, read-only, failing. Nothing is lost by it."""
+    """The worker's disk is full, read-only or damaged. No timer is lost: the store is a cache of the request log."""
 
 
 class MachineStopped(TimersError):
-    """A partition's machine must not go on; what it held stays in the log for the next owner."""
+    """The machine of a partition must stop. Its timers stay in the log for the next owner."""
 
 
 class Fenced(MachineStopped):
-    """Another worker has taken this partition: this one must stop at once."""
+    """Another producer with the same transactional id has taken over: this machine must stop at once."""
 
 
 class LogMismatch(MachineStopped):
-    """The request log is not the one that the stored progress speaks of."""
+    """The request log does not match the stored progress."""

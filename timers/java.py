@@ -1,4 +1,4 @@
-"""Which Java runtimes this machine has: the embedded broker and Spark need one."""
+"""Finds the Java runtimes of this machine, for the embedded broker and for Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ANSWER_TIMEOUT_S = 20
 
 
 def installed() -> Iterator[Path]:
-    """The ``java`` of ``JAVA_HOME``, then that of the ``PATH``; neither need run."""
+    """Return the ``java`` of ``JAVA_HOME``, then that of the ``PATH``. They may not run."""
     home = os.environ.get("JAVA_HOME")
     if home:
         yield Path(home) / "bin" / "java"
@@ -23,7 +23,7 @@ def installed() -> Iterator[Path]:
 
 
 def version(java: Path) -> int:
-    """Major version of a runtime, 0 where it does not run (such as the stub that macOS ships)."""
+    """Return the major version of a runtime; 0 if it does not run, such as the stub that macOS ships."""
     try:
         answer = subprocess.run(
             [java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""The request formats, and the topics on which each of them is taken."""
+"""The request formats, the settings that turn them on, and the topics of each."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from timers.wire import future
 from timers.wire.formats import RequestFormat, countdown, future_by_id, schedule
 
 
-class Kind(NamedTuple):
-    """A kind of request format."""
+class ConfiguredFormat(NamedTuple):
+    """A request format and its settings."""
 
     request_format: RequestFormat
     env: str
-    """The setting that names its topics, and so opens it."""
+    """The setting that names the topics of the format and so turns it on."""
     topics: Callable[[Settings], Sequence[str]]
-    """Empty while it is closed."""
-    takes: str
-    """What its records are, for people."""
+    """Returns the topics of the format; none if it is off."""
+    layout: str
+    """What the records of the format look like, for people."""
     settings: Sequence[str] = ()
-    """Others that concern it alone."""
+    """Other settings of this format."""
 
 
 def _one(topic: str) -> Sequence[str]:
     return [topic] if topic else []
 
 
+_VERDICT_SETTINGS = ("TIMERS_VERDICT_TOPIC", "TIMERS_VERDICT_RETENTION_S")
+
 NATIVE = RequestFormat("future", future.decode, future.rebuild_request, allows_cold_tier=True)
 
 REQUEST_FORMATS = (
-    Kind(
+    ConfiguredFormat(
         NATIVE,
         "TIMERS_REQUEST_TOPIC",
         lambda settings: _one(settings.request_topic),
         "key = due epoch second, value = Future",
     ),
-    Kind(
+    ConfiguredFormat(
         RequestFormat(
             "future-by-id",
             future_by_id.decode,
@@ -50,9 +52,9 @@ REQUEST_FORMATS = (
         "TIMERS_ID_TOPIC",
         lambda settings: _one(settings.id_topic),
         "key = id, header timer-due = due epoch second, value = Future or null",
-        ("TIMERS_VERDICT_TOPIC", "TIMERS_VERDICT_RETENTION_S"),
+        _VERDICT_SETTINGS,
     ),
-    Kind(
+    ConfiguredFormat(
         RequestFormat(
             "countdown",
             countdown.decode,
@@ -64,9 +66,9 @@ REQUEST_FORMATS = (
         "TIMERS_COUNTDOWN_TOPIC",
         lambda settings: _one(settings.countdown_topic),
         "value = JSON with topic, message and countdown in seconds",
-        ("TIMERS_VERDICT_TOPIC", "TIMERS_VERDICT_RETENTION_S"),
+        _VERDICT_SETTINGS,
     ),
-    Kind(
+    ConfiguredFormat(
         RequestFormat(
             "schedule",
             schedule.decode,
@@ -81,18 +83,18 @@ REQUEST_FORMATS = (
         ("TIMERS_SCHEDULE_OVERDUE",),
     ),
 )
-"""Every request format that others may write to. The first one is always open."""
+"""Every request format that producers may use. The first one is always on."""
 
 
 def enabled_formats(settings: Settings) -> dict[str, RequestFormat]:
-    """Topic -> its request format. The retry topic is one too, though only this app's own transactions write there."""
+    """Return topic -> request format, with the retry topic, which only the transactions of this app write to."""
     retry = RequestFormat("retry", future.decode_retry, future.rebuild_request)
-    others = {topic: kind.request_format for kind in REQUEST_FORMATS for topic in kind.topics(settings)}
+    others = {topic: each.request_format for each in REQUEST_FORMATS for topic in each.topics(settings)}
     return {settings.request_topic: NATIVE, settings.retry_topic: retry, **others}
 
 
 def delivery_of(settings: Settings, topic: str) -> type[Delivery]:
-    """The delivery policy for timers of a request topic."""
+    """Return the delivery policy for timers of a request topic."""
     if topic == settings.retry_topic:
         return RetryDelivery
     return ScheduleDelivery if topic in settings.schedule_topics else Delivery

@@ -69,7 +69,7 @@ def test_what_does_not_go_together_is_named_with_the_way_out(secured: dict[str, 
         (without(SASL, "TIMERS_SASL_PASSWORD"), "needs TIMERS_SASL_PASSWORD or TIMERS_SASL_PASSWORD_FILE, and neither"),
         (SASL | {"TIMERS_SASL_PASSWORD_FILE": str(some_file)}, "are both set: keep one of them"),
         (without(SASL, "TIMERS_SECURITY_PROTOCOL"), "TIMERS_SASL_PASSWORD is set, but TIMERS_SECURITY_PROTOCOL="),
-        (SASL | {"TIMERS_SSL_CA_FILE": str(some_file)}, "makes no use of it: set TIMERS_SECURITY_PROTOCOL=SSL or SASL"),
+        (SASL | {"TIMERS_SSL_CA_FILE": str(some_file)}, "does not use it: set TIMERS_SECURITY_PROTOCOL=SSL or SASL"),
         (
             without(secured, "TIMERS_SSL_KEY_FILE", "TIMERS_SSL_KEY_PASSWORD"),
             "CERT_FILE needs TIMERS_SSL_KEY_FILE",

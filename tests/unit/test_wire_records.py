@@ -38,7 +38,7 @@ def test_progress_before_anything_fired_differs_from_second_zero() -> None:
 def test_a_progress_whose_setting_is_no_number_is_refused() -> None:
     message = progress_pb2.Progress(version=progress.VERSION, topic_id=TOPIC_ID, next_offset=5)
     message.settings.add(name="max_request_bytes", from_offset=0, value="many")
-    with pytest.raises(LogMismatch, match="holds a setting that is no number"):
+    with pytest.raises(LogMismatch, match="holds a setting that is not a number"):
         progress.decode(message.SerializeToString())
 
 

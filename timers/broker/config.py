@@ -1,4 +1,4 @@
-"""server.properties of the embedded broker, and the ports it listens on."""
+"""Builds server.properties of the embedded broker, and chooses its ports."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from timers.broker.probe import HOST, is_free
 from timers.errors import BrokerError
 
 KAFKA_PORT = 9092
-"""Where every Kafka client looks first."""
+"""The default port of Kafka clients."""
 
 NODE_ID = 1
 
 _FREE_PORTS = range(20_000, 32_000)
-"""Below the range that systems hand out to outgoing connections (from 32768 on Linux, 49152 on macOS): a port that the
-broker leaves for a restart is not given to a client meanwhile, and a client that retries cannot connect to itself."""
+"""Below the range for outgoing connections (from 32768 on Linux, 49152 on macOS). So no client gets the broker's port
+during a restart, and a client that retries cannot connect to itself."""
 
 _SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": str(NODE_ID),
     "controller.listener.names": "CONTROLLER",
-    # Topics are made on purpose, with the configuration that the promises need.
+    # Topics are created explicitly, with the configuration that the promises need.
     "auto.create.topics.enable": "false",
-    # One broker: it is all replicas there can be.
+    # There is one broker, so there is one replica.
     "default.replication.factor": "1",
     "min.insync.replicas": "1",
     "offsets.topic.replication.factor": "1",
@@ -31,28 +31,28 @@ _SETTINGS = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # Few partitions of its own: the first group and the first transaction need not wait for 50 directories each.
+    # The default of 50 partitions each delays the first group and the first transaction.
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "4",
-    # A group's first member need not wait for others.
+    # Do not wait for further members of a new group.
     "group.initial.rebalance.delay.ms": "0",
-    # After a crash the controller takes the broker back only when its old session has run out: 9 s by default.
+    # After a crash the broker can rejoin only when its former session has expired: by default after 9 s.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
-    # 128 MB by default, of a heap of at most 1 GB.
+    # The default of 128 MB is too much for a heap of at most 1 GB.
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
 }
 
 
 def server_properties(*, port: int, controller_port: int, log_dir: str, extra: Mapping[str, str] | None = None) -> str:
-    """The text of a properties file for one broker that is its own controller.
+    """Return the text of a properties file for one broker that is its own controller.
 
     Args:
-        port: where clients connect, on 127.0.0.1 only.
-        controller_port: where the broker meets its controller, on 127.0.0.1 only.
+        port: port for clients, on 127.0.0.1 only.
+        controller_port: port of the controller, on 127.0.0.1 only.
         log_dir: data directory, relative to the broker's working directory.
-        extra: further properties of Kafka's; they win over ours.
+        extra: further Kafka properties; they override the others.
     """
     properties = {
         **_SETTINGS,
@@ -66,7 +66,7 @@ def server_properties(*, port: int, controller_port: int, log_dir: str, extra: M
 
 
 def _escaped(text: str, *, key: bool = False) -> str:
-    """Text as Java's Properties reads it: Latin-1, with escapes for anything else and for what would end a line."""
+    """Escape text for Java's Properties: Latin-1, with escapes for other characters and for line breaks."""
     text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     if key:
         text = "".join(f"\\{char}" if char in "=: #!" else char for char in text)
@@ -76,7 +76,7 @@ def _escaped(text: str, *, key: bool = False) -> str:
 
 
 def choose_port(preferred: Iterable[int]) -> int:
-    """The first preferred port that is free, else any that is."""
+    """Return the first preferred port that is free, or else any free port."""
     for port in preferred:
         if is_free(port):
             return port
@@ -84,15 +84,15 @@ def choose_port(preferred: Iterable[int]) -> int:
 
 
 def free_port() -> int:
-    """Some free port of 127.0.0.1 that the system does not hand out by itself.
+    """Return a free port of 127.0.0.1 outside the range for outgoing connections.
 
     Raises:
-        BrokerError: none of a hundred tried is free.
+        BrokerError: none of 100 random ports is free.
     """
     for port in random.sample(_FREE_PORTS, 100):
         if is_free(port):
             return port
     raise BrokerError(
         f"no free port found on {HOST} between {_FREE_PORTS.start} and {_FREE_PORTS.stop}: "
-        "is this process allowed to listen at all?"
+        "is this process allowed to listen on ports?"
     )

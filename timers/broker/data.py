@@ -1,4 +1,4 @@
-"""The data directory: formatted whole or not at all, healed where nothing can be lost, else explained."""
+"""Prepares the data directory: it is formatted completely or not at all, and never if records could be lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from timers.broker.log import verdict
+from timers.broker.log import main_error
 from timers.errors import BrokerError
 
 META_FILE = "meta.properties"
@@ -17,7 +17,7 @@ _BOOTSTRAP_FILE = "bootstrap.checkpoint"
 
 NAME = "data"
 UNFINISHED_NAME = "data.new"
-"""Formatting happens here and is renamed when done: an interrupted one never looks like a data directory."""
+"""The directory has this name while it is formatted, so an interrupted format is not taken for a data directory."""
 
 _VERSION_NAME = "kafka.version"
 
@@ -29,7 +29,7 @@ def prepare(directory: Path, kafka_version: str, format_data: Format) -> None:
     """Make ``directory/data`` ready for a broker of this version.
 
     Raises:
-        BrokerError: formatting failed, a newer Kafka wrote the data, or records would be lost by formatting anew.
+        BrokerError: formatting failed, a newer Kafka wrote the data, or formatting would delete records.
     """
     data = directory / NAME
     if _is_formatted(data):
@@ -41,7 +41,7 @@ def prepare(directory: Path, kafka_version: str, format_data: Format) -> None:
 
 
 def cluster_id(directory: Path) -> str | None:
-    """Id of the cluster whose data this is; None where nothing is formatted."""
+    """Return the cluster id of the data; None if the directory is not formatted."""
     return _meta(directory / NAME).get("cluster.id")
 
 
@@ -84,7 +84,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _refuse_to_lose(data: Path) -> None:
-    """A directory without its identity is formatted anew only if no topic in it holds a record."""
+    """Check that a directory without a valid meta file has no records, so that it may be formatted again."""
     records = [log for log in data.glob("*/*.log") if log.stat().st_size and log.parent.name != "__cluster_metadata-0"]
     if records:
         raise BrokerError(
@@ -98,12 +98,12 @@ def _format(directory: Path, format_data: Format) -> None:
     delete(directory)
     result = format_data(UNFINISHED_NAME, _new_cluster_id())
     if result.returncode != 0 or not _is_formatted(directory / UNFINISHED_NAME):
-        said = verdict(result.stdout.splitlines())
-        raise BrokerError(f"cannot format {directory / NAME} (exit code {result.returncode}): {said}")
+        reason = main_error(result.stdout.splitlines())
+        raise BrokerError(f"cannot format {directory / NAME} (exit code {result.returncode}): {reason}")
     (directory / UNFINISHED_NAME).rename(directory / NAME)
 
 
 def _new_cluster_id() -> str:
-    """A random id as Kafka writes them: 16 bytes in URL-safe base64. A leading "-" would read as an option."""
+    """Return a random id in Kafka's form: 16 bytes in URL-safe base64. No leading "-": it starts an option."""
     random = uuid.uuid4().bytes
     return base64.urlsafe_b64encode(bytes([random[0] & 0x7F]) + random[1:]).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""EmbeddedBroker: one Kafka broker in one directory, started, found again and stopped by any process."""
+"""EmbeddedBroker: a Kafka broker in a directory, which any process can start, find and stop."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from timers.config.project import ADDRESS_FILE, project_dir
 from timers.errors import BrokerError
 
 START_TIMEOUT_S = 120.0
-"""A start takes 2 s; after a crash with much data, or beside a full load, it takes longer."""
+"""A start takes 2 s; after a crash with much data, or on a busy machine, it takes longer."""
 
 STOP_TIMEOUT_S = 30.0
-"""A stop takes 0.3 s. After this the process is killed; Kafka's log survives that."""
+"""A stop takes 0.3 s. After this time the process is killed; Kafka's log is safe."""
 
 _OTHER_COMMAND_TIMEOUT_S = 1200.0
-"""Another start may be downloading."""
+"""Another start may be downloading jars."""
 
 _WATCH_EVERY_S = 0.25
 _PORT_RACES = 3
@@ -33,38 +33,38 @@ _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """What stands in a broker's directory at one moment."""
+    """The state of the broker of a directory."""
 
     pid: int | None
-    """The broker's process; None when there is none."""
+    """Process id of the broker; None if it does not run."""
 
     address: str | None
-    """``host:port`` for clients, once the broker answers there; None before and after."""
+    """``host:port`` for clients; None if the broker does not answer."""
 
     log_path: Path
 
     @property
     def running(self) -> bool:
-        """Whether clients can use it."""
+        """Whether clients can use the broker."""
         return self.address is not None
 
 
 class _PortTaken(BrokerError):
-    """Somebody else was quicker to listen on a port that was free when we looked."""
+    """Another program took a port after it was found free."""
 
 
 class EmbeddedBroker:
-    """A broker of its own for a project, a test session or a benchmark.
+    """A Kafka broker for a project, a test session or a benchmark.
 
-    Everything about it is in its directory, so any object and any process that names the directory speaks of the same
-    broker, which outlives them all until :meth:`stop`. As a context manager it runs for the length of the block.
+    Its whole state is in its directory, so all objects and processes with this directory use the same broker. It runs
+    until :meth:`stop`, even if the process that started it ends. As a context manager it runs during the block.
 
     Args:
-        directory: where data, log, address and process id live; made when missing.
-        port: on 127.0.0.1. None: the port of the last time, else 9092, else any that is free. 0: the same without 9092,
-            for tests, which should not be found by accident. Any other must be free.
-        properties: further lines of server.properties; they win over ours.
-        out: where progress goes, when something takes long; None for silence.
+        directory: directory of data, log, address and process id; created if missing.
+        port: port on 127.0.0.1, which must be free. None: the last port, else 9092, else any free port. 0: the same
+            without 9092, for tests, so that other clients do not find the broker by accident.
+        properties: further lines of server.properties; they override the others.
+        out: stream for progress messages; None for no messages.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class EmbeddedBroker:
 
     @classmethod
     def of_project(cls, port: int | None = None, *, out: TextIO | None = None) -> EmbeddedBroker:
-        """The broker of the project one stands in, which workers and commands find by themselves."""
+        """Return the broker of the current project, which workers and commands find by themselves."""
         return cls(project_dir() / ADDRESS_FILE.parent, port, out=out)
 
     def __enter__(self) -> EmbeddedBroker:
@@ -98,17 +98,17 @@ class EmbeddedBroker:
 
     @property
     def directory(self) -> Path:
-        """Where everything about this broker is."""
+        """The directory of this broker."""
         return self._directory
 
     @property
     def log_path(self) -> Path:
-        """The broker's own log, of this run only; those of earlier runs are beside it."""
+        """The broker's log of this run. Logs of earlier runs are beside it."""
         return self._directory / "broker.log"
 
     @property
     def pid(self) -> int | None:
-        """The broker's process, whether it answers yet or not; None when it does not run."""
+        """Process id of the broker, even if it does not answer yet; None if it does not run."""
         try:
             pid = int(self._pid_file.read_text())
         except (FileNotFoundError, ValueError):
@@ -118,17 +118,17 @@ class EmbeddedBroker:
         return pid if process.is_broker_of(pid, self._directory) else None
 
     def status(self) -> BrokerStatus:
-        """Look, and change nothing."""
+        """Return the state of the broker."""
         pid = self.pid
         return BrokerStatus(pid, self._answering_address() if pid else None, self.log_path)
 
     def start(self) -> str:
-        """Start the broker unless it runs, and return its bootstrap address once it answers.
+        """Start the broker if it does not run; return its bootstrap address when it answers.
 
         Raises:
-            BrokerError: it does not come up. Whatever was started is gone again, as it is after Ctrl-C.
+            BrokerError: it does not start. No process remains, and none remains after Ctrl-C.
         """
-        with self._acting():
+        with self._locked():
             pid = self.pid
             if pid is None:
                 return self._start_afresh()
@@ -136,22 +136,22 @@ class EmbeddedBroker:
             return self._announce()
 
     def stop(self) -> bool:
-        """Stop the broker and wait until it is gone.
+        """Stop the broker and wait until its process has ended.
 
         Returns:
-            Whether there was one to stop.
+            Whether it was running.
         """
-        with self._acting():
+        with self._locked():
             return self._stop()
 
     def reset(self) -> None:
         """Stop the broker and delete its data: topics, groups, offsets. The port stays the same."""
-        with self._acting():
+        with self._locked():
             self._stop()
             data.delete(self._directory)
 
     def kill(self) -> None:
-        """End the broker as a crash would, leaving all its files: for tests of what happens then."""
+        """Kill the broker and leave all its files, as a crash does: for tests."""
         pid = self.pid
         if pid is not None:
             process.kill(pid, self._directory)
@@ -161,23 +161,23 @@ class EmbeddedBroker:
         """Wait until the broker has ended.
 
         Returns:
-            True when a stop ended it, False when it died by itself.
+            True if a stop ended it, False if it died by itself.
         """
         while True:
             while self.pid is not None:
                 time.sleep(_WATCH_EVERY_S)
-            # Under the lock: a stop removes the process id before it lets go, and a start writes a new one.
-            with self._acting():
+            # With the lock: a stop removes the process id before it releases the lock, and a start writes a new one.
+            with self._locked():
                 if self.pid is None:
                     return not self._pid_file.exists()
 
-    def verdict(self) -> str:
-        """The line of the log that says best what went wrong."""
-        return log.verdict(log.tail(self.log_path))
+    def main_error(self) -> str:
+        """Return the line of the log that best explains a failure."""
+        return log.main_error(log.tail(self.log_path))
 
     @contextmanager
-    def _acting(self) -> Iterator[None]:
-        """One command at a time; the system's errors become sentences of ours."""
+    def _locked(self) -> Iterator[None]:
+        """Let one command act at a time, and turn errors of the system into a BrokerError."""
         what = "waiting for another `timers broker` command"
         try:
             with exclusive(self._directory / "lock", what, self._out, timeout_s=_OTHER_COMMAND_TIMEOUT_S):
@@ -252,7 +252,7 @@ class EmbeddedBroker:
         return result
 
     def _launch(self, runtime: Path, class_path: list[Path]) -> None:
-        """Spawn the broker and see it answer; whatever interrupts this, also Ctrl-C, leaves no process behind."""
+        """Start the broker and wait until it answers. An interruption, also Ctrl-C, leaves no process behind."""
         child = None
         try:
             with process.signals_deferred():
@@ -269,7 +269,7 @@ class EmbeddedBroker:
             raise
 
     def _wait_for_answer(self, pid: int) -> None:
-        """Wait until the broker answers as the cluster whose data this is, or is known not to."""
+        """Wait until the broker answers with the cluster id of the data, or has ended."""
         cluster_id = data.cluster_id(self._directory)
         port = self._remembered_port()
         with Waiting("starting broker", self._out, timeout_s=START_TIMEOUT_S) as waiting:
@@ -279,17 +279,17 @@ class EmbeddedBroker:
                 if waiting.expired:
                     raise BrokerError(
                         f"the broker (process {pid}) has not answered at {HOST}:{port} for {START_TIMEOUT_S:.0f} s; "
-                        f"its last word: {self.verdict()}; log: {self.log_path}; `timers broker stop` ends it for sure"
+                        f"its log says: {self.main_error()}; log: {self.log_path}; `timers broker stop` ends it"
                     )
                 waiting.pause()
 
     def _died(self) -> BrokerError:
-        verdict = self.verdict()
-        if "Address already in use" in verdict:
-            return _PortTaken(verdict)
+        reason = self.main_error()
+        if "Address already in use" in reason:
+            return _PortTaken(reason)
         code = self._child.returncode if self._child is not None else None
         how = f" (exit code {code})" if code is not None else ""
-        return BrokerError(f"the broker ended while starting{how}: {verdict}; log: {self.log_path}")
+        return BrokerError(f"the broker ended while starting{how}: {reason}; log: {self.log_path}")
 
     def _answering_address(self) -> str | None:
         port = self._remembered_port()
@@ -317,11 +317,11 @@ class EmbeddedBroker:
         return pid is not None
 
     def _reap(self, pid: int) -> None:
-        """Take note of the end of a broker that is gone, where it was a child of this process."""
+        """Collect the exit code of a broker that has ended, if it was a child of this process."""
         if self._child is not None and self._child.pid == pid:
             self._child.wait()
 
     def _forget(self) -> None:
-        """Remove what speaks of a running broker."""
+        """Remove the files that name a running broker."""
         self._address_file.unlink(missing_ok=True)
         self._pid_file.unlink(missing_ok=True)

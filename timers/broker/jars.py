@@ -1,8 +1,8 @@
-"""Kafka's jars: downloaded once, checked against the lock each time, shared by all projects of a user.
+"""Downloads Kafka's jars once and checks them against the lock at each start. All projects of a user share them.
 
-``jgo.toml`` says what is wanted and ``jgo.lock.toml`` (written by ``make lock``) what that is to the byte. jgo brings
-the files, from Maven's central repository or from what the user's jgo settings name instead. A jar comes to its place
-only when its hash is right, so an interrupted download leaves nothing that a later start could take for a jar.
+``jgo.toml`` names the packages; ``jgo.lock.toml`` (written by ``make lock``) has their exact versions and hashes. jgo
+downloads the files from Maven's central repository, or from that of the user's jgo settings. A jar is moved to
+its place only if its hash is right, so an interrupted download cannot leave a broken jar there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REPORT_EVERY_S = 2.0
 
 @dataclass(frozen=True)
 class Jar:
-    """One line of the lock."""
+    """One jar of the lock."""
 
     group: str
     artifact: str
@@ -50,30 +50,30 @@ class Jar:
 
 @cache
 def locked() -> tuple[Jar, ...]:
-    """The jars of the lock, in class path order."""
+    """Return the jars of the lock, in class path order."""
     entries = tomllib.loads(LOCK.read_text())["dependencies"]
     return tuple(Jar(e["groupId"], e["artifactId"], e["version"], e["sha256"]) for e in entries)
 
 
 def kafka_version() -> str:
-    """The version of Kafka that the lock names."""
+    """Return the Kafka version of the lock."""
     return next(jar.version for jar in locked() if jar.artifact.startswith("kafka_"))
 
 
 def cache_dir() -> Path:
-    """Where the jars stay: ``$XDG_CACHE_HOME/kafka-timers/jars``, by default below ``~/.cache``."""
+    """Return the directory of the jars: ``$XDG_CACHE_HOME/kafka-timers/jars``, by default below ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "kafka-timers" / "jars"
 
 
 def ensure(out: TextIO | None) -> list[Path]:
-    """Paths of all jars, downloading what is missing or broken. Without a gap, nothing touches the network.
+    """Return the paths of all jars, and download missing or broken ones. Without these it does not use the network.
 
     Args:
-        out: where progress goes; None for silence.
+        out: stream for progress messages; None for no messages.
 
     Raises:
-        BrokerError: a jar cannot be had, or is not what the lock says.
+        BrokerError: a jar cannot be downloaded, or does not match the lock.
     """
     directory = cache_dir()
     try:
@@ -101,13 +101,13 @@ def _sha256(path: Path) -> str | None:
 
 
 class _Stopped(Exception):
-    """The download was given up while a jar was still arriving."""
+    """The download was stopped while a jar was still arriving."""
 
 
 def _download(jars: list[Jar], directory: Path, out: TextIO | None) -> None:
-    """Bring the jars into the directory, several at once. The caller holds the lock.
+    """Download the jars into the directory, several at once. The caller holds the lock.
 
-    The threads are daemons: Ctrl-C ends the process at once, not after the slowest request.
+    The threads are daemons, so Ctrl-C ends the process at once and does not wait for the slowest request.
     """
     incoming = directory / "incoming"
     shutil.rmtree(incoming, ignore_errors=True)
@@ -136,7 +136,7 @@ def _download(jars: list[Jar], directory: Path, out: TextIO | None) -> None:
                 events.put(jar)
         except queue.Empty:
             return
-        except BaseException as error:  # carried over to the thread that waits
+        except BaseException as error:  # raised again in the waiting thread
             events.put(error)
 
     for _ in range(min(_AT_ONCE, len(jars))):
@@ -154,7 +154,7 @@ def _download(jars: list[Jar], directory: Path, out: TextIO | None) -> None:
 
 
 def maven(files: Path, progress: Callable[..., Any] | None = None) -> Any:
-    """jgo's Maven context: its default repository and those of the user's jgo settings, files in ``files``."""
+    """Return jgo's Maven context with the default repository and those of the user's jgo settings."""
     from jgo.config import GlobalSettings
     from jgo.constants import MAVEN_CENTRAL_URL
     from jgo.maven import MavenContext, PythonResolver
@@ -177,20 +177,20 @@ def _fetch(jar: Jar, context: Any, directory: Path) -> None:
             Path(artifact.cached_path).unlink(missing_ok=True)
             if attempt == _ATTEMPTS:
                 raise BrokerError(
-                    f"cannot download {jar.filename}: {error} (what has arrived is kept: check the network, or name a "
+                    f"cannot download {jar.filename}: {error} (complete jars are kept: check the network, or set a "
                     "proxy in HTTPS_PROXY or a mirror in jgo's settings, and start again)"
                 ) from error
     found = _sha256(path)
     if found != jar.sha256:
         raise BrokerError(
-            f"{jar.filename} arrived with SHA-256 {found}, expected {jar.sha256}: it is not what this version was "
-            "built with; try again, or ask whoever runs the Maven repository you use"
+            f"{jar.filename} arrived with SHA-256 {found}, expected {jar.sha256}: it is not the jar of the "
+            "lock; try again, or ask the operator of your Maven repository"
         )
     path.replace(directory / jar.filename)
 
 
 class _Progress:
-    """A bar on a terminal, plain lines elsewhere, nothing without ``out``."""
+    """Shows the progress of the download: a bar on a terminal, else plain lines; nothing without ``out``."""
 
     def __init__(self, total: int, out: TextIO | None) -> None:
         self.jars = 0
@@ -211,7 +211,7 @@ class _Progress:
         return self
 
     def add(self, event: int | Jar) -> None:
-        """Count a whole jar, or bytes of one."""
+        """Count a complete jar, or the bytes of a part of one."""
         done = isinstance(event, Jar)
         if isinstance(event, Jar):
             self.jars += 1

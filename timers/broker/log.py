@@ -1,4 +1,4 @@
-"""The broker's log: rotated at each start, read back when something went wrong."""
+"""The broker's log: it is rotated at each start, and searched for the error after a failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _KEPT = 2
-"""Older logs beside the present one; the same as in log4j2.properties."""
+"""Number of older logs beside the present one; the same as in log4j2.properties."""
 
 _TAIL_BYTES = 256 * 1024
 _FOLLOW_POLL_S = 0.2
@@ -21,7 +21,7 @@ _NOISE = re.compile(r"\s|WARNING: |\.\.\. [0-9]+ more")
 
 
 def rotate(log: Path) -> None:
-    """Move the log of the run before aside, so that the present one holds this run only."""
+    """Rename the log of the last run, so that the present log has only this run."""
     for number in range(_KEPT, 0, -1):
         older = log.with_name(f"{log.name}.{number}")
         newer = log.with_name(f"{log.name}.{number - 1}") if number > 1 else log
@@ -30,7 +30,7 @@ def rotate(log: Path) -> None:
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """The last ``count`` lines; none where there is no log yet."""
+    """Return the last ``count`` lines; none if there is no log yet."""
     try:
         with log.open(encoding="utf-8", errors="replace") as file:
             return [line.rstrip("\n") for line in deque(file, maxlen=count)]
@@ -38,10 +38,10 @@ def last_lines(log: Path, count: int) -> list[str]:
         return []
 
 
-def verdict(lines: Iterable[str]) -> str:
-    """The line that says best why Kafka ended: the cause below the last error, else the last line that says anything.
+def main_error(lines: Iterable[str]) -> str:
+    """Return the line that best explains why Kafka ended: the cause of the last error, or else the last line of text.
 
-    Java prints the outermost exception first and its cause last; shutting down then adds pages of no interest.
+    Java prints the outermost exception first and its cause last. The lines of the shutdown after it do not matter.
     """
     text = ""
     rank = 0
@@ -61,11 +61,11 @@ def verdict(lines: Iterable[str]) -> str:
             line_rank, line_text = 1, line
         if line_rank >= rank:
             rank, text = line_rank, line_text
-    return text or "it wrote nothing"
+    return text or "its log is empty"
 
 
 def tail(log: Path) -> list[str]:
-    """The end of the log, which is enough to find out why a run ended."""
+    """Return the lines at the end of the log, which show why a run ended."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -75,7 +75,7 @@ def tail(log: Path) -> list[str]:
 
 
 def follow(log: Path, count: int) -> Iterator[str]:
-    """The last ``count`` lines and every later one, across rotations, until the caller stops asking."""
+    """Yield the last ``count`` lines and every later one, across rotations."""
     position, inode = _start_of_last(log, count)
     while True:
         try:
@@ -93,7 +93,7 @@ def follow(log: Path, count: int) -> Iterator[str]:
 
 
 def _start_of_last(log: Path, count: int) -> tuple[int, int]:
-    """Where in the file its last ``count`` lines begin, and the inode of that file."""
+    """Return the position of the last ``count`` lines in the file, and the inode of the file."""
     try:
         with log.open("rb") as file:
             lines = file.readlines()

@@ -1,7 +1,7 @@
-"""Ask a port whether a Kafka broker answers there, and of which cluster.
+"""Asks a port whether a Kafka broker answers there, and of which cluster.
 
-One Metadata request by hand: it needs no client library, logs nothing while nobody listens, and is not subject to
-access control. The broker names itself in its answer only once it is unfenced, that is, ready for clients.
+It sends one Metadata request without a client library, which would log errors until the broker listens. Access control
+does not apply to it. The answer names the broker only when it is unfenced, which means ready for clients.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _ANSWER_LIMIT_BYTES = 1 << 20
 
 
 def cluster_at(port: int, *, timeout_s: float = 1.0) -> str | None:
-    """Id of the cluster whose broker answers at ``127.0.0.1:port``; None when no broker is ready there."""
+    """Return the cluster id of the broker at ``127.0.0.1:port``; None if no broker is ready there."""
     header = struct.pack(">hhih", _METADATA, _VERSION, _CORRELATION_ID, len(_CLIENT_ID)) + _CLIENT_ID
-    request = header + struct.pack(">i?", 0, False)  # no topics; create none
+    request = header + struct.pack(">i?", 0, False)  # ask for no topics, create none
     try:
         with socket.create_connection((HOST, port), timeout=timeout_s) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
@@ -33,7 +33,7 @@ def cluster_at(port: int, *, timeout_s: float = 1.0) -> str | None:
 
 
 def _cluster_id(answer: bytes) -> str | None:
-    """Read a Metadata response, version 4, as far as the cluster's id.
+    """Return the cluster id in a Metadata response of version 4.
 
     ``correlation id, throttle ms, brokers [node id, host, port, rack], cluster id, ...``; strings are an int16 length
     (-1 for null) and UTF-8.
@@ -55,15 +55,15 @@ def _after_string(answer: bytes, position: int) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a broker could listen on ``127.0.0.1:port`` now."""
+    """Return whether a broker can listen on ``127.0.0.1:port`` now."""
     with socket.socket() as listener:
-        # As Java does: a port whose last owner has just gone is free.
+        # As Java does: a port in TIME_WAIT counts as free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))
         except OSError:
             return False
-    # On macOS one may bind beside a listener on all addresses, and would take its clients away.
+    # macOS allows this bind although another program listens on all addresses, whose clients it would take.
     try:
         socket.create_connection((HOST, port), timeout=0.5).close()
     except OSError:

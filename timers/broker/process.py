@@ -1,7 +1,7 @@
-"""One broker process: spawned detached, recognised by its command line, ended for certain.
+"""Starts the broker process detached, recognizes it by its command line, and ends it.
 
-A process id alone proves nothing: after a crash or a restart of the machine it may belong to anyone. The broker's
-command line carries the directory it serves, and only a process that shows it is ever signalled.
+After a crash or a restart of the machine, a stored process id may belong to another program. The broker's command line
+has its directory, and a signal goes only to a process with this command line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from timers.errors import BrokerError
 _JVM = (
     "-Xms256m",
     "-Xmx1g",
-    # Kafka's own choice of collector and its goals.
+    # The garbage collector and its settings are those of Kafka's start script.
     "-XX:+UseG1GC",
     "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35",
@@ -34,7 +34,7 @@ _JVM = (
 )
 
 _TOOL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dlog4j2.configurationFile=log4j2.properties")
-"""For a tool that runs a second, quick to start."""
+"""Options for a fast start of a tool that runs for a second."""
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOOL_TIMEOUT_S = 120.0
@@ -45,8 +45,8 @@ def _mark(directory: Path) -> str:
     return f"-Dtimers.broker={directory}"
 
 
-def _chosen() -> list[str]:
-    """Options for Java by ``KAFKA_OPTS``, as for Kafka's own start script; they win over ours."""
+def _user_options() -> list[str]:
+    """Return the Java options of ``KAFKA_OPTS``, as in Kafka's start script; they override the others."""
     options = os.environ.get("KAFKA_OPTS", "")
     try:
         return shlex.split(options)
@@ -55,9 +55,10 @@ def _chosen() -> list[str]:
 
 
 def _environment(jars: list[Path]) -> dict[str, str]:
-    """Our environment, with the class path (which keeps fifty paths out of everyone's process list) and a plain locale.
+    """Return this environment with the class path and the locale C.UTF-8.
 
-    The system's own errors then come in English, and Java can open files whose names are not ASCII.
+    The class path is not on the command line, because it has fifty paths. With this locale errors of the system are in
+    English, and Java can open files whose names are not ASCII.
     """
     return {**os.environ, "CLASSPATH": os.pathsep.join(map(str, jars)), "LC_ALL": "C.UTF-8"}
 
@@ -65,10 +66,10 @@ def _environment(jars: list[Path]) -> dict[str, str]:
 def run(
     java: Path, jars: list[Path], directory: Path, main_class: str, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Kafka's tools in ``directory`` to its end; its ``stdout`` holds all that it printed.
+    """Run one of Kafka's tools in ``directory``; ``stdout`` of the result has its whole output.
 
     Raises:
-        BrokerError: it does not come to an end.
+        BrokerError: the tool does not end.
     """
     try:
         return subprocess.run(
@@ -87,16 +88,16 @@ def run(
 
 
 def spawn(java: Path, jars: list[Path], directory: Path, properties_file: str, log: Path) -> subprocess.Popen[bytes]:
-    """Start a broker in ``directory``, in a session of its own, so that Ctrl-C in a shell does not reach it.
+    """Start a broker in ``directory``, in its own session, so that Ctrl-C in a shell does not reach it.
 
-    What Java itself prints goes to the end of the log.
+    The output of Java goes to the end of the log.
 
     Raises:
         BrokerError: ``KAFKA_OPTS`` cannot be read.
     """
     with log.open("ab") as output:
         return subprocess.Popen(
-            [java, *_JVM, *_chosen(), _mark(directory), "kafka.Kafka", properties_file],
+            [java, *_JVM, *_user_options(), _mark(directory), "kafka.Kafka", properties_file],
             cwd=directory,
             env=_environment(jars),
             stdin=subprocess.DEVNULL,
@@ -107,7 +108,7 @@ def spawn(java: Path, jars: list[Path], directory: Path, properties_file: str, l
 
 
 def is_broker_of(pid: int, directory: Path) -> bool:
-    """Whether the process lives and is the broker that serves ``directory``."""
+    """Return whether the process runs and is the broker of ``directory``."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return os.fsencode(_mark(directory)) in arguments
@@ -119,10 +120,10 @@ def is_broker_of(pid: int, directory: Path) -> bool:
 
 
 def end(pid: int, directory: Path, waiting: Waiting) -> None:
-    """Ask the broker to stop; when ``waiting`` expires, kill it. Returns when it is gone.
+    """Ask the broker to stop, and kill it when ``waiting`` expires. Return when it has ended.
 
     Raises:
-        BrokerError: it may not be signalled, or outlives even that.
+        BrokerError: this process may not signal it, or it does not end.
     """
     _signal(pid, directory, signal.SIGTERM)
     while is_broker_of(pid, directory):
@@ -133,12 +134,12 @@ def end(pid: int, directory: Path, waiting: Waiting) -> None:
 
 
 def kill(pid: int, directory: Path) -> None:
-    """Kill the broker without asking it, as a crash would. Returns when it is gone."""
+    """Kill the broker, and return when it has ended."""
     _signal(pid, directory, signal.SIGKILL)
     with Waiting(f"killing broker {pid}", None, timeout_s=_GONE_AFTER_KILL_S) as waiting:
         while is_broker_of(pid, directory):
             if waiting.expired:
-                raise BrokerError(f"the broker's process {pid} does not end, not even by SIGKILL: see `ps -p {pid}`")
+                raise BrokerError(f"the broker's process {pid} does not end after SIGKILL: see `ps -p {pid}`")
             waiting.pause()
 
 
@@ -155,9 +156,9 @@ def _signal(pid: int, directory: Path, number: signal.Signals) -> None:
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Hold back Ctrl-C, SIGTERM and SIGHUP until the block is left, so that no process is spawned and then forgotten.
+    """Delay Ctrl-C, SIGTERM and SIGHUP until the block ends, so that no started process is lost.
 
-    Python delivers signals to the main thread only; elsewhere there is nothing to hold back.
+    Python delivers signals to the main thread only, so other threads need no delay.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,7 +1,7 @@
 """``python -m timers.broker.relock``: resolve ``jgo.toml`` and write ``jgo.lock.toml`` (part of ``make lock``).
 
-Only versions and hashes are written. ``jgo lock`` itself would also download a Java 11 to sort jars into modules,
-which a class path has no use for.
+It writes only versions and hashes. ``jgo lock`` would also download a Java 11 to sort jars into modules, which a class
+path does not need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waiting that can be seen and is bounded: progress lines, and the lock file that lets one command act at a time."""
+"""Waits with a limit and progress messages, and the lock file that lets one command act at a time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import TextIO
 from timers.errors import BrokerError
 
 SILENT_S = 2.0
-"""A wait shorter than this is not worth a line."""
+"""Shorter waits show no message."""
 
 _PLAIN_EVERY_S = 5
 _POLL_S = 0.03
 
 
 class Waiting:
-    """Says what is being waited for, and for how long: ``starting broker ... 3 s``.
+    """Shows what the command waits for, and for how long: ``starting broker ... 3 s``.
 
-    A terminal gets one line that counts the seconds; anything else gets a plain line now and then.
+    A terminal shows one line that counts the seconds. Any other stream gets a new line every 5 s.
     """
 
     def __init__(self, what: str, out: TextIO | None, *, timeout_s: float) -> None:
@@ -40,17 +40,17 @@ class Waiting:
         self.clear()
 
     def clear(self) -> None:
-        """Take the line away from a terminal."""
+        """Remove the line from a terminal."""
         if self._shown and self._terminal and self._out:
             print("\r\x1b[K", end="", file=self._out, flush=True)
 
     @property
     def expired(self) -> bool:
-        """Whether the bound has passed."""
+        """Whether the time limit has passed."""
         return time.monotonic() - self._began >= self._timeout_s
 
     def pause(self) -> None:
-        """Sleep for one polling interval; say so when the wait has become long."""
+        """Sleep for one polling interval, and show a message if the wait is long."""
         time.sleep(_POLL_S)
         waited_s = time.monotonic() - self._began
         if self._out is None or waited_s < self._next_s:
@@ -63,7 +63,7 @@ class Waiting:
 
 @contextmanager
 def exclusive(lock: Path, what: str, out: TextIO | None, *, timeout_s: float) -> Iterator[None]:
-    """Hold a lock file. It is released when this process ends, however it ends, so it is never stale.
+    """Hold a lock file. The system releases it when this process ends, also after a crash.
 
     Raises:
         BrokerError: another process has held it for ``timeout_s``.

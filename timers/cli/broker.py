@@ -50,7 +50,7 @@ def _stay(server: EmbeddedBroker) -> None:
         server.stop()
         raise
     if not stopped:
-        raise BrokerError(f"the broker died: {server.verdict()}; log: {server.log_path}")
+        raise BrokerError(f"the broker died: {server.main_error()}; log: {server.log_path}")
 
 
 @broker.command()

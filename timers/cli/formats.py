@@ -48,7 +48,7 @@ def _describe(settings: Settings, partitions: Mapping[str, int | None]) -> list[
             "format": kind.request_format.name,
             "on": bool(topics),
             "topics": [{"topic": topic, "partitions": partitions.get(topic)} for topic in topics],
-            "takes": kind.takes,
+            "takes": kind.layout,
             "setting": kind.env,
             "settings": {env: values[env] for env in (kind.env, *kind.settings)},
         }

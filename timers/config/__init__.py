@@ -1,1 +1,1 @@
-"""Settings: what may be configured, where a value comes from, and how it is checked."""
+"""Declares, reads and checks the settings."""

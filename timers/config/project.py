@@ -1,4 +1,4 @@
-"""The project one stands in: a directory ``.timers`` holds its data, and the address of its embedded broker."""
+"""Finds the project of the current directory: ``.timers`` holds its data and the address of its embedded broker."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 PROJECT_DIR = ".timers"
 ADDRESS_FILE = Path("broker") / "address"
-"""Below the project directory: bootstrap address of the embedded broker, written when it answers, removed on stop."""
+"""File below the project directory with the broker's bootstrap address; it exists while the broker runs."""
 
 
 def project_dir() -> Path:
-    """The ``.timers`` directory of the project one stands in: the nearest one upwards, else here."""
+    """Return the nearest ``.timers`` directory here or above; if there is none, the one to create here."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / PROJECT_DIR).is_dir():
@@ -20,7 +20,7 @@ def project_dir() -> Path:
 
 
 def project_broker() -> str | None:
-    """Bootstrap address of this project's embedded broker, if one answers there."""
+    """Return the bootstrap address of this project's embedded broker; None if it does not answer."""
     try:
         address = (project_dir() / ADDRESS_FILE).read_text().strip()
         host, _, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""Who we are to the brokers, and whom we trust: values that do not show themselves, and which settings go together."""
+"""Secrets that are never shown, and the check that the security settings fit together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_SECRET_FILE_BYTES = 64 * 1024
 
 
 class Secret:
-    """Text that never shows itself: not in a repr, not in a log, not in an error. :meth:`reveal` where it is used."""
+    """A password. Its text is in no repr, log or error; :meth:`reveal` returns it."""
 
     __slots__ = ("_text",)
 
@@ -32,7 +32,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text, for the library that needs it and for nobody else."""
+        """Return the text, for the library that needs it."""
         return self._text
 
     def __bool__(self) -> bool:
@@ -49,19 +49,19 @@ class Secret:
 
 
 def secret(env: str, value: str) -> Secret:
-    """A password. The sentence about a wrong one does not show it."""
+    """Return a password. The error for a wrong one does not show it."""
     if _CONTROL.search(value):
-        raise wrong(env, MASK, "a password in one line: it holds a line break or another control character")
+        raise wrong(env, MASK, "a password in one line: it has a line break or another control character")
     return Secret(value)
 
 
 def read_secret(env: str, path: Path) -> Secret:
-    """The password in a file, without the line break at its end.
+    """Return the password in a file, without the line break at its end.
 
     Raises:
-        SettingsError: the file holds no password.
+        SettingsError: the file does not hold a password.
     """
-    with path.open("rb") as file:  # of no device that never ends
+    with path.open("rb") as file:  # the limit stops at devices without an end
         text = file.read(_MAX_SECRET_FILE_BYTES).decode(errors="replace").rstrip("\r\n")
     if not text or _CONTROL.search(text):
         raise wrong(env, str(path), "a file that holds a password in one line, and nothing else")
@@ -69,30 +69,30 @@ def read_secret(env: str, path: Path) -> Secret:
 
 
 def uses_sasl(protocol: str) -> bool:
-    """Whether the brokers ask for a user name and a password."""
+    """Return whether the protocol needs a user name and a password."""
     return protocol.startswith("SASL_")
 
 
 def uses_tls(protocol: str) -> bool:
-    """Whether connections are encrypted."""
+    """Return whether the protocol encrypts connections."""
     return protocol.endswith("SSL")
 
 
 def check(protocol: str, given: Collection[str]) -> None:
-    """Refuse settings that do not go together.
+    """Check that the security settings fit together.
 
     Args:
-        protocol: the security protocol in force.
-        given: variables that are set.
+        protocol: the chosen security protocol.
+        given: names of the variables that are set.
 
     Raises:
-        SettingsError: a variable is missing, or has no effect, which its owner does not expect.
+        SettingsError: a variable is missing, or has no effect with this protocol.
     """
     for name in (_PASSWORD, _KEY_PASSWORD):
         if name in given and name + _FILE in given:
             raise SettingsError(f"{name} and {name}{_FILE} are both set: keep one of them")
-    _refuse_idle("TIMERS_SASL_", given, uses_sasl(protocol), protocol, "SASL_SSL")
-    _refuse_idle("TIMERS_SSL_", given, uses_tls(protocol), protocol, "SSL or SASL_SSL")
+    _refuse_unused("TIMERS_SASL_", given, uses_sasl(protocol), protocol, "SASL_SSL")
+    _refuse_unused("TIMERS_SSL_", given, uses_tls(protocol), protocol, "SSL or SASL_SSL")
     if uses_sasl(protocol):
         if _USERNAME not in given:
             raise SettingsError(f"{PROTOCOL}={protocol!r} needs {_USERNAME}, which is not set")
@@ -100,15 +100,17 @@ def check(protocol: str, given: Collection[str]) -> None:
             raise SettingsError(f"{PROTOCOL}={protocol!r} needs {_PASSWORD} or {_PASSWORD}{_FILE}, and neither is set")
     for name, other in ((_CERT, _KEY), (_KEY, _CERT)):
         if name in given and other not in given:
-            raise SettingsError(f"{name} needs {other}, which is not set: a client's certificate goes with its key")
+            raise SettingsError(
+                f"{name} needs {other}, which is not set: a client certificate and its key belong together"
+            )
     for name in (_KEY_PASSWORD, _KEY_PASSWORD + _FILE):
         if name in given and _KEY not in given:
-            raise SettingsError(f"{name} needs {_KEY}, which is not set: there is no key to open")
+            raise SettingsError(f"{name} needs {_KEY}, which is not set: there is no key to decrypt")
 
 
-def _refuse_idle(prefix: str, given: Collection[str], used: bool, protocol: str, instead: str) -> None:
-    idle = sorted(name for name in given if name.startswith(prefix))
-    if idle and not used:
+def _refuse_unused(prefix: str, given: Collection[str], used: bool, protocol: str, instead: str) -> None:
+    names = sorted(name for name in given if name.startswith(prefix))
+    if names and not used:
         raise SettingsError(
-            f"{idle[0]} is set, but {PROTOCOL}={protocol!r} makes no use of it: set {PROTOCOL}={instead}, or unset it"
+            f"{names[0]} is set, but {PROTOCOL}={protocol!r} does not use it: set {PROTOCOL}={instead}, or unset it"
         )

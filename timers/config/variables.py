@@ -1,4 +1,4 @@
-"""How the text of an environment variable becomes a value, or a sentence that says what is wrong with it."""
+"""Parsers of environment variables: each returns a value, or raises an error that says what is expected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timers.wire import topics
 
 @dataclass(frozen=True)
 class Setting:
-    """How one environment variable is read."""
+    """An environment variable, its parser and its documentation."""
 
     env: str
     unit: str
@@ -23,12 +23,12 @@ class Setting:
 
 
 def wrong(env: str, value: str, expected: str) -> SettingsError:
-    """The error for a value that is not as expected."""
+    """Return the error for a value that is not as expected."""
     return SettingsError(f"{env}={value!r} is not {expected}")
 
 
 def whole(low: int, high: int, example: int) -> Callable[[str, str], int]:
-    """A whole number in a range, ends included."""
+    """Return a parser of whole numbers from ``low`` to ``high``."""
 
     def parse(env: str, value: str) -> int:
         if not re.fullmatch(r"[0-9]{1,18}", value) or not low <= int(value) <= high:
@@ -39,14 +39,14 @@ def whole(low: int, high: int, example: int) -> Callable[[str, str], int]:
 
 
 def flag(env: str, value: str) -> bool:
-    """1 for yes, 0 for no."""
+    """Parse 1 as True and 0 as False."""
     if value not in ("0", "1"):
         raise wrong(env, value, "0 or 1")
     return value == "1"
 
 
 def seconds(env: str, value: str) -> float:
-    """Seconds, negative ones and fractions too."""
+    """Parse seconds; they may be negative or have a fraction."""
     try:
         number = float(value)
     except ValueError:
@@ -57,7 +57,7 @@ def seconds(env: str, value: str) -> float:
 
 
 def matching(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], str]:
-    """Text that matches ``pattern`` from end to end."""
+    """Return a parser of text that fully matches ``pattern``."""
 
     def parse(env: str, value: str) -> str:
         if not pattern.fullmatch(value):
@@ -68,42 +68,42 @@ def matching(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], st
 
 
 def line(env: str, value: str) -> str:
-    """Text without line breaks and other control characters."""
+    """Parse text without line breaks and other control characters."""
     if not value.isprintable():
         raise wrong(env, value, "text in one line")
     return value
 
 
 def topic(env: str, value: str) -> str:
-    """The name of a topic."""
+    """Parse the name of a topic."""
     if not topics.is_legal(value):
         raise wrong(env, value, f"{topics.LEGAL_FORM} (but not '.' or '..')")
     return value
 
 
 def topic_names(env: str, value: str) -> tuple[str, ...]:
-    """Names of topics."""
+    """Parse names of topics, separated by commas."""
     names = [each.strip() for each in value.split(",")]
     for each in names:
         if not topics.is_legal(each):
-            raise wrong(env, value, f"a list of topic names, {each!r} being none (try schedules,more-schedules)")
+            raise wrong(env, value, f"a list of topic names, but {each!r} is not one (try schedules,more-schedules)")
     return tuple(names)
 
 
 def topic_patterns(env: str, value: str) -> str:
-    """Topic names, each with any number of ``*``."""
+    """Parse topic names, separated by commas, each with any number of ``*``."""
     patterns = [each.strip() for each in value.split(",")]
     for each in patterns:
         if not topics.is_legal(each.replace("*", "x")):
-            raise wrong(env, value, f"a list of topic names, {each!r} being none (try orders-*,invoices)")
+            raise wrong(env, value, f"a list of topic names, but {each!r} is not one (try orders-*,invoices)")
     return ",".join(patterns)
 
 
 def brokers(env: str, value: str) -> str:
-    """Bootstrap servers."""
-    if "@" in value:  # not shown: what stands before it is most likely a password
+    """Parse bootstrap servers."""
+    if "@" in value:  # the value is not shown, because it probably contains a password
         raise SettingsError(
-            f"{env} holds an '@': it names hosts and ports only (try 127.0.0.1:9092); user name and password go into "
+            f"{env} holds an '@': name hosts and ports only (try 127.0.0.1:9092); user name and password go into "
             "TIMERS_SASL_USERNAME and TIMERS_SASL_PASSWORD"
         )
     for address in value.split(","):
@@ -114,15 +114,15 @@ def brokers(env: str, value: str) -> str:
 
 
 def directory(env: str, value: str) -> Path:
-    """A directory; it need not exist yet."""
+    """Parse the path of a directory, which may not exist yet."""
     path = Path(value).expanduser()
     if path.exists() and not path.is_dir():
-        raise wrong(env, value, "a directory: a file is in its place")
+        raise wrong(env, value, "a directory: it is a file")
     return path
 
 
 def file(env: str, value: str) -> Path:
-    """A file that can be read now."""
+    """Parse the path of a readable file."""
     path = Path(value).expanduser()
     try:
         with path.open("rb"):
@@ -132,7 +132,7 @@ def file(env: str, value: str) -> Path:
 
 
 def one_of(*choices: str) -> Callable[[str, str], str]:
-    """One of some words."""
+    """Return a parser that accepts only ``choices``."""
 
     def parse(env: str, value: str) -> str:
         if value not in choices:
@@ -143,14 +143,14 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
 
 
 def url(env: str, value: str) -> str:
-    """Where a web server answers."""
+    """Parse the URL of a web server, without a path."""
     if not re.fullmatch(r"https?://([^\s/?#@:\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?", value):
         raise wrong(env, value, "http://host:port (try http://127.0.0.1:6066)")
     return value.rstrip("/")
 
 
 def bind(env: str, value: str) -> str:
-    """Where to listen."""
+    """Parse a host name or address to listen on."""
     if not value or re.search(r"[\s/]", value):
         raise wrong(env, value, "a host name or address to listen on (try 127.0.0.1)")
     return value

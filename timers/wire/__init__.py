@@ -1,1 +1,1 @@
-"""Bytes to core values and back: every topic name, header name, key and value format. Pure."""
+"""Converts bytes to core values and back. Holds every topic name, header name, key format and value format. Pure."""

@@ -1,19 +1,19 @@
-"""Requests that go cold, and how they come back: the records of the cold topic, and promoted copies.
+"""Encodes and decodes cold requests (records of the cold topic) and promoted copies.
 
-A cold request is the request, whole: key, value and headers as they were sent, then::
+A cold request has key, value and headers of the request, then::
 
-    timer-source: <topic>/<partition>/<offset>    where it stands, and where it comes back to
+    timer-source: <topic>/<partition>/<offset>    the request; its copy returns to this partition
     timer-due: <epoch second>
     timer-appended: <epoch milliseconds>
     timer-seal: <32 hex digits>
 
-A promoted copy goes to the same topic and partition: key, value and headers as they were sent, then::
+A promoted copy goes to the topic and partition of the request. It has key, value and headers of the request, then::
 
     timer-promoted: <topic>/<partition>/<offset>
     timer-seal: <32 hex digits>
 
-The seal is an HMAC over the source and all that was sent, with a key that only the partition's progress holds. So a
-copy can be repeated by whoever has seen one, which changes nothing, and neither made nor altered by anybody else.
+The seal is an HMAC of source, key, value and headers of the request. Its secret is stored only in the progress of the
+partition. So other producers can repeat a copy, which has no effect, but cannot forge or change one.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import RequestRecord
 
 SEAL_DIGITS = 32
-"""128 bits."""
+"""32 hex digits are 128 bits."""
 
 MAX_BESIDES_BYTES = 32 * 1024
-"""A request whose key and headers are larger stays hot. Our topics allow 64 KiB beside the value, so that a producer
-may use all of it, and what we add must still fit on both ways."""
+"""A request whose key and headers are larger stays hot. The engine's topics allow 64 KiB beside the value, and
+the headers of a cold request and of a promoted copy must fit, too."""
 
 
 class Cold(NamedTuple):
-    """What the headers of a cold request say."""
+    """The headers of a cold request, decoded."""
 
     source: str
     due_s: int
     append_ms: int
     seal: bytes
     headers: list[h.Header]
-    """Of the request."""
+    """Headers of the request."""
 
 
 def seal(secret: int, source: str, key: bytes | None, value: bytes | None, headers: Sequence[h.Header]) -> bytes:
-    """What proves that a request was sent away by the machine that holds ``secret``, as it is: 2 us."""
+    """Return the seal of a request; it proves that the machine with ``secret`` sent it, unchanged. It takes 2 us."""
     pieces = [source.encode(), key, value]
     for name, data in headers:
         pieces += [name.encode(), data]
@@ -61,7 +61,7 @@ def seal(secret: int, source: str, key: bytes | None, value: bytes | None, heade
 
 
 def encode_cold(record: Any, source: str, due_s: int, secret: int) -> list[h.Header]:
-    """Headers of a cold request; key and value are the request's own. Inverse: :func:`decode_cold`."""
+    """Return the headers of a cold request. It has the request's key and value. Inverse: :func:`decode_cold`."""
     headers = list(record.headers or ())
     return [
         *headers,
@@ -73,11 +73,11 @@ def encode_cold(record: Any, source: str, due_s: int, secret: int) -> list[h.Hea
 
 
 COLD_HEADERS = (h.TIMER_SOURCE, h.TIMER_DUE, h.TIMER_APPENDED, h.TIMER_SEAL)
-"""The last headers of a cold request, in their order."""
+"""The last headers of a cold request, in order."""
 
 
 def decode_cold(headers: Sequence[h.Header]) -> Cold | None:
-    """What the headers of a record of the cold topic say; None if no machine wrote it."""
+    """Decode the headers of a record of the cold topic; None if no machine wrote the record."""
     ours = headers[-len(COLD_HEADERS) :]
     if tuple(name for name, _ in ours) != COLD_HEADERS:
         return None
@@ -89,7 +89,7 @@ def decode_cold(headers: Sequence[h.Header]) -> Cold | None:
 
 
 def encode_promoted(cold: Cold) -> list[h.Header]:
-    """Headers of a copy; key and value are the request's own."""
+    """Return the headers of a promoted copy. It has the request's key and value."""
     return [*cold.headers, (h.TIMER_PROMOTED, cold.source.encode()), (h.TIMER_SEAL, cold.seal)]
 
 
@@ -101,12 +101,12 @@ class PartitionFormat:
         self._partition = partition
 
     def has_returned(self, record: Any) -> bool:
-        """Whether a record says that it is a copy."""
+        """Return whether a record has the headers of a promoted copy."""
         headers = record.headers
         return len(headers) > 1 and headers[-2][0] == h.TIMER_PROMOTED and headers[-1][0] == h.TIMER_SEAL
 
     def unseal(self, record: Any, secret: int) -> Unsealed | Rejected:
-        """The request that a copy stands for."""
+        """Return the request that a promoted copy holds, or its rejection if the seal is wrong."""
         try:
             return self._unseal(record, secret)
         except InvalidRequestError as error:
@@ -119,18 +119,18 @@ class PartitionFormat:
         if where is None or where[:2] != (self._topic, self._partition) or where[2] >= record.offset:
             raise InvalidRequestError(
                 "promotion-invalid",
-                f"header {h.TIMER_PROMOTED} {source[:300]!r} names no record of {self._topic}/{self._partition} before "
-                "this one",
+                f"header {h.TIMER_PROMOTED} {source[:300]!r} does not name an earlier record of "
+                f"{self._topic}/{self._partition}",
             )
         if not hmac.compare_digest(seal(secret, source, record.key, record.value, headers), proof or b""):
             raise InvalidRequestError(
                 "promotion-invalid",
-                f"header {h.TIMER_SEAL} is not the one that {source} was sent away with: this is no copy of it, or the "
-                "topic or its progress was made anew since",
+                f"header {h.TIMER_SEAL} is not the seal of {source}: this record is not a copy of it, or the topic or "
+                "its progress was created again since",
             )
         sent = RequestRecord(record.offset, record.key, record.value, headers, record.timestamp)
         return Unsealed(sent, where[2], source)
 
     def may_leave(self, record: Any) -> bool:
-        """Whether there is room for what is added."""
+        """Return whether key and headers leave room for the headers of a cold request."""
         return dead_letter.size(record.key, None, record.headers or ()) <= MAX_BESIDES_BYTES

@@ -1,4 +1,4 @@
-"""Dead letters: requests that could not be read or sent, whole, with a code and a sentence; and what became of them."""
+"""Encodes and decodes dead letters, and the marks that say which of them were published again."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from timers.core.timer import Rejected
 from timers.wire import headers as h
 
 OVERHEAD_BYTES = 64 * 1024
-"""Our own topics and producers allow this much more than the largest request, for keys and headers."""
+"""The engine's topics and producers allow this much more than the largest request, for keys and headers."""
 
 CODES = (
     *("key-missing", "key-not-a-number", "key-negative", "key-in-milliseconds"),
@@ -23,10 +23,10 @@ CODES = (
 """Every value of ``timer-error``."""
 
 RETRIES_EXHAUSTED = "retries-exhausted"
-"""A receiver's: it could not handle a message, however often it came (:mod:`timers.client.retry`)."""
+"""Code of a dead letter that a receiver writes after its last attempt (:mod:`timers.client.retry`)."""
 
 WHEN_DUE = frozenset({"topic-unknown", "topic-denied", "message-too-large", "target-failing"})
-"""Those of timers that were accepted and came to their second; all others are judged on arrival."""
+"""Codes of checks that run when the timer is due. All other checks run on arrival."""
 
 
 class DeadLetter(NamedTuple):
@@ -38,10 +38,10 @@ class DeadLetter(NamedTuple):
 
 
 def encode(rejected: Rejected, source: str, max_bytes: int) -> DeadLetter:
-    """The record for ``rejected``: original key, value and headers, plus what was wrong and where it was read.
+    """Return the dead letter of ``rejected``: key, value and headers of the request, then the headers of the error.
 
-    What does not fit in ``max_bytes`` goes as a truncated dead letter with code and source: the original stays in the
-    request topic."""
+    If it has more than ``max_bytes``, the dead letter is truncated: it has only the headers of the error.
+    """
     ours: list[h.Header] = [
         (h.TIMER_ERROR, rejected.code.encode()),
         (h.TIMER_ERROR_MESSAGE, rejected.message.encode()),
@@ -53,18 +53,18 @@ def encode(rejected: Rejected, source: str, max_bytes: int) -> DeadLetter:
 
 
 class DecodedDeadLetter(NamedTuple):
-    """A dead letter, read."""
+    """The headers of a dead letter, decoded."""
 
     code: str
     message: str
     source: str
     """``<topic>/<partition>/<offset>`` of the request."""
     headers: list[h.Header]
-    """Of the request."""
+    """Headers of the request."""
 
 
 def decode(headers: Sequence[h.Header]) -> DecodedDeadLetter | None:
-    """What the headers of a record say; None if it is no dead letter. Key and value are the request's own."""
+    """Decode the headers of a record; None if it is not a dead letter. Key and value are those of the request."""
     request, ours = list(headers[:-3]), headers[-3:]
     if [name for name, _ in ours] != [h.TIMER_ERROR, h.TIMER_ERROR_MESSAGE, h.TIMER_SOURCE]:
         return None
@@ -73,34 +73,34 @@ def decode(headers: Sequence[h.Header]) -> DecodedDeadLetter | None:
 
 
 def is_truncated(key: bytes | None, value: bytes | None, opened: DecodedDeadLetter) -> bool:
-    """Whether a dead letter holds nothing of its request (which may have been as empty itself)."""
+    """Return whether a dead letter has no key, value or headers of its request. An empty request has none, too."""
     return key is None and value is None and not opened.headers
 
 
 class Mark(NamedTuple):
-    """Says that the request of a dead letter was published again."""
+    """A record which says that the request of a dead letter was published again."""
 
     letter: str
     """``<topic>/<partition>/<offset>`` of the dead letter."""
     source: str
-    """Of the request, as the letter has it."""
+    """Source of the request, as the dead letter names it."""
     timer_id: str
-    """``<topic>/<partition>/<offset>`` where the request stands now: the id of its timer."""
+    """``<topic>/<partition>/<offset>`` of the new request."""
 
 
 def encode_mark(mark: Mark) -> tuple[bytes, bytes, list[h.Header]]:
-    """Key, value and headers of a mark's record: the newest of a letter counts. Inverse: :func:`decode_mark`."""
+    """Return key, value and headers of a mark. The newest one counts. Inverse: :func:`decode_mark`."""
     return mark.letter.encode(), mark.timer_id.encode(), [(h.TIMER_SOURCE, mark.source.encode())]
 
 
 def decode_mark(key: bytes | None, value: bytes | None, headers: Sequence[h.Header]) -> Mark:
-    """The mark that a record is; one that nobody wrote fits no dead letter."""
+    """Return the mark in a record. Any other record gives a mark that names no dead letter."""
     source = next((data for name, data in headers if name == h.TIMER_SOURCE), None)
     return Mark(*((data or b"").decode(errors="replace") for data in (key, source, value)))
 
 
 def size(key: bytes | None, value: bytes | None, headers: Sequence[h.Header]) -> int:
-    """Upper bound of a record's bytes in a batch (16 covers the varints of a header or of the record)."""
+    """Return an upper bound of a record's bytes in a batch. 16 bytes cover the varints of the record or of a header."""
     return (
         16 + len(key or b"") + len(value or b"") + sum(16 + 4 * len(name) + len(data or b"") for name, data in headers)
     )

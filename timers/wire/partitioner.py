@@ -1,7 +1,7 @@
-"""Java's partitioner for many keys at once: a callback lands where a Java producer would put the same key.
+"""Computes partitions for many keys at once: the same partitions as Java's producer.
 
-Kafka's murmur2 (``org.apache.kafka.common.utils.Utils.murmur2``) byte for byte. In plain Python it costs 2 us a key,
-more than everything else that happens to a timer; over an array of keys of one length it costs 0.02 us.
+The hash is Kafka's murmur2 (``org.apache.kafka.common.utils.Utils.murmur2``). In plain Python it takes 2 us a key, more
+than all other work for a timer. With numpy, over an array of keys of one length, it takes 0.02 us.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _M = np.uint32(0x5BD1E995)
 
 
 def partitions_of(keys: Sequence[bytes], count: int) -> list[int]:
-    """Partition of each key on a topic of ``count`` partitions: ``toPositive(murmur2(key)) % count``."""
+    """Return the partition of each key on a topic of ``count`` partitions: ``toPositive(murmur2(key)) % count``."""
     if count == 1 or not keys:
         return [0] * len(keys)
     lengths = np.fromiter(map(len, keys), dtype=np.int64, count=len(keys))
@@ -33,7 +33,7 @@ def partitions_of(keys: Sequence[bytes], count: int) -> list[int]:
 
 
 def partitions_for(keys: Sequence[bytes | None], offsets: Sequence[int], count: int) -> list[int]:
-    """The same where some have no key: those are spread, each by the offset of its request."""
+    """Return the partition of each key. A callback without a key goes to its request's offset modulo ``count``."""
     if None not in keys:
         return partitions_of(keys, count)  # type: ignore[arg-type]
     hashed = iter(partitions_of([key for key in keys if key is not None], count))
@@ -41,7 +41,7 @@ def partitions_for(keys: Sequence[bytes | None], offsets: Sequence[int], count: 
 
 
 def _murmur2(joined: bytes, count: int, length: int) -> NDArray[np.uint32]:
-    """murmur2 of ``count`` keys of ``length`` bytes each, laid end to end. Wraps at 32 bits, as Java's int does."""
+    """Return murmur2 of ``count`` concatenated keys of ``length`` bytes each. It wraps at 32 bits, like Java's int."""
     data = np.frombuffer(joined, dtype=np.uint8).reshape(count, length)
     whole = length // 4
     words = np.ascontiguousarray(data[:, : whole * 4]).view("<u4").reshape(count, whole).astype(np.uint32)

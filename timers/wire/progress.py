@@ -1,4 +1,4 @@
-"""The progress record: key ``<topic>/<partition>``, value :class:`timers.v1.progress_pb2.Progress`."""
+"""Encodes and decodes progress records: key ``<topic>/<partition>``, value :class:`timers.v1.progress_pb2.Progress`."""
 
 from google.protobuf.message import DecodeError
 
@@ -11,12 +11,12 @@ VERSION = 1
 
 
 def encode_key(topic: str, partition: int) -> bytes:
-    """Key of a machine's progress record."""
+    """Return the key of a machine's progress record."""
     return f"{topic}/{partition}".encode()
 
 
 def encode(progress: Progress, topic_id: bytes) -> bytes:
-    """Value of a progress record. Inverse: :func:`decode`."""
+    """Return the value of a progress record. Inverse: :func:`decode`."""
     message = progress_pb2.Progress(version=VERSION, topic_id=topic_id, next_offset=progress.next_offset)
     if progress.fired_through != NEVER:
         message.fired_due_s, message.fired_offset = progress.fired_through
@@ -26,15 +26,15 @@ def encode(progress: Progress, topic_id: bytes) -> bytes:
 
 
 def decode(value: bytes) -> tuple[Progress, bytes]:
-    """Progress and the id of the topic it speaks of.
+    """Return the progress and the id of its request topic.
 
     Raises:
-        LogMismatch: the record is not one that this version can read.
+        LogMismatch: this version cannot read the record.
     """
     try:
         message = progress_pb2.Progress.FromString(value)
     except DecodeError:
-        raise LogMismatch("a progress record cannot be read: the progress topic holds something else") from None
+        raise LogMismatch("a progress record cannot be read: the progress topic holds other data") from None
     if message.version != VERSION:
         raise LogMismatch(
             f"a progress record has version {message.version}, this build reads {VERSION}: run the build that wrote it"
@@ -43,5 +43,7 @@ def decode(value: bytes) -> tuple[Progress, bytes]:
     try:
         settings = tuple(SettingChange(c.name, c.from_offset, int(c.value)) for c in message.settings)
     except ValueError:
-        raise LogMismatch("a progress record holds a setting that is no number: was it written by this app?") from None
+        raise LogMismatch(
+            "a progress record holds a setting that is not a number: was it written by this app?"
+        ) from None
     return Progress(message.next_offset, fired, settings), message.topic_id

@@ -1,4 +1,4 @@
-"""Questions to a worker's web port, and what it answers, in JSON: ``docs/finding-timers.md``."""
+"""Queries to a worker's web port and their JSON answers; see ``docs/finding-timers.md``."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from timers.wire.printable import json_value
 
 LIST_PATH = "/timers"
 FIND_PATH = "/timer"
-"""With ``?id=``: in a path, ids such as ``..`` would be taken for something else on the way."""
+"""Used with ``?id=``, because proxies change a path with an id such as ``..``."""
 
 FORWARDED = "Timers-Forwarded"
-"""Header of a question that one worker asks another: answered for its own partitions alone, so it ends there."""
+"""Header of a query that one worker forwards to another, which then answers for its own partitions only."""
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100
 
 PENDING = "pending"
-"""It waits, and will fire as things stand."""
+"""The timer waits for its due second."""
 FIRED = "fired"
-"""Its second is over: it fired, became a dead letter, or its callback failed and is tried again."""
+"""The due second is over: the timer fired, became a dead letter, or waits for a retry."""
 COLD = "cold"
-"""It is due further ahead than the horizon, and waits in the cold tier."""
+"""The timer is due further ahead than the horizon, and waits in the cold tier."""
 REPLACED = "replaced"
-"""A record of a timer with an id, whose id has a later version or was cancelled."""
+"""A later record of the same id replaced or cancelled this request."""
 REJECTED = "rejected"
-"""Its request could not be read, and became a dead letter on arrival."""
+"""The request could not be read and became a dead letter on arrival."""
 
 Timer: TypeAlias = dict[str, Any]
-"""What is said of a timer."""
+"""A timer in an answer: field name -> value."""
 
 
 class InvalidQueryError(ValueError):
-    """A parameter is wrong; the sentence says how it should be."""
+    """A parameter of a query is wrong. The message says what is expected."""
 
 
 class Query(NamedTuple):
@@ -53,35 +53,35 @@ class Query(NamedTuple):
     """Due second to end before."""
     limit: int = DEFAULT_LIMIT
     after: Position = START
-    """Where the page before ended."""
+    """Position of the last timer of the page before."""
     with_values: bool = False
 
     @property
     def start(self) -> Position:
-        """Nothing at or before this is wanted."""
+        """The listing begins after this position."""
         return max(self.after, (self.from_s, *START[1:]))
 
 
 def format_due(due_s: int) -> str:
-    """RFC 3339 in UTC, as far as Python's calendar goes (the year 9999; due seconds end in 5138)."""
+    """Return a due second as RFC 3339 in UTC."""
     return datetime.fromtimestamp(due_s, UTC).isoformat()[:-6] + "Z"  # 0.5 us; strftime takes 2
 
 
 def partition_name(topic: str, partition: int) -> str:
-    """How a partition is named in an answer."""
+    """Return the name of a partition in an answer."""
     return f"{topic}/{partition}"
 
 
 def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, with_value: bool) -> Timer:
-    """What is said of a timer that waits.
+    """Return the answer for a pending timer.
 
     Args:
-        row: as it is stored.
-        due_s: when it fires.
-        topic: that it stands on.
-        partition: of that topic.
-        moved: that is the retry topic.
-        with_value: also the callback's value, as base64.
+        row: the stored row.
+        due_s: second in which it fires.
+        topic: topic of its record.
+        partition: partition of its record.
+        moved: whether ``topic`` is the retry topic.
+        with_value: whether to add the callback's value, as base64.
     """
     offset, callback_topic, key, value = row[:4]
     origin = None if row[5] is None else Origin(*row[5])
@@ -106,7 +106,7 @@ def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, w
 
 
 def key_shown(timer: Timer) -> bytes:
-    """The key of a timer for a person to see: nothing if it has none."""
+    """Return the callback key of an answer as bytes; empty if there is none."""
     key = timer["key"]
     if isinstance(key, dict):
         return base64.b64decode(key["base64"])
@@ -114,10 +114,10 @@ def key_shown(timer: Timer) -> bytes:
 
 
 def position_of(timer: Timer) -> Position:
-    """Where a listed timer stands.
+    """Return the position of a listed timer.
 
     Raises:
-        ValueError, KeyError, TypeError: it is none of ours.
+        ValueError, KeyError, TypeError: the answer is not one that :func:`describe` makes.
     """
     where = topics.parse_source(timer["position" if "position" in timer else "source"])
     if where is None:
@@ -126,26 +126,26 @@ def position_of(timer: Timer) -> Position:
 
 
 def cursor(position: Position) -> str:
-    """A position as text. Inverse: :func:`parse_cursor`."""
+    """Return a position as text. Inverse: :func:`parse_cursor`."""
     due_s, *where = position
     return f"{due_s}/{'/'.join(map(str, where))}"
 
 
 def parse_cursor(text: str) -> Position:
-    """The position behind a cursor.
+    """Return the position that a cursor names.
 
     Raises:
-        InvalidQueryError: it is none.
+        InvalidQueryError: the text is not a cursor.
     """
     due_s, _, source = text.partition("/")
     where = topics.parse_source(source)
     if where is None or not re.fullmatch(r"[0-9]{1,11}", due_s, re.ASCII):
-        raise InvalidQueryError(f"cursor={text!r} is not one that an answer gave as `next`")
+        raise InvalidQueryError(f"cursor={text!r} is not a cursor from the `next` of an answer")
     return int(due_s), *where
 
 
 def parse_query(parameters: Mapping[str, str]) -> Query:
-    """What a question's parameters ask for.
+    """Return the query for a listing.
 
     Raises:
         InvalidQueryError: one of them is wrong.
@@ -168,7 +168,7 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
 
 
 def parse_find(parameters: Mapping[str, str]) -> tuple[str, bool]:
-    """The id that is asked for, and whether with its value.
+    """Return the id of a query, and whether to show the value.
 
     Raises:
         InvalidQueryError: a parameter is wrong.
@@ -181,7 +181,7 @@ def parse_find(parameters: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def parameters_of(query: Query) -> dict[str, str]:
-    """Inverse of :func:`parse_query`."""
+    """Return the parameters of a query. Inverse: :func:`parse_query`."""
     asked = {"limit": str(query.limit), "from": str(query.from_s), "value": str(int(query.with_values))}
     if query.topic is not None:
         asked["topic"] = query.topic

@@ -6,10 +6,12 @@ import pytest
 
 from tests.simulation import cold_mutations as c
 from tests.simulation import delivery_mutations as d
+from tests.simulation import loop_mutations as lm
 from tests.simulation import mutations as m
 from tests.simulation import schedule_mutations as s
 from timers.core.delivery import Delivery
 from timers.core.horizon import Horizon
+from timers.core.loop import Loop
 from timers.core.machine import Machine
 from timers.core.schedules import ScheduleIndex
 from timers.testing import Parts, SimOutbox, SimulationFailed, Simulator, SimWorker, Violation
@@ -42,6 +44,10 @@ def horizon(broken: type[Horizon]) -> tuple[Parts, type[SimWorker]]:
 
 def schedules(broken: type[ScheduleIndex]) -> tuple[Parts, type[SimWorker]]:
     return Parts(schedule_index=broken), SimWorker
+
+
+def loop(broken: type[Loop]) -> tuple[Parts, type[SimWorker]]:
+    return Parts(loop=broken), SimWorker
 
 
 MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
@@ -81,6 +87,12 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
     "cold: sent away again in a replay": machine(c.ForwardsAgainInReplay),
     "cold: sent away without its headers": outbox(c.ForwardsWithoutHeaders),
     "cold: comes back under a new name": machine(c.FiresCopiesUnderANewName),
+    "loop: a tick starts no drain": loop(lm.FiresNothingAtATick),
+    "loop: one chunk for each tick": loop(lm.StopsAfterOneChunk),
+    "loop: no drain after acceptance": loop(lm.FiresNothingAfterAcceptance),
+    "loop: no rewind after a gap": loop(lm.ReadsOnAfterAGap),
+    "loop: accepts at any time": loop(lm.AcceptsAtAnyTime),
+    "loop: no progress is committed": loop(lm.CommitsNoProgress),
     "[I5] a new transaction on a guess": outbox(m.TriesAgainOnAGuess),
     "[I5] a machine goes on after a failed transaction": worker(m.SurvivesLost),
     "[I7] gaps are ignored": machine(m.IgnoresGaps),

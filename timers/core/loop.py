@@ -89,14 +89,19 @@ class Loop:
             self.fetches.popleft()
             consumed = True
         settled = self._commit_due and not self._firing
-        committed = settled and self.machine.commit_progress(even_if_idle=idle_too_long)
-        self._commit_due = self._commit_due and not settled
+        committed = settled and self._commit(idle_too_long)
         return Outcome(consumed, read_again_from, settled, committed)
 
     def _observe(self) -> None:
         while self._ticks:
             self.machine.observe(*self._ticks.popleft())
             self._firing = self._commit_due = True
+
+    def _commit(self, idle_too_long: bool) -> bool:
+        """Commit progress, once for each tick. Returns whether there was any."""
+        committed = self.machine.commit_progress(even_if_idle=idle_too_long)
+        self._commit_due = False
+        return committed
 
     def _may_accept(self) -> bool:
         return bool(self.fetches) and self.machine.may_accept

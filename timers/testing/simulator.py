@@ -25,6 +25,7 @@ from timers.testing import faults as f
 from timers.testing.checkers import Checkers
 from timers.testing.clock import SimClock
 from timers.testing.cold import SimCold
+from timers.testing.id_oracle import Violation
 from timers.testing.log import SimLog
 from timers.testing.worker import SOUND, Parts, SimWorker
 from timers.testing.workload import TARGETS, Workload
@@ -215,6 +216,8 @@ class Simulator:
         runner.idle_too_long = runner.idle_too_long or self._random.random() < self._idles
         worker.step(name)
         self.checkers.check(runner if worker.runners.get(name) is runner else None)
+        if worker.runners.get(name) is runner:
+            self.checkers.stores.check_idle(runner)
         if worker.runners.get(name) is runner and self._random.random() < 0.05:
             self.checkers.stores.recovers(runner, self.limits, self._random)
         if not worker.alive:
@@ -444,6 +447,10 @@ class Simulator:
             if self._is_quiet():
                 break
             self.clock.advance_ms(1000)
+        else:
+            raise Violation(
+                f"{SETTLE_ROUNDS} s without faults, and machines still have requests to read or timers to fire"
+            )
         for runner in (self._owner[name].runners[name] for name in self.machines):
             self.checkers.stores.recovers(runner, self.limits, self._random)
         self.checkers.check_end(until_s)

@@ -87,6 +87,24 @@ class StoreChecks:
             ):
                 raise Violation(f"the index of {runner.name} holds {held} for {id!r}, not {entry}")
 
+    def check_idle(self, runner: SimRunner) -> None:
+        """A machine that waits for its next tick or fetch has no timer that may fire.
+
+        Raises:
+            Violation: it has one.
+        """
+        machine = runner.machine
+        if not runner.loop.idle or not runner.observed or machine.recovering:
+            return
+        fired_through, through_s = machine.progress.fired_through, runner.tick_s
+        if runner.indexed:
+            through_s = -1 if machine.released_s is None else min(through_s, machine.released_s)
+        due = [
+            (due_s, row[0]) for due_s, row in _alive(runner) if fired_through < (due_s, row[0]) and due_s <= through_s
+        ]
+        if due:
+            raise Violation(f"{runner.name} waits for a tick, but {due[0]} is due")
+
     def recovers(self, runner: SimRunner, limits: Limits, random: Random) -> None:
         """A fresh machine over an empty store comes to the same state from the log alone, however it is cut.
 

@@ -14,7 +14,6 @@ from zlib import crc32
 from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.core.loop import Loop
-from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick, TopicPartition
@@ -34,6 +33,7 @@ MAX_WAITING = 4
 class Parts(Classes):
     """The classes that a worker is made of. Mutations replace one of them by a broken one."""
 
+    loop: type[Loop] = Loop
     outbox: type[SimOutbox] = SimOutbox
     store: type[SimStore] = SimStore
 
@@ -47,31 +47,33 @@ class SimRunner:
 
     Args:
         name: the partition.
-        machine: opened.
+        loop: drives the machine.
         store: of the machine.
         indexed: whether its timers have ids.
 
     Attributes:
-        loop: the steps.
         read_to: offset from which the consumer reads on.
         observed: each tick that the machine was told, with the log's ``seq`` at which the tick was appended.
+        tick_s: second of the last tick.
         idle_too_long: whether the next commit of progress is due even if only time has passed.
     """
 
-    def __init__(self, name: TopicPartition, machine: Machine, store: SimStore, *, indexed: bool) -> None:
+    def __init__(self, name: TopicPartition, loop: Loop, store: SimStore, *, indexed: bool) -> None:
         self.name = name
-        self.machine = machine
-        self.loop = Loop(machine)
+        self.machine = loop.machine
+        self.loop = loop
         self.store = store
         self.indexed = indexed
-        self.read_to = machine.position
+        self.read_to = loop.machine.position
         self.observed: list[tuple[int, Tick]] = []
         self.idle_too_long = False
+        self.tick_s = -1
 
     def tick(self, tick: Tick, seq: int, end: int | None) -> None:
         """Hand over the time, and the end of the log at that time."""
         self.loop.add_tick(tick, end)
         self.observed.append((seq, tick))
+        self.tick_s = tick.second
 
     def step(self) -> None:
         """Do one step, and what it asks for."""
@@ -151,8 +153,8 @@ class SimWorker:
         spec = self.spec(machine)
         store = self.disk.open(machine, self.faults)
         self.open_store(spec, store, progress)
-        core = spec.machine(progress, store, outbox, outbox.counters)
-        runner = SimRunner(machine, core, store, indexed=spec.request_format.has_ids)
+        loop = self.parts.loop(spec.machine(progress, store, outbox, outbox.counters))
+        runner = SimRunner(machine, loop, store, indexed=spec.request_format.has_ids)
         self.runners[machine] = runner
         if self._last_tick is not None:
             runner.tick(self._last_tick[1], self._last_tick[0], None)

@@ -1,0 +1,58 @@
+"""Loops that do one branch of :class:`timers.core.loop.Loop` wrong. The simulator must find each."""
+
+from __future__ import annotations
+
+from timers.core.loop import Loop, Outcome
+from timers.core.timer import Fetched
+
+
+class FiresNothingAtATick(Loop):
+    """A tick is observed, but the drain does not begin."""
+
+    def _observe(self) -> None:
+        firing = self._firing
+        super()._observe()
+        self._firing = firing
+
+
+class StopsAfterOneChunk(Loop):
+    """After one chunk the other due timers wait for the next tick."""
+
+    def step(self, *, idle_too_long: bool = False) -> Outcome:
+        self._observe()
+        firing = self._firing
+        outcome = super().step(idle_too_long=idle_too_long)
+        self._firing = self._firing and not firing
+        return outcome
+
+
+class FiresNothingAfterAcceptance(Loop):
+    """The replay ends, or the barrier releases a second, and the timers that are due wait for the next tick."""
+
+    def _accept(self, fetched: Fetched) -> int | None:
+        firing = self._firing
+        read_again_from = super()._accept(fetched)
+        self._firing = firing
+        return read_again_from
+
+
+class ReadsOnAfterAGap(Loop):
+    """[I7]: the consumer is not asked to read again."""
+
+    def step(self, *, idle_too_long: bool = False) -> Outcome:
+        return super().step(idle_too_long=idle_too_long)._replace(read_again_from=None)
+
+
+class AcceptsAtAnyTime(Loop):
+    """[I10]: fetches are accepted although the clock is behind what has fired."""
+
+    def _may_accept(self) -> bool:
+        return bool(self.fetches)
+
+
+class CommitsNoProgress(Loop):
+    """Progress is committed only with firings."""
+
+    def _commit(self, idle_too_long: bool) -> bool:
+        self._commit_due = False
+        return False

@@ -1,53 +1,40 @@
-"""A random life of a timer system: requests, ticks, crashes, rebalances, clock steps, and the questions after each.
+"""A random run of a timer system: requests, ticks, crashes, rebalances and clock steps, with checks after each step.
 
-One seed, one life: the same seed gives the same steps, always. ::
+The same seed always gives the same steps. ::
 
     Simulator(seed).run()                   # raises SimulationFailed, which says how to replay
     python -m timers.testing --seeds 1000   # the same from a shell
     python -m timers.testing 421            # replay one, with its history
 
-A life is a number of small steps, each chosen at random. Time moves only in steps; between any two lines of a worker
-it may die. At the end the faults stop, everybody is started again, and all that is due must come out.
+A run consists of small random steps. Time moves only in steps. A worker may crash between any two lines of its code. At
+the end the faults stop, all workers are started again, and all timers that are due must fire.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from random import Random
 
-from timers.config.settings import Settings
-from timers.core.limits import Limits
 from timers.core.second_barrier import CLEANING_S
 from timers.core.timer import Tick, TopicPartition
-from timers.request_formats import enabled_formats
 from timers.testing import faults as f
-from timers.testing.checkers import Checkers
-from timers.testing.clock import SimClock
+from timers.testing.cluster import SimCluster
 from timers.testing.cold import SimCold
 from timers.testing.id_oracle import Violation
-from timers.testing.log import SimLog
 from timers.testing.worker import SOUND, Parts, SimWorker
-from timers.testing.workload import TARGETS, Workload
+from timers.testing.workload import TARGETS
 from timers.wire.headers import TIMER_FIRED_OFFSET
-from timers.wire.topics import ID_REQUEST
 
-STALE_AFTER_S = 30
 DELETE_RETENTION_MS = 100_000
-"""Of tombstones; more than twice the above, for the brokers' clock may go back a little."""
+"""How long tombstones stay; more than twice ``STALE_AFTER_S``, because the brokers' clock may go back."""
 SEGMENT_MS = (CLEANING_S + 1) * 1000
-"""What was appended within this time is in a segment that is still written, and not compacted."""
-
-MAILS_LIMIT_BYTES = 330
-RETRY_LIMIT_BYTES = 480
-"""Where topics have a limit, some records of the workload are larger, and most are not."""
+"""Records younger than this are in the active segment, which is not compacted."""
 
 SETTLE_ROUNDS = 400
-"""Seconds that may pass at the end until everything due is out; retries double their distance."""
+"""Maximum number of seconds at the end until all due timers have fired; the pauses between retries double."""
 
 
 class SimulationFailed(AssertionError):
-    """A seed whose life broke a promise.
+    """A run broke a promise.
 
     Attributes:
         seed: to replay it.
@@ -64,72 +51,20 @@ class SimulationFailed(AssertionError):
         )
 
 
-class Simulator:
-    """One life.
+class Simulator(SimCluster):
+    """One run.
 
     Args:
         seed: decides everything.
-        steps: length of its eventful part.
-        parts: what workers are made of; see :class:`timers.testing.worker.Parts`.
-        worker: what a worker is.
+        steps: number of steps with faults.
+        parts: the classes that workers are made of; see :class:`timers.testing.worker.Parts`.
+        worker: the class of a worker.
     """
 
     def __init__(self, seed: int, steps: int = 150, parts: Parts = SOUND, worker: type[SimWorker] = SimWorker) -> None:
-        self.seed = seed
+        super().__init__(seed, parts, worker)
         self.history: list[str] = []
-        self._random = random = Random(seed)
         self._steps = steps
-        # A chance of its own: runs without a horizon are what they would be if nobody had thought of one.
-        self._cold_random = Random(f"{seed} cold")
-        self._schedule_random = Random(f"{seed} schedules")
-        self._delivery_random = Random(f"{seed} delivery")
-        self._settings = Settings(
-            max_request_bytes=2000,
-            retry_attempts=3,
-            callback_allow=random.choice(["", "*,timer-request"]),
-            callback_deny=random.choice(["", "mails"]),
-            max_depth=2,
-            id_topic=random.choice(["", ID_REQUEST, ID_REQUEST]),
-            verdict_retention_s=random.choice([4, 86_400]),
-            hot_horizon_s=self._cold_random.choice([0, 0, 3, 6]),
-            schedule_topics=self._schedule_random.choice([(), ("schedules",)]),
-            schedule_overdue=self._schedule_random.choice(["fire", "fire", "reject"]),
-        )
-        self.limits = Limits(
-            chunk_timers=random.choice([1, 1, 3, 1000]),
-            chunk_bytes=1_000_000,
-            max_request_bytes=2000,
-            catch_up_per_s=random.choice([0, 0, 1, 4]),
-            overdue_s=random.choice([0, 2]),
-            reject_overdue=self._settings.schedule_overdue == "reject",
-            stale_after_s=STALE_AFTER_S,
-        )
-        self.clock = SimClock()
-        self.clock.advance_ms(random.randrange(1000))
-        self.log = SimLog(self.clock, partitions=random.choice([1, 1, 2]))
-        self.log.missing.add("missing")
-        limits = {"mails": MAILS_LIMIT_BYTES, self._settings.retry_topic: RETRY_LIMIT_BYTES}
-        self.log.max_message_bytes = {
-            topic: limit for topic, limit in limits.items() if self._delivery_random.random() < 0.3
-        }
-        formats = enabled_formats(self._settings)
-        self.machines: list[TopicPartition] = [(topic, p) for topic in formats for p in range(self.log.partitions)]
-        self.checkers = Checkers(self.log, self._settings, self.machines)
-        self._workload = Workload(
-            random,
-            self.log,
-            self._settings.request_topic,
-            self._settings.id_topic,
-            *self._settings.schedule_topics,
-            large=bool(self.log.max_message_bytes),
-        )
-        self.workers = [
-            worker(name, self.log, self._settings, self.limits, parts)
-            for name in ("ada", "bob", "eve")[: random.randint(1, 3)]
-        ]
-        self._owner: dict[TopicPartition, SimWorker] = {}
-        for each in self.workers:
-            each.ours = partial(self._owns, each)
         self._paused = 0
         actions: list[tuple[Callable[[], str], float]] = [
             (self._work, 60),
@@ -154,20 +89,20 @@ class Simulator:
             actions += [(self._cold.hold, 4), (self._promote, 8), (self._forge, 2), (self._change_horizon, 2)]
         if self._settings.schedule_topics:
             actions += [(self._compact, 6)]
-        # Each life has a character: some things happen often in it, some seldom. An even mixture of everything would
-        # rarely bring about what takes three of the same thing in a row.
+        # Each run does some actions often and others seldom. With equal weights, bugs that need the same action three
+        # times in a row would be found too rarely.
         self._actions = [action for action, _ in actions]
-        self._weights = [weight * random.choice([0.2, 1, 1, 3, 6]) for _, weight in actions]
-        self._fetches = random.choice([0.15, 0.5, 0.9])
-        """How likely a machine gets a fetch before a step."""
+        self._weights = [weight * self._random.choice([0.2, 1, 1, 3, 6]) for _, weight in actions]
+        self._fetches = self._random.choice([0.15, 0.5, 0.9])
+        """Probability that a machine gets a fetch before a step."""
         users = [machine for machine in self.machines if machine[0] != self._settings.retry_topic]
-        self._focus = random.choice(users * 2 + self.machines)
-        """The machine that most happens to: what goes wrong goes wrong together."""
-        self._idles = random.choice([0.05, 0.5])
-        """How likely a machine has been idle for long."""
+        self._focus = self._random.choice(users * 2 + self.machines)
+        """The machine that most actions choose, so that faults meet each other."""
+        self._idles = self._random.choice([0.05, 0.5])
+        """Probability that a machine has been idle for long."""
 
     def run(self) -> None:
-        """Live.
+        """Do all steps, and check.
 
         Raises:
             SimulationFailed: a promise was broken, or the worker's own code raised what it should not.
@@ -185,7 +120,7 @@ class Simulator:
     # ---- what happens -------------------------------------------------------------------------------------------
 
     def _work(self) -> str:
-        """One machine of one worker does something; zombies too."""
+        """One machine of one worker does a step. A worker that lost the partition may be chosen too."""
         busy = [worker for worker in self.workers if worker.runners]
         if not busy:
             return self._restart()
@@ -202,7 +137,7 @@ class Simulator:
         return self._focus if self._focus in among and self._random.random() < 0.7 else self._random.choice(among)
 
     def _victim(self) -> SimWorker:
-        """Some worker; often the one that has the machine in focus."""
+        """Returns a random worker; often the owner of the machine in focus."""
         owner = self._owner.get(self._focus)
         return owner if owner is not None and self._random.random() < 0.5 else self._random.choice(self.workers)
 
@@ -228,7 +163,7 @@ class Simulator:
         return self._workload.produce()
 
     def _second(self) -> str:
-        """Time passes; mostly a second, and mostly with a tick."""
+        """Time passes: mostly one second, and mostly with a tick."""
         self.clock.advance_ms(self._random.choice([1, 300, 1000, 1000, 1000, 3000]))
         if self._paused:
             self._paused -= 1
@@ -237,13 +172,13 @@ class Simulator:
         return "tick"
 
     def _tick(self) -> None:
-        """The oscillator's clock may be hours off: a tick's key only informs."""
+        """The oscillator's clock may be wrong by hours: the key of a tick is information only."""
         key = self.clock.now_s + self._random.choice([0, 0, 3, -3600, 3600])
         self.log.append(self._settings.oscillator_topic, b"%d" % key, b"1", partition=0)
         self.checkers.note_tick(self.clock.now_s)
 
     def _tick_again(self) -> str:
-        """An old tick is delivered once more."""
+        """An old tick is delivered again."""
         worker = self._random.choice(self.workers)
         records = self.log.fetch(self._settings.oscillator_topic, 0, 0, committed=False).records
         if not records or not worker.alive:
@@ -251,17 +186,17 @@ class Simulator:
         old = self._random.choice(records[-6:])
         since = max(self.checkers.steps_back, default=-1)
         if old.seq < since:
-            return "nothing"  # ticks of a time that was taken back are not read any more
+            return "nothing"  # after the clock went back, ticks of the former time are not read again
         worker.deliver_tick(Tick(old.timestamp_ms), old.seq)
         return f"{worker.name} {old.timestamp_ms}"
 
     def _compact(self) -> str:
-        """Brokers compact closed segments; nothing in them is as new as a moment."""
+        """The brokers compact closed segments."""
         (topic,) = self._settings.schedule_topics
         partition = self._schedule_random.randrange(self.log.partitions)
         to_offset = self.log.offset_at(topic, partition, self.clock.now_ms - SEGMENT_MS)
         to_offset = self._schedule_random.choice([to_offset, to_offset, self._schedule_random.randint(0, to_offset)])
-        # What compaction takes before any worker has read the tombstone behind it, no worker can append again.
+        # A version that compaction removes before a worker reads the tombstone after it cannot be republished.
         accepted = self.checkers.logs[topic, partition].progress.next_offset
         unread = self.log.fetch(topic, partition, accepted).records
         to_offset = min([to_offset, *(r.offset for r in unread if TIMER_FIRED_OFFSET in dict(r.headers))])
@@ -278,7 +213,7 @@ class Simulator:
         return f"by {milliseconds} ms"
 
     def _glitch(self) -> str:
-        """The brokers' clock jumps ahead, is believed for a moment, and is set right."""
+        """The brokers' clock jumps ahead for a few steps, and back."""
         milliseconds = self._random.choice([3000, 6000, 20_000])
         self._set_clock(milliseconds)
         worked = [self._work() for _ in range(self._random.randint(0, 4))]
@@ -286,7 +221,7 @@ class Simulator:
         return f"by {milliseconds} ms for {len(worked)} steps"
 
     def _set_clock(self, milliseconds: int) -> None:
-        """Whoever sends requests goes by that clock, and the oscillator ticks on."""
+        """Set the brokers' clock. Senders of requests use it too, and the oscillator ticks."""
         self.clock.step_ms(milliseconds)
         if milliseconds < 0:
             self.log.seq += 1
@@ -295,14 +230,14 @@ class Simulator:
         self._tick()
 
     def _promote(self) -> str:
-        """Timers come back: early, late, and more than once."""
+        """Cold timers come back: early, late, or more than once."""
         return self._cold.promote(self._cold_random.choice([-1, 1, 4, 20]))
 
     def _forge(self) -> str:
         return self._workload.forge(self._cold_random)
 
     def _change_horizon(self) -> str:
-        """Whoever opens a machine from now on has another horizon."""
+        """A worker opens machines with another horizon from now on."""
         worker = self._cold_random.choice(self.workers)
         worker.hot_horizon_s = self._cold_random.choice([0, 2, 3, 5, 8, 100])
         return f"{worker.name} {worker.hot_horizon_s}"
@@ -321,7 +256,7 @@ class Simulator:
         return f"{fault} for {worker.name}"
 
     def _lose_fetch(self) -> str:
-        """The framework drops fetched batches without a word."""
+        """The framework drops a fetch without an error."""
         worker = self._victim()
         for runner in worker.runners.values():
             fetches = runner.loop.fetches
@@ -332,7 +267,7 @@ class Simulator:
         return worker.name
 
     def _read_again(self) -> str:
-        """Something is fetched that was fetched before."""
+        """Requests are fetched again."""
         worker = self._victim()
         for runner in worker.runners.values():
             runner.read_to = self._random.randint(max(0, runner.read_to - 10), runner.read_to)
@@ -349,7 +284,7 @@ class Simulator:
         return f"{worker.name} {how}"
 
     def _restart(self) -> str:
-        """Whoever is down comes back, and what nobody owns finds an owner; not always both."""
+        """Stopped workers start, or partitions without an owner are assigned, or both."""
         for worker in self.workers:
             if not worker.alive and self._random.random() < 0.7:
                 worker.start()
@@ -358,33 +293,20 @@ class Simulator:
         return ", ".join(worker.name for worker in self.workers if worker.alive)
 
     def _rebalance(self) -> str:
-        """A partition moves, in good order."""
+        """A partition moves after its owner has closed it."""
         name = self._machine(self.machines)
         for worker in self.workers:
             worker.revoke(name)
-        return f"{name[0]}/{name[1]} to {self._give_somebody(name)}"
+        return f"{name[0]}/{name[1]} to {self._give_to_any(name)}"
 
     def _take_over(self) -> str:
-        """A partition moves while its owner is thought dead, and is not: a zombie goes on until it is fenced."""
+        """A partition moves while its former owner still runs, until the former owner is fenced."""
         name = self._machine(self.machines)
-        zombie = self._owner.get(name)
-        return f"{name[0]}/{name[1]} from {zombie.name if zombie else 'nobody'} to {self._give_somebody(name, zombie)}"
-
-    def _give_somebody(self, name: TopicPartition, but: SimWorker | None = None) -> str:
-        takers = [worker for worker in self.workers if worker.alive and worker is not but]
-        if not takers:
-            return "nobody"
-        taker = self._random.choice(takers)
-        self._give(name, taker)
-        return taker.name
-
-    def _give(self, name: TopicPartition, taker: SimWorker) -> None:
-        taker.revoke(name)
-        taker.assign([name])
-        self._owner[name] = taker
+        former = self._owner.get(name)
+        return f"{name[0]}/{name[1]} from {former.name if former else 'nobody'} to {self._give_to_any(name, former)}"
 
     def _flap(self) -> str:
-        """A partition goes away and comes back within a moment, and time passes meanwhile."""
+        """A partition moves to another worker and back, and time passes meanwhile."""
         name = self._machine(self.machines)
         owner = self._owner.get(name)
         others = [worker for worker in self.workers if worker.alive and worker is not owner]
@@ -406,25 +328,8 @@ class Simulator:
             self._give(name, owner)
         return f"{name[0]}/{name[1]} from {owner.name} to {other.name} and back"
 
-    def _owns(self, worker: SimWorker, name: TopicPartition) -> bool:
-        return self._owner.get(name) is worker
-
-    def _assign_unowned(self, but: SimWorker | None = None) -> None:
-        self._owner = {name: worker for name, worker in self._owner.items() if name in worker.runners}
-        takers = [worker for worker in self.workers if worker.alive and worker is not but]
-        shares: dict[str, list[TopicPartition]] = {worker.name: [] for worker in takers}
-        for name in self.machines:
-            if name not in self._owner and takers:
-                taker = self._random.choice(takers)
-                taker.revoke(name)
-                shares[taker.name].append(name)
-        self._random.shuffle(takers)
-        for taker in takers:
-            taker.assign(shares[taker.name])
-            self._owner.update({name: taker for name in shares[taker.name] if name in taker.runners})
-
     def _target(self) -> str:
-        """A callback topic fails, or is well again."""
+        """A callback topic begins or stops to fail."""
         flaky = TARGETS[-1]
         (self.log.failing.discard if flaky in self.log.failing else self.log.failing.add)(flaky)
         return f"failing: {sorted(self.log.failing)}"
@@ -432,7 +337,7 @@ class Simulator:
     # ---- the end ------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Faults stop. Time goes on until everything that is due must be out."""
+        """Stop the faults, and let time pass until all due timers have fired."""
         self.history.append(f"{self.clock.now_ms} settle")
         self._workload.end_all_transactions()
         if self._delivery_random.random() < 0.5:  # else they fail for ever, and nothing else waits for them
@@ -471,7 +376,7 @@ class Simulator:
                         self._step(worker, name)
 
     def _is_quiet(self) -> bool:
-        """Nothing is left to read or to fire, by anybody who owns a machine."""
+        """Whether all machines have an owner, and no requests to read or timers to fire."""
         if len(self._owner) < len(self.machines):
             return False
         for name in self.machines:

@@ -1,0 +1,128 @@
+"""The random cluster of one simulated run: settings, brokers, workers, and which worker owns which partition."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+
+from timers.config.settings import Settings
+from timers.core.limits import Limits
+from timers.core.timer import TopicPartition
+from timers.request_formats import enabled_formats
+from timers.testing.checkers import Checkers
+from timers.testing.clock import SimClock
+from timers.testing.log import SimLog
+from timers.testing.worker import Parts, SimWorker
+from timers.testing.workload import Workload
+from timers.wire.topics import ID_REQUEST
+
+STALE_AFTER_S = 30
+"""Maximum age of the store of a compacted topic [I9]."""
+
+MAILS_LIMIT_BYTES = 330
+RETRY_LIMIT_BYTES = 480
+"""Maximum record size, in the runs in which the topic has one. Some records of the workload are larger."""
+
+
+class SimCluster:
+    """The cluster of one run.
+
+    Args:
+        seed: decides everything.
+        parts: the classes that workers are made of.
+        worker: the class of a worker.
+
+    Attributes:
+        seed: see above.
+        limits: of each machine.
+        clock: of the brokers.
+        log: the topics.
+        machines: all partitions that have a machine.
+        checkers: check the log after each step.
+        workers: of the app.
+    """
+
+    def __init__(self, seed: int, parts: Parts, worker: type[SimWorker]) -> None:
+        self.seed = seed
+        self._random = random = Random(seed)
+        # Random sources of their own: a new feature does not change the runs that do not use it.
+        self._cold_random = Random(f"{seed} cold")
+        self._schedule_random = Random(f"{seed} schedules")
+        self._delivery_random = Random(f"{seed} delivery")
+        self._settings = Settings(
+            max_request_bytes=2000,
+            retry_attempts=3,
+            callback_allow=random.choice(["", "*,timer-request"]),
+            callback_deny=random.choice(["", "mails"]),
+            max_depth=2,
+            id_topic=random.choice(["", ID_REQUEST, ID_REQUEST]),
+            verdict_retention_s=random.choice([4, 86_400]),
+            hot_horizon_s=self._cold_random.choice([0, 0, 3, 6]),
+            schedule_topics=self._schedule_random.choice([(), ("schedules",)]),
+            schedule_overdue=self._schedule_random.choice(["fire", "fire", "reject"]),
+        )
+        self.limits = Limits(
+            chunk_timers=random.choice([1, 1, 3, 1000]),
+            chunk_bytes=1_000_000,
+            max_request_bytes=2000,
+            catch_up_per_s=random.choice([0, 0, 1, 4]),
+            overdue_s=random.choice([0, 2]),
+            reject_overdue=self._settings.schedule_overdue == "reject",
+            stale_after_s=STALE_AFTER_S,
+        )
+        self.clock = SimClock()
+        self.clock.advance_ms(random.randrange(1000))
+        self.log = SimLog(self.clock, partitions=random.choice([1, 1, 2]))
+        self.log.missing.add("missing")
+        limits = {"mails": MAILS_LIMIT_BYTES, self._settings.retry_topic: RETRY_LIMIT_BYTES}
+        self.log.max_message_bytes = {
+            topic: limit for topic, limit in limits.items() if self._delivery_random.random() < 0.3
+        }
+        formats = enabled_formats(self._settings)
+        self.machines: list[TopicPartition] = [(topic, p) for topic in formats for p in range(self.log.partitions)]
+        self.checkers = Checkers(self.log, self._settings, self.machines)
+        self._workload = Workload(
+            random,
+            self.log,
+            self._settings.request_topic,
+            self._settings.id_topic,
+            *self._settings.schedule_topics,
+            large=bool(self.log.max_message_bytes),
+        )
+        self.workers = [
+            worker(name, self.log, self._settings, self.limits, parts)
+            for name in ("ada", "bob", "eve")[: random.randint(1, 3)]
+        ]
+        self._owner: dict[TopicPartition, SimWorker] = {}
+        for each in self.workers:
+            each.ours = partial(self._owns, each)
+
+    def _owns(self, worker: SimWorker, name: TopicPartition) -> bool:
+        return self._owner.get(name) is worker
+
+    def _assign_unowned(self, but: SimWorker | None = None) -> None:
+        self._owner = {name: worker for name, worker in self._owner.items() if name in worker.runners}
+        takers = [worker for worker in self.workers if worker.alive and worker is not but]
+        shares: dict[str, list[TopicPartition]] = {worker.name: [] for worker in takers}
+        for name in self.machines:
+            if name not in self._owner and takers:
+                taker = self._random.choice(takers)
+                taker.revoke(name)
+                shares[taker.name].append(name)
+        self._random.shuffle(takers)
+        for taker in takers:
+            taker.assign(shares[taker.name])
+            self._owner.update({name: taker for name in shares[taker.name] if name in taker.runners})
+
+    def _give_to_any(self, name: TopicPartition, but: SimWorker | None = None) -> str:
+        takers = [worker for worker in self.workers if worker.alive and worker is not but]
+        if not takers:
+            return "none"
+        taker = self._random.choice(takers)
+        self._give(name, taker)
+        return taker.name
+
+    def _give(self, name: TopicPartition, taker: SimWorker) -> None:
+        taker.revoke(name)
+        taker.assign([name])
+        self._owner[name] = taker

@@ -1,4 +1,4 @@
-"""Kafka Streams build of seed 002: two JVMs, one that ticks and one that joins. Sources in ``kstreams/``."""
+"""Runs the Kafka Streams build: two JVMs, one that ticks and one that joins. Its sources are in ``kstreams/``."""
 
 from __future__ import annotations
 

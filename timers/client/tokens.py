@@ -1,4 +1,4 @@
-"""The receiver's half of a timer: accept a callback once, or cancel it. The idea is seed 002's ("Cancelling a timer").
+"""The receiver's half of a timer: accept a callback once, or cancel it.
 
 A request in the log cannot be taken back. So the receiver keeps a token for each timer that it still wants, the same
 token travels with the timer, and the callback counts only if both agree::

@@ -276,7 +276,10 @@ def test_a_client_awaits_what_becomes_of_its_changes(ids: Ids, monkeypatch: pyte
             return [told.verdict for told in await asyncio.gather(*changes)]
 
     assert asyncio.run(together()) == ["replaced", "cancelled"] * 150
-    with TimersClient(id_topic=ids.target) as deaf, pytest.raises(NoVerdictError, match=r"nobody said within 0\.5 s"):
+    with (
+        TimersClient(id_topic=ids.target) as deaf,
+        pytest.raises(NoVerdictError, match=r"no verdict came within 0\.5 s"),
+    ):
         deaf.cancel("client-1", timeout_s=0.5)
     ids.fired.rest()
     ids.verdicts.rest()

@@ -1,55 +1,45 @@
-"""The client for asyncio programs: the same publisher, awaited."""
+"""The client for asyncio programs."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.by_id import ById
-from timers.client.config import DEFAULT_TIMEOUT_S, Connection
-from timers.client.publish import CLOSED, Answer, Publisher, queue_stayed_full
+from timers.client.config import DEFAULT_TIMEOUT_S
+from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, when_of
+from timers.client.publish import Answer, queue_stayed_full
 from timers.client.request import HeadersLike, TimerRequest
-from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
-from timers.errors import PublishError, TimersError
+from timers.client.retry import DEFAULT_BACKOFF, Backoff
+from timers.errors import TimersError
 from timers.wire.verdict import VerdictMessage
 
 _T = TypeVar("_T")
 
-_FULL_QUEUE_WAIT_S = 0.01
 _POLL_EVERY_S = 0.001
-"""While something is on its way; a poll that finds nothing takes 2 µs."""
+"""Interval of polls while an answer is awaited. A poll without an answer takes 2 µs."""
 
 
-class AsyncTimersClient:
+class AsyncTimersClient(ClientParts):
     """Schedules timers from a coroutine: ``async with AsyncTimersClient() as client: await client.schedule(...)``.
 
     Any number of coroutines of one event loop may schedule at once; their requests share batches. Arguments are those
     of :class:`~timers.client.TimersClient`. Nothing here blocks the event loop.
     """
 
-    def __init__(
-        self,
-        brokers: str | None = None,
-        *,
-        request_topic: str | None = None,
-        id_topic: str | None = None,
-        producer_config: Mapping[str, Any] | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        max_request_bytes: int | None = None,
-    ) -> None:
-        self._to = Connection.resolve(brokers, request_topic, producer_config, timeout_s, max_request_bytes, id_topic)
-        self._publisher = Publisher(self._to)
-        self._ids: ById | None = None
-        self._opened = False
-        self._opening = asyncio.Lock()
-        self._waiting = 0
-        self._polling: asyncio.TimerHandle | None = None
+    _opened = False
+    _waiting = 0
+    _polling: asyncio.TimerHandle | None = None
+
+    @cached_property
+    def _opening(self) -> asyncio.Lock:
+        return asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -71,16 +61,16 @@ class AsyncTimersClient:
         token: str | None = None,
         id: str | None = None,
     ) -> str:
-        """Have ``value`` sent to ``topic`` at the due second; see :meth:`TimersClient.schedule`.
+        """Schedule a timer; see :meth:`TimersClient.schedule`.
 
         If the awaiting task is cancelled, the request may still reach the broker.
 
         Returns:
-            The timer id, once the broker has the request.
+            The timer id, when the broker has the request.
 
         Raises:
             InvalidTimerError: an argument is wrong; the sentence says which and what it should be.
-            PublishError: the broker did not take it within ``timeout_s``.
+            PublishError: the broker did not take the request within ``timeout_s``.
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token)
         if id is not None:
@@ -98,9 +88,8 @@ class AsyncTimersClient:
         *,
         headers: HeadersLike = (),
     ) -> str:
-        """Have ``value`` sent to ``topic`` at an instant; see :meth:`TimersClient.send_later`."""
-        at, delay = (None, when) if isinstance(when, timedelta) else (when, None)
-        return await self.schedule(topic, key, value, at=at, delay=delay, headers=headers)
+        """Schedule a timer; see :meth:`TimersClient.send_later`."""
+        return await self.schedule(topic, key, value, **when_of(when), headers=headers)
 
     async def retry_later(
         self,
@@ -111,12 +100,10 @@ class AsyncTimersClient:
         topic: str | None = None,
         dead_letter_topic: str | None = None,
     ) -> str | None:
-        """Have a message sent again, later each time; see :meth:`TimersClient.retry_later`."""
-        planned = plan(message, attempt, backoff, topic, dead_letter_topic or self._to.settings.dead_letter_topic)
-        if isinstance(planned, TimerRequest):
-            return await self._publish(partial(self._publisher.submit, planned))
-        await self._publish(partial(self._publisher.submit_record, *planned))
-        return None
+        """Send a message again later; see :meth:`TimersClient.retry_later`."""
+        submit, is_dead_letter = self._planned(message, attempt, backoff, topic, dead_letter_topic)
+        timer_id = await self._publish(submit)
+        return None if is_dead_letter else timer_id
 
     async def update(
         self,
@@ -131,26 +118,21 @@ class AsyncTimersClient:
         token: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> VerdictMessage:
-        """Set a timer anew, and await what became of the one before; see :meth:`TimersClient.update`."""
+        """Replace a timer, and await the verdict; see :meth:`TimersClient.update`."""
         request = TimerRequest(topic, key, value, at, delay, headers, token)
-        ids = self._by_id()
-        if not ids.listening:
-            await asyncio.to_thread(ids.listen)
+        ids = await self._listening()
         return await self._verdict(await self._room(partial(ids.update, id, request)), ids, timeout_s)
 
     async def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> VerdictMessage:
-        """Cancel a timer that has an id, and await what came of it; see :meth:`TimersClient.cancel`."""
+        """Cancel a timer with an id, and await the verdict; see :meth:`TimersClient.cancel`."""
+        ids = await self._listening()
+        return await self._verdict(await self._room(partial(ids.cancel, id)), ids, timeout_s)
+
+    async def _listening(self) -> ById:
         ids = self._by_id()
         if not ids.listening:
             await asyncio.to_thread(ids.listen)
-        return await self._verdict(await self._room(partial(ids.cancel, id)), ids, timeout_s)
-
-    def _by_id(self) -> ById:
-        if self._publisher.closed:
-            raise PublishError(CLOSED)
-        if self._ids is None:
-            self._ids = ById(self._to)
-        return self._ids
+        return ids
 
     async def _verdict(
         self, asked: concurrent.futures.Future[VerdictMessage], ids: ById, timeout_s: float
@@ -161,7 +143,7 @@ class AsyncTimersClient:
             raise ids.silence(timeout_s) from None
 
     async def _room(self, hand_over: Callable[[], _T]) -> _T:
-        """Hand something over once the producer's queue has room for it."""
+        """Call ``hand_over`` as soon as the producer's queue has room."""
         deadline = time.monotonic() + self._publisher.timeout_s
         while True:
             try:
@@ -169,12 +151,12 @@ class AsyncTimersClient:
             except BufferError:
                 if time.monotonic() > deadline:
                     raise queue_stayed_full(self._publisher.timeout_s) from None
-                await asyncio.sleep(_FULL_QUEUE_WAIT_S)
+                await asyncio.sleep(FULL_QUEUE_WAIT_S)
 
     async def _publish(self, submit: Callable[[Answer], None]) -> str:
         publisher = self._publisher
         if not self._opened:
-            async with self._opening:  # a thousand coroutines at the start need one thread, not a thousand
+            async with self._opening:  # many coroutines may start at once; one thread is enough to connect
                 if not self._opened:
                     await asyncio.to_thread(publisher.open)
                     self._opened = True
@@ -187,7 +169,7 @@ class AsyncTimersClient:
         return await future
 
     def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Settle what has been answered; come back while there is something to wait for."""
+        """Set the results that have arrived, and poll again while an answer is awaited."""
         self._publisher.poll(0)
         self._polling = loop.call_later(_POLL_EVERY_S, self._poll, loop) if self._waiting else None
 
@@ -211,7 +193,7 @@ class AsyncTimersClient:
         return await asyncio.to_thread(self._publisher.publish_many, requests, ids=ids)
 
     async def close(self) -> None:
-        """Wait for what is on its way and let go of the broker. May be called twice."""
+        """Wait for the answers to requests under way, and disconnect. May be called twice."""
         self._publisher.refuse()
         if self._ids is not None:
             await asyncio.to_thread(self._ids.close)

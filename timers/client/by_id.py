@@ -1,11 +1,11 @@
-"""Timers with an id: published, and what became of a cancel or an update awaited.
+"""Publishes timers with an id, and waits for the verdicts on cancels and updates.
 
-The engine says so on the verdict topic, to whom it may concern. Here one reader hears all of it and hands each answer
-to whoever asked, known by the record that asked (``timer-source``).
+Workers write all verdicts to one topic. A client reads the whole topic and gives each verdict to the call that waits
+for it, by the source of the request (``timer-source``).
 
-An update of a timer that is not there gets no verdict, and silence cannot be awaited. So whoever awaits an update also
-cancels an id that nobody has, right behind it on its partition and answered right behind it: once that is told
-``unknown``, all that there was to say of the update has been said.
+An update of an id without a timer gets no verdict. So the client publishes a second request, a probe, after each update
+that waits: a cancel of an id that has no timer, with the same request and verdict partitions. When its verdict,
+``unknown``, arrives, no verdict on the update can follow.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
-from typing import TypeAlias
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from timers.client.config import Connection
-from timers.client.publish import CLOSED
-from timers.client.request import Encoder, TimerRequest, id_key
+from timers.client.publish import Answer, Publisher
+from timers.client.request import Encoder, SentHeaders, TimerRequest, id_key
 from timers.core.operation import UNKNOWN
 from timers.errors import NoVerdictError, PublishError, SettingsError, TimersError
 from timers.wire import headers as h
@@ -31,15 +30,13 @@ from timers.wire.formats import future_by_id
 from timers.wire.verdict import VerdictMessage
 
 PARTITIONER = "murmur2_random"
-"""Java's. All records of an id must be on one partition, so every producer of the topic must hash alike."""
+"""The default of Java's producer. All producers must hash alike, so that all requests of an id are on one partition."""
 
 _POLL_S = 0.1
-_Headers: TypeAlias = Sequence[tuple[str, bytes | str | None]]
-_Answer: TypeAlias = Callable[[str | TimersError], None]
 
 
 class _Question:
-    """Somebody who waits for what becomes of a record, which may be told before its source is known."""
+    """A call that waits for the verdict on one request. The verdict may arrive before the request's source is known."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +45,7 @@ class _Question:
         self.answer: Future[VerdictMessage] = Future()
 
     def hear(self, source: bytes, told: VerdictMessage) -> None:
-        """A verdict on a record of this id."""
+        """Note a verdict on some request of the same id."""
         with self._lock:
             self._heard[source] = told
             mine = source == self._source
@@ -56,7 +53,7 @@ class _Question:
             self.settle(told)
 
     def known(self, source: bytes) -> None:
-        """The brokers have the record."""
+        """Note the source of the request: the brokers have it."""
         with self._lock:
             self._source = source
             told = self._heard.get(source)
@@ -64,7 +61,7 @@ class _Question:
             self.settle(told)
 
     def settle(self, told: VerdictMessage | TimersError) -> None:
-        """Answer, unless that was done, or nobody waits any more."""
+        """Set the answer, unless it is set or its future was cancelled."""
         with contextlib.suppress(InvalidStateError):
             if isinstance(told, TimersError):
                 self.answer.set_exception(told)
@@ -73,13 +70,13 @@ class _Question:
 
 
 class ById:
-    """A producer for the topic of timers with an id, and a reader of verdicts once somebody awaits one. Thread-safe.
+    """A publisher of requests with an id, and a reader of verdicts that opens at the first :meth:`listen`. Thread-safe.
 
     Args:
-        to: where requests without an id go.
+        to: connection of the client.
 
     Raises:
-        SettingsError: the request format is closed.
+        SettingsError: no topic for timers with an id is set.
     """
 
     def __init__(self, to: Connection) -> None:
@@ -91,41 +88,36 @@ class ById:
         self._to = to.with_topic(to.settings.id_topic)
         self._topic = self._to.request_topic
         self._verdict_topic = to.settings.verdict_topic
+        self._publisher = Publisher(self._to, partitioner=PARTITIONER)
         self._lock = threading.Lock()
         self._opening = threading.Lock()
-        self._closed = threading.Event()
-        self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._threads: list[threading.Thread] = []
         self._questions: dict[bytes, list[_Question]] = {}
         self._verdict_partitions = 1
 
     def open(self) -> None:
-        """Connect. Blocks for up to ``timeout_s``, the first time.
+        """Connect. The first call blocks for up to ``timeout_s``.
 
         Raises:
-            PublishError: no broker answers, or there is no such topic.
-            AccessError: the brokers do not let us in.
+            PublishError: no broker answers, or the topic does not exist.
+            AccessError: the brokers refuse the login.
         """
+        self._publisher.open()
         with self._opening:
-            if self._closed.is_set():
-                raise PublishError(CLOSED)
-            if self._producer is None:
-                producer = self._to.producer(linger_ms=1, partitioner=PARTITIONER)
-                self._to.partitions_of(producer, self._topic)
-                self._producer = producer
-                self._run("timers-client-by-id", partial(self._poll, producer))
+            if not self._threads:
+                self._run("timers-client-by-id", self._poll)
 
     @property
     def listening(self) -> bool:
-        """Whether :meth:`listen` has been called, and need not be again."""
-        return self._consumer is not None and not self._closed.is_set()
+        """Whether verdicts are being read, so that :meth:`listen` would do nothing."""
+        return self._consumer is not None and not self._publisher.closed
 
     def listen(self) -> None:
-        """Connect, and hear every verdict from now on. Blocks, the first time.
+        """Connect, and read every verdict from now on. The first call blocks.
 
         Raises:
-            TimersError: no broker answers or lets us in, or a topic is not there.
+            TimersError: no broker answers or accepts the login, or a topic does not exist.
         """
         self.open()
         with self._opening:
@@ -153,12 +145,9 @@ class ById:
         thread.start()
 
     def close(self) -> None:
-        """Wait for what is on its way; whoever still waits for a verdict is told that nobody will say."""
+        """Wait for the brokers' answers. Calls that wait for a verdict get an error."""
         with self._opening:
-            with self._lock:
-                self._closed.set()
-            if self._producer is not None:
-                self._producer.flush(self._to.timeout_s)
+            self._publisher.close()
         for thread in self._threads:
             thread.join()
         with self._lock:
@@ -173,8 +162,8 @@ class ById:
 
         Raises:
             InvalidTimerError: an argument is wrong.
-            PublishError: the producer does not take it.
-            BufferError: its queue is full; try again in a moment. So do the other two.
+            PublishError: the producer refuses the request.
+            BufferError: the producer's queue is full; try again soon. :meth:`update` and :meth:`cancel` raise the same.
         """
         key, value, headers = self._encode(id, request)
         taken: Future[str] = Future()
@@ -187,7 +176,7 @@ class ById:
         return taken
 
     def update(self, id: str, request: TimerRequest) -> Future[VerdictMessage]:
-        """Publish a new version of a timer. The future says what became of the one before. Needs :meth:`listen`."""
+        """Publish a new version of a timer. The future is the verdict on the version before. Needs :meth:`listen`."""
         key, value, headers = self._encode(id, request)
         question = self._ask(key)
         probe = self._ask_behind(key, question)
@@ -199,11 +188,11 @@ class ById:
         return question.answer
 
     def cancel(self, id: str) -> Future[VerdictMessage]:
-        """Publish a cancel. The future says what became of the timer. Needs :meth:`listen`."""
+        """Publish a cancel. The future is the verdict. Needs :meth:`listen`."""
         key = id_key(id)
         question = self._ask(key)
         try:
-            self._publish(key, None, (), partial(self._sent, question))
+            self._publish(key, None, [], partial(self._sent, question))
         except BaseException:
             self._drop(key, question)
             raise
@@ -213,7 +202,7 @@ class ById:
         """The verdict.
 
         Raises:
-            NoVerdictError: nobody said in time.
+            NoVerdictError: no verdict came in time.
         """
         try:
             return asked.result(timeout_s)
@@ -222,30 +211,20 @@ class ById:
             raise self.silence(timeout_s) from None
 
     def silence(self, timeout_s: float) -> NoVerdictError:
-        """Nobody said in time."""
+        """The error for a verdict that did not come in time."""
         return NoVerdictError(
-            f"nobody said within {timeout_s:g} s what came of it: does a worker run with "
-            f"TIMERS_ID_TOPIC={self._topic}? It is in that topic, and counts as soon as one reads it"
+            f"no verdict came within {timeout_s:g} s: does a worker run with TIMERS_ID_TOPIC={self._topic}? The "
+            "request is in that topic, and counts as soon as a worker reads it"
         )
 
-    def _encode(self, id: str, request: TimerRequest) -> tuple[bytes, bytes, _Headers]:
+    def _encode(self, id: str, request: TimerRequest) -> tuple[bytes, bytes, SentHeaders]:
         due, value, headers = Encoder(self._to.max_request_bytes)(request)
         return id_key(id), value, [*(headers or ()), *future_by_id.encode_headers(int(due))]
 
     def _publish(
-        self, key: bytes, value: bytes | None, headers: _Headers, answer: _Answer, partition: int = -1
+        self, key: bytes, value: bytes | None, headers: SentHeaders, answer: Answer, partition: int = -1
     ) -> None:
-        def report(error: KafkaError | None, message: Message) -> None:
-            source = f"{message.topic()}/{message.partition()}/{message.offset()}"
-            answer(source if error is None else self._to.explain(error))
-
-        with self._lock:  # nothing is handed over once close() has begun to wait for it
-            if self._producer is None or self._closed.is_set():
-                raise PublishError(CLOSED)
-            try:
-                self._producer.produce(self._topic, value, key, partition, headers=list(headers), on_delivery=report)
-            except KafkaException as error:
-                raise self._to.explain(error.args[0]) from error
+        self._publisher.submit_record(self._topic, key, value, headers, answer, partition)
 
     def _sent(self, question: _Question, said: str | TimersError, *, then: Callable[[int], None] | None = None) -> None:
         if isinstance(said, TimersError):
@@ -256,7 +235,7 @@ class ById:
             then(int(said.rsplit("/", 2)[1]))
 
     def _ask_behind(self, key: bytes, question: _Question) -> Callable[[int], None]:
-        """What asks, once it is known on which partition, whether there is still anything to come for ``question``."""
+        """A function that publishes the probe for ``question`` to a partition."""
 
         def told(answer: Future[VerdictMessage]) -> None:
             if not answer.cancelled() and answer.exception() is None:
@@ -268,7 +247,7 @@ class ById:
             behind.answer.add_done_callback(told)
             question.answer.add_done_callback(lambda _: behind.answer.cancel())
             try:
-                self._publish(probe, None, (), partial(self._sent, behind), partition)
+                self._publish(probe, None, [], partial(self._sent, behind), partition)
             except (TimersError, BufferError) as error:
                 question.settle(error if isinstance(error, TimersError) else PublishError(str(error)))
 
@@ -291,12 +270,12 @@ class ById:
             else:
                 self._questions.pop(key, None)
 
-    def _poll(self, producer: Producer) -> None:
-        while not self._closed.is_set():
-            producer.poll(_POLL_S)
+    def _poll(self) -> None:
+        while self._publisher.poll(_POLL_S):
+            pass
 
     def _hear(self, consumer: Consumer) -> None:
-        while not self._closed.is_set():
+        while not self._publisher.closed:
             message = consumer.poll(_POLL_S)
             if message is not None and message.error() is None:
                 self._tell(message)
@@ -314,8 +293,8 @@ class ById:
 
 
 def _probe(key: bytes, partitions: int) -> bytes:
-    """An id that nobody has, whose verdict comes by the same partition as that of ``key``, and so behind it."""
-    from timers.wire.partitioner import partitions_of  # not at the top: numpy takes its time
+    """A new id whose verdict is written to the same partition as the verdict on ``key``."""
+    from timers.wire.partitioner import partitions_of  # not at the top: numpy's import takes 0.1 s
 
     home = partitions_of([key], partitions)[0]
     while True:

@@ -4,61 +4,46 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-from timers.client.by_id import ById
-from timers.client.config import DEFAULT_TIMEOUT_S, Connection
-from timers.client.publish import CLOSED, Answer, Publisher, queue_stayed_full
+from timers.client.config import DEFAULT_TIMEOUT_S
+from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, when_of
+from timers.client.publish import Answer, queue_stayed_full
 from timers.client.request import HeadersLike, TimerRequest
-from timers.client.retry import DEFAULT_BACKOFF, Backoff, plan
-from timers.errors import PublishError, TimersError
+from timers.client.retry import DEFAULT_BACKOFF, Backoff
+from timers.errors import TimersError
 from timers.wire.verdict import VerdictMessage
 
 _T = TypeVar("_T")
 
-_FULL_QUEUE_WAIT_S = 0.01
 _POLL_S = 0.1
 
 
-class TimersClient:
+class TimersClient(ClientParts):
     """Schedules timers: ``with TimersClient() as client: client.schedule("orders", "o-1", b"expired", delay=900)``.
 
-    Thread-safe; keep one for the life of the process. It connects when first used.
+    Thread-safe; keep one for the life of the process. It connects at its first use.
 
     Args:
         brokers: bootstrap servers ``host:port,...``; None takes ``TIMERS_BROKERS``, else this project's running broker.
         request_topic: where requests go; None takes ``TIMERS_REQUEST_TOPIC`` (``timer-request``).
         id_topic: where requests with an id go; None takes ``TIMERS_ID_TOPIC``.
         producer_config: further librdkafka properties, such as ``compression.type``. With ``security.protocol`` among
-            them they say all of how to log in, and ``TIMERS_SECURITY_PROTOCOL``, ``_SASL_`` and ``_SSL_`` say nothing.
+            them they must contain the whole login: ``TIMERS_SECURITY_PROTOCOL``, ``_SASL_`` and ``_SSL_`` are ignored.
         timeout_s: how long one call may wait for the broker.
         max_request_bytes: largest request that the workers accept; None takes ``TIMERS_MAX_REQUEST_BYTES``.
 
     Raises:
         SettingsError: an environment variable or a property is wrong.
-        AccessError: when first used, if the brokers do not let us in.
+        AccessError: at the first use, if the brokers refuse the login.
     """
 
-    def __init__(
-        self,
-        brokers: str | None = None,
-        *,
-        request_topic: str | None = None,
-        id_topic: str | None = None,
-        producer_config: Mapping[str, Any] | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        max_request_bytes: int | None = None,
-    ) -> None:
-        self._to = Connection.resolve(brokers, request_topic, producer_config, timeout_s, max_request_bytes, id_topic)
-        self._publisher = Publisher(self._to)
-        self._ids: ById | None = None
-        self._lock = threading.Lock()
-        self._poller: threading.Thread | None = None
+    _poller: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -80,18 +65,18 @@ class TimersClient:
         token: str | None = None,
         id: str | None = None,
     ) -> str:
-        """Have ``value`` sent to ``topic`` at the due second. Returns once the broker has the request.
+        """Schedule a timer: ``value`` is sent to ``topic`` at the due second. Returns when the broker has the request.
 
         Args:
             topic: where the callback goes.
             key: record key of the callback; None for none, so that callbacks are spread over its topic's partitions.
             value: record value of the callback; a str is sent as UTF-8.
-            at: when: an aware datetime or epoch seconds, rounded up to a whole second. The past fires at once.
-            delay: how long from now: a timedelta or seconds. Give ``at`` or ``delay``.
+            at: due time: an aware datetime or epoch seconds, rounded up to a whole second. The past fires at once.
+            delay: time from now: a timedelta or seconds. Give ``at`` or ``delay``.
             headers: record headers of the callback, in order; values may be None. ``timer-*`` is reserved.
             token: sent in the header ``callback-token``, for a receiver that may cancel (:mod:`timers.client.tokens`).
-            id: the timer's own, by which it is replaced, found and cancelled (``docs/timers-with-an-id.md``). A timer
-                of the same id is replaced; :meth:`update` says what became of it.
+            id: name of the timer, to replace, find and cancel it (``docs/timers-with-an-id.md``). A timer with the same
+                id is replaced; :meth:`update` also waits for the verdict.
 
         Returns:
             The id that was given, or the timer id ``<topic>/<partition>/<offset>``; the callback carries it in its
@@ -117,7 +102,7 @@ class TimersClient:
         *,
         headers: HeadersLike = (),
     ) -> str:
-        """Have ``value`` sent to ``topic`` at an instant, seconds or years ahead: kafka-scheduler's ``sendLater``.
+        """Schedule a timer, with the arguments of kafka-scheduler's ``sendLater``.
 
         Args:
             key: record key of the callback: any bytes, a str as UTF-8, or None for none.
@@ -132,8 +117,7 @@ class TimersClient:
         Raises:
             InvalidTimerError, PublishError: as :meth:`schedule`.
         """
-        at, delay = (None, when) if isinstance(when, timedelta) else (when, None)
-        return self.schedule(topic, key, value, at=at, delay=delay, headers=headers)
+        return self.schedule(topic, key, value, **when_of(when), headers=headers)
 
     def retry_later(
         self,
@@ -144,32 +128,30 @@ class TimersClient:
         topic: str | None = None,
         dead_letter_topic: str | None = None,
     ) -> str | None:
-        """Have a message that could not be handled sent to its topic again, later each time, and give it up in the end.
+        """Send a message that could not be handled to its topic again, after longer and longer delays.
 
-        Its key, value and headers come back as they are, with ``retry-attempt`` among the headers. Commit the message's
-        offset after this returns.
+        Its key, value and headers are unchanged, with ``retry-attempt`` added to the headers. Commit the message's
+        offset after this method has returned.
 
         Args:
-            message: what a consumer handed over: confluent-kafka's ``Message``, aiokafka's ``ConsumerRecord``, Faust's
+            message: the message of a consumer: confluent-kafka's ``Message``, aiokafka's ``ConsumerRecord``, Faust's
                 event, or anything with ``topic``, ``partition``, ``offset``, ``key``, ``value`` and ``headers``.
-            attempt: which try comes next, the first being 1; None takes it from the message's headers.
-            backoff: how long to wait, and how often to try.
-            topic: where it is sent again; None: where it came from.
-            dead_letter_topic: where it goes when all tries are used up, with the code ``retries-exhausted``; None takes
+            attempt: number of the next try, from 1; None takes it from the message's headers.
+            backoff: delays and number of tries.
+            topic: topic of the next try; None for the message's own topic.
+            dead_letter_topic: topic for the message after the last try, with the code ``retries-exhausted``; None takes
                 ``TIMERS_DEAD_LETTER_TOPIC``, where ``timers dead-letters`` lists it.
 
         Returns:
-            The timer id; None if it was given up, and is a dead letter now.
+            The timer id; None if there is no further try and the message is a dead letter now.
 
         Raises:
             InvalidTimerError: the message cannot be sent again, such as one without a value.
             PublishError: the broker did not take it within ``timeout_s``.
         """
-        planned = plan(message, attempt, backoff, topic, dead_letter_topic or self._to.settings.dead_letter_topic)
-        if isinstance(planned, TimerRequest):
-            return self._publish(partial(self._publisher.submit, planned))
-        self._publish(partial(self._publisher.submit_record, *planned))
-        return None
+        submit, is_dead_letter = self._planned(message, attempt, backoff, topic, dead_letter_topic)
+        timer_id = self._publish(submit)
+        return None if is_dead_letter else timer_id
 
     def update(
         self,
@@ -184,15 +166,15 @@ class TimersClient:
         token: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> VerdictMessage:
-        """Set a timer anew, and wait for what became of the one before. Arguments as :meth:`schedule`.
+        """Replace a timer, and wait for the verdict on the version before. Arguments as :meth:`schedule`.
 
         Returns:
-            ``replaced``, ``already-fired``, or ``unknown``: there was none. In each case the new version is set. It
-            costs one record more, by which ``unknown`` is known.
+            ``replaced``, ``already-fired``, or ``unknown`` if there was no timer. In each case the new version is set.
+            The client writes one more record, from whose verdict it knows ``unknown``.
 
         Raises:
-            NoVerdictError: nobody said within ``timeout_s``; the update counts as soon as a worker reads it.
-            SettingsError: no topic of ids is set.
+            NoVerdictError: no verdict came within ``timeout_s``; the update counts as soon as a worker reads it.
+            SettingsError: ``TIMERS_ID_TOPIC`` is not set.
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token)
         ids = self._by_id()
@@ -200,26 +182,18 @@ class TimersClient:
         return ids.wait(self._room(partial(ids.update, id, request)), timeout_s)
 
     def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> VerdictMessage:
-        """Cancel a timer that has an id, and wait for what came of it.
+        """Cancel a timer with an id, and wait for the verdict.
 
         Returns:
             ``cancelled``, ``already-fired`` or ``unknown``.
 
         Raises:
-            NoVerdictError: nobody said within ``timeout_s``; the cancel counts as soon as a worker reads it.
-            SettingsError: no topic of ids is set.
+            NoVerdictError: no verdict came within ``timeout_s``; the cancel counts as soon as a worker reads it.
+            SettingsError: ``TIMERS_ID_TOPIC`` is not set.
         """
         ids = self._by_id()
         ids.listen()
         return ids.wait(self._room(partial(ids.cancel, id)), timeout_s)
-
-    def _by_id(self) -> ById:
-        with self._lock:
-            if self._publisher.closed:
-                raise PublishError(CLOSED)
-            if self._ids is None:
-                self._ids = ById(self._to)
-            return self._ids
 
     def _publish(self, submit: Callable[[Answer], None]) -> str:
         self._publisher.open()
@@ -229,7 +203,7 @@ class TimersClient:
         return future.result()
 
     def _room(self, hand_over: Callable[[], _T]) -> _T:
-        """Hand something over once the producer's queue has room for it."""
+        """Call ``hand_over`` as soon as the producer's queue has room."""
         deadline = time.monotonic() + self._publisher.timeout_s
         while True:
             try:
@@ -237,7 +211,7 @@ class TimersClient:
             except BufferError:
                 if time.monotonic() > deadline:
                     raise queue_stayed_full(self._publisher.timeout_s) from None
-                time.sleep(_FULL_QUEUE_WAIT_S)
+                time.sleep(FULL_QUEUE_WAIT_S)
 
     def _start_polling(self) -> None:
         with self._lock:
@@ -273,7 +247,7 @@ class TimersClient:
         return self._publisher.publish_many(requests, ids=ids)
 
     def close(self) -> None:
-        """Wait for what is on its way and let go of the broker. May be called twice."""
+        """Wait for the answers to requests under way, and disconnect. May be called twice."""
         self._publisher.close()
         if self._ids is not None:
             self._ids.close()

@@ -1,0 +1,67 @@
+"""The parts that both clients consist of. The clients differ in how they wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypedDict
+
+from timers.client.by_id import ById
+from timers.client.config import DEFAULT_TIMEOUT_S, Connection
+from timers.client.publish import CLOSED, Answer, Publisher
+from timers.client.request import TimerRequest
+from timers.client.retry import Backoff, plan
+from timers.errors import PublishError
+
+FULL_QUEUE_WAIT_S = 0.01
+"""Time between two tries to submit to a full queue."""
+
+
+class When(TypedDict):
+    """Arguments ``at`` and ``delay``; one of them is None."""
+
+    at: datetime | float | None
+    delay: timedelta | float | None
+
+
+class ClientParts:
+    """The connection, the publisher, and the part for timers with an id, which is created at its first use."""
+
+    def __init__(
+        self,
+        brokers: str | None = None,
+        *,
+        request_topic: str | None = None,
+        id_topic: str | None = None,
+        producer_config: Mapping[str, Any] | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        max_request_bytes: int | None = None,
+    ) -> None:
+        self._to = Connection.resolve(brokers, request_topic, producer_config, timeout_s, max_request_bytes, id_topic)
+        self._publisher = Publisher(self._to)
+        self._ids: ById | None = None
+        self._lock = threading.Lock()
+
+    def _by_id(self) -> ById:
+        with self._lock:
+            if self._publisher.closed:
+                raise PublishError(CLOSED)
+            if self._ids is None:
+                self._ids = ById(self._to)
+            return self._ids
+
+    def _planned(
+        self, message: Any, attempt: int | None, backoff: Backoff, topic: str | None, dead_letter_topic: str | None
+    ) -> tuple[Callable[[Answer], None], bool]:
+        """A function that submits the next try of a message or its dead letter, and whether it is a dead letter."""
+        planned = plan(message, attempt, backoff, topic, dead_letter_topic or self._to.settings.dead_letter_topic)
+        if isinstance(planned, TimerRequest):
+            return partial(self._publisher.submit, planned), False
+        return partial(self._publisher.submit_record, *planned), True
+
+
+def when_of(when: datetime | timedelta | float) -> When:
+    """The arguments of ``schedule`` for a time, or for a timedelta from now."""
+    return {"at": None, "delay": when} if isinstance(when, timedelta) else {"at": when, "delay": None}

@@ -19,7 +19,8 @@ from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 
 from tests.fuzz.draw import Draw
 from timers.core.timer import Decoded, Origin
-from timers.dead_letters.letters import Letter, judge
+from timers.dead_letters.letters import Letter
+from timers.dead_letters.retrying import judge
 from timers.errors import LogMismatch
 from timers.kafka.aiokafka_internals.fetch import RecordsWithData, UncopiedRecords
 from timers.request_formats import REQUEST_FORMATS

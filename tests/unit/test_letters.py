@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from timers.core.timer import Rejected
-from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, judge
+from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter
+from timers.dead_letters.retrying import judge
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
@@ -154,8 +155,8 @@ def test_other_records_are_no_dead_letters() -> None:
         (LetterFilter(), True),
         (LetterFilter(codes={"topic-unknown", "key-missing"}), True),
         (LetterFilter(codes={"key-missing"}), False),
-        (LetterFilter(target="orders"), True),
-        (LetterFilter(target="order"), False),
+        (LetterFilter(topic="orders"), True),
+        (LetterFilter(topic="order"), False),
         (LetterFilter(since_s=1_800_000_000, until_s=1_800_000_001), True),
         (LetterFilter(since_s=1_800_000_001), False),
         (LetterFilter(until_s=1_800_000_000), False),
@@ -229,7 +230,7 @@ def test_what_failed_when_it_was_due_goes_again_and_leaves_its_id_alone(
     original = RequestRecord(7, b"o-1", value, sent, 1_699_999_995_000)
     assert judged(truncated, original).request.headers == [*sent, again]
     early = letter(b"o-1", value, sent, source=source, code="value-too-large")
-    assert "would change what that means by now" in judged(early, early.request).reason
+    assert "would replace a newer request with that id" in judged(early, early.request).reason
     assert judged(early, early.request, force=True).request == early.request
 
 
@@ -238,5 +239,5 @@ def test_a_schedule_is_not_published_again_unasked() -> None:
     sent = schedule.encode_headers(1_700_000_000, "orders", b"k")
     failed = letter(b"o-1", b"v", sent, source="schedules/0/7")
     assert failed.asked == (1_700_000_000, "orders", "k")
-    assert "it would erase what its id means by now" in judged(failed, failed.request).reason
+    assert "would replace a newer request with its id" in judged(failed, failed.request).reason
     assert judged(failed, failed.request, force=True).request == failed.request

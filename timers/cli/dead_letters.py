@@ -1,4 +1,4 @@
-"""``timers dead-letters``: what could not be read or sent, and another try for it."""
+"""``timers dead-letters``: lists, shows and retries dead letters."""
 
 from __future__ import annotations
 
@@ -12,34 +12,32 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from timers.cli.tables import print_table
+from timers.cli.times import parse_moment
 from timers.config.settings import Settings
-from timers.errors import TimersError
 from timers.wire import topics
 from timers.wire.dead_letter import CODES, RETRIES_EXHAUSTED
 
 if TYPE_CHECKING:
-    from timers.dead_letters.letter_log import LetterLog, Span
     from timers.dead_letters.letters import Letter, LetterFilter
-    from timers.dead_letters.retrier import Retrier
-
-_CHUNK = 500
-_CHUNK_BYTES = 4 * 1024 * 1024
-"""Of one transaction."""
 
 _NAME = "PARTITION/OFFSET or TOPIC/PARTITION/OFFSET"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def dead_letters() -> None:
-    """Requests that could not be read or sent: list them, look at one, try them again.
+    """Requests that could not be read or sent: list them, show one, retry them.
 
     A dead letter holds the request as it was sent, a code and a sentence. `docs/bad-input.md` says what each code means
     and what to do.
     """
 
 
+def _moment(text: str) -> int:
+    return parse_moment(text, time.time())
+
+
 def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that say which ones; they become one argument ``letter_filter``."""
+    """Options that select dead letters: the attributes of ``LetterFilter`` except ``names``."""
     for option in reversed(
         [
             click.option(
@@ -51,48 +49,35 @@ def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="CODE",
                 help="With this code; may be repeated.",
             ),
-            click.option("--topic", "-t", metavar="TOPIC", help="Whose callbacks should have gone to this topic."),
-            click.option("--since", metavar="WHEN", help="Written since: 2h ago, or 2030-01-31T12:00:00Z."),
-            click.option("--until", metavar="WHEN", help="Written before."),
+            click.option("--topic", "-t", metavar="TOPIC", help="With callbacks to this topic."),
+            click.option(
+                "--since",
+                "since_s",
+                type=_moment,
+                metavar="WHEN",
+                help="Written since: 2h ago, or 2030-01-31T12:00:00Z.",
+            ),
+            click.option("--until", "until_s", type=_moment, metavar="WHEN", help="Written before."),
             click.option("--partition", "-p", type=click.IntRange(0), help="Partition of the dead letter topic."),
             click.option("--from-offset", type=click.IntRange(0), help="First offset in that partition."),
-            click.option("--to-offset", type=click.IntRange(0), help="Offset in that partition to end before."),
+            click.option("--to-offset", type=click.IntRange(0), help="Offset in that partition after the last one."),
         ]
     ):
         command = option(command)
     return command
 
 
-def _letter_filter(
-    codes: tuple[str, ...],
-    topic: str | None,
-    since: str | None,
-    until: str | None,
-    partition: int | None,
-    from_offset: int | None,
-    to_offset: int | None,
-    names: Iterable[str] = (),
-) -> LetterFilter:
-    from timers.cli.times import parse_moment
+def _letter_filter(names: Iterable[str] = (), **selection: Any) -> LetterFilter:
+    """The filter of the options of :func:`_selecting`."""
     from timers.dead_letters.letters import LetterFilter
 
-    if partition is None and (from_offset is not None or to_offset is not None):
-        raise click.UsageError("--from-offset and --to-offset need --partition: each partition counts its own")
-    now_s = time.time()
-    return LetterFilter(
-        frozenset(codes),
-        topic,
-        None if since is None else parse_moment(since, now_s),
-        None if until is None else parse_moment(until, now_s),
-        partition,
-        from_offset,
-        to_offset,
-        frozenset(names),
-    )
+    if selection["partition"] is None and (selection["from_offset"], selection["to_offset"]) != (None, None):
+        raise click.UsageError("--from-offset and --to-offset need --partition: each partition has its own offsets")
+    return LetterFilter(**selection, names=frozenset(names))
 
 
 def _named(names: Iterable[str], dead_letter_topic: str) -> set[str]:
-    """Sources and positions in full; a position may come without its topic."""
+    """Sources and positions in full. A name may be a position without its topic."""
     full = set()
     for name in names:
         text = name if name.count("/") > 1 else f"{dead_letter_topic}/{name}"
@@ -157,18 +142,19 @@ def _age(letter: Letter) -> tuple[int, int, int]:
 # --- show -------------------------------------------------------------------------------------------------------------
 
 
-@dead_letters.command(short_help="Show one whole: sentence, headers and bytes.")
+@dead_letters.command(short_help="Show one with its sentence, headers and bytes.")
 @click.argument("name", metavar="NAME")
 @click.option("--hex", "as_hex", is_flag=True, help="All bytes as hexadecimal, also where they are text.")
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
 def show(name: str, as_hex: bool, output: str) -> None:
-    """Show one dead letter whole: sentence, headers and the request's bytes.
+    """Show one dead letter with its sentence, its headers and the request's bytes.
 
     NAME is its position, as `list` shows it (2/17), or the source of its request (timer-request/0/4711). Bytes that are
-    no text come as hexadecimal, and in JSON as base64.
+    not text are shown in hexadecimal, in JSON as base64.
     """
     from timers.dead_letters.letter_log import LetterLog
     from timers.dead_letters.letters import LetterFilter
+    from timers.dead_letters.retrying import not_there
 
     settings = Settings.load()
     names = _named([name], settings.dead_letter_topic)
@@ -186,12 +172,7 @@ def show(name: str, as_hex: bool, output: str) -> None:
                 for line in letter.text(mark, as_hex=as_hex):
                     click.echo(line)
     if not found:
-        raise TimersError(_not_there(names, settings))
-
-
-def _not_there(names: Iterable[str], settings: Settings) -> str:
-    listed = ", ".join(sorted(names))
-    return f"{listed}: no such dead letter in {settings.dead_letter_topic!r} (retention may have taken it)"
+        raise not_there(names, settings)
 
 
 # --- retry ------------------------------------------------------------------------------------------------------------
@@ -200,10 +181,10 @@ def _not_there(names: Iterable[str], settings: Settings) -> str:
 @dead_letters.command(short_help="Publish their requests again.")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @_selecting
-@click.option("--all", "everything", is_flag=True, help="Every dead letter there is.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-@click.option("--force", is_flag=True, help="Also what was retried before, and what is bound to be rejected again.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask, which is done on a terminal only.")
+@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+@click.option("--force", is_flag=True, help="Also those retried before, and those that would be rejected again.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask. Without a terminal nothing is asked.")
 @click.pass_context
 def retry(
     ctx: click.Context,
@@ -233,95 +214,30 @@ def retry(
 
     from timers.dead_letters.letter_log import LetterLog
     from timers.dead_letters.retrier import Retrier
+    from timers.dead_letters.retrying import Retry
 
-    if dry_run:
-        with LetterLog(settings) as log:
-            _Round(settings, log, letter_filter, force).look()
-        return
-    # First of all whoever else retries is fenced: what it committed until then is seen below as marked.
-    retrier = Retrier(settings)
+    # Opened first: it stops any other retry, so that all marks of the other one are read below.
+    retrier = None if dry_run else Retrier(settings)
     with LetterLog(settings) as log:
-        turn = _Round(settings, log, letter_filter, force)
-        turn.look()
-        if not turn.count:
+        turn = Retry(settings, log, letter_filter, force=force)
+        preview = turn.look(time.time())
+        overdue = f", {preview.overdue:,} of them overdue: they fire at once" if preview.overdue else ""
+        click.echo(f"{_requests(preview.requests)} to publish again{overdue}", err=True)
+        for reason, count in preview.left_out.most_common():
+            click.echo(f"{count:,} left out: {reason}", err=True)
+        if retrier is None or not preview.requests:
             return
-        question = f"Publish {_requests(turn.count)} again?"
+        question = f"Publish {_requests(preview.requests)} again?"
         if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
             click.echo("nothing published", err=True)
             ctx.exit(1)
-        turn.publish(retrier)
-
-
-class _Round:
-    """One call of ``retry``: looks first, then publishes just what it saw."""
-
-    def __init__(self, settings: Settings, log: LetterLog, letter_filter: LetterFilter, force: bool) -> None:
-        self._settings = settings
-        self._log = log
-        self._letter_filter = letter_filter
-        self._force = force
-        self._spans: list[Span] = log.spans(letter_filter)
-        self._marks = log.marks()
-        self.count = 0
-
-    def look(self) -> None:
-        """Count, and say what will be published and what will not, and why.
-
-        Raises:
-            TimersError: one that was named is not there, or cannot be published: then nothing is.
-        """
-        overdue, left_out, now_s = 0, Counter[str](), time.time()
-        missing = set(self._letter_filter.names)
-        for letter in self._log.read(self._letter_filter, self._spans):
-            missing -= self._letter_filter.names_of(letter)
-            verdict = self._judge(letter)
-            if verdict.request is not None:
-                self.count += 1
-                due_s = letter.asked.due_s
-                overdue += due_s is not None and due_s <= now_s
-            elif self._letter_filter.names:
-                raise TimersError(f"{letter.position} is not retried, and nothing else: {verdict.reason}")
-            else:
-                left_out[verdict.kind] += 1
-        if missing:
-            raise TimersError(_not_there(missing, self._settings))
-        late = f", {overdue:,} of them overdue: they fire at once" if overdue else ""
-        click.echo(f"{_requests(self.count)} to publish again{late}", err=True)
-        for kind, count in left_out.most_common():
-            click.echo(f"{count:,} left out: {kind}", err=True)
-
-    def _judge(self, letter: Letter) -> Any:
-        from timers.dead_letters.letters import judge
-
-        mark = self._marks.get(letter.mark_key)
-        original = self._log.original(letter)
-        return judge(letter, original, mark, self._settings.max_request_bytes, self._force)
-
-    def publish(self, retrier: Retrier) -> None:
-        """Publish what was counted, a line on standard output for each once it is committed."""
-        done = 0
+        published = 0
         try:
-            for chunk in self._chunks():
-                for (letter, _), timer_id in zip(chunk, retrier.publish(chunk), strict=True):
-                    done += 1
-                    click.echo(f"{letter.position} {letter.opened.code} {letter.opened.source} -> {timer_id}")
+            for letter, source in turn.publish(retrier):
+                published += 1
+                click.echo(f"{letter.position} {letter.opened.code} {letter.opened.source} -> {source}")
         finally:
-            click.echo(f"{_requests(done)} published again", err=True)
-
-    def _chunks(self) -> Iterator[list[Any]]:
-        chunk: list[Any] = []
-        size = 0
-        for letter in self._log.read(self._letter_filter, self._spans):
-            request = self._judge(letter).request
-            if request is None:
-                continue
-            chunk.append((letter, request))
-            size += len(request.key or b"") + len(request.value or b"")
-            if len(chunk) == _CHUNK or size >= _CHUNK_BYTES:
-                yield chunk
-                chunk, size = [], 0
-        if chunk:
-            yield chunk
+            click.echo(f"{_requests(published)} published again", err=True)
 
 
 def _requests(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Reading the dead letter topic: ``read_committed``, from bounds to the end that it has when one begins."""
+"""Reads the topic of dead letters, committed records only, up to its end at the beginning."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_END = sys.maxsize
 
 
 class Span(NamedTuple):
-    """A piece of one partition; empty if ``start`` is not below ``end``."""
+    """A range of offsets of one partition; empty if ``start`` is not below ``end``."""
 
     partition: int
     start: int
@@ -39,7 +39,7 @@ class LetterLog:
     """A reader of the dead letters that commits nothing and joins no group.
 
     Raises:
-        TimersError: no broker answers or lets us in, or there is no such topic; so do its methods.
+        TimersError: no broker answers or accepts the login, or the topic does not exist. The methods raise it too.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -49,12 +49,12 @@ class LetterLog:
         self._reports = connection.Reports(settings)
         self._properties = {**connection.librdkafka(settings), "error_cb": self._reports, "enable.partition.eof": True}
         self._consumer = reader(self._properties)
-        self._aside: Consumer | None = None  # reads requests while letters are being read
+        self._aside: Consumer | None = None  # reads requests while `_consumer` reads letters
         self._partitions = self._partitions_of(self.topic)
         if not self._partitions:
             raise TimersError(
                 f"topic {self.topic!r} does not exist at {settings.brokers}: has a worker run there, and is "
-                "TIMERS_DEAD_LETTER_TOPIC the one that it has?"
+                "TIMERS_DEAD_LETTER_TOPIC the worker's?"
             )
 
     def __enter__(self) -> Self:
@@ -68,14 +68,14 @@ class LetterLog:
             self._aside.close()
 
     def _partitions_of(self, topic: str) -> int:
-        """How many a topic has; 0 if it is not there."""
+        """Number of partitions; 0 if the topic does not exist."""
         try:
             return connection.partitions_of(self._consumer, self._reports, topic)
         except KafkaException as error:
             raise self._explained(error, topic) from error
 
     def _ends(self, reader: Consumer, topic: str, partition: int) -> tuple[int, int]:
-        """First offset, and where what is committed ends."""
+        """First offset and last stable offset."""
         try:
             here = TopicPartition(topic, partition)
             low, end = reader.get_watermark_offsets(here, timeout=TIMEOUT_S, cached=False)
@@ -87,7 +87,7 @@ class LetterLog:
         return self._reports.explained(error, f"topic {topic!r} cannot be read")
 
     def spans(self, letter_filter: LetterFilter) -> list[Span]:
-        """What must be read to find them, up to the present end. What is named by its position is looked for there."""
+        """The offsets to read for a filter, up to the present end. For positions it is only their offsets."""
         found = [topics.parse_source(name) for name in letter_filter.names]
         if found and all(where is not None and where[0] == self.topic for where in found):
             positions = sorted({where[1:] for where in found if where is not None})
@@ -107,12 +107,12 @@ class LetterLog:
         return spans
 
     def _cut(self, span: Span) -> Span:
-        """What there is of a span."""
+        """The part of a span that exists."""
         low, end = self._ends(self._consumer, self.topic, span.partition)
         return Span(span.partition, max(low, span.start), min(end, span.end))
 
     def _since(self, partition: int, since_s: int | None) -> int:
-        """First offset of what was written at a time or later."""
+        """First offset with this time or a later one."""
         if since_s is None:
             return 0
         asked = [TopicPartition(self.topic, partition, since_s * 1000)]
@@ -123,14 +123,14 @@ class LetterLog:
         return found.offset if found.offset >= 0 else _NO_END
 
     def read(self, letter_filter: LetterFilter, spans: Iterable[Span]) -> Iterator[Letter]:
-        """The dead letters that are meant, partition by partition."""
+        """The dead letters of a filter, partition by partition."""
         for message in self._messages(self.topic, spans, "reading dead letters"):
             letter = Letter.of(message, self._formats)
             if letter is not None and letter in letter_filter:
                 yield letter
 
     def marks(self) -> dict[tuple[str, str], Mark]:
-        """Which dead letters were retried: the newest mark by a letter's position and source."""
+        """The newest mark of each retried dead letter, by :attr:`Letter.mark_key`."""
         topic = self._settings.retried_topic
         marks = {}
         for partition in range(self._partitions_of(topic)):

@@ -1,8 +1,8 @@
-"""Whether the brokers let us into our consumer group, asked before anything begins.
+"""Whether the brokers allow this user to join the worker's consumer group, asked before the worker starts.
 
-Asked by a heartbeat of nobody: it needs the same right as joining, READ on the group, and changes nothing. librdkafka's
-own question, ``describe_consumer_groups``, is not used: where no coordinator answers it can abort the whole process
-(``rd_kafka_enq_once_del_source_return: Assertion``, librdkafka issues 3663 and 4605).
+The question is a heartbeat with an unknown member id. It needs the same right as joining, READ on the group, and
+changes nothing. librdkafka's ``describe_consumer_groups`` is not used, because it can abort the process when no
+coordinator answers (``rd_kafka_enq_once_del_source_return: Assertion``, librdkafka issues 3663 and 4605).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from timers.kafka import connection
 
 _TRIES = 5
 _PAUSE_S = 0.1
-"""On a cluster that has never had a group, nobody answers for one yet: not worth a long wait."""
+"""Pause between tries. A cluster without any group has no coordinator yet, so the check does not wait long."""
 
 _TIMEOUT_S = 10.0
 
-_NOBODY_YET = (CoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError)
+_NO_COORDINATOR_YET = (CoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError)
 
 
 def may_join(settings: Settings) -> bool:
-    """Whether the brokers allow us to be a member of our group; True also where nobody can say yet. Blocks."""
+    """Whether the worker may join its group. True also if no broker answers: joining reports that. Blocks."""
     return asyncio.run(_may_join(settings))
 
 
@@ -45,12 +45,12 @@ async def _may_join(settings: Settings) -> bool:
             for _ in range(_TRIES):
                 try:
                     return await _ask(client, settings.app_id)
-                except _NOBODY_YET:
+                except _NO_COORDINATOR_YET:
                     await asyncio.sleep(_PAUSE_S)
     except GroupAuthorizationFailedError:
         return False
     except (KafkaError, TimeoutError):
-        pass  # joining itself will say what is the matter
+        pass  # joining will report the cause
     finally:
         await client.close()
     return True
@@ -60,6 +60,6 @@ async def _ask(client: AIOKafkaClient, group: str) -> bool:
     node = await client.coordinator_lookup(CoordinationType.GROUP, group)
     answer = await client.send(node, HeartbeatRequest(group, 0, "nobody"), group=ConnectionGroup.COORDINATION)
     error = for_code(answer.error_code)
-    if issubclass(error, (GroupAuthorizationFailedError, *_NOBODY_YET)):
+    if issubclass(error, (GroupAuthorizationFailedError, *_NO_COORDINATOR_YET)):
         raise error
     return True

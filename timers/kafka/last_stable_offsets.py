@@ -1,8 +1,8 @@
-"""Asks the brokers where logs end, as each second begins.
+"""Asks the brokers for last stable offsets at the beginning of each second.
 
-A timer with an id fires once all is read that stood in its log when its second began
-(:mod:`timers.core.second_barrier`). What the last fetch said of the end is older than the tick: so it is asked for
-anew, once a second, for all of a worker's partitions together.
+A timer with an id fires when everything is read that was in its log when its second began
+(:mod:`timers.core.second_barrier`). The end known from the last fetch is older than the tick. So a worker asks once a
+second, for all its partitions together.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from timers.kafka.clients import librdkafka
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
-"""A second whose question is not answered by then fires with the next one."""
+"""Without an answer in this time, the timers of the second fire with the next second."""
 
 
 class LastStableOffsets:
-    """Last stable offsets, asked for on a connection of its own: behind a fetch a question would wait as long as it.
+    """Asks for last stable offsets on its own connection: on a shared one the question would wait behind a fetch.
 
-    Opened when it is first needed. All methods on the event loop.
+    Connects at the first question. Call it from the event loop only.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -36,7 +36,7 @@ class LastStableOffsets:
         self._admin: AdminClient | None = None
 
     async def ask(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the logs of ``tps`` end now for committed readers. One that nobody answers for is missing."""
+        """Last stable offsets of ``tps``, without the partitions that no broker answers for."""
         if self._admin is None:
             self._admin = AdminClient(librdkafka(self._settings))
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -49,5 +49,5 @@ class LastStableOffsets:
             try:
                 ends[where.topic, where.partition] = (await asyncio.wrap_future(answer)).offset
             except KafkaException as error:
-                logger.debug("%s/%d: where the log ends is not known: %s", where.topic, where.partition, error)
+                logger.debug("%s/%d: the last stable offset is not known: %s", where.topic, where.partition, error)
         return ends

@@ -1,4 +1,4 @@
-"""Which topics a worker needs, and what each must be like."""
+"""The topics that a worker needs, and the configuration that each must have."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _READ, _WRITE = AclOperation.READ, AclOperation.WRITE
 
 @dataclass(frozen=True)
 class OwnTopic:
-    """One topic of ours and what it must be like."""
+    """A topic that the worker needs."""
 
     name: str
     config: dict[str, str]
     operations: tuple[Any, ...]
-    """What the worker does there, beside describing it and its configuration."""
+    """ACL operations that the worker needs, in addition to Describe and DescribeConfigs."""
     needs_append_time: bool = False
-    """Its record times decide when timers fire: they must be the broker's."""
+    """Its record times decide when timers fire, so they must be the broker's."""
     needs_all_records: bool = False
     """Losing a record to retention loses a timer."""
     needs_room: bool = False
-    """A record that does not fit there stops its partition."""
+    """A record that does not fit in the topic stops its partition."""
     theirs: bool = False
-    """Once it is there it is its producers': what it lacks is said, and nothing of it changed."""
+    """Its producers own an existing topic: the worker warns about its configuration, and does not change it."""
     must_exist: bool = False
-    """Its users make it, as they like: it is neither made nor judged."""
+    """Its users create and configure it. The worker neither creates nor checks it."""
 
 
 def _of_requests(settings: Settings) -> dict[str, str]:
-    """Of a topic that keeps requests: all of them, in the brokers' time, as large as they may be."""
+    """Configuration of a topic of requests: unlimited retention, the brokers' time, and the largest requests fit."""
     return {
         "cleanup.policy": "delete",
         TIMESTAMP_TYPE: LOG_APPEND_TIME,
@@ -70,7 +70,7 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
             (_READ, _WRITE),
             needs_append_time=True,
         ),
-        # Small segments: only closed ones are compacted, and a new owner may have to read what is not.
+        # Small segments: only closed ones are compacted, and a new owner reads what is not compacted.
         OwnTopic(
             settings.progress_topic,
             {"cleanup.policy": "compact", "segment.bytes": "8388608", "min.cleanable.dirty.ratio": "0.1"},
@@ -93,8 +93,8 @@ def own_topics(settings: Settings) -> list[OwnTopic]:
 
 
 def _cold_topic(settings: Settings) -> list[OwnTopic]:
-    """Where timers go that are due beyond the horizon: kept until `timers spark hold` has them, however long that is
-    away. A request as large as its own topic allows must fit, with what is added to it."""
+    """The topic of timers that are due beyond the horizon. Records are kept until `timers spark hold` has read them,
+    and the largest request of a request topic must fit, with the headers that are added to it."""
     if not settings.hot_horizon_s:
         return []
     config = _of_requests(settings)
@@ -102,12 +102,12 @@ def _cold_topic(settings: Settings) -> list[OwnTopic]:
 
 
 def _more_formats(settings: Settings, requests: dict[str, str]) -> list[OwnTopic]:
-    """What request formats need that are open only if their topic is set."""
+    """Topics of the request formats that are on only if their topic is set."""
     topics = []
     if settings.id_topic:
         topics.append(OwnTopic(settings.id_topic, requests, (_READ,), needs_append_time=True, needs_all_records=True))
     if settings.countdown_topic:
-        # Its countdowns begin at the time of their record, whoever that is from.
+        # A countdown begins at the time of its record.
         topics.append(
             OwnTopic(
                 settings.countdown_topic,

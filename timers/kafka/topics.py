@@ -1,7 +1,7 @@
-"""The topics this system needs: made before the worker joins its group, and checked where they exist.
+"""Creates the topics that a worker needs before it joins its group, and checks those that exist.
 
-Made first, because a topic that appears a moment after the group has formed is assigned to nobody until the next
-rebalance, and with static membership there may be none.
+A topic that is created after the group has formed is assigned to no member until the next rebalance, and with static
+membership there may be none.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ TIMEOUT_S = 30.0
 VISIBLE_POLL_S = 0.1
 
 GIVEN_S = 5.0
-"""A topic that its users have made just now is heard of within this time."""
+"""How long to look for a topic that its users may have created just now."""
 
 MIN_STALE_S = 10
-"""A machine that runs may be so far behind for a moment."""
+"""Smallest limit: a running machine may be this far behind for a moment."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What stores are bound to."""
+    """Identity of the cluster and of its topics. Stores belong to one cluster and one topic id."""
 
     cluster_id: str
     topic_ids: dict[str, bytes]
     partitions: dict[str, int]
     stale_after_s: dict[str, int] = field(default_factory=dict)
-    """Of topics that are compacted: how long a store may fall behind its log [I9]. Half as long as tombstones live."""
+    """How long a store of a compacted topic may fall behind its log [I9]: half of ``delete.retention.ms``."""
 
 
 def ensure(settings: Settings, *, all_of_them: bool = True) -> Cluster:
-    """Make the missing topics, mend or refuse the others. Blocks.
+    """Create missing topics; correct or refuse the configuration of the others. Blocks.
 
     Args:
         settings: of the worker.
-        all_of_them: also those that are not ours to make.
+        all_of_them: also the topics that their users create.
 
     Raises:
-        TopicConfigError: a topic is set up so that timers would be lost or fire early, or cannot be made.
-        AccessError: the brokers do not let us in, or do not allow what the worker does.
+        TopicConfigError: with the configuration of a topic timers would be lost or fire early, or it cannot be created.
+        AccessError: the brokers refuse the login, or do not allow an operation that the worker needs.
     """
     reports = connection.Reports(settings)
     config: dict[str, Any] = {**librdkafka(settings), "error_cb": reports}
@@ -86,7 +86,7 @@ def ensure(settings: Settings, *, all_of_them: bool = True) -> Cluster:
 
 
 def look(admin: AdminClient, settings: Settings) -> Cluster:
-    """The topics of ours that are there now. Blocks.
+    """The worker's topics that exist now. Blocks.
 
     Raises:
         KafkaException: the brokers do not answer.
@@ -105,7 +105,7 @@ def look(admin: AdminClient, settings: Settings) -> Cluster:
 
 
 def _stale_after_s(admin: AdminClient, given: list[OwnTopic]) -> dict[str, int]:
-    """See :class:`Cluster`. Looked up again and again: these topics are not ours to set up."""
+    """See :class:`Cluster`. Called repeatedly, because the users of these topics may change them."""
     return {
         name: max(MIN_STALE_S, int(config["delete.retention.ms"]) // 2000)
         for name, config in configs(admin, [topic.name for topic in given], TIMEOUT_S).items()
@@ -128,7 +128,7 @@ def _uuid_bytes(uuid: Any) -> bytes:
 
 
 def _missing(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> list[OwnTopic]:
-    """Topics that are not there. Looked for first: whoever may not create topics can have them made."""
+    """Topics that do not exist. They are looked up before they are created: a worker may lack the right to create."""
     give_up = monotonic() + GIVEN_S
     while True:
         missing = _look_for(admin, settings, wanted)
@@ -159,8 +159,8 @@ def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> s
     lacking = [topic.name for topic in wanted if topic.must_exist]
     if lacking:
         raise TopicConfigError(
-            f"TIMERS_SCHEDULE_TOPICS names {lacking[0]!r}, which does not exist at {settings.brokers}: make it as its "
-            "producers want it (kafka-topics.sh --create --config cleanup.policy=compact), or name another"
+            f"TIMERS_SCHEDULE_TOPICS names {lacking[0]!r}, which does not exist at {settings.brokers}: create it as "
+            "its producers want it (kafka-topics.sh --create --config cleanup.policy=compact), or name another"
         )
     if not wanted:
         return set()
@@ -182,7 +182,7 @@ def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> s
 
 
 def _describe(admin: AdminClient, names: list[str]) -> dict[str, Any]:
-    """Descriptions of topics that exist. A broker hears of a new one a moment after it was created."""
+    """Descriptions of topics that exist. A broker may learn of a new topic some time after its creation."""
     give_up = monotonic() + TIMEOUT_S
     while True:
         described = admin.describe_topics(
@@ -197,7 +197,7 @@ def _describe(admin: AdminClient, names: list[str]) -> dict[str, Any]:
 
 
 def _check_access(settings: Settings, wanted: list[OwnTopic], found: dict[str, Any]) -> None:
-    """Ask before anything begins: later, each refusal would come from another corner, and some after minutes."""
+    """Check all rights before the worker starts. Later, refusals would come one by one, some after minutes."""
     lacking = []
     for topic in wanted:
         allowed = found[topic.name].authorized_operations
@@ -262,8 +262,8 @@ def _set_append_time(admin: AdminClient, settings: Settings, topic: str) -> None
 
 def _warn_of_their_time(settings: Settings, topic: str) -> None:
     logger.warning(
-        "topic %s has %s=CreateTime: its countdowns begin when the producer's clock says that they were sent; to have "
-        "the brokers' clock instead: %s",
+        "topic %s has %s=CreateTime: its countdowns begin at the producers' times; to use the brokers' times "
+        "instead: %s",
         topic,
         TIMESTAMP_TYPE,
         _alter(settings, topic, f"{TIMESTAMP_TYPE}={LOG_APPEND_TIME}"),
@@ -274,7 +274,7 @@ def _warn_of_limits(settings: Settings, topic: str, config: dict[str, str]) -> N
     for name in ("retention.ms", "retention.bytes"):
         if config[name] != UNLIMITED:
             logger.warning(
-                "topic %s has %s=%s: timers that wait longer than its records live are lost; mend it with: %s",
+                "topic %s has %s=%s: timers that wait longer than its retention are lost; correct it with: %s",
                 topic,
                 name,
                 config[name],

@@ -53,6 +53,12 @@ TIMERS ?= 1000000
 chaos: $(VENV)/.dev ## Kill workers and broker in storms of timers; SEED=7 ROUNDS=3 TIMERS=1000000 repeats a run
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --rounds $(ROUNDS) --timers $(TIMERS)
 
+SEEDS ?= 300
+
+damage: $(VENV)/.dev ## Damage the files of stores with 200,000 timers, SEEDS=300 times: each timer must fire once
+	@$(BIN)/python -m tests.harness.store_damage --seeds $(SEEDS)
+	@$(BIN)/python -m tests.harness.store_damage --seeds $(SEEDS) --ids
+
 SECONDS ?= 200
 
 fuzz: $(VENV)/.dev ## Look for bytes that stop a decoder, SECONDS=200 for each; ONLY=requests runs one

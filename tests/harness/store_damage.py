@@ -193,7 +193,7 @@ class Image:
 def images(requests: Requests, directory: Path) -> list[Image]:
     """Disks of a worker that was killed or stopped: early, and when it had read all and fired some."""
     life = Life(requests, directory / "first", Progress(), 0)
-    found = []
+    found: list[Image] = []
     while len(found) < 4:
         life.step()
         early = life.store.applied > requests.count * 0.6 and not found
@@ -335,7 +335,7 @@ def run(seed: int, requests: Requests, disks: list[Image], directory: Path) -> R
     wrong = sum(fired.values()) - len(requests.must_fire & fired.keys())
     shutil.rmtree(directory / f"killed-{seed}", ignore_errors=True)
     shutil.rmtree(data_dir, ignore_errors=True)
-    return Result(what, life.condemnations.by_reason, bool(life.went_back), lost, wrong)
+    return Result(what, life.condemnations.by_reason, life.went_back > 0, lost, wrong)
 
 
 def main() -> None:
@@ -356,8 +356,8 @@ def main() -> None:
             results.append(result)
             print(f"{seed}: {result}", flush=True)
     kinds = Counter((result.what, result.noticed) for result in results)
-    for (what, noticed), count in sorted(kinds.items()):
-        print(f"{count:4} {'noticed' if noticed else 'not read'}: {what}")
+    for (what, was_noticed), count in sorted(kinds.items()):
+        print(f"{count:4} {'noticed' if was_noticed else 'not read'}: {what}")
     lost, wrong = sum(result.lost for result in results), sum(result.wrong for result in results)
     noticed = sum(result.noticed for result in results)
     print(

@@ -1,1 +1,1 @@
-"""Where timers wait: one port (:class:`timers.core.ports.Store`), two stores, one on disk and one in memory."""
+"""The stores of pending timers: one on disk, one in memory, both behind :class:`timers.core.ports.Store`."""

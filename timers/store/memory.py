@@ -1,4 +1,4 @@
-"""A store in memory: for the simulator and for tests of what surrounds a machine."""
+"""A store in memory, for the simulator and for tests."""
 
 from bisect import bisect_right, insort
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,7 +10,11 @@ from timers.core.timer import Row, RowsByDue
 
 
 class MemoryStore:
-    """Rows in one sorted list; the simplest thing that obeys :class:`timers.core.ports.Store`."""
+    """Implements :class:`timers.core.ports.Store` with one sorted list of rows.
+
+    Args:
+        group: most rows that a scan returns together; small, so that chunks also end inside a second.
+    """
 
     def __init__(self, group: int = 3) -> None:
         self.applied = 0
@@ -27,19 +31,19 @@ class MemoryStore:
         return len(self._rows)
 
     def note_read_through(self, second: int) -> None:
-        """Remember that all that the log held then is here."""
+        """Store ``second`` as the read-through time."""
         self.read_through_s = second
 
     def condemn(self) -> None:
-        """Whoever opens it next must begin with an empty one."""
+        """Mark the store as unusable: the next opening begins with an empty one."""
         self.condemned = True
 
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
-        """Remember the settings under which it will be written from now on."""
+        """Store the settings history under which the store is written from now on."""
         self.history = history
 
     def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = NO_ENTRIES) -> None:
-        """Add rows, write or forget entries, and move ``applied``."""
+        """Add rows, write or delete entries of the index, and move ``applied``."""
         for due_s, group in rows.items():
             for row in group:
                 insort(self._rows, ((due_s, row[0]), row), key=lambda entry: entry[0])
@@ -59,7 +63,7 @@ class MemoryStore:
         return sorted(each for each in self._entries.items() if each[0] > id)[:limit]
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
-        """Groups of at most ``group`` rows, so that chunks end inside a second too."""
+        """Groups of rows above ``after`` and due at or before ``until_s``: (due second, rows)."""
         key = lambda entry: entry[0]  # noqa: E731
         entries = self._rows[
             bisect_right(self._rows, after, key=key) : bisect_right(self._rows, (until_s, MAX_OFFSET), key=key)
@@ -75,7 +79,7 @@ class MemoryStore:
         return self.scan(after, MAX_OFFSET)
 
     def delete(self, through: OrderKey, count: int) -> None:
-        """Forget every row at or below ``through``."""
+        """Delete every row at or below ``through``."""
         end = bisect_right(self._rows, through, key=lambda entry: entry[0])
         assert end == count, f"{end} rows at or below {through}, not {count}"
         del self._rows[:end]
@@ -85,7 +89,7 @@ class MemoryStore:
         return self._rows[0][0][0] if self._rows else None
 
     def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
-        """On opening: forget what has fired meanwhile; see :meth:`timers.core.ports.Store.drop_through`."""
+        """On opening: delete what has fired since; see :meth:`timers.core.ports.Store.drop_through`."""
         end = bisect_right(self._rows, fired_through, key=lambda entry: entry[0])
         passed_over = any(row[0] >= next_offset for _, row in self._rows[:end])
         del self._rows[:end]

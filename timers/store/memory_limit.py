@@ -7,30 +7,31 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Writ
 from timers.store.index_journal import IndexJournal
 
 BLOOM_BITS = 10
-"""A key. Most ids that are looked up are new, and one in a hundred of these then looks at a block in vain."""
+"""Bits for each key. Most ids that are looked up are new; of these, one in a hundred reads a block for nothing."""
 
 JOURNAL_IDS = 100_000
-"""Ids in a generation, of all stores together; see :mod:`timers.store.index_journal`. Two generations take about 60 MB:
-where timers have ids, and beside the memory limit."""
+"""Ids in one set of the index journals of all stores together (:mod:`timers.store.index_journal`). Where timers have
+ids, the two sets take about 60 MB, which the memory limit does not include."""
 
 LEAST_JOURNAL_IDS = 1_000
-"""However many stores there are."""
+"""Least ids in one set of one store."""
 
 WRITE_BUFFERS_SHARE = 2 / 3
-"""Of the memory limit: what is written and not yet in a table. The rest is for blocks and indexes of tables. Timers
-that fire before they are flushed never become a table, so most of it goes here."""
+"""Share of the memory limit for write buffers; the rest is for blocks and indexes of tables. Timers that fire before
+they are flushed are never written to a table, so write buffers get most of it."""
 
 ARENA_BYTES = 128 * 1024
-"""RocksDB takes memory for a write buffer in such pieces. By default they are 1 MiB, at once and for each store: 512
-partitions then hold 556 MiB under a bound of 128."""
+"""RocksDB allocates memory for a write buffer in pieces of this size. The default is 1 MiB, allocated at once for each
+store: 512 partitions would hold 556 MiB under a limit of 128 MiB."""
 
 
 class RocksMemory:
-    """Memory of all stores of a worker: one block cache is the bound of their blocks, indexes and write buffers.
+    """Memory of all stores of a worker: one block cache limits their blocks, indexes and write buffers.
 
-    Measured with 3,000,000 timers in 4, 64 and 512 stores: write buffers stay below their share, everything together
-    below ``limit_bytes`` plus 0.25 MB for each open store. A store that is written to holds at least one fetch, so a
-    memory limit below 0.5 MB a store is passed; and so it is for a moment while stores are written faster than flushed.
+    Measured with 3,000,000 timers in 4, 64 and 512 stores: write buffers stay below their share, all memory together
+    below ``limit_bytes`` plus 0.25 MB for each open store. Two cases exceed the limit: a limit below 0.5 MB for each
+    store, because a store that is written to holds at least one fetch; and, for a moment, stores that are written
+    faster than they are flushed.
 
     Args:
         limit_bytes: for all stores together.
@@ -39,22 +40,22 @@ class RocksMemory:
     def __init__(self, limit_bytes: int) -> None:
         self.cache = Cache(limit_bytes)
         self._journal: set[IndexJournal] = set()
-        # Charged to the cache, which gives blocks away for them. Never stalling: a writer would wait for memory that
-        # stores hold which nobody writes to, and so for ever.
+        # Charged to the cache, which evicts blocks for them. Writers never wait: the memory may belong to stores that
+        # are not written to, and then it would never become free.
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             int(limit_bytes * WRITE_BUFFERS_SHARE), False, self.cache
         )
 
     def options(self, *, indexed: bool = False) -> Options:
-        """Options of one store. RocksDB's and Faust's defaults are sized for a machine that runs nothing else.
+        """Options of one store. The defaults of RocksDB and Faust are sized for one store on a machine.
 
         Args:
-            indexed: keys are also looked up one by one, not only scanned.
+            indexed: keys are also looked up one by one, so tables get bloom filters.
         """
         table = BlockBasedOptions()
         table.set_block_cache(self.cache)
         table.set_block_size(16 * 1024)
-        table.set_cache_index_and_filter_blocks(True)  # else outside the memory limit
+        table.set_cache_index_and_filter_blocks(True)  # else the memory limit would not include them
         if indexed:
             table.set_bloom_filter(BLOOM_BITS, False)
         options = Options(raw_mode=True)
@@ -72,13 +73,13 @@ class RocksMemory:
         return options
 
     def journal(self) -> IndexJournal:
-        """For a store that is opened, and has an index."""
+        """The index journal for a store that is opened."""
         journal = IndexJournal(self._journal_ids)
         self._journal.add(journal)
         return journal
 
     def forget(self, journal: IndexJournal) -> None:
-        """The store was closed."""
+        """Stop counting the index journal of a store that was closed."""
         self._journal.discard(journal)
 
     def _journal_ids(self) -> int:

@@ -109,12 +109,17 @@ class Takeover:
             raise
         self._waiting = ()
         machines: dict[TopicPartition, OpenMachine | LogMismatch] = {}
-        for tp, one in opened.items():
-            if isinstance(one, LogMismatch):
-                await self.in_thread(outboxes[tp].close)
-                machines[tp] = one
-            else:
-                progress, store = one
-                machine = parts.machine(tp, self._formats[tp[0]], progress, store, outboxes[tp], metrics[tp])
-                machines[tp] = OpenMachine(machine, closer(store, outboxes[tp]), stops[tp])
+        closers = {tp: closer(one[1], outboxes[tp]) for tp, one in opened.items() if not isinstance(one, LogMismatch)}
+        try:
+            for tp, one in opened.items():
+                if isinstance(one, LogMismatch):
+                    await self.in_thread(outboxes[tp].close)
+                    machines[tp] = one
+                else:
+                    progress, store = one
+                    machine = parts.machine(tp, self._formats[tp[0]], progress, store, outboxes[tp], metrics[tp])
+                    machines[tp] = OpenMachine(machine, closers[tp], stops[tp])
+        except BaseException:  # a store may turn out to be damaged
+            await asyncio.gather(*map(self.in_thread, closers.values()))
+            raise
         return machines

@@ -1,0 +1,46 @@
+"""Stores that are damaged on disk, while the worker is stopped and while it runs: each timer fires once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.harness.scrape import scrape
+from tests.harness.system import System, timers
+from tests.harness.waiting import DEADLINE_S, due_in, wait_until
+from tests.harness.worker import Worker
+
+pytestmark = pytest.mark.broker
+
+
+def tables(worker: Worker) -> dict[str, Path]:
+    """Partition of the request topic -> the largest table file of its store."""
+    found: dict[str, Path] = {}
+    for table in sorted(worker.data_dir.rglob("request-*/*/*.sst"), key=lambda path: path.stat().st_size):
+        found[table.parent.name] = table
+    return found
+
+
+def flip(table: Path) -> None:
+    with table.open("r+b") as file:
+        file.seek(table.stat().st_size // 3)
+        data = file.read(64)
+        file.seek(-len(data), os.SEEK_CUR)
+        file.write(bytes(byte ^ 0xFF for byte in data))
+
+
+def test_a_store_damaged_while_stopped_and_one_while_running_lose_no_timer(system: System) -> None:
+    target = system.target()
+    worker = system.worker().start().ready()
+    requests = system.send(*timers(target, 8_000, due_in(40), 5, os.urandom(500)))
+    wait_until(lambda: scrape(worker.port).total("timers_pending") == 8_000, "all are stored")
+    worker.stop()
+    flip(tables(worker)["0"])
+    worker.start().ready()
+    flip(tables(worker)["1"])
+    assert len(system.fired(requests, 2 * DEADLINE_S)) == 8_000
+    worker.wait_for(r"the store in \S*/0 is damaged, unreadable: .*checksum")
+    worker.wait_for(r"the store in \S*/1 is damaged, unreadable: .*checksum")
+    assert scrape(worker.port).by("timers_stores_condemned_total", "reason")["unreadable"] == 2

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from timers.config.settings import Settings
 from timers.core.limits import Limits
-from timers.kafka.topic_offsets import Places
+from timers.kafka.topic_offsets import Offsets
+from timers.spark.cold import cold_sources
 from timers.spark.columns import RECORD
 from timers.spark.jobs.promote import Logs
 from timers.spark.promoter import Copy, KafkaPort, Port
@@ -124,13 +125,13 @@ class SimLogs(Logs):
         self.dies = False
         self.blind = False
 
-    def ends(self) -> Places:
-        return {topic: {0: self._engine.log.end(topic, 0)} for topic in self._topics}
+    def ends(self) -> Offsets:
+        return {topic: {0: self._engine.log.end(topic, 0)} for topic in cold_sources(self._engine.settings)}
 
     def fence(self) -> None:
         return None
 
-    def copies_since(self, starts: Places) -> DataFrame:
+    def copies_since(self, starts: Offsets) -> DataFrame:
         found = [
             (dict(record.headers)[h.TIMER_PROMOTED] or b"").decode()
             for topic, places in starts.items()

@@ -105,7 +105,7 @@ def test_each_planted_fault_is_found(spark: SparkSession, broker_address: str, t
 
     # Only of what is asked: a range without the faulty ones is clean.
     partition, offset = (int(part) for part in never.source.split("/")[1:])
-    ranges = {system.request_topic: {partition: (0, offset)}}
+    ranges = {system.request_topic: {partition: range(offset)}}
     assert found(spark, system, Scope(ranges=ranges)).clean
     system.close()
 

@@ -73,6 +73,6 @@ def test_a_machine_dies_in_the_midst_of_an_audit(tmp_path: Path, request: pytest
         assert said["offenders"] == offenders
         assert said["requests"] == REQUESTS and said["statuses"]["fired"] == REQUESTS - 1
         page = (tmp_path / "out" / "report.html").read_text()
-        assert "it takes Describe on the cluster" in page, "of the disks, the brokers tell this user nothing"
+        assert "it needs the right Describe on the cluster" in page, "the brokers refuse the question about disks"
         logs = [audit.log, (tmp_path / "audit" / "spark.log").read_text(errors="replace")]
         assert not any(PASSWORD in each for each in logs)

@@ -90,12 +90,12 @@ def outcomes_of(
     ids: bool,
 ) -> DataFrame:
     """The outcomes of versions."""
-    slots = outcomes.slots(
+    ranked = outcomes.ranked(
         of, spark.createDataFrame(letters or [], LETTERS), spark.createDataFrame(moved or [], MOVED), ids=ids
     )
     rows = [Row(*each.values()) for each in firings]
     since = spark.createDataFrame(list((whole_since or {"orders": 0}).items()), SINCE)
-    return outcomes.outcomes(slots, spark.createDataFrame(rows, FIRED), since, MOMENT, waiting).cache()
+    return outcomes.outcomes(ranked, spark.createDataFrame(rows, FIRED), since, MOMENT, waiting).cache()
 
 
 def said(found: DataFrame) -> dict[int, tuple[str, list[str]]]:
@@ -157,7 +157,7 @@ def test_each_request_comes_to_one_thing(spark: SparkSession) -> None:
     }
     totals = {(row.topic, row.status): row["count"] for row in figures.totals(found).collect()}
     assert sum(totals.values()) == len(asked) and totals["timer-request", "fired"] == 5
-    assert [row.timer_id for row in figures.strangers(found).collect()] == ["timer-request/0/13"]
+    assert [row.timer_id for row in figures.unmatched(found).collect()] == ["timer-request/0/13"]
     lag = {row.offset: row.lag_ms for row in found.collect() if row.lag_ms is not None}
     assert lag == {0: 50, 2: 50, 3: 29, 9: 50, 11: 5}
 
@@ -183,7 +183,7 @@ def test_what_is_cold_is_pending_until_it_is_overdue(spark: SparkSession) -> Non
     lost = found.where("status = 'lost'").collect()
     assert [row.cold for row in lost] == [True]
     findings = Findings(MOMENT, listed={"lost": [row.asDict() for row in lost]})
-    assert report.hint(findings).startswith("All lost timers listed are in the cold tier")
+    assert report.hint(findings).startswith("All listed lost timers are in the cold tier")
     assert {row.due_s: row.timers for row in figures.forecast(found).collect()} == {DUE + 5000: 2}
 
 
@@ -193,7 +193,7 @@ def test_what_no_committed_reader_sees_must_not_fire(spark: SparkSession) -> Non
     ]
     found = became(spark, [request(0)], firings)
     known = spark.createDataFrame([("timer-request/0/0",)], "request string")
-    unasked = figures.unasked(figures.strangers(found), known, {"timer-request": {0: range(5)}})
+    unasked = figures.unasked(figures.unmatched(found), known, {"timer-request": {0: range(5)}})
     # 9 is beyond what was read, and the others are no names of requests.
     assert [(row.fault, row.timer_id) for row in unasked.collect()] == [("unasked", "timer-request/0/1")]
 
@@ -341,7 +341,7 @@ def test_what_a_schedule_that_compaction_took_has_fired_is_not_its_successors(sp
     of = versions.of_schedules(spark.createDataFrame([request(5, id="a", accepted_ms=late_ms)], REQUEST))
     rows = [fired("a"), fired("a", late_ms), fired("b")]
     firings = spark.createDataFrame([Row(*each.values()) for each in rows], FIRED)
-    kept = evidence.without_former(firings, of)
+    kept = evidence.without_compacted(firings, of)
     assert sorted((row.timer_id, row.fired_ms) for row in kept.collect()) == [
         ("a", late_ms),
         ("b", DUE * 1000 + 20),

@@ -130,7 +130,7 @@ def test_a_broken_run_is_made_good(
     monkeypatch.setattr(bulk_import, "_send", send)
     said: list[str] = []
     assert bulk_import.run(spark, this, said.append) == Imported(20, 0, 20, 0)
-    assert said[0] == "a run that was broken had sent 13 timers"
+    assert said[0] == "an interrupted run had sent 13 timers"
     assert len({record.key for record in written(by_id)}) == len(written(by_id)) == 20
     assert bulk_import.run(spark, this, said.append) == Imported(20, 0, 20, 0)
     by_id.close()

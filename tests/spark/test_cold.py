@@ -18,7 +18,6 @@ from timers.spark.cold import BATCHES, HELD, PROMOTED, ColdTables
 from timers.spark.columns import RECORD
 from timers.spark.jobs import promote
 from timers.spark.jobs.promote import Promote, round_of, settle
-from timers.spark.scans import files_read
 from timers.wire import cold as wire
 from timers.wire import headers as h
 from timers.wire.headers import Header
@@ -69,7 +68,10 @@ SAID: list[list[Header]] = [
     changed(h.TIMER_SOURCE, None),
     changed(h.TIMER_DUE, b"soon"),
     changed(h.TIMER_DUE, None),
+    changed(h.TIMER_DUE, b"-1"),
+    changed(h.TIMER_DUE, b"1" * 12),
     changed(h.TIMER_APPENDED, b"then"),
+    changed(h.TIMER_APPENDED, b"1" * 19),
     changed(h.TIMER_SOURCE, b"timer-request/3/17\n"),
 ]
 
@@ -173,25 +175,15 @@ def test_what_was_taken_in_too_late_to_know_stays(spark: SparkSession, tables: C
     take_in(spark, tables, engine)
     assert round_of(spark, Promote(tables), logs, late_s).promoted == 1, "ids are remembered"
     said: list[str] = []
-    clock, stop = Standing(late_s), Event()
+    stop = Event()
     stop.set()
-    assert promote.run(spark, Promote(tables), logs, clock, said.append, every_s=60, stop=stop) == 0
+    assert promote.run(spark, Promote(tables), logs, lambda: late_s, said.append, every_s=60, stop=stop) == 0
     assert said == []
-    assert promote.run(spark, Promote(tables), logs, clock, said.append) == 0
+    assert promote.run(spark, Promote(tables), logs, lambda: late_s, said.append) == 0
     assert any("1 overdue timers" in line and "--overdue" in line for line in said)
     assert round_of(spark, Promote(tables, overdue=True), logs, late_s).promoted == 1
     logs.deliver()
     assert sorted(value for value, _ in engine.fired) == [b"by id", b"plain"]
-
-
-class Standing:
-    """A clock."""
-
-    def __init__(self, now_s: int) -> None:
-        self._now_s = now_s
-
-    def now_s(self) -> int:
-        return self._now_s
 
 
 # ---- cost and care --------------------------------------------------------------------------------------------------
@@ -205,14 +197,14 @@ def test_what_is_not_near_is_not_looked_at(spark: SparkSession, tables: ColdTabl
     assert stored.count() == 3300
     everything = stored.select("source")
     everything.collect()
-    assert files_read(everything, tables.held) >= 60
+    assert cold.files_scanned(everything, tables.held) >= 60
     near = cold.near(spark, tables, NOW_S + 3600, F.lit(True))
     found = near.toArrow()
     assert 0 < found.num_rows < 10
-    assert files_read(near, tables.held) == 2
+    assert cold.files_scanned(near, tables.held) == 2
     whole = cold.payloads(spark, tables, spark.createDataFrame(found), found.column("due_day").unique().to_pylist())
     assert len(whole.collect()) == found.num_rows
-    assert files_read(whole, tables.held) == 2
+    assert cold.files_scanned(whole, tables.held) == 2
 
 
 def test_days_that_are_over_are_forgotten_and_files_become_few(
@@ -229,12 +221,12 @@ def test_days_that_are_over_are_forgotten_and_files_become_few(
         rounds.append(round_of(spark, job, logs, later_s))
     # Each source is there twice, as if the stream had lost its checkpoint.
     assert [each.promoted for each in rounds] == [19]
-    assert promote.care(spark, tables, later_s).startswith("promote: 1 days forgotten")
+    assert promote.care(spark, tables, later_s).startswith("promote: 1 days deleted")
     held = spark.read.format("delta").load(tables.held)
     assert held.where(F.col("due_day") < cold.day_of(F.lit(later_s - 2 * DAY_S))).count() == 0
     everything = held.select("source")
     assert len(everything.collect()) > 30
-    assert files_read(everything, tables.held) == held.select("due_day").distinct().count()
+    assert cold.files_scanned(everything, tables.held) == held.select("due_day").distinct().count()
     assert round_of(spark, job, logs, later_s).promoted == 0
 
 

@@ -85,7 +85,7 @@ def test_goes_cold_comes_back_and_fires_once_though_promote_is_killed(system: Sy
     shutil.rmtree(worker.data_dir)
     worker.start(TIMERS_HOT_HORIZON_S="0").ready()
     again = job("promote", "--every", "1")
-    again.start().wait_for(rf"promote: {COLD + 4} had been written back when the run before ended", SPARK_S)
+    again.start().wait_for(rf"promote: {COLD + 4} had been written back when the previous run ended", SPARK_S)
     reader = system.reader(target)
     records = reader.take(COLD + 3, DEADLINE_S + max(0.0, due_s - time.time()))
     again.stop()

@@ -33,11 +33,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 COUNT = 200
 
 
-class Now:
-    """The machine's clock."""
-
-    def now_s(self) -> int:
-        return int(time.time())
+def now_s() -> int:
+    return int(time.time())
 
 
 @pytest.fixture
@@ -71,9 +68,9 @@ def test_cold_timers_fire_once_though_the_promoter_is_killed(
     config = connection.librdkafka(system.settings)
     job = Promote(tables, lead_s=3600, rate_per_s=100_000)
     with pytest.raises(Exception, match="killed after the commit"):
-        promote.run(spark, job, Dying(spark, system.settings, config), Now(), said.append)
+        promote.run(spark, job, Dying(spark, system.settings, config), now_s, said.append)
     assert cold.near(spark, tables, due_s, F.lit(True)).count() == COUNT, "nothing was noted"
-    assert promote.run(spark, job, Logs(spark, system.settings, config), Now(), said.append) == COUNT // 2
+    assert promote.run(spark, job, Logs(spark, system.settings, config), now_s, said.append) == COUNT // 2
     assert said[-3].startswith(f"promote: {COUNT // 2} had been written back")
     # Whoever repeats copies, from wherever: they change nothing.
     repeat_all(spark, tables, config, system)
@@ -83,7 +80,7 @@ def test_cold_timers_fire_once_though_the_promoter_is_killed(
         record = fired[request.source]
         assert (record.key, record.value) == (request.key.encode(), request.value)
         assert [each for each in record.headers if not each[0].startswith(h.PREFIX)] == headers[:2]
-    assert promote.run(spark, job, Logs(spark, system.settings, config), Now(), said.append) == 0
+    assert promote.run(spark, job, Logs(spark, system.settings, config), now_s, said.append) == 0
     assert system.dead_letters().rest() == []
     worker.stop()
 

@@ -15,7 +15,6 @@ from tests.spark.sim_engine import SimEngine, SimLogs
 from timers.spark import cold
 from timers.spark.cold import DAY_S, ColdTables
 from timers.spark.jobs.promote import Promote, round_of
-from timers.spark.scans import files_read
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -43,7 +42,7 @@ def test_the_next_hour_of_three_years(spark: SparkSession, tmp_path: Path) -> No
     began = monotonic()
     found = near.toArrow()
     seconds = monotonic() - began
-    read = files_read(near, tables.held)
+    read = cold.files_scanned(near, tables.held)
     today = [path for path in files if path.parent.name == f"due_day={datetime.fromtimestamp(now_s, UTC).date()}"]
     print(
         f"\n{COUNT:,} timers, {len(files)} files in {len(days)} days, "

@@ -88,7 +88,7 @@ def test_a_clean_page_says_so_first() -> None:
     html = report.page(findings(), SETTINGS)
     page = Page(html)
     assert page.open == [] and page.seen["svg"] == 3 and page.seen["script"] == 0
-    assert "<title>Timer audit: Clean: of 97 requests none is lost, doubled or early</title>" in html
+    assert "<title>Timer audit: Clean: none of 97 requests is lost, duplicated or early</title>" in html
     assert not re.search(r"""(src|href)=["']?\w+:""", html.replace("http://www.w3.org", "")), "it needs no other file"
     assert "width=" not in html[html.index("<svg") :][:200] and "#010203" not in html
     # 98 + 2 records hold 10,000 bytes, in a day; the formula adds 10 to each.
@@ -99,15 +99,15 @@ def test_names_from_anybody_are_text() -> None:
     evil = "<script>alert(1)</script>"
     html = report.page(findings(lost=[offender(evil, callback_topic=evil)]), SETTINGS)
     assert Page(html).seen["script"] == 0 and "&lt;script&gt;" in html
-    assert "<title>Timer audit: 1 lost, of 98 requests</title>" in html
+    assert "<title>Timer audit: 1 lost of 98 requests</title>" in html
 
 
 def test_what_the_engine_has_not_come_to_is_told_apart() -> None:
     behind = findings(lost=[offender("a"), offender("b", due_s=DUE - 5)])
-    assert report.hint(behind).startswith("1 of the 2 lost timers listed are beyond what the engine says")
+    assert report.hint(behind).startswith("1 of the 2 listed lost timers are due after the engine's own progress")
     assert report.hint(findings(lost=[offender("b", due_s=DUE - 5)])) == ""
     lines = list(report.lines(behind))
-    assert lines[0] == "2 lost, of 99 requests" and "lost: a due 2023-11-14 22:13:20Z for orders" in lines
+    assert lines[0] == "2 lost of 99 requests" and "lost: a due 2023-11-14 22:13:20Z for orders" in lines
 
 
 def test_every_fault_has_its_table() -> None:

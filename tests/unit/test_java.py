@@ -45,6 +45,6 @@ def test_a_machine_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         SparkError,
-        match=r"^Spark needs Java 17 to 21, and there is none here: install one .*apt install openjdk-17-jre-headless",
+        match=r"^Spark needs Java 17 to 21, and no Java was found: install one .*apt install openjdk-17-jre-headless",
     ):
         java.require()

@@ -1,4 +1,4 @@
-"""The engine on Spark asks how far workers came: also where a partition's leader moves just then."""
+"""The engine on Spark reads the progress of workers, also while a partition changes its leader."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def test_a_leader_that_moves_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
 def test_brokers_that_do_not_answer_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers(monkeypatch, failures=10**6)
     monkeypatch.setattr(engine, "PROGRESS_TIMEOUT_S", 0.0)
-    with pytest.raises(TimersError, match=r"how far workers came cannot be read from .*: Broker: Not leader"):
+    with pytest.raises(TimersError, match=r"the progress of workers cannot be read from .*: Broker: Not leader"):
         engine._workers_progress(SETTINGS, CLUSTER)

@@ -20,7 +20,7 @@ from timers.kafka.topic_admin import configs
 
 TIMEOUT_S = 30.0
 
-Places = dict[str, dict[int, int]]
+Offsets = dict[str, dict[int, int]]
 """Topic -> partition -> offset."""
 
 _POLL_S = 0.5
@@ -55,15 +55,15 @@ class Topics:
         """Partitions of a topic that exists, sorted."""
         return self._partitions[topic]
 
-    def starts(self, topics: Iterable[str]) -> Places:
+    def starts(self, topics: Iterable[str]) -> Offsets:
         """First offset of each partition that retention and compaction have left."""
         return self._places(topics, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
-    def ends(self, topics: Iterable[str]) -> Places:
+    def ends(self, topics: Iterable[str]) -> Offsets:
         """Last stable offset of each partition: committed readers stop before the oldest open transaction."""
         return self._places(topics, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
-    def at(self, topics: Iterable[str], time_ms: int) -> Places:
+    def at(self, topics: Iterable[str], time_ms: int) -> Offsets:
         """Offset of the first record with this time or a later one; the end if there is none."""
         names = list(topics)
         ends = self.ends(names)
@@ -73,10 +73,10 @@ class Topics:
             for topic, places in found.items()
         }
 
-    def _places(self, topics: Iterable[str], spec: OffsetSpec) -> Places:
+    def _places(self, topics: Iterable[str], spec: OffsetSpec) -> Offsets:
         names = self.existing(topics)
         wanted = {TopicPartition(topic, p): spec for topic in names for p in self._partitions[topic]}
-        places: Places = {topic: {} for topic in names}
+        places: Offsets = {topic: {} for topic in names}
         if not wanted:
             return places
         give_up = monotonic() + TIMEOUT_S

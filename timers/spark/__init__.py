@@ -1,1 +1,1 @@
-"""Timers on Spark: jobs over the same topics as the worker's. Needs ``pip install 'kafka-timers[spark]'`` and Java."""
+"""Jobs on Spark that use the same topics as the worker. They need ``pip install 'kafka-timers[spark]'`` and Java."""

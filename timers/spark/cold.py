@@ -1,79 +1,51 @@
-"""The cold tier's tables, and what becomes of them: cold requests by due day, and which of them were promoted.
+"""The tables of the cold tier: cold requests by due day, and which of them were promoted.
 
-Three Delta tables in one directory, all only ever appended to, but for days that are over::
+Three Delta tables in one directory. Rows are only appended, but days whose timers are all promoted are deleted::
 
     held      the cold requests, one directory for each due day (UTC)
-    promoted  which of them were written back, by due day
-    batches   each writing-back, begun and done: what a crash left undone is found by it
+    promoted  which requests were promoted, by due day
+    batches   begin and end of each batch of copies; after a crash they show the interrupted batch
 
-Nothing here knows Kafka: transforms take and return DataFrames.
+Nothing here uses Kafka: transforms take and return DataFrames.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
-    BinaryType,
-    DateType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
     StructType,
 )
 
 from timers.config.project import project_dir
-from timers.spark.columns import HEADERS, due_second
+from timers.config.settings import Settings
+from timers.request_formats import enabled_formats
+from timers.spark.columns import digits, due_second, schema
+from timers.spark.ledger import Steps
 from timers.wire import headers as h
-from timers.wire.cold import COLD_HEADERS
+from timers.wire.cold import COLD_HEADERS, MAX_APPEND_DIGITS
 from timers.wire.topics import SOURCE_PATTERN
 
-HELD = StructType(
-    [
-        StructField("due_day", DateType()),
-        StructField("due_s", LongType()),
-        StructField("source", StringType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("append_ms", LongType()),
-        StructField("held_ms", LongType()),
-        StructField("seal", BinaryType()),
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("headers", HEADERS),
-    ]
+HELD = schema(
+    "due_day date, due_s bigint, source string, topic string, partition int, append_ms bigint, held_ms bigint, "
+    "seal binary, key binary, value binary, headers headers"
 )
-"""A cold request. ``topic`` and ``partition`` say where it goes back to; key, value and headers are as they were sent.
-``held_ms`` is when it was taken in.
-What cannot go back (a record of the cold topic that no machine of this app wrote) has no ``due_day``, no ``source``."""
+"""A cold request, with the key, value and headers that were sent. ``topic`` and ``partition`` are where it is promoted
+to, ``held_ms`` is the time at which `hold` read it. A record of the cold topic that no machine of this app wrote is
+never promoted: its ``due_day`` and ``source`` are null."""
 
-PROMOTED = StructType(
-    [
-        StructField("due_day", DateType()),
-        StructField("due_s", LongType()),
-        StructField("source", StringType()),
-        StructField("batch", StringType()),
-    ]
-)
-"""A request that was written back."""
+PROMOTED = schema("due_day date, due_s bigint, source string, batch string")
+"""A request that was promoted."""
 
-BATCHES = StructType(
-    [
-        StructField("batch", StringType()),
-        StructField("state", StringType()),
-        StructField("until_s", LongType()),
-        StructField("starts", StringType()),
-    ]
-)
-"""A writing-back. ``state`` is ``begun`` or ``done``. All of it was due by ``until_s``; ``starts``, of a begun one, is
-JSON: where the logs that it writes to ended before it."""
-
-BEGUN, DONE = "begun", "done"
+BATCHES = schema("batch string, state string, until_s bigint, starts string")
+"""A batch of copies: a row for its begin and one for its end (:class:`timers.spark.ledger.Steps`). All its timers were
+due by ``until_s``. ``starts``, in the row of the begin, is JSON: where the request logs ended then."""
 
 DAY_S = 86_400
 
@@ -81,16 +53,21 @@ _LOG_RETENTION = "interval 7 days"
 
 
 def default_root() -> str:
-    """In the project's directory, on this machine."""
+    """The directory of the tables in the project's directory on this machine."""
     return (project_dir() / "cold").resolve().as_uri()
+
+
+def cold_sources(settings: Settings) -> list[str]:
+    """The topics whose requests may go to the cold tier."""
+    return [topic for topic, request_format in enabled_formats(settings).items() if request_format.allows_cold_tier]
 
 
 @dataclass(frozen=True)
 class ColdTables:
-    """Where the tables are.
+    """Paths of the tables.
 
     Args:
-        root: directory of all of them: a path or a URI that all of Spark's executors can read and write.
+        root: directory of the tables: a path or a URI that all executors can read and write.
     """
 
     root: str
@@ -102,82 +79,77 @@ class ColdTables:
 
     @property
     def promoted(self) -> str:
-        """Which were written back."""
+        """Which requests were promoted."""
         return self._at("promoted")
 
     @property
     def batches(self) -> str:
-        """Each writing-back."""
+        """Begin and end of each batch."""
         return self._at("batches")
 
     def _at(self, name: str) -> str:
-        # Of one place, Delta takes file:/a and file:///a for two.
+        # Delta treats file:/a and file:///a as two directories.
         return f"{self.root.rstrip('/').replace('file:///', 'file:/', 1)}/{name}"
 
     @property
     def checkpoint(self) -> str:
-        """How far the cold topic was read. Inside of the table that it speaks of: who loses one loses both. Delta
-        leaves names with an underscore alone."""
+        """How far `hold` has read the cold topic. It is inside the held table, so that both can only be lost together.
+        Delta ignores names that begin with an underscore."""
         return f"{self.held}/_checkpoint"
 
+    def steps(self, spark: SparkSession) -> Steps:
+        """The ledger of batches."""
+        return Steps(spark, self.batches, BATCHES)
+
     def create(self, spark: SparkSession) -> None:
-        """Make the tables that are not there."""
-        for path, schema, by_day in (
+        """Create the missing tables."""
+        for path, columns, by_day in (
             (self.held, HELD, True),
             (self.promoted, PROMOTED, True),
             (self.batches, BATCHES, False),
         ):
-            table = DeltaTable.createIfNotExists(spark).location(path).addColumns(schema)
+            table = DeltaTable.createIfNotExists(spark).location(path).addColumns(columns)
             if by_day:
                 table = table.partitionedBy("due_day")
             table.property("delta.logRetentionDuration", _LOG_RETENTION).execute()
 
 
 def hold(records: DataFrame, topics: Iterable[str], held_ms: Column) -> DataFrame:
-    """Records of the cold topic, as :data:`HELD`.
+    """Records of the cold topic, as :data:`HELD`. Decodes as :func:`timers.wire.cold.decode_cold` does.
 
-    As :func:`timers.wire.cold.decode_cold` reads them, without a row in Python.
+    These are column expressions, because it is slow to pass headers to Python: 400,000 records took 2 to 6 s this way,
+    and 82 s with a function for ``mapInArrow``.
 
     Args:
         records: in the shape of :data:`timers.spark.columns.RECORD`.
-        topics: that cold requests may come from. Nothing is ever written to any other, whatever a record says.
+        topics: topics whose requests may go cold. A record that names another topic is never promoted.
         held_ms: epoch milliseconds now.
     """
-    ours = len(COLD_HEADERS)
-    names = F.array(*[F.lit(name) for name in COLD_HEADERS])
-    tail = F.slice("headers", -ours, ours)
-    told = records.select(
+    count = len(COLD_HEADERS)
+    split = records.select(
         "key",
         "value",
-        F.when(F.size("headers") >= ours, tail).alias("tail"),
-        F.expr(f"slice(headers, 1, greatest(size(headers) - {ours}, 0))").alias("headers"),
+        F.when(F.size("headers") >= count, F.slice("headers", -count, count)).alias("tail"),
+        F.expr(f"slice(headers, 1, greatest(size(headers) - {count}, 0))").alias("headers"),
     )
-    source = _text(h.TIMER_SOURCE)
-    parts = told.select(
+    source = _value(h.TIMER_SOURCE).cast("string")
+    decoded = split.select(
         "key",
         "value",
         "headers",
-        F.transform("tail", lambda each: each["key"]).eqNullSafe(names).alias("ours"),
+        F.transform("tail", lambda each: each["key"]).eqNullSafe(F.array(*map(F.lit, COLD_HEADERS))).alias("ours"),
         source.alias("source"),
         F.regexp_extract(source, _SOURCE, 1).alias("topic"),
         F.regexp_extract(source, _SOURCE, 2).try_cast("int").alias("partition"),
         due_second(_value(h.TIMER_DUE)).alias("due_s"),
-        _text(h.TIMER_APPENDED).try_cast("long").alias("append_ms"),
+        digits(_value(h.TIMER_APPENDED), MAX_APPEND_DIGITS).alias("append_ms"),
         _value(h.TIMER_SEAL).alias("seal"),
     )
-    good = F.coalesce(
-        F.col("ours")
-        & F.col("topic").isin(*topics)
-        & F.col("due_s").isNotNull()
-        & F.col("append_ms").isNotNull()
-        & F.col("seal").isNotNull(),
-        F.lit(False),
-    )
-    names_told = ("due_s", "source", "topic", "partition", "append_ms", "seal")
-    told_where = [F.when(good, F.col(name)).alias(name) for name in names_told]
-    due_day = F.when(good, day_of(F.col("due_s"))).alias("due_day")
-    frame = parts.select(due_day, *told_where, held_ms.alias("held_ms"), "key", "value", "headers")
-    return frame.select(HELD.names)
+    required = (F.col(name).isNotNull() for name in ("due_s", "append_ms", "seal"))
+    valid = F.coalesce(reduce(and_, required, F.col("ours") & F.col("topic").isin(*topics)), F.lit(False))
+    names = ("due_s", "source", "topic", "partition", "append_ms", "seal")
+    checked = decoded.withColumns({name: F.when(valid, F.col(name)) for name in names})
+    return checked.withColumns({"due_day": day_of(F.col("due_s")), "held_ms": held_ms}).select(HELD.names)
 
 
 _SOURCE = rf"^{SOURCE_PATTERN}\z"
@@ -187,24 +159,20 @@ def _value(name: str) -> Column:
     return F.try_element_at("tail", F.lit(COLD_HEADERS.index(name) + 1))["value"]
 
 
-def _text(name: str) -> Column:
-    return _value(name).cast("string")
-
-
 def day_of(due_s: Column) -> Column:
-    """Partition of a due second."""
+    """The due day of a due second, by which the tables are partitioned."""
     return F.date_add(F.lit("1970-01-01").cast("date"), F.floor(due_s / DAY_S).cast("int"))
 
 
 def was_held_in_time(retention_s: int, id_topics: Iterable[str]) -> Column:
-    """Whether it is certain that a request which was not noted as written back has not come back.
+    """Condition: a request without a recorded copy has certainly not been promoted.
 
-    What is taken in so late that its partition may have forgotten it could have come back before: the tables were lost,
-    and the cold topic is read from its beginning. A timer with an id is never forgotten.
+    If the tables were lost, `hold` reads the cold topic again from its start. A request that it then holds after its
+    partition may have forgotten an earlier copy could fire twice. A partition never forgets a timer with an id.
 
     Args:
         retention_s: ``TIMERS_VERDICT_RETENTION_S``.
-        id_topics: of timers with an id.
+        id_topics: topics of timers with an id.
     """
     margin_s = min(3600, retention_s // 2)  # clocks differ
     in_time = F.col("held_ms") <= (F.col("due_s") + retention_s - margin_s) * 1000
@@ -212,15 +180,15 @@ def was_held_in_time(retention_s: int, id_topics: Iterable[str]) -> Column:
 
 
 def near(spark: SparkSession, tables: ColdTables, until_s: int, which: Column) -> DataFrame:
-    """What is due by ``until_s`` and was not written back: (due_day, due_s, source, size), of each source one.
+    """The requests that are due by ``until_s`` and not promoted: (due_day, due_s, source, size), one row for a source.
 
-    Costs what is due by then and was not yet retired: of all other days not a file is opened.
+    The cost depends on the requests that are due by then and not yet deleted. Spark opens no files of later days.
 
     Args:
         spark: the session.
-        tables: where they are.
+        tables: paths of the tables.
         until_s: epoch second.
-        which: condition on rows of :data:`HELD`.
+        which: further condition on rows of :data:`HELD`.
     """
     until = day_of(F.lit(until_s).cast("long"))
     held = spark.read.format("delta").load(tables.held)
@@ -235,40 +203,46 @@ def _size() -> Column:
     return F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
 
 
+def files_scanned(frame: DataFrame, path: str) -> int:
+    """Number of files of the table at ``path`` that the query of a DataFrame scans, after Delta has skipped files."""
+    root = path.split(":", 1)[-1].strip("/")  # file:/a, file:///a and /a are one directory
+    return sum(file.split(":", 1)[-1].strip("/").startswith(f"{root}/") for file in frame.inputFiles())
+
+
 def payloads(spark: SparkSession, tables: ColdTables, chosen: DataFrame, days: Iterable[object]) -> DataFrame:
-    """The requests of chosen sources, whole, as :data:`HELD`.
+    """The complete requests of chosen sources, as :data:`HELD`.
 
     Args:
         spark: the session.
-        tables: where they are.
+        tables: paths of the tables.
         chosen: (due_day, source) of each; small.
-        days: all due days among them, so that no other day's files are opened.
+        days: all due days among them. Spark opens no files of other days.
     """
     held = spark.read.format("delta").load(tables.held).where(F.col("due_day").isin(*days))
     wanted = F.broadcast(chosen.select("due_day", "source").distinct())
     return held.join(wanted, ["due_day", "source"], "left_semi").select(HELD.names).dropDuplicates(["source"])
 
 
-def append(frame: DataFrame, path: str, schema: StructType) -> None:
-    """Add rows to a table: all of them or none."""
-    frame.select(schema.names).write.format("delta").mode("append").save(path)
+def append(frame: DataFrame, path: str, columns: StructType) -> None:
+    """Append rows to a table in one commit."""
+    frame.select(columns.names).write.format("delta").mode("append").save(path)
 
 
-# ---- care ------------------------------------------------------------------------------------------------------------
+# ---- maintenance -----------------------------------------------------------------------------------------------------
 
 
 def retire(spark: SparkSession, tables: ColdTables, before_s: int) -> int:
-    """Forget the days before ``before_s`` of which all was written back. Drops their files without reading them.
+    """Delete the days before ``before_s`` whose timers are all promoted, without reading their files.
 
     Returns:
-        How many days.
+        Number of deleted days.
     """
     before = day_of(F.lit(before_s).cast("long"))
     held = spark.read.format("delta").load(tables.held).where(F.col("due_day") < before)
     promoted = spark.read.format("delta").load(tables.promoted).where(F.col("due_day") < before)
     left = held.join(promoted, ["due_day", "source"], "left_anti").select("due_day").distinct()
-    over = held.select("due_day").distinct().join(left, "due_day", "left_anti")
-    days = [row.due_day for row in over.collect()]
+    finished = held.select("due_day").distinct().join(left, "due_day", "left_anti")
+    days = [row.due_day for row in finished.collect()]
     if days:
         for path in (tables.held, tables.promoted):
             DeltaTable.forPath(spark, path).delete(F.col("due_day").isin(*days))
@@ -276,15 +250,15 @@ def retire(spark: SparkSession, tables: ColdTables, before_s: int) -> int:
 
 
 def compact(spark: SparkSession, tables: ColdTables, *, keep_hours: float | None = None) -> int:
-    """Make few files of many, and delete what no reader needs any more.
+    """Merge small files, and delete replaced files that readers no longer need.
 
     Args:
         spark: the session.
-        tables: where they are.
-        keep_hours: how long files stay that were replaced; Delta's seven days if None.
+        tables: paths of the tables.
+        keep_hours: how long replaced files stay; None: Delta's seven days.
 
     Returns:
-        Files that were replaced.
+        Number of files that were merged.
     """
     replaced = 0
     for path in (tables.held, tables.promoted, tables.batches):

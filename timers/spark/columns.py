@@ -1,6 +1,6 @@
-"""The contract as columns: a record of any topic, and what our headers and keys say, without a row in Python.
+"""The wire contract as column expressions, which Spark evaluates without Python: records, keys and headers.
 
-Where an expression repeats a rule of ``timers.wire``, a test compares both on the same inputs.
+If an expression repeats a rule of ``timers.wire``, a test compares both on the same inputs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
+    DateType,
     IntegerType,
     LongType,
     StringType,
@@ -22,29 +24,34 @@ from timers.wire.checks import MAX_DUE_DIGITS
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
-RECORD = StructType(
-    [
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp_ms", LongType()),
-        StructField("timestamp_type", IntegerType()),
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("headers", HEADERS),
-    ]
+_TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "date": DateType(),
+    "headers": HEADERS,
+}
+
+
+def schema(ddl: str) -> StructType:
+    """The schema of a text such as ``topic string, headers headers``. Spark's own parser needs a session."""
+    columns = (column.split() for column in ddl.split(","))
+    return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
+
+
+RECORD = schema(
+    "topic string, partition int, offset bigint, timestamp_ms bigint, timestamp_type int, key binary, value binary, "
+    "headers headers"
 )
-"""One record. ``timestamp_type`` is Kafka's: 0 the producer's time, 1 the broker's at its append; ``headers`` is null
-for none."""
+"""One record of a topic. ``timestamp_type`` is Kafka's: 0 for the producer's time, 1 for the broker's append time.
+``headers`` is null if the record has none."""
 
 LOG_APPEND_TIME = 1
 
-_DUE = rf"^[0-9]{{1,{MAX_DUE_DIGITS}}}\z"
-"""A full match of the contract's due second. Not ``$``: that would allow a line break behind it."""
-
 
 def records(kafka: DataFrame) -> DataFrame:
-    """What Spark's Kafka source gives, as :data:`RECORD`."""
+    """The rows of Spark's Kafka source, as :data:`RECORD`."""
     return kafka.select(
         "topic",
         "partition",
@@ -58,54 +65,56 @@ def records(kafka: DataFrame) -> DataFrame:
 
 
 def header(name: str) -> Column:
-    """Value of the last header of this name, as bytes; null if there is none."""
+    """The value of the last header with this name, as bytes; null without such a header."""
     named = F.filter("headers", lambda each: each["key"] == name)
     return F.try_element_at(named, F.lit(-1))["value"]
 
 
 def header_text(name: str) -> Column:
-    """The same as text."""
+    """The value of the last header with this name, as text."""
     return header(name).cast("string")
 
 
 def source() -> Column:
-    """Name of a record: ``<topic>/<partition>/<offset>``. Also the id of the timer that a request without one makes."""
+    """The name of a record: ``<topic>/<partition>/<offset>``. It is the ``timer-id`` of a timer without an id."""
     return F.concat_ws("/", "topic", "partition", "offset")
 
 
 def due_second(text: Column) -> Column:
-    """The due epoch second that a key or a header says, as long; null where it says none.
+    """The due epoch second in a key or header, as :func:`timers.wire.checks.decode_due` reads it; null if invalid."""
+    return digits(text, MAX_DUE_DIGITS)
 
-    As :func:`timers.wire.checks.decode_due`: one to eleven ASCII digits, and nothing else.
-    """
-    digits = text.cast("string")
-    return F.when(digits.rlike(_DUE), digits.cast("long"))
+
+def digits(text: Column, most: int) -> Column:
+    """The number in a text of 1 to ``most`` ASCII digits; null for any other text."""
+    whole = text.cast("string")
+    return F.when(whole.rlike(rf"^[0-9]{{1,{most}}}\z"), whole.cast("long"))  # $ would allow a line break at the end
 
 
 def id_shown(id: Column) -> Column:
-    """An id's bytes as :func:`timers.wire.headers.id_shown` shows them."""
+    """The text of an id, as :func:`timers.wire.headers.id_shown` shows it."""
     text = id.cast("string")
     by_bytes = F.concat(F.lit(h.HEX), F.lower(F.hex(id)))
     return F.when(F.is_valid_utf8(text) & ~text.startswith(h.HEX), text).when(id.isNotNull(), by_bytes)
 
 
 def timer_id() -> Column:
-    """Of a fired message, as text."""
+    """The ``timer-id`` of a fired message, as text."""
     return id_shown(header(h.TIMER_ID))
 
 
 def timer_due() -> Column:
-    """Of a fired message: the second asked for."""
+    """The due second of a fired message."""
     return due_second(header(h.TIMER_DUE))
 
 
 def timer_fired() -> Column:
-    """Of a fired message: epoch milliseconds of the tick that fired it."""
+    """The time of the tick that fired a message, in epoch milliseconds."""
     return header_text(h.TIMER_FIRED).cast("long")
 
 
 def size_bytes() -> Column:
-    """Bytes of a record's key, value and headers."""
+    """Bytes of the key, the value and the headers of a record."""
     headers = F.aggregate(
         F.coalesce("headers", F.array().cast(HEADERS)),
         F.lit(0),

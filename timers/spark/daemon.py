@@ -1,8 +1,8 @@
-"""Spark's Python workers, without what makes each task dear: ``spark.python.daemon.module``.
+"""Starts Spark's Python workers so that a task costs less CPU. Set as ``spark.python.daemon.module``.
 
-PySpark's worker calls ``importlib.invalidate_caches()`` before every task, for packages that may have been added.
-Before Python 3.12 each package that was imported from ``pyspark.zip`` then reads the directory of that file again: 0.3
-seconds of CPU a task, which is more than most tasks need themselves. Archives do not change while a worker lives.
+PySpark's worker calls ``importlib.invalidate_caches()`` before each task, because packages may have been added. Before
+Python 3.12, each package that was imported from ``pyspark.zip`` then reads the directory of that file again: 0.3 s of
+CPU a task, more than most tasks need. The archives do not change while a worker runs.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import zipimport
 
 
 def keep_archives() -> None:
-    """Have zip archives read once."""
-    if sys.version_info < (3, 12):  # from there on they are read again only when something is looked for
+    """Read the directory of a zip archive only once."""
+    if sys.version_info < (3, 12):  # later versions read it again only when an import needs it
         zipimport.zipimporter.invalidate_caches = lambda self: None  # type: ignore[method-assign]
 
 

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on. ``python -m timers.spark.java`` says whether it is there."""
+"""Checks for a Java that Spark can run on. ``python -m timers.spark.java`` prints what is missing."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ OLDEST, NEWEST = 17, 21
 
 _HOW = (
     "install one (Debian, Ubuntu: apt install openjdk-17-jre-headless; Fedora: dnf install java-21-openjdk-headless; "
-    "macOS: brew install openjdk@17), and set JAVA_HOME if it is not the first"
+    "macOS: brew install openjdk@17), and set JAVA_HOME if another Java is the first one on the PATH"
 )
 
 
 def require() -> None:
-    """Make sure that Spark finds a Java it can run on: that of ``JAVA_HOME``, else the first of the ``PATH``.
+    """Check that Spark finds a suitable Java: in ``JAVA_HOME``, otherwise the first one on the ``PATH``.
 
     Raises:
-        SparkError: there is none, or one of another version.
+        SparkError: there is no Java, or it has another version.
     """
     runtime = next(java.installed(), None)
     found = 0 if runtime is None else java.version(runtime)
     if not OLDEST <= found <= NEWEST:
-        what = f"{runtime} is Java {found}" if found else f"{runtime} does not run" if runtime else "there is none here"
+        what = f"{runtime} is Java {found}" if found else f"{runtime} does not run" if runtime else "no Java was found"
         raise SparkError(f"Spark needs Java {OLDEST} to {NEWEST}, and {what}: {_HOW}")
 
 

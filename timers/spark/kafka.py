@@ -5,17 +5,14 @@ All reads are ``read_committed``: an aborted request must never count."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Iterable
 
 from pyspark.sql import DataFrame, SparkSession
 
 from timers.config.settings import Settings
 from timers.kafka import connection
+from timers.kafka.topic_offsets import Offsets
 from timers.spark.columns import records
-
-Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
-"""Topic -> partition -> offset."""
 
 _SOURCE = "kafka"
 
@@ -87,6 +84,6 @@ def as_json(offsets: Offsets) -> str:
     return json.dumps({topic: {str(p): offset for p, offset in sorted(of.items())} for topic, of in offsets.items()})
 
 
-def from_json(text: str) -> dict[str, dict[int, int]]:
+def from_json(text: str) -> Offsets:
     """Offsets that :func:`as_json` wrote."""
     return {topic: {int(p): offset for p, offset in of.items()} for topic, of in json.loads(text).items()}

@@ -1,7 +1,7 @@
-"""Writes promoted copies in Kafka transactions, at a bounded rate, on one of Spark's executors.
+"""Writes promoted copies in Kafka transactions, at a limited rate, on one of Spark's executors.
 
-Spark's own Kafka sink knows no transactions, and its rows would lose the order of headers' bytes to a second encoding.
-One task writes, under one transactional id: a second promoter, or a task that Spark starts anew, fences the first.
+Spark's own Kafka sink has no transactions. One task writes, with one transactional id: a second promoter, or a task
+that Spark starts again, fences the first.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.types import LongType, StructField, StructType
 
+from timers.core.grouping import groups
 from timers.kafka.transactions import Record, TransactionalWriter
 from timers.spark.arrow import headers_of
+from timers.spark.columns import schema
 from timers.wire.cold import Cold, encode_promoted
 
-SENT = StructType([StructField("copies", LongType()), StructField("transactions", LongType())])
-"""What one task has written."""
+SENT = schema("copies bigint, transactions bigint")
+"""Result of one task: how many copies it wrote, in how many transactions."""
 
 MAX_COPIES = 1000
 MAX_BYTES = 8 * 1024 * 1024
-"""Of one transaction: readers of the request topics wait for its end, and it must end within its time-out."""
+"""Limits of one transaction: readers of the request topics wait for its end, and it must end before its timeout."""
 
 _MAX_MESSAGE_BYTES = 100_000_000
 """The topic's own limit applies: what was read from a topic fits in it."""
@@ -32,7 +33,7 @@ Copy: TypeAlias = Record
 
 
 class Port(Protocol):
-    """Where copies go: some at once, or none of them."""
+    """Writes copies to the request topics: all copies of a call, or none."""
 
     def write(self, copies: Sequence[Copy]) -> None: ...
 
@@ -60,20 +61,20 @@ class KafkaPort:
             send(copies)
 
     def pause(self, seconds: float) -> None:
-        """Wait; between transactions, never inside of one."""
+        """Wait between two transactions."""
         time.sleep(seconds)
 
 
 def writer(
     open_port: Callable[[], Port], rate_per_s: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for ``mapInArrow`` over rows of :data:`timers.spark.cold.HELD`; gives one row of :data:`SENT`."""
+    """A function for ``mapInArrow`` over rows of :data:`timers.spark.cold.HELD`; it yields one row of :data:`SENT`."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         written, transactions = 0, 0
         port: Port | None = None
         for batch in batches:
-            for copies in transactions_of(copies_of(batch)):
+            for copies in groups(copies_of(batch), _size, MAX_COPIES, MAX_BYTES):
                 port = port or open_port()
                 port.write(copies)
                 port.pause(len(copies) / rate_per_s)
@@ -85,26 +86,15 @@ def writer(
 
 
 def copies_of(batch: pa.RecordBatch) -> Iterator[Copy]:
-    """The records that bring the rows of an Arrow batch back."""
+    """Yield the records that promote the rows of an Arrow batch."""
     names = ("source", "topic", "partition", "due_s", "append_ms", "seal", "key", "value")
     columns = [batch.column(name).to_pylist() for name in names]
     for source, topic, partition, due_s, append_ms, seal, key, value, headers in zip(
         *columns, headers_of(batch.column("headers")), strict=True
     ):
-        told = Cold(source, due_s, append_ms, seal, list(headers))
-        yield Copy(topic, partition, key, value, encode_promoted(told))
+        cold = Cold(source, due_s, append_ms, seal, list(headers))
+        yield Copy(topic, partition, key, value, encode_promoted(cold))
 
 
-def transactions_of(copies: Iterable[Copy]) -> Iterator[list[Copy]]:
-    """Copies in groups of bounded number and size."""
-    group: list[Copy] = []
-    size = 0
-    for copy in copies:
-        bytes_ = len(copy.key or b"") + len(copy.value or b"")
-        if group and (len(group) == MAX_COPIES or size + bytes_ > MAX_BYTES):
-            yield group
-            group, size = [], 0
-        group.append(copy)
-        size += bytes_
-    if group:
-        yield group
+def _size(copy: Copy) -> int:
+    return len(copy.key or b"") + len(copy.value or b"")

@@ -1,7 +1,7 @@
-"""Requests of any request format as a table: the request formats' own decoders, run over Arrow batches.
+"""Decodes requests of any request format into a table, over Arrow batches.
 
-Which timers a topic asks for is decided by the very functions that the worker runs. They cost 1 to 3 us a record, so
-what a column expression can do (sizes, names of records) stays out of here.
+It uses the decoders of the worker, so both read the same timers from a topic. They cost 1 to 3 us a record; column
+expressions compute the rest (sizes, names of records).
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from timers.core.operation import ANY_VERSION
 from timers.core.timer import id_bytes
-from timers.spark.arrow import headers_of
-from timers.spark.columns import size_bytes
+from timers.spark.arrow import headers_of, record_batch
+from timers.spark.columns import schema, size_bytes
 from timers.wire import headers as h
 from timers.wire.cold import PartitionFormat
 from timers.wire.formats import RequestFormat, RequestRecord
@@ -27,43 +26,29 @@ from timers.wire.topics import source
 
 TIMER, CANCEL, REJECTED, COPY, ENDED = "timer", "cancel", "rejected", "copy", "ended"
 
-REQUEST = StructType(
-    [
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp_ms", LongType()),
-        StructField("kind", StringType()),
-        StructField("timer_id", StringType()),
-        StructField("due_s", LongType()),
-        StructField("wait_s", LongType()),
-        StructField("callback_topic", StringType()),
-        StructField("attempt", IntegerType()),
-        StructField("request", StringType()),
-        StructField("code", StringType()),
-        StructField("bytes", LongType()),
-    ]
+REQUEST = schema(
+    "topic string, partition int, offset bigint, timestamp_ms bigint, kind string, timer_id string, due_s bigint, "
+    "wait_s bigint, callback_topic string, attempt int, request string, code string, bytes bigint"
 )
 """One row for each record of a request topic.
 
-``kind`` is ``timer``, ``cancel``, ``rejected`` (then ``code`` says why), ``copy`` (of a request that was cold, which
-asks for nothing new) or ``ended`` (a tombstone of the engine's in a topic of schedules). ``timer_id`` is what the fired
-message will carry, as :func:`timers.wire.headers.id_shown` shows it; of what was rejected it is the id that ended with
-it, if any. ``due_s`` is the second first asked for; ``wait_s`` the one that the record waits for, which differs on the
-retry topic. ``request`` is the record that asked first: another one on the retry topic, and of a tombstone the one that
-it ended. ``attempt`` counts failed sendings, ``bytes`` those of key, value and headers.
-"""
+``kind`` is one of ``timer``, ``cancel``, ``rejected`` (with the reason in ``code``), ``copy`` (a promoted copy of a
+cold request) and ``ended`` (a tombstone of the engine in a topic of schedules). ``timer_id`` is that of the fired
+message, as :func:`timers.wire.headers.id_shown` shows it; for a rejected record it is the id that the record ended, if
+any. ``due_s`` is the requested due second, and ``wait_s`` is the second that the record waits for; they differ on the
+retry topic. ``request`` is the original request: on the retry topic another record, for a tombstone the record that it
+ended. ``attempt`` is the number of failed attempts to send, ``bytes`` the size of key, value and headers. """
 
 _ARROW = to_arrow_schema(REQUEST)
 
 
 def decode(records: DataFrame, formats: Mapping[str, RequestFormat], max_request_bytes: int) -> DataFrame:
-    """Each record of request topics as its request format reads it.
+    """The records of request topics, decoded by their request formats.
 
     Args:
-        records: in the shape of :data:`timers.spark.columns.RECORD`, those of a partition in ascending offset.
+        records: in the shape of :data:`timers.spark.columns.RECORD`, in ascending offset within a partition.
         formats: topic -> its request format, as :func:`timers.request_formats.enabled_formats` opens them.
-        max_request_bytes: largest value accepted, as the worker has it.
+        max_request_bytes: largest value accepted, as in the worker.
 
     Returns:
         In the shape of :data:`REQUEST`.
@@ -82,22 +67,22 @@ def decode(records: DataFrame, formats: Mapping[str, RequestFormat], max_request
 def decode_batch(
     batch: pa.RecordBatch, formats: Mapping[str, RequestFormat], max_request_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """One Arrow batch of records, which may hold several partitions, each in one piece or in more."""
+    """Decode one Arrow batch, which may have records of several partitions."""
     topics = batch.column("topic").to_pylist()
     partitions = batch.column("partition").to_pylist()
     places = list(zip(topics, partitions, strict=True))
     starts = [0, *(i for i in range(1, len(places)) if places[i] != places[i - 1]), len(places)]
-    read = _records(batch)
+    read, sizes = _records(batch), batch.column("bytes").to_pylist()
     for first, end in pairwise(starts):
         if first < end:
             topic, partition = places[first]
             chunk = read[first:end]
-            said = _said(topic, partition, formats[topic], chunk, max_request_bytes)
-            rows = [(topic, partition, each.offset, each.timestamp, *said[each.offset]) for each in chunk]
-            columns = list(zip(*rows, strict=True))
-            arrays = [pa.array(column, _ARROW.field(index).type) for index, column in enumerate(columns)]
-            sizes = batch.column("bytes").slice(first, end - first)
-            yield pa.RecordBatch.from_arrays([*arrays, sizes], schema=_ARROW)
+            decoded = _decoded(topic, partition, formats[topic], chunk, max_request_bytes)
+            rows = [
+                (topic, partition, each.offset, each.timestamp, *decoded[each.offset], size)
+                for each, size in zip(chunk, sizes[first:end], strict=True)
+            ]
+            yield record_batch(rows, _ARROW)
 
 
 def _records(batch: pa.RecordBatch) -> list[RequestRecord]:
@@ -106,17 +91,17 @@ def _records(batch: pa.RecordBatch) -> list[RequestRecord]:
     return list(map(RequestRecord._make, zip(*columns, headers, times, strict=True)))
 
 
-def _said(
+def _decoded(
     topic: str, partition: int, request_format: RequestFormat, chunk: Sequence[RequestRecord], max_request_bytes: int
 ) -> dict[int, tuple[Any, ...]]:
     """Offset -> columns ``kind`` to ``code`` of its row."""
-    said: dict[int, tuple[Any, ...]] = {}
+    rows_by_offset: dict[int, tuple[Any, ...]] = {}
     if request_format.allows_cold_tier:
         has_returned = PartitionFormat(topic, partition).has_returned
         for copy in filter(has_returned, chunk):
-            said[copy.offset] = (COPY, None, None, None, None, 0, source(topic, partition, copy.offset), None)
-        if said:
-            chunk = [each for each in chunk if each.offset not in said]
+            rows_by_offset[copy.offset] = (COPY, None, None, None, None, 0, source(topic, partition, copy.offset), None)
+        if rows_by_offset:
+            chunk = [each for each in chunk if each.offset not in rows_by_offset]
     decoded = request_format.decode(chunk, max_request_bytes)
     moved = request_format.decode is decode_retry
     for wait_s, rows in decoded.rows.items():
@@ -124,19 +109,19 @@ def _said(
             origin = row[5]
             name = source(topic, partition, row[0])
             if origin is None:
-                said[row[0]] = (TIMER, name, wait_s, wait_s, row[1], 0, name, None)
+                rows_by_offset[row[0]] = (TIMER, name, wait_s, wait_s, row[1], 0, name, None)
             else:
                 request = origin.request if moved else name
                 id = h.id_shown(id_bytes(origin.timer_id))
-                said[row[0]] = (TIMER, id, origin.due_s, wait_s, row[1], origin.attempt, request, None)
+                rows_by_offset[row[0]] = (TIMER, id, origin.due_s, wait_s, row[1], origin.attempt, request, None)
     ended: dict[int, str] = {}
     for named, offset, due_s, version in decoded.operations:
         if due_s is None:
             ours = request_format.topic_is_compacted and version != ANY_VERSION
             kind, about = (ENDED, version) if ours else (CANCEL, offset)
             ended[offset] = id = h.id_shown(named)
-            said[offset] = (kind, id, None, None, None, 0, source(topic, partition, about), None)
+            rows_by_offset[offset] = (kind, id, None, None, None, 0, source(topic, partition, about), None)
     for rejected in decoded.rejected:
-        name = source(topic, partition, rejected.offset)
-        said[rejected.offset] = (REJECTED, ended.get(rejected.offset), None, None, None, 0, name, rejected.code)
-    return said
+        name, ended_id = source(topic, partition, rejected.offset), ended.get(rejected.offset)
+        rows_by_offset[rejected.offset] = (REJECTED, ended_id, None, None, None, 0, name, rejected.code)
+    return rows_by_offset

@@ -1,9 +1,7 @@
-"""Rows of files that ask for timers, each to a request of the request format of timers with an id, or to what is wrong
-with it.
+"""Converts rows of files into requests of timers with an id, or into a reason why a row is not a valid timer.
 
-A row has ``due``, ``topic``, ``key``, ``value`` and ``headers``. Its id is made of these alone, so the same file, in
-any order and cut in any way, asks for the same timers.
-"""
+A row has ``due``, ``topic``, ``key``, ``value`` and ``headers``. The id of its timer is computed from these fields
+only, so the same rows in another order or in other files request the same timers."""
 
 from __future__ import annotations
 
@@ -22,18 +20,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
-    BinaryType,
     DataType,
-    LongType,
     StringType,
-    StructField,
-    StructType,
     TimestampNTZType,
     TimestampType,
 )
 
 from timers.errors import SettingsError
-from timers.spark.columns import HEADERS
+from timers.spark.arrow import record_batch
+from timers.spark.columns import schema
 from timers.wire import checks, future
 from timers.wire import headers as h
 from timers.wire.checks import MAX_DUE_S, InvalidRequestError
@@ -44,20 +39,11 @@ FIELDS = ("due", "topic", "key", "value", "headers")
 REQUIRED = ("due", "topic")
 
 BROKEN = "_broken"
-"""Column of a line that is neither CSV nor JSON as it should be."""
+"""Column with the text of a line that is not valid CSV or JSON."""
 
-ENTRY = StructType(
-    [
-        StructField("content", StringType()),
-        StructField("due_s", LongType()),
-        StructField("value", BinaryType()),
-        StructField("headers", HEADERS),
-        StructField("reason", StringType()),
-        StructField("row", StringType()),
-    ]
-)
-"""``content``: hash of all that a row says. ``value`` and ``headers``: of the request. ``reason``: why the row asks for
-nothing that can be done, and then nothing but it and ``row``, the row as JSON, is there."""
+ENTRY = schema("content string, due_s bigint, value binary, headers headers, reason string, row string")
+"""``content``: hash of the fields of the row. ``value`` and ``headers``: those of the request. ``reason``: why the row
+is not a valid timer; then only ``reason`` and ``row`` (the row as JSON) are not null."""
 
 _ARROW = to_arrow_schema(ENTRY)
 _EXPECTED = "epoch seconds, or RFC 3339 such as 2030-01-31T12:00:00Z"
@@ -66,10 +52,10 @@ _FINER = re.compile(r"\.[0-9]{6}([0-9]+)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN = 80
 _HASH_DIGITS = 40
-"""160 bits: no two rows of any number of files are alike by chance."""
+"""160 bits: two different rows do not get the same hash by chance."""
 
 
-class _Asked(NamedTuple):
+class _Timer(NamedTuple):
     content: str
     due_s: int
     value: bytes
@@ -77,38 +63,35 @@ class _Asked(NamedTuple):
 
 
 def entries(rows: DataFrame, max_request_bytes: int, *, as_base64: bool) -> DataFrame:
-    """Each row as a request, or with a reason against it.
+    """Each row as a request, or with the reason why it is not valid.
 
     Args:
-        rows: with columns of :data:`FIELDS`, as files have them; those that are missing are null.
+        rows: with the columns of :data:`FIELDS`; missing columns count as null.
         max_request_bytes: largest value of a request.
-        as_base64: values that are text are base64.
+        as_base64: whether values are base64.
 
     Returns:
         In the shape of :data:`ENTRY`.
 
     Raises:
-        SettingsError: the files have not the columns, or not of a type that can be read.
+        SettingsError: a required column is missing.
     """
     canonical = _canonical(rows, as_base64)
 
     def read_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            read = [_entry(row, max_request_bytes, as_base64) for row in batch.to_pylist()]
-            columns = list(zip(*read, strict=True)) or [()] * len(_ARROW)
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
+            yield record_batch([_entry(row, max_request_bytes, as_base64) for row in batch.to_pylist()], _ARROW)
 
     return canonical.mapInArrow(read_batches, ENTRY)
 
 
 def _canonical(rows: DataFrame, as_base64: bool) -> DataFrame:
-    """All fields, of few types: due, topic and headers as text, key and value as bytes."""
+    """All fields with fixed types: due and topic as text, key and value as bytes, headers as they are."""
     types = {field.name: field.dataType for field in rows.schema.fields}
     missing = [name for name in REQUIRED if name not in types]
     if missing:
         raise SettingsError(
-            f"the rows have no column {' and no '.join(missing)}: expected are {', '.join(FIELDS)}; there are "
+            f"the rows have no column {' and no '.join(missing)}: expected are {', '.join(FIELDS)}; found are "
             f"{', '.join(sorted(types)) or 'none'}"
         )
     columns = []
@@ -127,17 +110,16 @@ def _canonical(rows: DataFrame, as_base64: bool) -> DataFrame:
 def _entry(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> tuple[Any, ...]:
     """One row of :data:`ENTRY`."""
     try:
-        asked = _read(row, max_request_bytes, as_base64)
+        timer = _read(row, max_request_bytes, as_base64)
     except InvalidRequestError as error:
         whole = row[BROKEN] or json.dumps({name: row[name] for name in FIELDS}, default=_shown, ensure_ascii=False)
         return None, None, None, None, f"{error.code}: {error}", whole
-    pairs = [{"key": name, "value": value} for name, value in asked.headers]
-    return asked.content, asked.due_s, asked.value, pairs, None, None
+    return *timer, None, None
 
 
-def _read(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> _Asked:
+def _read(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> _Timer:
     if row[BROKEN] is not None:
-        raise InvalidRequestError("row-broken", "this line cannot be read")
+        raise InvalidRequestError("row-broken", "this line is not valid CSV or JSON")
     due_s = due_second(row["due"])
     topic = row["topic"] or ""
     value = _value(row["value"] or b"", as_base64)
@@ -149,20 +131,18 @@ def _read(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> _Aske
     request = future.encode(topic, key, value)
     future.check(request, topic, max_request_bytes)
     content = _hash([b"%d" % due_s, topic.encode(), key.encode(), value, *_flat(headers)])
-    return _Asked(content, due_s, request, [*headers, *future_by_id.encode_headers(due_s)])
+    return _Timer(content, due_s, request, [*headers, *future_by_id.encode_headers(due_s)])
 
 
 def due_second(text: str | None) -> int:
-    """Epoch second of a due time as files have it: epoch seconds, or RFC 3339 with an offset. Rounded up.
+    """The due second of a text: epoch seconds, or RFC 3339 with an offset. A fraction of a second is rounded up.
 
     Raises:
-        InvalidRequestError: it is neither.
+        InvalidRequestError: the text is neither.
     """
     text = (text or "").strip()
     if not text:
-        raise InvalidRequestError(
-            "due-missing", "due is missing: epoch seconds, or RFC 3339 such as 2030-01-31T12:00:00Z"
-        )
+        raise InvalidRequestError("due-missing", f"due is missing: {_EXPECTED}")
     number = _NUMBER.fullmatch(text)
     if number is not None:
         try:
@@ -170,16 +150,14 @@ def due_second(text: str | None) -> int:
         except InvalidRequestError as error:
             raise InvalidRequestError("due-invalid", str(error)) from None
         return due_s + bool((number[2] or "").strip("0"))
-    finer = _FINER.search(text)  # which Python cuts off
+    finer = _FINER.search(text)  # digits after the microseconds, which fromisoformat() ignores
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidRequestError("due-invalid", f"due {text[:_SHOWN]!r} is no due time: {_EXPECTED}") from None
+        raise InvalidRequestError("due-invalid", f"due {text[:_SHOWN]!r} is not a due time: {_EXPECTED}") from None
     if at.tzinfo is None:
-        raise InvalidRequestError(
-            "due-invalid", f"due {text[:_SHOWN]!r} names no offset, so it is no instant: add Z for UTC"
-        )
-    due_s = -((_EPOCH - at) // timedelta(seconds=1))  # the floor of the negative is the ceiling
+        raise InvalidRequestError("due-invalid", f"due {text[:_SHOWN]!r} has no offset from UTC: add Z for UTC")
+    due_s = -((_EPOCH - at) // timedelta(seconds=1))  # rounds up
     due_s += bool(finer and not at.microsecond and finer[1].strip("0"))
     if not 0 <= due_s <= MAX_DUE_S:
         raise InvalidRequestError("due-invalid", f"due {text[:_SHOWN]!r} is before 1970")
@@ -196,14 +174,14 @@ def _value(value: bytes, as_base64: bool) -> bytes:
 
 
 def _headers(given: Any) -> list[Header]:
-    """Headers as a column has them: JSON, an object or a list of pairs; a map; or a list of structs or pairs."""
+    """The headers of a row: JSON text (an object or a list of pairs), a map, or a list of structs or pairs."""
     if given is None or given == "":
         return []
     if isinstance(given, str):
         try:
             given = json.loads(given)
         except ValueError:
-            raise _bad_headers("are no JSON") from None
+            raise _bad_headers("are not JSON") from None
     pairs = given.items() if isinstance(given, dict) else given
     if not isinstance(pairs, Iterable):
         raise _bad_headers(f"are of type {type(given).__name__}")
@@ -211,11 +189,11 @@ def _headers(given: Any) -> list[Header]:
     for pair in pairs:
         each = tuple(pair.values()) if isinstance(pair, dict) else tuple(pair) if isinstance(pair, list | tuple) else ()
         if len(each) != 2 or not isinstance(each[0], str) or not isinstance(each[1], str | bytes | None):
-            raise _bad_headers("have something that is no pair of a name and a text")
+            raise _bad_headers("have an entry that is not a pair of a name and a text")
         name, value = each
         if name.startswith(h.PREFIX):
             raise InvalidRequestError(
-                "headers-invalid", f"header {name[:_SHOWN]!r} is in the reserved name space {h.PREFIX}*"
+                "headers-invalid", f"header {name[:_SHOWN]!r} is reserved: {h.PREFIX}* belongs to the engine"
             )
         headers.append((name, value.encode() if isinstance(value, str) else value))
     return headers
@@ -234,11 +212,11 @@ def _flat(headers: Sequence[Header]) -> Iterator[bytes | None]:
 
 
 def _hash(pieces: Iterable[bytes | None]) -> str:
-    """Of pieces, each framed by its length, so that no two lists of them look alike."""
+    """Hash of pieces. Each has its length before it, so that different lists of pieces have different bytes."""
     framed = (struct.pack(">i", -1) if piece is None else struct.pack(">i", len(piece)) + piece for piece in pieces)
     return hashlib.sha256(b"".join(framed)).hexdigest()[:_HASH_DIGITS]
 
 
 def _shown(value: Any) -> str:
-    """Bytes of a row that was set apart, as JSON has them."""
+    """The bytes of an invalid row as text for JSON."""
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)

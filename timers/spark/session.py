@@ -1,4 +1,4 @@
-"""One Spark session: which packages, which master, and where all that Spark says by the way goes: into a file."""
+"""Starts and stops a Spark session: its packages, its master, and its log file."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from timers.errors import SparkError
 from timers.spark import java
 
 PACKAGES = ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0", "io.delta:delta-spark_2.13:4.0.0")
-"""What Spark resolves at its start, the first time from Maven's registry: the Kafka connector and Delta tables."""
+"""The Kafka connector and Delta. Spark downloads them from Maven's registry at its first start."""
 
 LOCAL = "local[*]"
 
 _SECRETS = "(?i)secret|password|passwd|token|access[.]?key|jaas|ssl[.]keystore"
-"""What Spark must not show of options and settings in UI, plans and logs. Matched with names and with values."""
+"""Options and settings that Spark hides in its UI, plans and logs. The pattern is matched with names and values."""
 
 _SETTINGS = {
     "spark.jars.packages": ",".join(PACKAGES),
@@ -34,20 +34,20 @@ _SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.redaction.regex": _SECRETS,
     "spark.sql.redaction.options.regex": f"{_SECRETS}|url",
-    # Due seconds and days of tables are UTC, whatever machine runs this.
+    # Due days are UTC, whatever the time zone of the machine is.
     "spark.sql.session.timeZone": "UTC",
-    # The command says how far it is; Spark's bar would be drawn over that.
+    # Spark's progress bar would overwrite the lines of the command.
     "spark.ui.showConsoleProgress": "false",
 }
 
 _LOCAL_SETTINGS = {
-    # Nobody else connects to a driver that is its own cluster: no name of the host to resolve, no port of a UI to find.
+    # No other machine connects to a local driver: no host name to resolve, no port for a UI.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    # Tables of a laptop are small: Spark's 200 tasks for each shuffle cost more than the work.
+    # Local tables are small: Spark's default of 200 tasks for each shuffle costs more than the work.
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 2)),
-    # So are their logs, which Delta reads in 50 tasks, and their directories, which it lists in up to 10,000.
+    # By default Delta reads a log in 50 tasks and lists directories in up to 10,000 tasks.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(2 * (os.cpu_count() or 2)),
 }
@@ -62,15 +62,15 @@ class Launch:
     """How to start Spark."""
 
     job: str
-    """Name of the application, as clusters list it."""
+    """Name of the application in the lists of a cluster."""
     log_path: Path
-    """Where Spark's log goes; begun anew."""
+    """Spark's log file; an existing one is overwritten."""
     master: str | None = None
-    """Spark master URL. None: this machine's cores; under ``spark-submit``, what that was given."""
+    """Spark master URL. None: the cores of this machine, or under ``spark-submit`` the master that it was given."""
     conf: tuple[tuple[str, str], ...] = ()
-    """Settings of Spark's own, over ours."""
+    """Spark settings of the user; they replace those of the project."""
     defaults: dict[str, str] = field(default_factory=dict)
-    """Settings that the job prefers; ``conf`` goes over them."""
+    """Spark settings of the job; ``conf`` replaces them."""
 
     def settings(self) -> dict[str, str]:
         """All settings of the session."""
@@ -80,17 +80,17 @@ class Launch:
             chosen["spark.master"] = master
             if master.startswith("local"):
                 chosen |= _LOCAL_SETTINGS
-                # Unused, and made all the same: not in the directory that somebody works in.
+                # Spark creates this unused directory, by default in the working directory.
                 chosen["spark.sql.warehouse.dir"] = (self.log_path.parent.absolute() / "warehouse").as_uri()
         return {**chosen, "spark.app.name": f"timers-{self.job}", **self.defaults, **dict(self.conf)}
 
 
 @contextmanager
 def session(launch: Launch) -> Iterator[SparkSession]:
-    """A Spark session, stopped at the end. What fails in it ends as one sentence.
+    """A Spark session that is stopped at the end. Failures in it become one sentence.
 
     Raises:
-        SparkError: Java is missing, Spark did not start, or it could not do what was asked in the session.
+        SparkError: Java is missing, Spark did not start, or a job in the session failed.
     """
     try:
         spark = start(launch)
@@ -103,7 +103,7 @@ def session(launch: Launch) -> Iterator[SparkSession]:
 
 
 def start(launch: Launch) -> SparkSession:
-    """A session that the caller stops.
+    """Start a session; the caller stops it.
 
     Raises:
         SparkError: Java is missing, or Spark did not start.
@@ -113,7 +113,7 @@ def start(launch: Launch) -> SparkSession:
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
     else:
         java.require()
-        # Executors on this machine run the Python that we run; a cluster has its own.
+        # Local executors use this Python; a cluster has its own.
         if conf.get("spark.master", "").startswith("local"):
             os.environ["PYSPARK_PYTHON"] = sys.executable
         launch.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def start(launch: Launch) -> SparkSession:
 
 
 def _gateway(conf: SparkConf, log: IO[bytes], log_path: Path) -> Any:
-    """The JVM, whose words, and those of its Python workers, go to ``log``: resolving packages alone says 80 lines."""
+    """Start the JVM. Its output and that of its Python workers go to ``log``: resolving packages prints 80 lines."""
     try:
         return launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
     except PySparkException:
@@ -139,21 +139,21 @@ def _gateway(conf: SparkConf, log: IO[bytes], log_path: Path) -> Any:
 
 
 def _stop(spark: SparkSession) -> None:
-    with contextlib.suppress(Py4JNetworkError, OSError):  # the JVM died, which somebody has said by now
+    with contextlib.suppress(Py4JNetworkError, OSError):  # the JVM died, which was reported before
         spark.stop()
-    # Spark 4.0 keeps what a session is sent in the working directory, and leaves the empty directories behind.
+    # Spark 4.0 creates directories for artifacts in the working directory and does not delete them.
     with contextlib.suppress(OSError):
         for left in [*_ARTIFACTS.iterdir(), _ARTIFACTS]:
             left.rmdir()
 
 
 def _submitted() -> bool:
-    """Whether ``spark-submit`` started us, so that a JVM with its settings is there."""
+    """Whether ``spark-submit`` started this process, so that a JVM with its settings exists."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def sentence_of(error: PySparkException | Py4JError) -> str:
-    """What went wrong at the bottom, in one line and without Java's stack."""
+    """The root cause of a failure in one line, without Java's stack trace."""
     text = str(error)
     if isinstance(error, Py4JJavaError):
         cause = error.java_exception
@@ -161,6 +161,6 @@ def sentence_of(error: PySparkException | Py4JError) -> str:
             cause = cause.getCause()
         text = str(cause.toString())
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # A failure in Python code comes as its traceback, of which the last line says what it was.
+    # A failure in Python code is a traceback; its last line has the reason.
     failed = next((line for line in reversed(lines) if text.lstrip().startswith("Traceback")), None)
     return (failed or (lines[0] if lines else type(error).__name__))[:_MAX_SENTENCE]

@@ -30,6 +30,9 @@ from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats import RequestRecord
 
+MAX_APPEND_DIGITS = 18
+"""Digits of the epoch milliseconds in ``timer-appended``; the number fits in 64 bits."""
+
 SEAL_DIGITS = 32
 """32 hex digits are 128 bits."""
 
@@ -82,8 +85,10 @@ def decode_cold(headers: Sequence[h.Header]) -> Cold | None:
     if tuple(name for name, _ in ours) != COLD_HEADERS:
         return None
     source, due, append, proof = (data or b"" for _, data in ours)
+    if not append.isdigit() or len(append) > MAX_APPEND_DIGITS:
+        return None
     try:
-        return Cold(source.decode(), int(due), int(append), proof, list(headers[: -len(COLD_HEADERS)]))
+        return Cold(source.decode(), checks.decode_due(due), int(append), proof, list(headers[: -len(COLD_HEADERS)]))
     except ValueError:
         return None
 

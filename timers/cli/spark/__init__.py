@@ -1,4 +1,4 @@
-"""``timers spark JOB``: the jobs that run on Spark, by name. Spark itself is imported when a job starts."""
+"""``timers spark JOB``: the jobs that run on Spark. Spark is imported only when a job starts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from timers.cli.lazy import LazyGroup
 from timers.errors import SparkError
 
 _JOBS: dict[str, str] = {
-    "engine": "Fire timers on Spark, instead of with workers.",
-    "audit": "Find out what became of every request, from the topics alone.",
-    "import": "Import timers from Parquet, CSV or JSON lines, each once.",
-    "hold": "Take timers that are due far ahead from the cold topic into a table.",
-    "promote": "Bring back timers whose time is near.",
+    "engine": "Fire timers on Spark instead of with workers.",
+    "audit": "Find the outcome of each request, from the topics alone.",
+    "import": "Import timers from Parquet, CSV or JSON lines, each row once.",
+    "hold": "Move timers that are due far ahead from the cold topic into a table.",
+    "promote": "Write cold timers back to their topics before they are due.",
 }
 """Each job and its line in ``--help``."""
 
@@ -27,7 +27,7 @@ class _Jobs(LazyGroup):
             if (error.name or "").partition(".")[0] not in _EXTRA:
                 raise
             raise SparkError(
-                f"the package {error.name} is missing, which jobs on Spark need: pip install 'kafka-timers[spark]'"
+                f"the package {error.name} is missing; the jobs on Spark need it: pip install 'kafka-timers[spark]'"
             ) from None
 
 
@@ -39,8 +39,8 @@ class _Jobs(LazyGroup):
     modules={"import": "bulk_import"},  # `import` is a keyword of Python
     subcommand_metavar="JOB [OPTIONS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Settings are environment variables, the same as the worker's. Needs pip install 'kafka-timers[spark]' and "
-    "Java 17 or 21; the first start fetches Spark's connectors (70 MB).",
+    epilog="Settings are the worker's environment variables. Needs pip install 'kafka-timers[spark]' and Java 17 or "
+    "21. The first start downloads Spark's connectors (70 MB).",
 )
 def spark() -> None:
-    """Jobs on Spark, over the same topics as the worker: on this machine's cores, or a cluster by --master."""
+    """Jobs on Spark that use the same topics as the worker, on this machine or on a cluster (--master)."""

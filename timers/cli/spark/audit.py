@@ -1,4 +1,4 @@
-"""``timers spark audit``: what became of every request, as a page, as tables and as an exit code."""
+"""``timers spark audit``: the outcome of each request, as a page, as tables and as an exit code."""
 
 from __future__ import annotations
 
@@ -15,41 +15,48 @@ from timers.config.settings import Settings
 from timers.config.variables import topic_patterns
 
 FAULTY = 3
-"""Exit code where a timer is lost, doubled, early, or fired although it should not have been."""
+"""Exit code if the audit found a fault."""
 
 _RANGE = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9}):(?P<low>[0-9]{1,18})-(?P<high>[0-9]{0,18})")
 _NO_END = 10**18
 
 
-def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, tuple[int, int]]]:
-    ranges: dict[str, dict[int, tuple[int, int]]] = {}
+def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, range]]:
+    ranges: dict[str, dict[int, range]] = {}
     for text in texts:
         found = _RANGE.fullmatch(text)
         if found is None:
             raise click.UsageError(f"--range {text!r} is not TOPIC/PARTITION:FROM-TO, such as timer-request/0:100-5000")
         high = int(found["high"]) if found["high"] else _NO_END
-        ranges.setdefault(found["topic"], {})[int(found["partition"])] = (int(found["low"]), high)
+        ranges.setdefault(found["topic"], {})[int(found["partition"])] = range(int(found["low"]), high)
     return ranges
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--from", "from_", metavar="WHEN", help="Requests accepted since: 2h ago, or 2030-01-31T12:00:00Z.")
-@click.option("--to", metavar="WHEN", help="Requests accepted before.")
+@click.option(
+    "--from",
+    "from_",
+    metavar="WHEN",
+    help="Requests accepted at or after this time: 2h for two hours ago, or 2030-01-31T12:00:00Z.",
+)
+@click.option("--to", metavar="WHEN", help="Requests accepted before this time.")
 @click.option(
     "--range",
     "ranges",
     multiple=True,
     metavar="TOPIC/PARTITION:FROM-TO",
-    help="Requests at these offsets, TO exclusive or empty; may be repeated. Of that topic, nothing else.",
+    help="Of this topic only requests at these offsets; TO is exclusive or empty. May be repeated.",
 )
 @click.option(
     "--callback-topic",
     "callback_topics",
     multiple=True,
     metavar="TOPIC",
-    help="Timers of this callback topic only, with * for anything; may be repeated.",
+    help="Only timers of this callback topic; * matches any text. May be repeated.",
 )
-@click.option("--grace", default="5s", show_default=True, help="Timers overdue by no more than this count as pending.")
+@click.option(
+    "--grace", default="5s", show_default=True, help="Timers that are overdue by at most this time count as pending."
+)
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -57,12 +64,12 @@ def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, tuple[int, int]]]:
     show_default=True,
     help="Directory for report.html and the tables.",
 )
-@click.option("--tables", metavar="URI", help="Where the tables go, if elsewhere: a path that all executors can write.")
+@click.option("--tables", metavar="URI", help="Another directory for the tables: a path that all executors can write.")
 @click.option(
     "--cold-table",
     "cold_table",
     metavar="URI",
-    help="Directory of the cold tier's tables, as `hold` and `promote` have it: what waits there is pending, too.",
+    help="Directory of the cold tier's tables (--tables of `hold` and `promote`): timers in it are pending too.",
 )
 @click.option("--format", "table_format", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the totals as one JSON object.")
@@ -83,14 +90,13 @@ def audit(
     as_json: bool,
     launch_of: LaunchOf,
 ) -> None:
-    """Find out what became of every request, from the topics alone.
+    """Find the outcome of each request, from the topics alone.
 
-    Requests = fired + dead-lettered + cancelled + replaced + pending + cold + lost. Nothing that an engine keeps for
-    itself is believed. Lists the lost, doubled and early ones by timer-id; says how late timers fired, by minute and
-    callback topic, and how many are due when.
+    Requests = fired + dead-lettered + cancelled + replaced + pending + cold + lost. The audit does not use an engine's
+    store or progress. It lists lost, duplicate and early timers by timer-id, lags by minute and callback topic, and
+    pending timers by due second.
 
-    Exit codes: 0 clean, 3 a timer is lost, doubled, early, or fired although it should not have been, 1 failed,
-    2 usage or settings.
+    Exit codes: 0 clean, 3 a timer is lost, duplicate, early, revoked or unasked, 1 failed, 2 usage or settings.
 
     \b
       timers spark audit
@@ -116,7 +122,7 @@ def audit(
     patterns = tuple(topic_patterns("--callback-topic", each) for each in callback_topics)
     where = tables or (output / "tables").resolve().as_uri()
     with session(launch) as spark:
-        # Now, and not before Spark was there: what was due until then is asked for.
+        # After the start of Spark, so that the audit includes timers that became due meanwhile.
         moment = Moment(int(time.time() * 1000), grace_s)
         cold = None if cold_table is None else ColdTables(cold_table)
         what = job.Audit(settings, scope, moment, patterns, where, table_format, cold)

@@ -1,4 +1,4 @@
-"""``timers spark import``: timers from files, each once."""
+"""``timers spark import``: import timers from files, each row once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timers.cli.spark.options import LaunchOf, launch_options
 from timers.config.settings import Settings
 
 REJECTED = 3
-"""Exit code where some rows were set apart."""
+"""Exit code if some rows are not valid timers."""
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
@@ -23,12 +23,12 @@ def _format(given: str | None, paths: tuple[str, ...]) -> str:
     found = {_FORMATS.get(Path(path).suffix.lower()) for path in paths}
     form = found.pop() if len(found) == 1 else None
     if form is None:
-        raise click.UsageError(f"no format follows from the names of {', '.join(paths)}: say --format")
+        raise click.UsageError(f"the names of {', '.join(paths)} do not show one format: give --format")
     return form
 
 
 def _uri(path: str) -> str:
-    """A path that Spark reads as this machine's, whatever file system it defaults to; a URI as it is."""
+    """A local path as a URI, because Spark may use another default file system. A URI stays as it is."""
     return path if "://" in path else Path(path).resolve().as_uri()
 
 
@@ -38,22 +38,22 @@ def _uri(path: str) -> str:
     "--format",
     "form",
     type=click.Choice(["parquet", "csv", "json"]),
-    help="json: an object a line.  [default: by the names of the files]",
+    help="json: one object in each line.  [default: by the names of the files]",
 )
-@click.option("--name", default="import", show_default=True, help="Of the import, part of every id.")
+@click.option("--name", default="import", show_default=True, help="Name of the import; part of each id.")
 @click.option(
     "--ledger",
     metavar="URI",
     default="timers-import/ledger",
     show_default=True,
-    help="Delta tables of what was sent; the same for all runs that must not send a row twice.",
+    help="Delta tables of the sent timers. Use the same for all runs that must not send a row twice.",
 )
 @click.option(
     "--rejects",
     metavar="URI",
     default="timers-import/rejects",
     show_default=True,
-    help="Where rows go that cannot be timers, each with a reason, as JSON lines; of the last run only.",
+    help="Directory for rows that are not valid timers, each with a reason, as JSON lines; of the last run only.",
 )
 @click.option("--base64", "as_base64", is_flag=True, help="Values are base64.")
 @launch_options
@@ -72,10 +72,10 @@ def bulk_import(
     """Import timers from Parquet, CSV or JSON lines: each row once, however often you run it.
 
     Columns: due (epoch seconds, RFC 3339 with an offset, or a timestamp), topic, key, value, headers (a JSON object or
-    a list of pairs; in Parquet also a map). Timers go to the topic of TIMERS_ID_TOPIC, under ids that are made of their
-    rows. A run that broke in the middle is made good by the next.
+    a list of pairs; in Parquet also a map). Timers are written to the topic of TIMERS_ID_TOPIC, with ids computed from
+    their rows. If a run is interrupted, the next run sends the missing timers.
 
-    Exit codes: 0 all rows are timers, 3 some were set apart, 1 failed, 2 usage or settings.
+    Exit codes: 0 all rows are timers, 3 some rows are not valid timers, 1 failed, 2 usage or settings.
 
     \b
       timers spark import reminders.csv
@@ -85,7 +85,7 @@ def bulk_import(
         raise click.UsageError(f"--name {name!r} is not 1 to 100 letters, digits, '.', '_' or '-'")
     what_form = _format(form, paths)
     settings = Settings.load()
-    # A task that fails has sent nobody knows what: no second try, but a run that the next one makes good.
+    # It is unknown what a failed task has sent, so Spark must not retry it. The run fails, and the next run continues.
     launch = launch_of("import", {"spark.task.maxFailures": "1", "spark.speculation": "false"})
 
     from timers.spark.jobs import bulk_import as job
@@ -97,5 +97,5 @@ def bulk_import(
     with session(launch) as spark:
         done = job.run(spark, what, lambda line: click.echo(line, err=True))
     if done.rejected:
-        click.echo(f"{done.rejected:,} rows cannot be timers; they and the reasons are in {rejects}", err=True)
+        click.echo(f"{done.rejected:,} rows are not valid timers; they are in {rejects} with the reasons", err=True)
     ctx.exit(REJECTED if done.rejected else 0)

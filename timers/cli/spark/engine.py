@@ -29,21 +29,21 @@ DEFAULT_BUCKETS = os.cpu_count() or 2
 @click.option(
     "--checkpoint",
     metavar="URL",
-    help="Where state and progress are kept: a directory that every executor reaches (hdfs://, s3a://, a shared disk). "
-    "It is the engine's only memory; never delete it while timers wait.  [default: .timers/spark/engine-APP_ID]",
+    help="Directory of the state and progress, on storage that all executors reach (hdfs://, s3a://, a shared disk). "
+    "It is the only copy of the state: do not delete it while timers wait.  [default: .timers/spark/engine-APP_ID]",
 )
 @click.option(
     "--buckets",
     type=click.IntRange(1, 4096),
-    help="Parts that the state is kept in, for good: as many tasks work on it at once.  [default: the cores of this "
-    "machine; later, those of the checkpoint]",
+    help="Number of parts of the state, which is also the number of parallel tasks. It cannot be changed later.  "
+    "[default: that of the checkpoint; for a new one, the cores of this machine]",
 )
 @click.option(
     "--max-requests",
     type=click.IntRange(1, 10**8),
     default=120_000,
     show_default=True,
-    help="Most requests read in one micro-batch: bounds its memory and how long what is due waits for it.",
+    help="Largest number of requests that one micro-batch reads. Limits its memory and its duration.",
 )
 @launch_options
 def engine(
@@ -52,14 +52,14 @@ def engine(
     max_requests: int,
     launch_of: LaunchOf,
 ) -> None:
-    """Fire timers on Spark, instead of with workers.
+    """Fire timers on Spark instead of with workers.
 
-    Reads the topic of requests and the ticks, keeps what waits in Spark's state, and sends what is due. Callbacks are
-    those of a worker, byte for byte; after a failure some may come twice, with the same timer-id. Runs until Ctrl-C or
-    SIGTERM, which end it between two micro-batches; started again, it goes on where it was.
+    Reads requests and ticks, keeps waiting timers in Spark's state, and sends the timers that are due. Callbacks are
+    equal to those of a worker, byte for byte. After a failure some may come twice, with the same timer-id. Runs until
+    Ctrl-C or SIGTERM, which stop it between two micro-batches. A new start continues where it stopped.
 
-    It takes over from workers of the same TIMERS_APP_ID: what they have fired is not fired again. Never run it beside
-    them, and do not go back to them: both would fire the same timers.
+    It takes over from workers of the same TIMERS_APP_ID and does not fire again what they have fired. Never run it
+    together with them, and never go back to them: both would fire the same timers.
     """
     from timers.kafka import topics
     from timers.spark.engine.oscillator import Oscillator
@@ -68,7 +68,7 @@ def engine(
     from timers.spark.session import session
 
     settings = Settings.load()
-    _refuse(settings)
+    _check_supported(settings)
     cluster = topics.ensure(settings)
     place = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
     launch = launch_of("engine", session_settings(buckets or DEFAULT_BUCKETS))
@@ -83,7 +83,7 @@ def engine(
 
 
 def _workers_progress(settings: Settings, cluster: Cluster) -> dict[str, Progress]:
-    """How far workers of this app came, by ``<topic>/<partition>``; empty where none ever ran."""
+    """Progress of the workers of this app, by ``<topic>/<partition>``; empty if none ever ran."""
     from timers.kafka.progress_log import ProgressLog
     from timers.wire import progress
 
@@ -95,11 +95,11 @@ def _workers_progress(settings: Settings, cluster: Cluster) -> dict[str, Progres
             try:
                 found = log.read((topic, partition) for partition in range(cluster.partitions[topic]))
                 break
-            except KafkaException as error:  # such as a partition whose leader moves
+            except KafkaException as error:  # such as a partition that changes its leader
                 if time.monotonic() > give_up:
                     reason = error.args[0].str()
                     raise TimersError(
-                        f"how far workers came cannot be read from {settings.progress_topic!r}: {reason}"
+                        f"the progress of workers cannot be read from {settings.progress_topic!r}: {reason}"
                     ) from None
                 time.sleep(PROGRESS_AGAIN_S)
     finally:
@@ -108,12 +108,16 @@ def _workers_progress(settings: Settings, cluster: Cluster) -> dict[str, Progres
     return {place: made for place, (made, topic_id) in decoded.items() if topic_id == cluster.topic_ids[topic]}
 
 
-def _refuse(settings: Settings) -> None:
-    """What only workers do."""
+def _check_supported(settings: Settings) -> None:
+    """Reject settings that only workers support.
+
+    Raises:
+        SettingsError: a setting needs a worker.
+    """
     if settings.hot_horizon_s:
         raise SettingsError(
-            f"TIMERS_HOT_HORIZON_S={settings.hot_horizon_s}: the engine on Spark keeps all timers in its state, "
-            "however far ahead they are due; unset it"
+            f"TIMERS_HOT_HORIZON_S={settings.hot_horizon_s}: the engine on Spark has no cold tier and keeps all timers "
+            "in its state; unset it"
         )
     others = enabled_formats(settings).keys() - {settings.request_topic, settings.retry_topic}
     if others:

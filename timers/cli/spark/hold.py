@@ -1,4 +1,4 @@
-"""``timers spark hold``: keep what is due far ahead."""
+"""``timers spark hold``: move timers that are due far ahead into a table."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from timers.config.settings import Settings
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @tables_option
-@click.option("--once", is_flag=True, help="Take in what is there now, and end.")
-@click.option("--every", "every_s", type=click.IntRange(1, 3600), default=10, show_default=True, help="Seconds.")
+@click.option("--once", is_flag=True, help="Move the existing requests, then end.")
+@click.option(
+    "--every",
+    "every_s",
+    type=click.IntRange(1, 3600),
+    default=10,
+    show_default=True,
+    help="Seconds between two micro-batches.",
+)
 @launch_options
 def hold(
     tables: str | None,
@@ -19,9 +26,10 @@ def hold(
     every_s: int,
     launch_of: LaunchOf,
 ) -> None:
-    """Take timers that are due beyond TIMERS_HOT_HORIZON_S from the cold topic into a table.
+    """Move timers that are due beyond TIMERS_HOT_HORIZON_S from the cold topic into a table.
 
-    Each exactly once, whatever is killed when; runs until Ctrl-C or SIGTERM. `timers spark promote` brings them back.
+    Each is moved exactly once, even if processes are killed. Runs until Ctrl-C or SIGTERM. `timers spark promote`
+    writes the timers back before they are due.
 
     \b
       timers spark hold

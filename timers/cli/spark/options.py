@@ -37,16 +37,14 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--master",
                 metavar="URL",
                 help="Spark master, such as spark://host:7077 or k8s://...  [default: local[*], all cores of this "
-                "machine; under spark-submit, what that was given]",
+                "machine; under spark-submit, the master that it was given]",
             ),
-            click.option(
-                "--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's own; may be repeated."
-            ),
+            click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
             click.option(
                 "--log-file",
                 type=click.Path(dir_okay=False, path_type=Path),
                 metavar="FILE",
-                help="Where Spark's own log goes.  [default: .timers/spark/JOB.log]",
+                help="Spark's log file.  [default: .timers/spark/JOB.log]",
             ),
         ]
     ):

@@ -1,4 +1,4 @@
-"""``timers spark promote``: bring back what comes near."""
+"""``timers spark promote``: write cold timers back before they are due."""
 
 from __future__ import annotations
 
@@ -15,16 +15,22 @@ from timers.kafka import connection
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @tables_option
-@click.option("--once", is_flag=True, help="Bring back what is near now, look after the tables, and end.")
-@click.option("--every", "every_s", type=click.IntRange(1, 3600), default=60, show_default=True, help="Seconds.")
-@click.option("--lead", default="1h", show_default=True, help="How far ahead of its due second a timer comes back.")
+@click.option("--once", is_flag=True, help="Write back the timers that are near now, maintain the tables, then end.")
 @click.option(
-    "--rate", type=click.IntRange(1, 1_000_000), default=5000, show_default=True, help="Most timers a second."
+    "--every", "every_s", type=click.IntRange(1, 3600), default=60, show_default=True, help="Seconds between two looks."
+)
+@click.option("--lead", default="1h", show_default=True, help="How long before its due second a timer is written back.")
+@click.option(
+    "--rate",
+    type=click.IntRange(1, 1_000_000),
+    default=5000,
+    show_default=True,
+    help="Largest number of timers a second.",
 )
 @click.option(
     "--overdue",
     is_flag=True,
-    help="Bring back also what was taken in long after it was due: after a loss of the tables, it may fire twice.",
+    help="Also write back timers that were held long after they were due: if tables were lost, they may fire twice.",
 )
 @launch_options
 def promote(
@@ -36,10 +42,11 @@ def promote(
     overdue: bool,
     launch_of: LaunchOf,
 ) -> None:
-    """Write timers that come near from the table back to their own topics and partitions.
+    """Write cold timers from the table back to their topics and partitions before they are due.
 
-    Runs until Ctrl-C or SIGTERM, one at a time: a second one ends the first. Now and then it makes few files of many
-    and deletes what is over. Keep it running for as long as anything is cold: what is not brought back does not fire.
+    Runs until Ctrl-C or SIGTERM. Only one can run: a second one ends the first. Every six hours it merges small files
+    and deletes days whose timers are all written back. Keep it running as long as timers are cold: a timer that is not
+    written back does not fire.
 
     \b
       timers spark promote
@@ -57,12 +64,5 @@ def promote(
     with told_to_stop() as stop, session(launch) as spark:
         logs = job.Logs(spark, settings, connection.librdkafka(settings))
         say = partial(click.echo, err=True)
-        total = job.run(spark, what, logs, Clock(), say, None if once else every_s, stop)
+        total = job.run(spark, what, logs, lambda: int(time.time()), say, None if once else every_s, stop)
     click.echo(f"promote: {total:,} written back")
-
-
-class Clock:
-    """The machine's. It says only what is near."""
-
-    def now_s(self) -> int:
-        return int(time.time())

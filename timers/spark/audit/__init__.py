@@ -1,6 +1,5 @@
-"""The audit: what became of every request, from the topics alone. Pure transforms of DataFrames; no Kafka in here but
-in ``bounds`` and ``disk``.
+"""The audit: finds the outcome of each request from the topics alone. Only ``scope`` and ``disks`` ask the brokers.
 
-The order: ``evidence`` (what receivers saw), ``versions`` (what was asked for), ``outcomes`` (both together),
-``figures`` (what they add up to), ``report``.
+The steps: ``evidence`` (what receivers saw), ``versions`` (what was requested), ``outcomes`` (compares both),
+``figures`` (sums), ``report``.
 """

@@ -1,4 +1,4 @@
-"""Charts as SVG for inside a page: no file beside it, and colours that follow the page's, dark or light."""
+"""Charts as SVG inside a page: they need no other file, and their text has the colour of the page's text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from timers.spark.audit.findings import Due, Lag
 
 _INK = "#010203"
-"""Stands for the page's colour of text."""
+"""Placeholder for the text colour of the page."""
 _BLUE, _ORANGE, _GREY = "#3b82f6", "#ea8a1f", "#8a94a3"
-"""Read well on white and on near black."""
+"""Legible on white and on a dark background."""
 
 _STYLE = {
-    "svg.fonttype": "none",  # text stays text
+    "svg.fonttype": "none",  # text instead of paths
     "font.family": "sans-serif",
     "font.size": 10,
     "text.color": _INK,
@@ -33,14 +33,14 @@ _STYLE = {
 }
 
 _MIN_SPANS = 10
-"""An axis of time is at least so many steps long."""
+"""Smallest length of a time axis, in steps."""
 
 _MAX_YEAR_S = 253_402_300_799
-"""The end of the year 9999, where Python's calendar ends."""
+"""The end of the year 9999, the last that Python's calendar supports."""
 
 
 def lag_chart(lags: Sequence[Lag], span_s: int) -> str:
-    """Percentiles of lag over the due time, in milliseconds."""
+    """Percentiles of lag in milliseconds, over the due time."""
     figure, axes = _axes()
     times = [_at(lag.of) for lag in lags]
     style = {"marker": "o", "markersize": 3} if len(lags) < 60 else {}
@@ -64,13 +64,13 @@ def lag_chart(lags: Sequence[Lag], span_s: int) -> str:
 
 
 def rate_chart(points: Sequence[tuple[int, int]], span_s: int, what: str, name: str) -> str:
-    """Bars: how many in each span.
+    """Bars: a number for each time span.
 
     Args:
-        points: first second of a span, and how many.
-        span_s: length of a span.
-        what: what is counted.
-        name: of the chart, one of its kind on a page.
+        points: (first second of a span, number).
+        span_s: length of a span in seconds.
+        what: label of the numbers.
+        name: name of the chart, unique on the page.
     """
     figure, axes = _axes()
     axes.bar(
@@ -88,7 +88,7 @@ def rate_chart(points: Sequence[tuple[int, int]], span_s: int, what: str, name: 
 
 
 def ahead_chart(ahead: Sequence[Due], span_s: int) -> str:
-    """Pending timers over the time that they are due."""
+    """Pending timers over their due time."""
     return rate_chart([(due.due_s, due.timers) for due in ahead], span_s, "timers due", "ahead")
 
 
@@ -102,7 +102,7 @@ def _axes() -> tuple[Any, Any]:
 
 
 def _limit(axes: Any, first_s: int, last_s: int, span_s: int) -> None:
-    """Of little, show the time around it: by itself the axis would be years or parts of a second."""
+    """Set the time axis. Few points get space around them: otherwise the axis would be years or parts of a second."""
     around_s = max(span_s, (_MIN_SPANS * span_s - (last_s - first_s)) // 2)
     axes.set_xlim(_at(first_s - around_s), _at(last_s + span_s + around_s))
 
@@ -122,7 +122,7 @@ def _svg(figure: Any, axes: Any, x_label: str, name: str) -> str:
 
 
 _SIZE = re.compile(r' (width|height)="[0-9.]+pt"')
-"""Of the whole drawing: the page says how wide it is."""
+"""Size of the whole drawing: removed, because the page sets the width."""
 
 
 def _thousands() -> ticker.Formatter:
@@ -134,7 +134,7 @@ def _at(second: int) -> datetime:
 
 
 def _span(seconds: int) -> str:
-    """A span in words: 5 minutes."""
+    """A time span in words, such as "5 minutes"."""
     for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
         if seconds % size == 0:
             count = seconds // size

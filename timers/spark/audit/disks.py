@@ -1,6 +1,6 @@
-"""What brokers hold on their disks, by topic.
+"""Asks the brokers how many bytes each topic takes on their disks.
 
-Asked through Spark's own Kafka client, in its JVM: neither of the clients for Python knows this request.
+It uses the Kafka client in Spark's JVM, because the Kafka clients for Python do not support this request.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from timers.kafka import connection
 
 TIMEOUT_S = 30
 
-REFUSED = "the brokers do not tell us (it takes Describe on the cluster)"
+REFUSED = "the brokers refused the question (it needs the right Describe on the cluster)"
 
 
 def held(spark: SparkSession, settings: Settings, topics: Collection[str]) -> dict[str, int] | str:
-    """Bytes of one replica of each topic, its largest where they differ; or why nobody knows.
+    """Bytes of the largest replica of each topic, or the reason why they are not known.
 
     Args:
         spark: the session.
-        settings: where the brokers are, and who we are.
-        topics: which.
+        settings: brokers and login.
+        topics: names of the topics.
     """
     jvm: Any = spark._jvm
     properties = jvm.java.util.Properties()
@@ -51,7 +51,7 @@ def held(spark: SparkSession, settings: Settings, topics: Collection[str]) -> di
     except Py4JJavaError as error:
         reason = error.java_exception.getCause() or error.java_exception
         name = reason.getClass().getSimpleName()
-        return REFUSED if name == "ClusterAuthorizationException" else f"the brokers do not tell us ({name})"
+        return REFUSED if name == "ClusterAuthorizationException" else f"the brokers did not answer ({name})"
     by_topic: dict[str, int] = defaultdict(int)
     for (topic, _), size in sizes.items():
         by_topic[topic] += size

@@ -1,4 +1,4 @@
-"""What an audit found, small enough for one machine and one page."""
+"""The findings of an audit, small enough for one machine and one page."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ STATUSES = (FIRED, DEAD_LETTERED, operation.CANCELLED, operation.REPLACED, PENDI
 FAULTS = (LOST, DUPLICATE, EARLY, REVOKED, UNASKED)
 
 MAX_LISTED = 200
-"""Offenders of each fault that findings hold; the table holds all."""
+"""Largest number of offenders of one fault in the findings. The table ``offenders`` has all."""
 
 MAX_POINTS = 240
-"""Of a chart."""
+"""Largest number of points of a chart."""
 
 BUSIEST = 20
+"""Number of listed seconds with the most pending timers."""
 
 _SPANS_S = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_400, 365 * 86_400)
 
 
 class Counted(NamedTuple):
-    """Records of a request topic, of one kind and for one callback topic."""
+    """Numbers for the records of one request topic, kind and callback topic."""
 
     topic: str
     callback_topic: str | None
@@ -53,7 +54,7 @@ class Counted(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """Offsets read of a partition of requests, and the second that the engine says it has fired through."""
+    """The offsets of a request partition that were read, and the last second fired by the engine's own progress."""
 
     topic: str
     partition: int
@@ -63,7 +64,7 @@ class PartitionRead(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """Of timers due in one span, or sent to one topic: milliseconds."""
+    """Lags in milliseconds, for the timers of one time span or one callback topic (``of``)."""
 
     of: Any
     fired: int
@@ -74,7 +75,7 @@ class Lag(NamedTuple):
 
 
 class Due(NamedTuple):
-    """Pending timers that are due in one span of seconds, or in one second."""
+    """Pending timers that are due in one time span or in one second."""
 
     due_s: int
     timers: int
@@ -83,15 +84,15 @@ class Due(NamedTuple):
 
 @dataclass
 class Findings:
-    """All there is to say."""
+    """All findings of an audit."""
 
     moment: Moment
     statuses: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     late: int = 0
-    """Requests accepted when their second had begun."""
+    """Requests that were accepted after their due second had begun."""
     listed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Fault -> the first offenders, as the table has them."""
+    """Fault -> the first offenders, with the columns of the table ``offenders``."""
     lag_span_s: int = 60
     lags: list[Lag] = field(default_factory=list)
     lags_by_topic: list[Lag] = field(default_factory=list)
@@ -100,46 +101,46 @@ class Findings:
     busiest: list[Due] = field(default_factory=list)
     counted: list[Counted] = field(default_factory=list)
     from_cold: int | None = None
-    """Requests that only the cold tier holds; None where that was not looked at."""
+    """Requests that only the cold tier still contains; None if the cold tier was not read."""
     read: list[PartitionRead] = field(default_factory=list)
     disks: dict[str, int] | str = field(default_factory=dict)
-    """Bytes on the disk of one replica, by topic of requests; or why nobody knows."""
+    """Bytes of one replica on disk, by request topic; or the reason why they are not known."""
     callback_topics: list[str] = field(default_factory=list)
     stages: list[tuple[str, int, float]] = field(default_factory=list)
 
     @property
     def requests(self) -> int:
-        """Requests of timers that the brokers acknowledged."""
+        """Number of requests that the brokers acknowledged."""
         return self.statuses.total()
 
     @property
     def clean(self) -> bool:
-        """Whether no timer was lost, doubled, early, or fired although it should not have been."""
+        """Whether the audit found no fault."""
         return not self.faults.total()
 
     def left_cold(self) -> int:
-        """Of the lost that are listed, those that are in the cold tier still."""
+        """Number of listed lost timers that are still in the cold tier."""
         return sum(row["cold"] for row in self.listed.get(LOST, []))
 
     def behind(self) -> int:
-        """Of the lost that are listed, those that the engine's own progress has not come to."""
-        reached = {(each.topic, each.partition): each.fired_through_s for each in self.read}
-        return sum(not row["cold"] and not is_reached(row, reached) for row in self.listed.get(LOST, []))
+        """Number of listed lost timers that are due after the engine's own progress."""
+        return sum(not row["cold"] and not self.is_passed(row) for row in self.listed.get(LOST, []))
 
-
-def is_reached(row: Mapping[str, Any], reached: Mapping[tuple[str, int], int | None]) -> bool:
-    """Whether the engine says that it has fired past an offender."""
-    through_s = reached.get((row["topic"], row["partition"]))
-    return through_s is not None and row["due_s"] is not None and row["due_s"] <= through_s
+    def is_passed(self, row: Mapping[str, Any]) -> bool:
+        """Whether the engine's own progress is at or after the due second of an offender."""
+        due_s = row["due_s"]
+        fired_through = {(each.topic, each.partition): each.fired_through_s for each in self.read}
+        through_s = fired_through.get((row["topic"], row["partition"]))
+        return through_s is not None and due_s is not None and due_s <= through_s
 
 
 def collect(tables: Mapping[str, DataFrame], outcomes: DataFrame, moment: Moment) -> Findings:
-    """Bring together what a page shows.
+    """Collect the findings from the tables.
 
     Args:
         tables: ``totals``, ``offenders``, ``lags`` and ``forecast``.
         outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME`.
-        moment: the moment that the audit speaks of.
+        moment: the time that the audit refers to.
     """
     findings = Findings(moment)
     due: dict[str, list[int]] = defaultdict(list)
@@ -165,7 +166,7 @@ def collect(tables: Mapping[str, DataFrame], outcomes: DataFrame, moment: Moment
 
 
 def _first(offenders: DataFrame) -> DataFrame:
-    """The first :data:`MAX_LISTED` of each fault, and how many there are of it."""
+    """The first :data:`MAX_LISTED` offenders of each fault, with the number of all offenders of that fault."""
     fault = Window.partitionBy("fault")
     order = fault.orderBy("due_s", "accepted_ms", "offset")
     numbered = offenders.withColumns({"number": F.row_number().over(order), "of_fault": F.count(F.lit(1)).over(fault)})
@@ -178,5 +179,5 @@ def _due(forecast: DataFrame, by: Column, order: Column | str, limit: int) -> li
 
 
 def span_for(first_s: int, last_s: int) -> int:
-    """Seconds of a chart's step, so that it has at most :data:`MAX_POINTS`."""
+    """Seconds between two points of a chart, so that it has at most :data:`MAX_POINTS`."""
     return next((span for span in _SPANS_S if (last_s - first_s) / span <= MAX_POINTS), _SPANS_S[-1])

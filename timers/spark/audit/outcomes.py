@@ -1,9 +1,9 @@
-"""What became of each version: asked for and let out, side by side.
+"""The outcome of each version: compares requests with firings and dead letters.
 
-A firing belongs to the version of its ``timer-id``, ``timer-due`` and topic: receivers copy headers, so the same id on
-a topic that was not asked for is a copy. Where an id was set more than once for one second and topic, firings go to
-those versions in turn: first to those that must fire, in the order of the log, last to those that must not.
-"""
+A firing belongs to the version with its ``timer-id``, ``timer-due`` and topic (its *slot*). Receivers copy headers, so
+a firing of the same id on another topic is a copy. If an id was set several times for one second and topic, the firings
+are assigned to those versions by rank: first to versions that must fire, in the order of the log, last to versions that
+must not fire."""
 
 from __future__ import annotations
 
@@ -16,89 +16,93 @@ from timers.spark.audit.versions import MAY, MUST, NEVER
 
 FIRED, DEAD_LETTERED, PENDING, COLD, LOST = "fired", "dead-lettered", "pending", "cold", "lost"
 GONE = "evidence-gone"
-"""Statuses, beside ``cancelled`` and ``replaced``. What the last means: its callback topic no longer holds what it held
-when the timer was due, so that nobody can tell. Cold: pending, and in the cold tier."""
+"""Statuses, besides ``cancelled`` and ``replaced``. ``cold``: pending in the cold tier. ``evidence-gone``: not known,
+because the callback topic has lost records since the timer was due."""
 
 DUPLICATE, EARLY, REVOKED = "duplicate", "early", "revoked"
-"""Faults, beside ``lost``. Revoked: fired although its owner was told that it is cancelled or replaced."""
+"""Faults, besides ``lost``. ``revoked``: fired although a verdict says that it was cancelled or replaced."""
 
-_SLOT = ["timer_id", "due_s", "callback_topic"]
+SLOT = ["timer_id", "due_s", "callback_topic"]
 
 OUTCOME = (
     *("request", "topic", "partition", "offset", "accepted_ms", "bytes", "timer_id", "due_s", "callback_topic"),
     *("code", "status", "faults", "firings", "letters", "letter_code", "moved", "fired_ms", "append_ms", "lag_ms"),
     "cold",
 )
-"""``firings`` and ``letters``: how many of each. ``fired_ms`` and ``append_ms``: the earliest. ``lag_ms``: from the
-start of the due second, or from acceptance if that was later, to ``append_ms`` (``fired_ms`` where the callback topic
-carries its producer's time); null for timers that were moved. ``cold``: it is in the cold tier still. A row without
-``request`` is a firing that answers none here."""
+"""``firings`` and ``letters``: numbers of them. ``fired_ms`` and ``append_ms``: the earliest. ``lag_ms``: from the
+start of the due second, or from acceptance if that was later, to ``append_ms`` (``fired_ms`` if the callback topic has
+the producer's time); null for timers that were on the retry topic (``moved``). ``cold``: the timer is in the cold tier.
+A row without ``request`` is a firing that belongs to no request that was read."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The moment that the audit speaks of."""
+    """The time that an audit refers to."""
 
     as_of_ms: int
-    """Everything read is at least as new as this."""
+    """The audit reads all records up to this time, and perhaps newer ones."""
     grace_s: int
-    """What is overdue by no more than this is still pending."""
+    """A timer that is overdue by at most this many seconds counts as pending."""
 
 
-def slots(versions: DataFrame, letters: DataFrame, moved: DataFrame, ids: bool) -> DataFrame:
-    """Versions with their dead letters and delays, and each one's turn among those of one id, second and topic.
+def ranked(versions: DataFrame, letters: DataFrame, moved: DataFrame, ids: bool) -> DataFrame:
+    """Versions with their dead letters and retries, and with ``rank``, their position among the versions of their slot
+    (``versions_in_slot``).
 
     Args:
         versions: in the shape of :data:`timers.spark.audit.versions.VERSION`.
-        letters: as :func:`timers.spark.audit.evidence.letters` gives them.
-        moved: as :func:`timers.spark.audit.evidence.moved` does.
-        ids: whether several versions may be of one id, second and topic.
+        letters: the result of :func:`timers.spark.audit.evidence.letters`.
+        moved: the result of :func:`timers.spark.audit.evidence.moved`.
+        ids: whether a slot may have several versions.
     """
     known = versions.join(letters, "request", "left").join(moved, "request", "left").fillna(0, ["letters"])
     if not ids:
-        return known.withColumns({"turn": F.lit(1), "turns": F.lit(1)})
-    rank = (
+        return known.withColumns({"rank": F.lit(1), "versions_in_slot": F.lit(1)})
+    order = (
         F.when((F.col("expected") == MUST) & (F.col("letters") == 0), 0)
         .when(F.col("expected") == MAY, 1)
         .when(F.col("expected") == MUST, 2)
         .otherwise(3)
     )
-    slot = Window.partitionBy(*_SLOT)
+    slot = Window.partitionBy(*SLOT)
     return known.withColumns(
-        {"turn": F.row_number().over(slot.orderBy(rank, "offset")), "turns": F.count(F.lit(1)).over(slot).cast("int")}
+        {
+            "rank": F.row_number().over(slot.orderBy(order, "offset")),
+            "versions_in_slot": F.count(F.lit(1)).over(slot).cast("int"),
+        }
     )
 
 
 def outcomes(
-    slots: DataFrame, firings: DataFrame, whole_since: DataFrame, moment: Moment, waiting: DataFrame | None = None
+    ranked: DataFrame, firings: DataFrame, whole_since: DataFrame, moment: Moment, waiting: DataFrame | None = None
 ) -> DataFrame:
-    """What became of each version, and the firings that answer none.
+    """The outcome of each version, and the firings that belong to none.
 
     Args:
-        slots: as :func:`slots` gives them.
-        firings: as :func:`timers.spark.audit.evidence.firings` gives them.
-        whole_since: ``callback_topic``, ``whole_since_ms``: since when nothing was deleted from it; null for now.
-        moment: the moment that the audit speaks of.
-        waiting: requests that are in the cold tier still: ``request``. None where there is none.
+        ranked: the result of :func:`ranked`.
+        firings: the result of :func:`timers.spark.audit.evidence.firings`.
+        whole_since: ``callback_topic``, ``whole_since_ms``: the topic has all records since this time; null: now.
+        moment: the time that the audit refers to.
+        waiting: requests that are in the cold tier: ``request``; None without a cold tier.
 
     Returns:
         In the shape of :data:`OUTCOME`.
     """
     if waiting is None:
-        slots = slots.withColumn("cold", F.lit(False))
+        ranked = ranked.withColumn("cold", F.lit(False))
     else:
-        slots = slots.join(waiting.withColumn("cold", F.lit(True)), "request", "left").fillna(False, ["cold"])
-    fired = firings.groupBy(*_SLOT).agg(
+        ranked = ranked.join(waiting.withColumn("cold", F.lit(True)), "request", "left").fillna(False, ["cold"])
+    fired = firings.groupBy(*SLOT).agg(
         F.count(F.lit(1)).alias("found"), F.min("fired_ms").alias("fired_ms"), F.min("append_ms").alias("append_ms")
     )
-    joined = slots.join(fired, _SLOT, "full").join(F.broadcast(whole_since), "callback_topic", "left")
+    joined = ranked.join(fired, SLOT, "full").join(F.broadcast(whole_since), "callback_topic", "left")
     found = F.coalesce("found", F.lit(0))
-    surplus = F.when(F.col("turn") == 1, F.greatest(found - F.col("turns"), F.lit(0))).otherwise(0)
-    allotted = F.when(found >= F.col("turn"), 1).otherwise(0) + surplus
-    own = joined.withColumn("firings", F.when(F.col("request").isNull(), found).otherwise(allotted))
-    mine = F.col("firings") > 0
+    surplus = F.when(F.col("rank") == 1, F.greatest(found - F.col("versions_in_slot"), F.lit(0))).otherwise(0)
+    assigned = F.when(found >= F.col("rank"), 1).otherwise(0) + surplus
+    counted = joined.withColumn("firings", F.when(F.col("request").isNull(), found).otherwise(assigned))
+    has_fired = F.col("firings") > 0
     return (
-        own.withColumns({name: F.when(mine, F.col(name)) for name in ("fired_ms", "append_ms")})
+        counted.withColumns({name: F.when(has_fired, F.col(name)) for name in ("fired_ms", "append_ms")})
         .withColumn("moved", F.col("wait_s").isNotNull())
         .withColumn("status", _status(moment))
         .withColumn("faults", _faults())
@@ -108,16 +112,16 @@ def outcomes(
 
 
 def _status(moment: Moment) -> Column:
-    """The first that applies."""
+    """The first status that applies."""
     accepted_s = F.ceil(F.col("accepted_ms") / 1000)
-    reached_s = F.greatest("due_s", accepted_s, "wait_s")  # of nulls it takes no notice
+    expected_s = F.greatest("due_s", accepted_s, "wait_s")  # ignores nulls
     gone = F.col("whole_since_ms") > F.col("due_s") * 1000
     return (
         F.when(F.col("request").isNull(), F.lit(None))
         .when(F.col("firings") > 0, FIRED)
         .when(F.col("letters") > 0, DEAD_LETTERED)
         .when(F.col("expected") != MUST, F.col("closed_as"))
-        .when((reached_s + moment.grace_s) * 1000 > moment.as_of_ms, F.when(F.col("cold"), COLD).otherwise(PENDING))
+        .when((expected_s + moment.grace_s) * 1000 > moment.as_of_ms, F.when(F.col("cold"), COLD).otherwise(PENDING))
         .when(gone, GONE)
         .otherwise(LOST)
     )
@@ -126,12 +130,12 @@ def _status(moment: Moment) -> Column:
 def _faults() -> Column:
     start_ms = F.col("due_s") * 1000
     early = (F.col("fired_ms") < start_ms) | (F.col("append_ms") < start_ms)
-    asked = F.col("request").isNotNull()  # others may be out of scope
-    fired = asked & (F.col("firings") > 0)
+    matched = F.col("request").isNotNull()  # the request of an unmatched firing may be out of scope
+    fired = matched & (F.col("firings") > 0)
     return F.array_compact(
         F.array(
             F.when(F.col("status") == LOST, LOST),
-            F.when(asked & (F.col("firings") + F.col("letters") > 1), DUPLICATE),
+            F.when(matched & (F.col("firings") + F.col("letters") > 1), DUPLICATE),
             F.when(fired & early, EARLY),
             F.when(fired & (F.col("expected") == NEVER), REVOKED),
         )
@@ -140,6 +144,6 @@ def _faults() -> Column:
 
 def _lag_ms() -> Column:
     seen_ms = F.coalesce("append_ms", "fired_ms")
-    owed_ms = F.greatest(F.col("due_s") * 1000, F.col("accepted_ms"))
-    waited = F.col("request").isNotNull() & (F.col("firings") > 0) & ~F.col("moved")
-    return F.when(waited, seen_ms - owed_ms)
+    start_ms = F.greatest(F.col("due_s") * 1000, F.col("accepted_ms"))
+    has_lag = F.col("request").isNotNull() & (F.col("firings") > 0) & ~F.col("moved")
+    return F.when(has_lag, seen_ms - start_ms)

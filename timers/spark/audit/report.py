@@ -1,4 +1,4 @@
-"""The findings as one page that needs nothing beside it, and as lines for a terminal."""
+"""Shows findings as a page that needs no other file, as JSON, and as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from timers import __version__
 from timers.config.settings import Settings
 from timers.spark.audit import charts
 from timers.spark.audit.figures import UNASKED
-from timers.spark.audit.findings import FAULTS, MAX_LISTED, STATUSES, Findings, is_reached
+from timers.spark.audit.findings import FAULTS, MAX_LISTED, STATUSES, Findings
 from timers.spark.audit.outcomes import DUPLICATE, EARLY, GONE, LOST, PENDING, REVOKED
 from timers.spark.requests import CANCEL
 
 _MEANING = {
-    LOST: "due, and neither fired nor dead-lettered, cancelled or replaced",
+    LOST: "overdue, but neither fired nor dead-lettered, cancelled or replaced",
     DUPLICATE: "fired more than once, or fired and dead-lettered",
     EARLY: "fired before the start of the due second",
-    REVOKED: "fired after its owner was told that it is cancelled or replaced",
-    UNASKED: "fired without a request that a committed reader sees",
+    REVOKED: "fired although a verdict says that it was cancelled or replaced",
+    UNASKED: "fired, but a committed reader sees no request for it",
 }
 
 _RECORD_BYTES = 10
-"""What the capacity formula of docs/operations.md, P + 26, adds to key, value and headers of a request: P is a Future
-without its 6 bytes of tags and lengths, and a key has 10 digits."""
+"""Bytes that the capacity formula of docs/operations.md, P + 26, adds to the key, value and headers of a request. P is
+a Future without its 6 bytes of tags and lengths, and a key has 10 digits."""
 
 _SECONDS_A_DAY = 86_400
 
 
 def verdict(findings: Findings) -> str:
-    """One sentence."""
+    """The result in one sentence."""
     requests = counted(findings.requests, "request")
     if not findings.clean:
         found = ", ".join(f"{findings.faults[fault]:,} {fault}" for fault in FAULTS if findings.faults[fault])
-        return f"{found}, of {requests}"
+        return f"{found} of {requests}"
     if not findings.requests:
-        return "No request in scope: nothing to find fault with"
+        return "No request in scope"
     gone = findings.statuses[GONE]
-    but = f"; of {gone:,} nobody can tell, since their callback topics no longer hold what they held" if gone else ""
-    return f"Clean: of {requests} none is lost, doubled or early{but}"
+    but = f"; {gone:,} cannot be judged, because their callback topics have lost records" if gone else ""
+    return f"Clean: none of {requests} is lost, duplicated or early{but}"
 
 
 def hint(findings: Findings) -> str:
-    """What may explain a bad verdict."""
+    """Possible reasons for lost timers; empty if none is known."""
     behind, cold = findings.behind(), findings.left_cold()
     listed = len(findings.listed.get(LOST, []))
-    said = []
+    sentences = []
     if behind:
-        said.append(
-            f"{_of(behind, listed)} lost timers listed are beyond what the engine says it has fired through: it is "
-            "down, behind, or was never there. See what is read below, and audit again when it has caught up."
+        sentences.append(
+            f"{_of(behind, listed)} listed lost timers are due after the engine's own progress: the engine is down, "
+            "behind, or never started. Compare the table of partitions below, and audit again when it has caught up."
         )
     if cold:
-        said.append(
-            f"{_of(cold, listed)} lost timers listed are in the cold tier: start 'timers spark promote', or find out "
-            "why it leaves them there, and audit again."
+        sentences.append(
+            f"{_of(cold, listed)} listed lost timers are in the cold tier: start 'timers spark promote', or read its "
+            "output to see why it does not promote them, and audit again."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def _of(some: int, listed: int) -> str:
@@ -68,7 +68,7 @@ def _of(some: int, listed: int) -> str:
 
 
 def lines(findings: Findings) -> Iterator[str]:
-    """The findings for a terminal."""
+    """The findings as lines for a terminal."""
     yield verdict(findings)
     if hint(findings):
         yield hint(findings)
@@ -88,7 +88,7 @@ def lines(findings: Findings) -> Iterator[str]:
 
 
 def as_json(findings: Findings) -> dict[str, Any]:
-    """The findings for a program: totals, not rows."""
+    """The findings for a program: totals and the names of the offenders."""
     return {
         "clean": findings.clean,
         "verdict": verdict(findings),
@@ -131,7 +131,7 @@ def page(findings: Findings, settings: Settings) -> str:
         meaning=_MEANING,
         max_listed=MAX_LISTED,
         name_of=_name,
-        reached=_reached(findings),
+        passed=findings.is_passed,
         storage=_storage(findings),
         cancels=sum(each.records for each in findings.counted if each.kind == CANCEL),
         lag_chart=charts.lag_chart(findings.lags, findings.lag_span_s) if findings.lags else "",
@@ -145,17 +145,12 @@ def page(findings: Findings, settings: Settings) -> str:
 
 
 def _name(row: dict[str, Any]) -> str:
-    """How people look for an offender: its timer-id; of what cannot be read, its record."""
+    """The timer-id of an offender; for a request that cannot be decoded, the name of its record."""
     return str(row["timer_id"] or row["request"])
 
 
-def _reached(findings: Findings) -> Any:
-    reached = {(each.topic, each.partition): each.fired_through_s for each in findings.read}
-    return lambda row: is_reached(row, reached)
-
-
 def _storage(findings: Findings) -> list[dict[str, Any]]:
-    """Each request topic: what its records hold, what the capacity formula makes of them, and what is on disk."""
+    """For each request topic: bytes of its records, bytes by the capacity formula, and bytes on disk."""
     by_topic: dict[str, list[Any]] = defaultdict(list)
     for each in findings.counted:
         by_topic[each.topic].append(each)
@@ -179,12 +174,12 @@ def _storage(findings: Findings) -> list[dict[str, Any]]:
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things, in words."""
+    """A number and a noun, in the singular or plural."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def when(second: int | None) -> str:
-    """An epoch second as people read it; what Python's calendar does not know, as it is."""
+    """An epoch second as date and time; as a number if it is outside Python's calendar."""
     if second is None:
         return "-"
     try:
@@ -194,14 +189,14 @@ def when(second: int | None) -> str:
 
 
 def when_ms(moment_ms: int | None) -> str:
-    """Epoch milliseconds as people read them."""
+    """Epoch milliseconds as date and time."""
     if moment_ms is None:
         return "-"
     return f"{when(moment_ms // 1000)[:-1]}.{moment_ms % 1000:03}Z"
 
 
 def size(count: float | None) -> str:
-    """Bytes as people read them."""
+    """Bytes with a unit."""
     if count is None:
         return "-"
     for unit in ("B", "kB", "MB", "GB"):

@@ -1,65 +1,98 @@
-"""Which requests an audit is about: by the time of their acceptance, or by offset."""
+"""Selects the requests of an audit, by the time of their acceptance or by offset."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import TypeAlias
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 from timers.errors import SettingsError
-from timers.kafka.topic_offsets import Places, Topics
+from timers.kafka.topic_offsets import Offsets, Topics
 
 MARGIN_MS = 60_000
-"""Outputs are looked for from this long before the first request on: their time may be another clock's."""
+"""Outputs are read from this long before the first request on, because their times may come from another clock."""
+
+Ranges: TypeAlias = Mapping[str, Mapping[int, range]]
+"""Topic -> partition -> range of offsets."""
+
+
+def inside(ranges: Ranges, topic: Column, partition: Column, offset: Column) -> Column:
+    """Condition: a record is inside the ranges. ``partition`` may be a number or its digits."""
+    parts = [
+        (topic == name) & (partition.cast("string") == str(number)) & offset.between(offsets.start, offsets.stop - 1)
+        for name, partitions in ranges.items()
+        for number, offsets in partitions.items()
+    ]
+    return reduce(or_, parts, F.lit(False))
+
+
+def ranges_between(starts: Offsets, ends: Offsets) -> Ranges:
+    """The ranges from ``starts`` to ``ends``, for the partitions of ``starts``."""
+    return {
+        topic: {partition: range(offset, ends[topic][partition]) for partition, offset in partitions.items()}
+        for topic, partitions in starts.items()
+    }
+
+
+def before(ends: Offsets) -> Ranges:
+    """The ranges of all offsets below ``ends``."""
+    return {topic: {partition: range(end) for partition, end in of.items()} for topic, of in ends.items()}
 
 
 @dataclass(frozen=True)
 class Span:
-    """Offsets of request topics: what is read, and what is asked about."""
+    """Offsets of request topics: which records are read, and which are in scope."""
 
-    starts: Places
-    ends: Places
-    scope_ends: Places
-    """Requests from here on are not asked about; they may say what became of those before."""
+    starts: Offsets
+    ends: Offsets
+    scope_ends: Offsets
+    """Requests at or after these offsets are not in scope. They are read because they may replace or cancel earlier
+    ones."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """All requests, but for these bounds."""
+    """Bounds for the requests of an audit. Without bounds, all requests are in scope."""
 
     from_ms: int | None = None
     """Accepted at this time or later."""
     to_ms: int | None = None
     """Accepted before this time."""
-    ranges: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
-    """Topic -> partition -> offsets [from, to). Of a topic that is named, nothing else."""
+    ranges: Ranges = field(default_factory=dict)
+    """The only requests in scope of the topics named here. Other topics are in scope as a whole."""
 
     @property
     def evidence_from_ms(self) -> int | None:
-        """Since when outputs can answer the requests; None: since ever."""
+        """From which time on outputs can belong to the requests; None: from the start."""
         return None if self.from_ms is None else max(0, self.from_ms - MARGIN_MS)
 
-    def span(self, topics: Topics, asking: Collection[str], ends: Places, whole: Collection[str]) -> Span:
+    def span(self, topics: Topics, request_topics: Collection[str], ends: Offsets, whole: Collection[str]) -> Span:
         """The offsets to read.
 
         Args:
-            topics: the cluster's.
-            asking: topics of requests that are there.
+            topics: metadata of the cluster.
+            request_topics: existing request topics.
             ends: where each of them ends.
-            whole: of these, topics to be read to their ends, whatever the scope.
+            whole: those of them that are read to their ends, whatever the scope is.
 
         Raises:
-            SettingsError: a range names what is not there.
+            SettingsError: a range names a topic or partition that does not exist.
         """
-        starts = topics.starts(asking) if self.from_ms is None else topics.at(asking, self.from_ms)
-        scope_ends = dict(ends) if self.to_ms is None else topics.at(asking, self.to_ms)
+        starts = topics.starts(request_topics) if self.from_ms is None else topics.at(request_topics, self.from_ms)
+        scope_ends = dict(ends) if self.to_ms is None else topics.at(request_topics, self.to_ms)
         for topic, partitions in self.ranges.items():
             if topic not in starts or not partitions.keys() <= starts[topic].keys():
                 raise SettingsError(
-                    f"--range names {topic!r} with partitions {sorted(partitions)}: there is no such topic of "
-                    f"requests, or it has fewer (there are {', '.join(asking) or 'none'})"
+                    f"--range names {topic!r} with partitions {sorted(partitions)}: this request topic does not exist, "
+                    f"or it has fewer partitions (existing: {', '.join(request_topics) or 'none'})"
                 )
-            starts[topic] = {p: max(starts[topic][p], low) for p, (low, _) in partitions.items()}
-            scope_ends[topic] = {p: min(scope_ends[topic][p], high) for p, (_, high) in partitions.items()}
+            starts[topic] = {p: max(starts[topic][p], part.start) for p, part in partitions.items()}
+            scope_ends[topic] = {p: min(scope_ends[topic][p], part.stop) for p, part in partitions.items()}
         read_ends = {
             topic: {p: ends[topic][p] if topic in whole else max(scope_ends[topic][p], of[p]) for p in of}
             for topic, of in starts.items()

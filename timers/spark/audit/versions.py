@@ -1,15 +1,16 @@
-"""What was asked for: one row for each request that must come to something.
+"""The requested timers: one row for each request that needs an outcome.
 
-The identity of a timer is the record that asked for it, its *request*. A timer without an id carries that as its
-``timer-id``. Ids are used again, so with them each record that sets a timer is a *version*, and what closes it is the
-next record of its id in the log of its partition: an update or a cancel. Whether it closed it in time is told by the
-verdict of that record. Where there is none (the topic was deleted, or is older), its append time says it: before the
-start of the due second it was in time; later, either is right.
+A timer is identified by the record that requested it, its *request*. A timer without an id has the name of that record
+as its ``timer-id``. Ids can be used again, so for timers with an id each record that sets a timer is a *version*. The
+next record of the id in the partition closes the version: an update or a cancel. The verdict on that record says
+whether it was in time. Without a verdict (its topic was deleted or is newer), the append time decides: before the start
+of the due second it was in time; after that, the version may have fired or not.
 
-In a topic of schedules (:mod:`timers.wire.formats.schedule`) whatever comes next closes a version: also what cannot be
-read, and also a tombstone of the engine's. One that names the version says that it has left. One that names another was
-written while the version came, which the engine then appends again: the copy stands for it. Compaction may have taken
-any record but the newest of an id, so a version that is there is judged by what is behind it alone.
+In a topic of schedules (:mod:`timers.wire.formats.schedule`) any next record of the id closes a version, also one that
+cannot be decoded, and also a tombstone of the engine. A tombstone that names the version says that the version fired or
+became a dead letter. A tombstone that names another version was written at the same time as this one; the engine then
+appends this version again, and only the copy counts. Compaction may have deleted any record except the newest of an id,
+so the outcome of a version depends only on the records after it.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ from timers.core import operation
 from timers.spark.requests import CANCEL, COPY, ENDED, REJECTED, TIMER
 
 MUST, MAY, NEVER = "must", "may", "never"
-"""Whether a version fires: it must, once its second has come; either is right; it must not."""
+"""Whether a version fires: it must fire once its second has begun; it may fire or not; it must not fire."""
 
 CANCELLED, REPLACED = operation.CANCELLED, operation.REPLACED
 
 CLOCKS_MS = 60_000
-"""What a producer's clock may be off: most schedules carry its time, not the broker's."""
+"""Accepted error of a producer's clock: most topics of schedules have the producer's time, not the broker's."""
 
 VERSION = (
     *("request", "topic", "partition", "offset", "accepted_ms", "bytes"),
     *("timer_id", "due_s", "callback_topic", "code", "expected", "closed_as"),
 )
-"""``accepted_ms``: when the broker took the request. ``code``: why it cannot be read, or null; then it has no timer.
-``expected``: one of must, may, never. ``closed_as``: ``cancelled`` or ``replaced`` where something came after it."""
+"""``accepted_ms``: when the broker appended the request. ``code``: why it cannot be decoded, or null; a request with a
+code has no timer. ``expected``: must, may or never. ``closed_as``: ``cancelled`` or ``replaced`` if a record closed
+it."""
 
 
 def without_ids(requests: DataFrame) -> DataFrame:
-    """Versions of topics whose timers have no ids: every request stands for itself."""
+    """Versions of topics whose timers have no ids: each request is a version."""
     return _versions(requests.where(F.col("kind") != COPY), F.lit(MUST), F.lit(None).cast("string"))
 
 
@@ -45,8 +47,8 @@ def with_ids(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
     """Versions of topics whose timers have ids.
 
     Args:
-        requests: in the shape of :data:`timers.spark.requests.REQUEST`, each id's history whole.
-        verdicts: as :func:`timers.spark.audit.evidence.verdicts` gives them.
+        requests: in the shape of :data:`timers.spark.requests.REQUEST`, with the complete history of each id.
+        verdicts: the result of :func:`timers.spark.audit.evidence.verdicts`.
     """
     rejected = _versions(requests.where(F.col("kind") == REJECTED), F.lit(MUST), F.lit(None).cast("string"))
     history = Window.partitionBy("topic", "partition", "timer_id").orderBy("offset")
@@ -74,13 +76,13 @@ def of_schedules(requests: DataFrame) -> DataFrame:
     """Versions of topics of schedules.
 
     Args:
-        requests: in the shape of :data:`timers.spark.requests.REQUEST`, each id's history as far as it is there.
+        requests: in the shape of :data:`timers.spark.requests.REQUEST`, with the remaining history of each id.
     """
     id = ("topic", "partition", "timer_id")
     history = Window.partitionBy(*id).orderBy("offset")
     alike = Window.partitionBy(*id, "due_s", "callback_topic", "bytes")
     left = requests.where(F.col("kind") == ENDED).select("request", F.lit(True).alias("left")).distinct()
-    told = (
+    history_of_timers = (
         requests.where(F.col("timer_id").isNotNull())
         .withColumn("closed_by", F.lead("kind").over(history))
         .withColumn("closed_ms", F.lead("timestamp_ms").over(history))
@@ -94,7 +96,7 @@ def of_schedules(requests: DataFrame) -> DataFrame:
     in_time = F.col("closed_ms") + CLOCKS_MS < F.col("due_s") * 1000
     expected = F.when(by_users & in_time, NEVER).when(by_users & ~F.col("left"), MAY).otherwise(MUST)
     closed_as = F.when(F.col("closed_by") == CANCEL, CANCELLED).when(by_users, REPLACED)
-    alive = told.where(~(superseded & (F.col("last_alike") > F.col("offset"))))
+    alive = history_of_timers.where(~(superseded & (F.col("last_alike") > F.col("offset"))))
     rejected = _versions(requests.where(F.col("kind") == REJECTED), F.lit(MUST), F.lit(None).cast("string"))
     return _versions(alive, expected, closed_as).unionByName(rejected)
 

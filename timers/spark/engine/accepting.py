@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.core.progress import Progress
 from timers.core.timer import Decoded
 from timers.spark.arrow import headers_of, record_batch
+from timers.spark.columns import schema
 from timers.spark.engine import timer_batches
 from timers.spark.engine.timer_batches import Request
 from timers.wire import dead_letter, future, topics
@@ -22,10 +24,10 @@ buckets, while most timers that share a second and a batch stay together."""
 COLUMNS = ("topic", "partition", "offset", "key", "value", "headers")
 """Columns of a request that the engine reads."""
 
-SCHEMA = "bucket int, timer_batch binary"
+SCHEMA = schema("bucket int, timer_batch binary")
 """Columns of the result."""
 
-_ARROW = pa.schema([("bucket", pa.int32()), ("timer_batch", pa.binary())])
+_ARROW = to_arrow_schema(SCHEMA)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.config.settings import Settings
 from timers.core.delivery import DeliveryProblem
 from timers.core.timer import Rejected, Row, key_bytes
 from timers.spark.arrow import record_batch
+from timers.spark.columns import schema
 from timers.spark.engine import timer_batches
 from timers.spark.engine.callback_topics import CallbackTopics, Limits
 from timers.spark.engine.sizes import size_alone
@@ -32,24 +34,12 @@ MESSAGES = 10_000
 ANY_SIZE = 2**62
 """No limit: the size of a request was checked when it was accepted."""
 
-MESSAGE = (
-    "topic string, key binary, value binary, headers array<struct<key:string,value:binary>>, "
-    "place string, offset bigint, due_s bigint, tick_ms bigint"
+MESSAGE = schema(
+    "topic string, key binary, value binary, headers headers, place string, offset bigint, due_s bigint, tick_ms bigint"
 )
-"""Columns of a message. For a dead letter, ``place`` and the columns after it are null."""
+"""A message. For a dead letter, ``place`` and the columns after it are null."""
 
-_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        ("place", pa.string()),
-        ("offset", pa.int64()),
-        ("due_s", pa.int64()),
-        ("tick_ms", pa.int64()),
-    ]
-)
+_ARROW = to_arrow_schema(MESSAGE)
 
 
 @dataclass(frozen=True)
@@ -100,7 +90,7 @@ class FiringTask:
 
     def _take(self) -> pa.RecordBatch:
         taken, self._messages = self._messages, []
-        return record_batch(taken, _SCHEMA)
+        return record_batch(taken, _ARROW)
 
     def _fire(self, due_s: int, tick_ms: int, place: str, requests: list[Request]) -> None:
         decoded = future.decode(requests, ANY_SIZE)

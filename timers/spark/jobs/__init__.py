@@ -1,1 +1,2 @@
-"""The jobs: each reads, selects its contract, transforms DataFrames, selects the contract of its result, and writes."""
+"""The jobs. Each reads, selects the columns that it needs, transforms DataFrames, and writes the columns of its
+result."""

@@ -1,7 +1,7 @@
-"""``timers spark audit``: what became of every request, from the topics alone.
+"""``timers spark audit``: finds the outcome of each request from the topics alone.
 
-Nothing that an engine keeps for itself is believed: neither its store nor its progress. The latter is shown beside what
-was found, to tell an engine that is behind from one that lost something.
+The audit does not use an engine's store or progress. It only shows the progress beside its findings, so that a reader
+can tell an engine that is behind from one that lost timers.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
-from timers.kafka.topic_offsets import Places, Topics
+from timers.kafka.topic_offsets import Offsets, Topics
 from timers.request_formats import enabled_formats
 from timers.spark import kafka, requests
 from timers.spark.audit import cold_tier, disks, evidence, figures, outcomes, versions
 from timers.spark.audit.findings import Counted, Findings, PartitionRead, collect
 from timers.spark.audit.outcomes import Moment
-from timers.spark.audit.scope import Scope, Span
+from timers.spark.audit.scope import Scope, Span, before, inside, ranges_between
 from timers.spark.cold import ColdTables
 from timers.spark.columns import RECORD
 from timers.wire import progress
@@ -36,16 +36,16 @@ Console = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Audit:
-    """One audit to be made.
+    """Parameters of an audit.
 
     Attributes:
-        settings: where the brokers are, who we are, and which topics are whose.
-        scope: which requests.
-        moment: as of when, and with how much patience. Not later than the start of reading.
-        callback_topics: only timers of these, with ``*`` for anything; all if empty.
-        tables: where the tables go; None for nowhere.
+        settings: brokers, login and topics.
+        scope: which requests are audited.
+        moment: the time that the audit refers to, at or before the start of reading, and the grace period.
+        callback_topics: patterns with ``*``: only timers of these topics are audited; empty: all timers.
+        tables: directory for the tables; None: do not write them.
         table_format: ``delta`` or ``parquet``.
-        cold: where the cold tier keeps its tables; None: they are not looked at.
+        cold: tables of the cold tier; None: do not read them.
     """
 
     settings: Settings
@@ -59,18 +59,18 @@ class Audit:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Which topics are read, and from where to where."""
+    """The topics and offsets to read."""
 
     formats: dict[str, RequestFormat]
     retry: str
     span: Span
-    starts: Places
-    """The first offsets that topics of requests still hold."""
-    output_starts: Places
-    output_ends: Places
+    starts: Offsets
+    """First offsets that the request topics still contain."""
+    output_starts: Offsets
+    output_ends: Offsets
 
     def topics(self, *, ids: bool, compacted: bool = False) -> list[str]:
-        """Topics of requests that are there, without the retry topic. Those of schedules are ``compacted``."""
+        """Existing request topics without the retry topic, by the kind of their format."""
         kind = (ids, compacted)
         others = {topic: self.formats[topic] for topic in self.span.starts if topic != self.retry}
         return [
@@ -81,15 +81,15 @@ class _Plan:
 
 
 def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
-    """Make an audit: read, transform, write tables, and return what is for people.
+    """Audit: read, transform, write the tables, and return the findings.
 
     Args:
         spark: the session.
-        audit: what to do.
-        say: takes a line on each stage.
+        audit: the parameters.
+        say: receives a line for each stage.
     """
     if audit.cold is not None:
-        cold_tier.check(spark, audit.cold)  # before anything that takes its time
+        cold_tier.check(spark, audit.cold)  # before the stages that take minutes
     topics = Topics(audit.settings)
     plan = _plan(audit, topics)
     stages = _Stages(say)
@@ -110,7 +110,7 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
     whole_since = topics.whole_since_ms(callback_topics, audit.moment.as_of_ms)
     fired = evidence.firings(_outputs(spark, audit, plan, callback_topics))
     if plan.topics(ids=True, compacted=True):
-        fired = evidence.without_former(fired, _schedules(audit, plan, asked))
+        fired = evidence.without_compacted(fired, _schedules(audit, plan, asked))
     waiting = cold.waiting if cold else None
     became = _outcomes(spark, audit, plan, asked, fired, whole_since, waiting).persist(StorageLevel.DISK_ONLY)
     with stages("outcomes found") as stage:
@@ -139,61 +139,61 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
 
 
 def _plan(audit: Audit, topics: Topics) -> _Plan:
-    """Fix what is read before anything is. Outputs end before requests do: so each output's request is among those."""
+    """Choose the offsets before reading. Ends of outputs come first, so that the requests of all outputs are read."""
     settings = audit.settings
     formats = enabled_formats(settings)
-    asking = topics.existing(formats)
+    request_topics = topics.existing(formats)
     everything = topics.all()
     output_ends = topics.ends(everything)
-    ends = topics.ends(asking)
+    ends = topics.ends(request_topics)
     since_ms = audit.scope.evidence_from_ms
     output_starts = topics.starts(everything) if since_ms is None else topics.at(everything, since_ms)
-    whole = {topic for topic in asking if formats[topic].has_ids or topic == settings.retry_topic}
-    span = audit.scope.span(topics, asking, ends, whole)
-    return _Plan(formats, settings.retry_topic, span, topics.starts(asking), output_starts, output_ends)
+    whole = {topic for topic in request_topics if formats[topic].has_ids or topic == settings.retry_topic}
+    span = audit.scope.span(topics, request_topics, ends, whole)
+    return _Plan(formats, settings.retry_topic, span, topics.starts(request_topics), output_starts, output_ends)
 
 
 def _requests(spark: SparkSession, audit: Audit, plan: _Plan) -> DataFrame:
-    """All records of request topics, decoded."""
+    """The records of the request topics, decoded."""
     span = plan.span
     records = _read(spark, audit.settings, span.starts, span.ends)
     return requests.decode(records, plan.formats, audit.settings.max_request_bytes)
 
 
 class _Cold(NamedTuple):
-    """What the cold tier holds."""
+    """Requests in the cold tier."""
 
     gone: DataFrame
-    """Requests that their topics no longer hold, decoded."""
+    """Requests that retention deleted from their topics, decoded."""
     waiting: DataFrame
-    """Requests that were not written back: ``request``."""
+    """Requests that were not promoted: ``request``."""
 
 
 def _cold(spark: SparkSession, audit: Audit, tables: ColdTables, plan: _Plan) -> _Cold:
     sources = [topic for topic in plan.starts if plan.formats[topic].allows_cold_tier]
     requested = cold_tier.requests(spark, tables, _outputs(spark, audit, plan, [audit.settings.cold_topic]), sources)
-    records = cold_tier.no_longer_held(spark, requested, plan.starts, audit.scope)
+    records = cold_tier.deleted_by_retention(requested, plan.starts, audit.scope)
     gone = requests.decode(records, plan.formats, audit.settings.max_request_bytes)
     return _Cold(gone.persist(StorageLevel.DISK_ONLY), cold_tier.waiting(spark, tables, requested))
 
 
 def _outputs(spark: SparkSession, audit: Audit, plan: _Plan, topics: list[str]) -> DataFrame:
-    """All records of some topics that an engine writes to."""
+    """The records of topics that an engine writes to."""
     known = [topic for topic in topics if topic in plan.output_ends]
     starts = {topic: plan.output_starts[topic] for topic in known}
     ends = {topic: plan.output_ends[topic] for topic in known}
     return _read(spark, audit.settings, starts, ends)
 
 
-def _read(spark: SparkSession, settings: Settings, starts: Places, ends: Places) -> DataFrame:
-    """Records of a range; the source refuses to read nothing at all."""
+def _read(spark: SparkSession, settings: Settings, starts: Offsets, ends: Offsets) -> DataFrame:
+    """The records of a range. Spark's source does not accept an empty list of partitions."""
     if not starts:
         return spark.createDataFrame([], RECORD)
     return kafka.read(spark, settings, starts, ends, min_partitions=spark.sparkContext.defaultParallelism)
 
 
 def _progress(spark: SparkSession, audit: Audit, plan: _Plan) -> dict[tuple[str, int], int]:
-    """How far the engine says that it has come: (topic, partition) -> due second. For people; nothing rests on it."""
+    """The engine's own progress: (topic, partition) -> due second of the last fired timer. Only shown to the user."""
     records = _outputs(spark, audit, plan, [audit.settings.progress_topic])
     latest = records.where("value is not null").groupBy("key").agg(F.max_by("value", "offset").alias("value"))
     reached = {}
@@ -225,7 +225,7 @@ def _outcomes(
     letters = evidence.letters(_outputs(spark, audit, plan, [settings.dead_letter_topic]))
     moved = evidence.moved(asked.where(F.col("topic") == plan.retry))
     plain = versions.without_ids(_of(asked, plan.topics(ids=False))).where(_of_interest(audit))
-    slots = outcomes.slots(plain, letters, moved, ids=False)
+    ranked = outcomes.ranked(plain, letters, moved, ids=False)
     named = []
     if plan.topics(ids=True):
         verdicts = evidence.verdicts(_outputs(spark, audit, plan, [settings.verdict_topic]))
@@ -234,10 +234,10 @@ def _outcomes(
     if plan.topics(ids=True, compacted=True):
         named.append(_schedules(audit, plan, asked))
     if named:
-        all_named = reduce(DataFrame.unionByName, named)  # ids may be the same on several topics
-        slots = slots.unionByName(outcomes.slots(all_named, letters, moved, ids=True))
+        all_named = reduce(DataFrame.unionByName, named)  # several topics may use the same id
+        ranked = ranked.unionByName(outcomes.ranked(all_named, letters, moved, ids=True))
     since = spark.createDataFrame(list(whole_since.items()), "callback_topic string, whole_since_ms long")
-    return outcomes.outcomes(slots, fired, since, audit.moment, waiting)
+    return outcomes.outcomes(ranked, fired, since, audit.moment, waiting)
 
 
 def _of(asked: DataFrame, topics: list[str]) -> DataFrame:
@@ -245,36 +245,32 @@ def _of(asked: DataFrame, topics: list[str]) -> DataFrame:
 
 
 def _schedules(audit: Audit, plan: _Plan, asked: DataFrame) -> DataFrame:
-    """What was asked for on topics of schedules, in scope."""
+    """Versions of the topics of schedules, in scope."""
     found = versions.of_schedules(_of(asked, plan.topics(ids=True, compacted=True)))
     return found.where(_of_interest(audit) & _in_scope(plan.span))
 
 
 def _pattern(audit: Audit) -> str:
-    """Of the callback topics that are of interest, for Java and Python alike."""
+    """Regular expression of the audited callback topics, for Java and Python."""
     return "|".join(each.replace(".", "[.]").replace("*", ".*") for each in audit.callback_topics) or ".*"
 
 
 def _of_interest(audit: Audit) -> Column:
-    """What cannot be read has no callback topic, and is of interest to whoever wants all."""
+    """Condition: the callback topic is audited. A request that cannot be decoded has none: only a full audit has it."""
     return F.col("callback_topic").rlike(f"^({_pattern(audit)})$") if audit.callback_topics else F.lit(True)
 
 
 def _in_scope(span: Span) -> Column:
-    """Whether a request is one that is asked about, rather than one that only says what became of others."""
-    inside = F.lit(False)
-    for topic, partitions in span.scope_ends.items():
-        for partition, end in partitions.items():
-            inside = inside | ((F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") < end))
-    return inside
+    """Condition: a request is in scope, and was not only read because it may close another one."""
+    return inside(before(span.scope_ends), F.col("topic"), F.col("partition"), F.col("offset"))
 
 
 def _offenders(audit: Audit, plan: _Plan, asked: DataFrame, became: DataFrame, fired: DataFrame) -> DataFrame:
-    """Every fault of every timer, with the records that show it."""
+    """Each fault of each timer, with the records that show it."""
     found = figures.offenders(became)
-    read = figures.ranges({topic: plan.span.starts[topic] for topic in plan.topics(ids=False)}, plan.span.ends)
+    read = ranges_between({topic: plan.span.starts[topic] for topic in plan.topics(ids=False)}, plan.span.ends)
     known = asked.select("request")
-    unasked = figures.unasked(figures.strangers(became), known, read)
+    unasked = figures.unasked(figures.unmatched(became), known, read)
     return figures.with_positions(found.unionByName(unasked), fired)
 
 
@@ -286,7 +282,7 @@ def _write(tables: dict[str, DataFrame], audit: Audit) -> None:
     for name, table in tables.items():
         target = f"{(audit.tables or '').rstrip('/')}/{name}"
         writer = table.select(as_of, *table.columns).coalesce(1).write.format(audit.table_format).mode("append")
-        writer.option("mergeSchema", "true").save(target)  # a later version may have more columns
+        writer.option("mergeSchema", "true").save(target)  # a later version of the audit may have more columns
 
 
 def _partitions_read(plan: _Plan, reached: dict[tuple[str, int], int]) -> list[PartitionRead]:
@@ -302,7 +298,7 @@ class _Stage:
 
 
 class _Stages:
-    """Says how long each stage took."""
+    """Measures each stage and reports it."""
 
     def __init__(self, say: Console) -> None:
         self._say = say

@@ -1,14 +1,13 @@
-"""``timers spark import``: timers from files, each once, however often the same files are imported.
+"""``timers spark import``: imports timers from files, each once, even if the same files are imported again.
 
-The id of a timer is made of its row, so it is the same in every run. What was sent is in a ledger, a Delta table: an id
-that stands there is not sent again, whether it has fired or not. A run says in the ledger that it begins, and where the
-topic ended then; it says that it is done when it has written down its ids. One that broke in between has sent nobody
-knows what: the next run reads that from the topic itself, before anything else.
+The id of a timer is computed from its row, so it is the same in each run. A ledger of Delta tables contains the ids
+that were sent: such an id is not sent again, whether its timer has fired or not. A run records its begin in the ledger,
+with the end of the topic at that time, and its end once its ids are in the ledger. If a run was interrupted, the next
+run first reads from the topic which ids it had sent.
 """
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,42 +16,38 @@ from delta.tables import DeltaTable
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from timers.config.settings import Settings
 from timers.errors import SettingsError
-from timers.kafka.topic_offsets import Places, Topics
+from timers.kafka.topic_offsets import Offsets, Topics
 from timers.spark import kafka, rows
+from timers.spark.columns import schema
+from timers.spark.ledger import BEGUN, DONE, Steps
 from timers.wire.dead_letter import OVERHEAD_BYTES
 
 Console = Callable[[str], None]
 
-LEDGER = StructType(
-    [StructField("id", StringType()), StructField("due_s", LongType()), StructField("run", StringType())]
-)
-"""One row for each timer that was sent. ``due_s`` is null where a broken run sent it."""
+LEDGER = schema("id string, due_s bigint, run string")
+"""A timer that was sent. ``due_s`` is null if an interrupted run sent it."""
 
-RUNS = StructType(
-    [StructField("run", StringType()), StructField("state", StringType()), StructField("starts", StringType())]
-)
-"""Two rows for each run that was not broken. ``state``: ``begun`` or ``done``; ``starts``: where the topic ended when
-it began, as JSON."""
-
-BEGUN, DONE = "begun", "done"
+RUNS = schema("run string, state string, starts string")
+"""A run: a row for its begin and one for its end (:class:`timers.spark.ledger.Steps`). ``starts``, in the row of the
+begin, is JSON: where the topic ended then."""
 
 
 @dataclass(frozen=True)
 class Import:
-    """What to import.
+    """Parameters of the job.
 
     Attributes:
-        settings: where the brokers are, who we are, and the topic of timers with an id.
+        settings: brokers, login, and the topic of timers with an id.
         paths: files or directories.
-        format: ``parquet``, ``csv`` or ``json`` (an object a line).
-        name: of the import; part of every id.
-        ledger: where the ledger is: a path that this and all later runs share.
-        rejects: where rows go that ask for nothing that can be done.
-        as_base64: values are base64.
+        format: ``parquet``, ``csv`` or ``json`` (one object in each line).
+        name: name of the import; part of each id.
+        ledger: path of the ledger, the same for all runs of an import.
+        rejects: path for the rows that are not valid timers.
+        as_base64: whether values are base64.
     """
 
     settings: Settings
@@ -66,30 +61,30 @@ class Import:
 
 @dataclass(frozen=True)
 class Imported:
-    """What came of it: how many."""
+    """Result of a run: numbers of rows."""
 
     rows: int
     rejected: int
     known: int
-    """Sent by a former run."""
+    """Sent by an earlier run."""
     sent: int
 
 
 def run(spark: SparkSession, job: Import, say: Console) -> Imported:
-    """Import what was not imported before.
+    """Import the rows that no earlier run has imported.
 
     Raises:
-        SettingsError: there is no request format of timers with an id, or the files have not the columns.
+        SettingsError: TIMERS_ID_TOPIC is not set or does not exist, or the files lack a column.
     """
     topic = _topic(job.settings)
     topics = Topics(job.settings)
     if topic not in topics.existing([topic]):
         raise SettingsError(f"topic TIMERS_ID_TOPIC={topic!r} does not exist at {job.settings.brokers}: start a worker")
     ledger = Ledger(spark, job.ledger)
-    for broken, starts in ledger.broken():
-        found = ledger.add(broken, _in_topic(spark, job, starts, topics.ends([topic])))
-        ledger.end(broken)
-        say(f"a run that was broken had sent {found:,} timers")
+    for interrupted, starts in ledger.unfinished():
+        found = ledger.add(interrupted, _in_topic(spark, job, starts, topics.ends([topic])))
+        ledger.end(interrupted)
+        say(f"an interrupted run had sent {found:,} timers")
     read = rows.entries(_read(spark, job), job.settings.max_request_bytes, as_base64=job.as_base64)
     read = read.persist(StorageLevel.DISK_ONLY)
     total, rejected = read.agg(F.count(F.lit(1)), F.count("reason")).collect()[0]
@@ -109,11 +104,11 @@ def run(spark: SparkSession, job: Import, say: Console) -> Imported:
 
 
 def numbered(entries: DataFrame, name: str) -> DataFrame:
-    """Good rows with their ids; equal ones are numbered, for they are timers of their own.
+    """Valid rows with their ids. Equal rows get different numbers, because each row is a timer.
 
     Args:
         entries: in the shape of :data:`timers.spark.rows.ENTRY`.
-        name: of the import.
+        name: name of the import.
 
     Returns:
         ``id``, ``due_s``, ``value``, ``headers``.
@@ -138,7 +133,7 @@ def _read(spark: SparkSession, job: Import) -> DataFrame:
     if job.format == "json":
         return reader.schema(_texts(rows.FIELDS)).json(list(job.paths))
     reader = reader.options(header="true", multiLine="true", escape='"')
-    named = reader.csv(list(job.paths)).columns  # the order of the file is all that CSV goes by
+    named = reader.csv(list(job.paths)).columns  # Spark matches CSV columns by position
     return reader.schema(_texts(named)).csv(list(job.paths))
 
 
@@ -146,8 +141,8 @@ def _texts(names: Sequence[str]) -> StructType:
     return StructType([StructField(name, StringType()) for name in (*names, rows.BROKEN)])
 
 
-def _in_topic(spark: SparkSession, job: Import, starts: Places, ends: Places) -> DataFrame:
-    """Ids of this import in a range of the topic: ``id``, ``due_s`` (null: it is not looked at)."""
+def _in_topic(spark: SparkSession, job: Import, starts: Offsets, ends: Offsets) -> DataFrame:
+    """Ids of this import in a range of the topic: ``id``, ``due_s`` (null)."""
     key = F.col("key").cast("string")
     records = kafka.read(spark, job.settings, starts, {topic: ends[topic] for topic in starts})
     ours = records.where(key.startswith(f"{job.name}-"))
@@ -156,9 +151,7 @@ def _in_topic(spark: SparkSession, job: Import, starts: Places, ends: Places) ->
 
 def _topic(settings: Settings) -> str:
     if not settings.id_topic:
-        raise SettingsError(
-            "TIMERS_ID_TOPIC is not set: timers are imported by the request format of timers with an id"
-        )
+        raise SettingsError("TIMERS_ID_TOPIC is not set: imported timers have ids and are written to that topic")
     return settings.id_topic
 
 
@@ -166,7 +159,7 @@ def _topic(settings: Settings) -> str:
 
 
 def _send(requests: DataFrame, settings: Settings, topic: str) -> None:
-    """Publish requests. Their partition is that of Java's producer, which is our client's rule for ids, too."""
+    """Publish requests. The partitioner of Java's producer chooses their partitions, as the client does for ids."""
     options = {
         **kafka.sink_options(settings, settings.max_request_bytes + OVERHEAD_BYTES),
         "includeHeaders": "true",
@@ -181,44 +174,38 @@ def _reject(entries: DataFrame, target: str) -> None:
 
 
 class Ledger:
-    """What was sent, in two Delta tables below one path. One import at a time."""
+    """The timers that were sent and the runs that sent them, in two Delta tables below one path.
+
+    Only one import may run at a time.
+    """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self._sent, self._runs = f"{path.rstrip('/')}/sent", f"{path.rstrip('/')}/runs"
-        for table, schema in ((self._sent, LEDGER), (self._runs, RUNS)):
-            DeltaTable.createIfNotExists(spark).location(table).addColumns(schema).execute()
+        self._sent, runs = f"{path.rstrip('/')}/sent", f"{path.rstrip('/')}/runs"
+        for table, columns in ((self._sent, LEDGER), (runs, RUNS)):
+            DeltaTable.createIfNotExists(spark).location(table).addColumns(columns).execute()
+        self._runs = Steps(spark, runs, RUNS)
 
     def sent(self) -> DataFrame:
         """Ids that were sent."""
         return self._spark.read.format("delta").load(self._sent).select("id")
 
-    def broken(self) -> list[tuple[str, Places]]:
-        """Runs that began and did not end, with where the topic ended when they began."""
-        runs = self._spark.read.format("delta").load(self._runs)
-        done = runs.where(F.col("state") == DONE).select("run")
-        begun = runs.where(F.col("state") == BEGUN).join(done, "run", "left_anti").collect()
-        return [(row.run, _places(row.starts)) for row in begun]
+    def unfinished(self) -> list[tuple[str, Offsets]]:
+        """Runs that began and are not done, with the end of the topic at their begin."""
+        return [(row.run, kafka.from_json(row.starts)) for row in self._runs.unfinished()]
 
-    def begin(self, run: str, starts: Places) -> None:
-        """Note that a run begins."""
-        self._note(run, BEGUN, kafka.as_json(starts))
+    def begin(self, run: str, starts: Offsets) -> None:
+        """Record that a run begins."""
+        self._runs.add(run, BEGUN, kafka.as_json(starts))
 
     def end(self, run: str) -> None:
-        """Note that all that a run has sent stands in the ledger."""
-        self._note(run, DONE, None)
+        """Record that the ledger contains all ids of a run."""
+        self._runs.add(run, DONE, None)
 
     def add(self, run: str, ids: DataFrame) -> int:
-        """Write down what was sent, and return how many that are; what stands there already stays as it is."""
+        """Record sent ids that the ledger does not contain yet, and return their number."""
         fresh = ids.select("id", "due_s").join(self.sent(), "id", "left_anti").withColumn("run", F.lit(run))
         fresh = fresh.persist(StorageLevel.DISK_ONLY)
         count = fresh.count()
         fresh.write.format("delta").mode("append").save(self._sent)
         return count
-
-    def _note(self, run: str, state: str, starts: str | None) -> None:
-        self._spark.createDataFrame([(run, state, starts)], RUNS).write.format("delta").mode("append").save(self._runs)
-
-
-def _places(text: str) -> Places:
-    return {topic: {int(p): offset for p, offset in of.items()} for topic, of in json.loads(text).items()}

@@ -1,4 +1,4 @@
-"""``timers spark engine``: the timer service as a streaming query, from its start to its stop."""
+"""``timers spark engine``: starts, watches and stops the streaming query of the engine."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from timers.spark.engine.report import Reporter
 POLL_S = 0.2
 
 QUIET_S = 30.0
-"""So long without the end of a micro-batch is worth a line: ticks come every second."""
+"""After this time without the end of a micro-batch, the job prints a line: ticks come every second."""
 
 STOP_S = 60.0
-"""How long a stop waits for the micro-batch that runs. One that is cut off is done again: its timers fire twice."""
+"""How long a stop waits for the running micro-batch. Spark repeats an interrupted one, and its timers fire twice."""
 
 
 def buckets_for(spark: SparkSession, checkpoint: str, asked: int | None, default: int) -> int:
-    """How many buckets to run with.
+    """The number of buckets to run with.
 
     Args:
         spark: the session.
-        checkpoint: where the state is, or will be.
-        asked: how many are asked for; None: those of the checkpoint, or ``default``.
-        default: for a new checkpoint.
+        checkpoint: directory of the state.
+        asked: number that the user chose; None: that of the checkpoint, or ``default``.
+        default: number for a new checkpoint.
 
     Raises:
         SettingsError: the checkpoint has another number of buckets.
     """
-    begun = query.buckets_of(spark, checkpoint)
-    if begun is not None and asked not in (None, begun):
+    existing = query.buckets_of(spark, checkpoint)
+    if existing is not None and asked not in (None, existing):
         raise SettingsError(
-            f"--buckets {asked}: the checkpoint {checkpoint} was begun with {begun}, and keeps them (leave the "
-            "option away, or begin another checkpoint)"
+            f"--buckets {asked}: the checkpoint {checkpoint} has {existing} buckets, which cannot be changed (omit the "
+            "option, or use another checkpoint)"
         )
-    return begun or asked or default
+    return existing or asked or default
 
 
 def run(spark: SparkSession, settings: Settings, plan: Plan, say: Callable[[str], None], stop: threading.Event) -> None:
@@ -79,22 +79,22 @@ def run(spark: SparkSession, settings: Settings, plan: Plan, say: Callable[[str]
     if failure is not None and not stop.is_set():
         raise failure
     if not stop.is_set():
-        raise SparkError("the query ended and does not say why")
+        raise SparkError("the query ended without a reason")
 
 
 class _AsText(JStreamingQueryListener):
-    """Takes Spark's news as the text that it is; PySpark makes objects of it, in a hundred calls into the JVM."""
+    """Reads Spark's progress reports as JSON. PySpark's own wrapper needs a hundred calls into the JVM for each."""
 
     def onQueryProgress(self, jevent: Any) -> None:
         """A micro-batch has ended."""
-        news = {"progress": json.loads(jevent.progress().json())}
-        self.pylistener.onQueryProgress(QueryProgressEvent.fromJson(news))
+        report = {"progress": json.loads(jevent.progress().json())}
+        self.pylistener.onQueryProgress(QueryProgressEvent.fromJson(report))
 
 
 class _Lines(StreamingQueryListener):
-    """Says a line at the end of each micro-batch.
+    """Prints a line at the end of each micro-batch.
 
-    Told by Spark, not asked for: what ``recentProgress`` gives costs hundreds of calls into the JVM, each time.
+    It is a listener, because each use of ``recentProgress`` costs hundreds of calls into the JVM.
     """
 
     def __init__(self, reporter: Reporter, say: Callable[[str], None]) -> None:
@@ -103,26 +103,26 @@ class _Lines(StreamingQueryListener):
         self._say = say
         self._as_java: Any = None
         self.ended = 0
-        """Micro-batches."""
+        """Number of micro-batches that have ended."""
         self.begin()
 
     @property
-    def _jlistener(self) -> Any:  # asked for when calls from Java are possible
+    def _jlistener(self) -> Any:  # Spark reads it once Java can call Python
         if self._as_java is None:
             jvm: Any = SparkContext._jvm
             self._as_java = jvm.PythonStreamingQueryListenerWrapper(_AsText(self))
         return self._as_java
 
     def begin(self) -> None:
-        """Something was said."""
+        """Restart the measurement of :meth:`quiet_s`."""
         self._since = monotonic()
 
     def quiet_s(self) -> float:
-        """How long nothing was said."""
+        """Seconds since the last line."""
         return monotonic() - self._since
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to say."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A micro-batch has ended."""
@@ -133,24 +133,23 @@ class _Lines(StreamingQueryListener):
             self._say(line)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing was read."""
+        """Do nothing: no records were read."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Whoever waits for that is told otherwise."""
+        """Do nothing: :func:`run` sees the end of the query."""
 
 
 def _why_quiet(running: StreamingQuery) -> str:
     if running.status["isTriggerActive"]:
         return f"a micro-batch has not ended for {QUIET_S:.0f} s"
-    return f"nothing was read for {QUIET_S:.0f} s, so nothing fires: do the brokers answer, does anybody tick?"
+    return f"no records were read for {QUIET_S:.0f} s, so no timer fires: do the brokers answer, and are ticks written?"
 
 
 def _stop_between(running: StreamingQuery, lines: _Lines) -> None:
-    """Stop after a micro-batch, not within one.
+    """Stop the query between two micro-batches.
 
-    A query that is behind has no pause to be seen between two. What we hear of the end of one comes when the next is
-    planned, long before that sends anything.
-    """
+    A query that is behind has no pause between them. Spark reports the end of a micro-batch while it plans the next
+    one, long before that one sends messages."""
     give_up, ended = monotonic() + STOP_S, lines.ended
     while running.status["isTriggerActive"] and lines.ended == ended and monotonic() < give_up:
         threading.Event().wait(0.002)

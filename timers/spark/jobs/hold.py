@@ -1,6 +1,7 @@
-"""``timers spark hold``: what is on the cold topic goes into the cold table, exactly once.
+"""``timers spark hold``: moves requests from the cold topic into the cold tables, each exactly once.
 
-A stream with a checkpoint: each micro-batch is one commit of the table, which remembers which micro-batch it was.
+The job is a stream with a checkpoint. Each micro-batch is one commit of the table, and the commit contains the number
+of the micro-batch: Delta ignores a micro-batch that Spark repeats.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
 from timers.spark import kafka
-from timers.spark.cold import ColdTables, hold
+from timers.spark.cold import ColdTables, cold_sources, hold
 
 Console = Callable[[str], None]
 
 MAX_RECORDS = 500_000
-"""In one micro-batch: bounds how long one takes after a long absence."""
+"""Records of one micro-batch: limits its duration after a long downtime."""
 
 
 @dataclass(frozen=True)
 class Hold:
-    """What to do.
+    """Parameters of the job.
 
     Attributes:
-        settings: where the brokers are, and which topics are whose.
-        tables: where cold requests go.
-        every_s: seconds between micro-batches; None: take in what is there now, and end.
+        settings: brokers, login and topics.
+        tables: the tables for cold requests.
+        every_s: seconds between micro-batches; None: read all existing records, then end.
     """
 
     settings: Settings
@@ -39,28 +40,28 @@ class Hold:
 
 
 def run(spark: SparkSession, job: Hold, say: Console, stop: Event | None = None) -> int:
-    """Hold until told to end, or once.
+    """Run until ``stop`` is set, or once.
 
     Args:
         spark: the session.
-        job: what to do.
-        say: takes a line on each micro-batch.
-        stop: set to end it. What a micro-batch has not committed by then, the next run takes in.
+        job: the parameters.
+        say: receives a line for each micro-batch.
+        stop: ends the job when it is set. The next run repeats a micro-batch that is not committed by then.
 
     Returns:
-        Requests that were taken in.
+        Number of requests that were moved.
     """
     job.tables.create(spark)
     query = start(spark, job)
-    said, total = -1, 0
+    reported, total = -1, 0
     stop = stop or Event()
     try:
         ended = False
         while not ended and not stop.is_set():
             ended = bool(query.awaitTermination(1))
             for progress in query.recentProgress:
-                if progress.batchId > said and progress.numInputRows:
-                    said, total = progress.batchId, total + progress.numInputRows
+                if progress.batchId > reported and progress.numInputRows:
+                    reported, total = progress.batchId, total + progress.numInputRows
                     rate = progress.processedRowsPerSecond
                     say(f"hold: {progress.numInputRows:,} held, {rate:,.0f}/s, {total:,} since the start")
     finally:
@@ -69,9 +70,9 @@ def run(spark: SparkSession, job: Hold, say: Console, stop: Event | None = None)
 
 
 def start(spark: SparkSession, job: Hold) -> StreamingQuery:
-    """The stream, running."""
+    """Start the stream."""
     settings = job.settings
-    read = kafka.stream(
+    records = kafka.stream(
         spark,
         settings,
         [settings.cold_topic],
@@ -80,9 +81,8 @@ def start(spark: SparkSession, job: Hold) -> StreamingQuery:
         failOnDataLoss="true",
         maxOffsetsPerTrigger=str(MAX_RECORDS),
     )
-    topics = [topic for topic in (settings.request_topic, settings.id_topic) if topic]
-    # By due day, so that a micro-batch makes one file a day.
-    held = hold(read, topics, F.unix_millis(F.current_timestamp())).repartition("due_day")
+    # By due day, so that a micro-batch writes one file for each day.
+    held = hold(records, cold_sources(settings), F.unix_millis(F.current_timestamp())).repartition("due_day")
     writer = held.writeStream.format("delta").outputMode("append").option("checkpointLocation", job.tables.checkpoint)
     if job.every_s is None:
         return writer.trigger(availableNow=True).start(job.tables.held)

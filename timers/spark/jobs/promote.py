@@ -1,93 +1,88 @@
-"""``timers spark promote``: what comes near goes back to its own partition, ahead of time, at a bounded rate.
+"""``timers spark promote``: writes cold timers back to their partitions before they are due, at a limited rate.
 
-One round writes one chunk of what is due soonest. That it will is noted before (a batch is *begun*, with where the
-request logs ended then), and what it has written after. A batch that was begun and not done is settled first: the
-copies that it did write stand in those logs, and are noted; the others are chosen anew. So a crash at any point repeats
-nothing; and if something repeats a copy all the same, the partition ignores it.
+A round writes one chunk: the timers that are due first. Before it writes, it records that the chunk (a *batch*) begins,
+and where the request logs end. Afterwards it records the written copies and the end of the batch. After a crash, the
+next run looks for copies in the logs from those ends on, and records them before it chooses new ones. So a crash at any
+point repeats no copy. If a copy is repeated nevertheless, its partition ignores it.
 """
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import pyarrow as pa
 from confluent_kafka import KafkaException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
+from timers.core.grouping import groups
 from timers.errors import SparkError
-from timers.kafka.topic_offsets import Places, Topics
+from timers.kafka.topic_offsets import Offsets, Topics
 from timers.spark import cold, kafka
-from timers.spark.cold import BATCHES, BEGUN, DONE, PROMOTED, ColdTables, day_of
+from timers.spark.cold import PROMOTED, ColdTables, cold_sources, day_of
 from timers.spark.columns import header_text
+from timers.spark.ledger import BEGUN, DONE
 from timers.spark.promoter import SENT, KafkaPort, Port, writer
-from timers.spark.scans import files_read
 from timers.wire import headers as h
 from timers.wire import topics
 
 Console = Callable[[str], None]
 
 CHUNK = 20_000
-"""Most copies in one round."""
+"""Largest number of copies in one round."""
 
 CHUNK_BYTES = 256 * 1024 * 1024
-"""Most bytes of keys and values in one round, give or take one request."""
+"""Limit of a round for the bytes of keys and values. A single larger request is a round of its own."""
 
 CARE_S = 6 * 3600
-"""Between two looks after the tables."""
+"""Time between two runs of the table maintenance."""
 
 RETIRE_AFTER_S = 2 * cold.DAY_S
-"""A day is forgotten so long after it began, once all of it was written back."""
+"""A day whose timers are all promoted is deleted this long after its start."""
 
 
 class Logs:
-    """Where copies go, and where they are looked for: Kafka. Tests bring their own."""
+    """The request logs in Kafka, where the job writes copies and looks for them. Tests replace it."""
 
     def __init__(self, spark: SparkSession, settings: Settings, config: dict[str, Any]) -> None:
         self._spark = spark
         self._settings = settings
         self._config = config
 
-    @property
-    def _topics(self) -> list[str]:
-        return [topic for topic in (self._settings.request_topic, self._settings.id_topic) if topic]
-
-    def ends(self) -> Places:
-        """Where the logs of requests end now, for committed readers."""
-        return Topics(self._settings).ends(self._topics)
+    def ends(self) -> Offsets:
+        """Where the request logs end now, for committed readers."""
+        return Topics(self._settings).ends(cold_sources(self._settings))
 
     def in_time(self) -> Column:
-        """Which cold requests have certainly not come back, if nothing was noted of them."""
+        """Condition: a cold request without a recorded copy has certainly not been promoted."""
         settings = self._settings
         return cold.was_held_in_time(settings.verdict_retention_s, [settings.id_topic])
 
     def fence(self) -> None:
-        """Whatever a former promoter left open is rolled back, and it writes no more.
+        """Abort the open transaction of a former promoter, and fence that promoter.
 
         Raises:
-            TimersError: the brokers do not let us.
+            TimersError: the brokers do not answer or refuse it.
         """
-        self.ends()  # says who does not answer, and why
+        self.ends()  # its errors name the broker and the reason
         try:
             KafkaPort(self._config, self._id)
         except KafkaException as error:
             raise SparkError(f"transactional id {self._id!r} cannot be used: {error.args[0].str()}") from error
 
-    def copies_since(self, starts: Places) -> DataFrame:
-        """Sources of the copies that were written since: (source)."""
+    def copies_since(self, starts: Offsets) -> DataFrame:
+        """Sources of the copies in the logs at or after ``starts``: (source)."""
         ends = {topic: places for topic, places in self.ends().items() if topic in starts}
         read = kafka.read(self._spark, self._settings, {topic: starts[topic] for topic in ends}, ends)
         return read.select(header_text(h.TIMER_PROMOTED).alias("source")).where("source is not null")
 
     def port(self) -> Callable[[], Port]:
-        """Opens what a task writes with; goes to an executor."""
+        """A function that opens the writer of a task. Spark sends it to an executor."""
         config, transactional_id = self._config, self._id
         return lambda: KafkaPort(config, transactional_id)
 
@@ -98,14 +93,14 @@ class Logs:
 
 @dataclass(frozen=True)
 class Promote:
-    """What to do.
+    """Parameters of the job.
 
     Attributes:
-        tables: where cold requests are.
-        lead_s: how far ahead of their due second they are written back.
-        rate_per_s: most copies a second.
-        chunk: most copies in one round.
-        overdue: also what was taken in so late that it may have come back before.
+        tables: the tables of cold requests.
+        lead_s: how many seconds before its due second a timer is promoted.
+        rate_per_s: largest number of copies in a second.
+        chunk: largest number of copies in one round.
+        overdue: whether to promote timers that were held so late that they may have been promoted before.
     """
 
     tables: ColdTables
@@ -115,27 +110,21 @@ class Promote:
     overdue: bool = False
 
 
-class Clock(Protocol):
-    """What time it is; a test's stands still."""
-
-    def now_s(self) -> int: ...
-
-
 class Round(NamedTuple):
-    """What one round came to."""
+    """Result of one round."""
 
     promoted: int
     more: bool
-    """Whether more is due than it took."""
+    """Whether more timers are due than the round promoted."""
     files: int
-    """Of the table of cold requests, opened to find what is near."""
+    """Number of files of the held table that Spark scanned to find the timers."""
     seconds: float
 
     def line(self, until_s: int) -> str:
-        """For people."""
+        """The result as a line for the terminal."""
         more = ", more is due" if self.more else ""
         return (
-            f"promote: {self.promoted:,} due by {until_s} written back{more}; {self.files} files looked at, "
+            f"promote: {self.promoted:,} due by {until_s} written back{more}; {self.files} files scanned, "
             f"{self.seconds:.1f} s"
         )
 
@@ -144,47 +133,47 @@ def run(
     spark: SparkSession,
     job: Promote,
     logs: Logs,
-    clock: Clock,
+    now_s: Callable[[], int],
     say: Console,
     every_s: int | None = None,
     stop: Event | None = None,
 ) -> int:
-    """Promote until told to end, or once.
+    """Promote until ``stop`` is set, or once.
 
     Args:
         spark: the session.
-        job: what to do.
-        logs: where to.
-        clock: says what is near.
-        say: takes a line on each round that did something.
-        every_s: seconds between looks; None: one look, until nothing is near any more, and the tables are cared for.
-        stop: set to end it, after the round that is under way.
+        job: the parameters.
+        logs: the request logs.
+        now_s: returns epoch seconds. They decide only which timers are near their due second.
+        say: receives a line for each round that promoted timers.
+        every_s: seconds between two looks; None: promote until no timer is near, maintain the tables, and end.
+        stop: ends the job when it is set, after the current round.
 
     Returns:
-        Copies that were written.
+        Number of copies that were written.
     """
     job.tables.create(spark)
     found = settle(spark, job.tables, logs)
     if found:
-        say(f"promote: {found:,} had been written back when the run before ended")
-    total, care_at_s = 0, clock.now_s()
+        say(f"promote: {found:,} had been written back when the previous run ended")
+    total, care_at_s = 0, now_s()
     stop = stop or Event()
     while not stop.is_set():
-        now_s = clock.now_s()
-        done = round_of(spark, job, logs, now_s)
+        second = now_s()
+        done = round_of(spark, job, logs, second)
         total += done.promoted
         if done.promoted:
-            say(done.line(now_s + job.lead_s))
+            say(done.line(second + job.lead_s))
         if done.more:
             continue
-        if now_s >= care_at_s:
-            care_at_s = now_s + CARE_S
-            say(care(spark, job.tables, now_s))
-            doubtful = cold.near(spark, job.tables, now_s, ~logs.in_time()).count()
+        if second >= care_at_s:
+            care_at_s = second + CARE_S
+            say(care(spark, job.tables, second))
+            doubtful = cold.near(spark, job.tables, second, ~logs.in_time()).count()
             if doubtful:
                 say(
-                    f"promote: {doubtful:,} overdue timers were taken in so late that they may have fired before; they "
-                    "stay where they are, unless you say --overdue"
+                    f"promote: {doubtful:,} overdue timers were held so late that they may have fired before; they "
+                    "are not written back unless --overdue is given"
                 )
         if every_s is None:
             break
@@ -193,39 +182,37 @@ def run(
 
 
 def settle(spark: SparkSession, tables: ColdTables, logs: Logs) -> int:
-    """Find out what batches came to that were begun and not done. Before the first round.
+    """Record the copies of interrupted batches. Must run before the first round.
 
     Returns:
-        Copies that they had written.
+        Number of copies that those batches had written.
     """
-    batches = spark.read.format("delta").load(tables.batches)
-    done = batches.where(F.col("state") == DONE).select("batch")
-    begun = batches.where(F.col("state") == BEGUN).join(done, "batch", "left_anti").collect()
+    steps = tables.steps(spark)
+    interrupted = steps.unfinished()
     logs.fence()
     found = 0
-    for batch, _, until_s, starts in begun:
+    for batch, _, until_s, starts in interrupted:
         held = spark.read.format("delta").load(tables.held).where(F.col("due_day") <= day_of(F.lit(until_s)))
-        places = {topic: {int(p): at for p, at in of.items()} for topic, of in json.loads(starts).items()}
-        sources = logs.copies_since(places).distinct()
+        sources = logs.copies_since(kafka.from_json(starts)).distinct()
         known = spark.read.format("delta").load(tables.promoted).select("due_day", "source")
         new = held.join(sources, "source", "left_semi").join(known, ["due_day", "source"], "left_anti")
         rows = new.select("due_day", "due_s", "source", F.lit(batch).alias("batch")).persist()
         found += rows.count()
         cold.append(rows, tables.promoted, PROMOTED)
         rows.unpersist()
-        _note(spark, tables, batch, DONE, until_s)
+        steps.add(batch, DONE, until_s, "")
     return found
 
 
 def round_of(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> Round:
-    """Write back one chunk of what is due within the lead, the earliest first.
+    """Promote one chunk of the timers that are due within the lead, the earliest first.
 
     Args:
         spark: the session.
-        job: what to do.
-        logs: where to.
-        now_s: epoch second. It only decides what is near: a timer never fires early or late by it, but if it is so far
-            behind that the lead is used up.
+        job: the parameters.
+        logs: the request logs.
+        now_s: epoch second. It only decides which timers are near. A timer can fire late by it only if this clock is
+            behind by more than the lead.
     """
     began = monotonic()
     until_s = now_s + job.lead_s
@@ -235,39 +222,26 @@ def round_of(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> Round
         .limit(job.chunk + 1)
     )
     found = near.toArrow()
-    files = files_read(near, job.tables.held)
-    count = min(_fitting(found), job.chunk)
+    files = cold.files_scanned(near, job.tables.held)
+    sizes = found.column("size").to_pylist()
+    count = len(next(groups(sizes, int, job.chunk, CHUNK_BYTES), []))
     if not count:
         return Round(0, False, files, monotonic() - began)
     batch = uuid.uuid4().hex
     chosen = spark.createDataFrame(found.slice(0, count).select(["due_day", "due_s", "source"]))
-    _note(spark, job.tables, batch, BEGUN, until_s, kafka.as_json(logs.ends()))
+    steps = job.tables.steps(spark)
+    steps.add(batch, BEGUN, until_s, kafka.as_json(logs.ends()))
     days = found.slice(0, count).column("due_day").unique().to_pylist()
-    whole = cold.payloads(spark, job.tables, chosen, days).repartition(1)
-    written = whole.mapInArrow(writer(logs.port(), job.rate_per_s), SENT).agg(F.sum("copies")).collect()[0][0]
+    requests = cold.payloads(spark, job.tables, chosen, days).repartition(1)
+    written = requests.mapInArrow(writer(logs.port(), job.rate_per_s), SENT).agg(F.sum("copies")).collect()[0][0]
     assert written == count, f"{written} copies of {count}"
     cold.append(chosen.withColumn("batch", F.lit(batch)), job.tables.promoted, PROMOTED)
-    _note(spark, job.tables, batch, DONE, until_s)
+    steps.add(batch, DONE, until_s, "")
     return Round(count, found.num_rows > count, files, monotonic() - began)
 
 
-def _fitting(found: pa.Table) -> int:
-    """How many of the first rows are within :data:`CHUNK_BYTES`; one at least."""
-    size = 0
-    sizes = found.column("size").to_pylist()
-    for at, each in enumerate(sizes):
-        size += each
-        if size > CHUNK_BYTES and at:
-            return at
-    return len(sizes)
-
-
-def _note(spark: SparkSession, tables: ColdTables, batch: str, state: str, until_s: int, starts: str = "") -> None:
-    cold.append(spark.createDataFrame([(batch, state, until_s, starts)], BATCHES), tables.batches, BATCHES)
-
-
 def care(spark: SparkSession, tables: ColdTables, now_s: int) -> str:
-    """Forget days that are over, make few files of many, delete what no reader needs."""
+    """Maintain the tables: delete days whose timers are all promoted, merge small files, delete unused files."""
     days = cold.retire(spark, tables, now_s - RETIRE_AFTER_S)
     replaced = cold.compact(spark, tables)
-    return f"promote: {days} days forgotten, {replaced} files made larger ones"
+    return f"promote: {days} days deleted, {replaced} small files merged"

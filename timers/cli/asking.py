@@ -1,4 +1,4 @@
-"""What commands ask a worker, over its web port."""
+"""Questions of commands to a worker, over its web port."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from timers.config.settings import Settings
 from timers.errors import QueryError
 
 TIMEOUT_S = 60.0
-"""A worker gives up on others before."""
+"""Longer than a worker waits for other workers."""
 
 
 def ask(settings: Settings, path: str, parameters: Mapping[str, str]) -> dict[str, Any]:
-    """The answer of a page, which may be that there is nothing.
+    """The worker's answer, which may have no timers.
 
     Raises:
-        QueryError: nobody answers, or not what was asked; the sentence says what to do.
+        QueryError: no worker answers, or the answer is an error; the sentence says what to do.
     """
     url = f"{settings.asked_url}{path}?{urlencode(parameters, errors='surrogateescape')}"
-    # No proxy: a worker is near, and an environment's proxy is for what is not.
+    # No proxy: the worker is in the same network, and the environment's proxy is for other networks.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         try:
@@ -49,7 +49,7 @@ def _sentence(answer: dict[str, Any]) -> str:
 
 
 def missing(answer: Mapping[str, Any]) -> str:
-    """The partitions that an answer lacks, and why, in words."""
+    """The partitions missing in an answer, with reasons, as text."""
     by_reason: dict[str, list[str]] = {}
     for each in answer["missing"]:
         by_reason.setdefault(each["reason"], []).append(each["partition"])

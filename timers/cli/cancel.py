@@ -1,4 +1,4 @@
-"""``timers cancel``: take a timer with an id back."""
+"""``timers cancel``: cancels a timer with an id."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ EXIT_CODES = {"cancelled": 0, "already-fired": 3, "unknown": 4}
 )
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: the verdict as it is.")
 def cancel(id: str, timeout_s: float, output: str) -> int:
-    """Cancel the timer that has this ID, and wait for what came of it.
+    """Cancel the timer with this ID, and wait for the verdict.
 
-    Exit codes: 0 cancelled, 3 it had fired already, 4 there is no timer of this id, 1 nobody said.
+    Exit codes: 0 cancelled, 3 already fired, 4 there is no timer with this id, 1 no verdict came.
     """
     settings = Settings.load()
 

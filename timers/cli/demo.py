@@ -1,4 +1,4 @@
-"""``timers demo``: timers that fire before your eyes."""
+"""``timers demo``: schedules timers and shows them fire."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPIC = "timers-demo"
 _FIRST_TIMERS = 20
 _FIRST_SPAN_S = 10
 _RUN = "demo-run"
-"""Header by which a demo knows its own timers from those that an earlier one left behind."""
+"""Header that tells a demo's own timers from those of an earlier demo."""
 _PATIENCE_S = 15.0
 _LOOK_AGAIN_S = 0.5
 _PROBE = "ready?"
@@ -47,7 +47,7 @@ def run_demo(settings: Settings, topic: str = TOPIC, still_well: Callable[[], No
     Args:
         settings: where the broker is.
         topic: where the callbacks go.
-        still_well: called several times a second; may raise to end the demo, for one whose worker is ours.
+        still_well: called several times a second; may raise to end the demo.
 
     Raises:
         TimersError: no broker answers, or it refuses something.
@@ -74,7 +74,7 @@ _HOW_TO_START = "a worker creates it and fires timers; start one in another term
 
 
 def _until(done: Callable[[], bool], still_well: Callable[[], None], hint: str) -> None:
-    """Wait until ``done``, and give the hint after a while."""
+    """Wait until ``done``, and print the hint after 15 s."""
     hint_at = time.monotonic() + _PATIENCE_S
     while not done():
         still_well()
@@ -85,7 +85,7 @@ def _until(done: Callable[[], bool], still_well: Callable[[], None], hint: str) 
 
 
 class _Show:
-    """The demo once broker and topics are there."""
+    """The demo, when broker and topics exist."""
 
     def __init__(self, client: TimersClient, tail: Tail, topic: str, still_well: Callable[[], None]) -> None:
         self._client = client
@@ -97,7 +97,7 @@ class _Show:
         self._older = 0
 
     def wait_for_worker(self) -> None:
-        """Send a timer that is due already and wait for it: from then on a worker fires, and lags mean something."""
+        """Wait for the callback of a timer that is due already: later lags do not include the worker's start."""
         begun = time.monotonic()
         self._client.schedule(self._topic, _PROBE, b"", at=int(time.time()), headers=self._headers())
         hint_at = begun + _PATIENCE_S

@@ -1,4 +1,4 @@
-"""One record of a callback topic as a line or as JSON. Pure: works on what a consumer's message says."""
+"""One record of a callback topic as a line or as JSON. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from timers.wire.printable import json_value, one_line
 
 @dataclass(frozen=True)
 class Arrival:
-    """A record as it arrived.
+    """A record of a callback topic.
 
     Attributes:
         timestamp_ms: the broker's append time on topics with LogAppendTime, else the time its producer gave it.
@@ -48,7 +48,7 @@ class Arrival:
 
     @property
     def due_s(self) -> int | None:
-        """The due second, if a timer was fired as this record."""
+        """The due second; None if the record is not a callback of a timer."""
         due = self.header(names.TIMER_DUE)
         return int(due) if due is not None and re.fullmatch(rb"[0-9]{1,11}", due) else None
 
@@ -58,14 +58,14 @@ class Arrival:
         return None if self.due_s is None else self.timestamp_ms - self.due_s * 1000
 
     def line(self) -> str:
-        """``fired topic=T key=K due=S lag_ms=N``, or what can be said of a record that no timer fired as."""
+        """``fired topic=T key=K due=S lag_ms=N``; for a record without a timer, its offset and time."""
         where = f"topic={self.topic} key={one_line(self.key)}"
         if self.due_s is None:
             return f"record {where} partition={self.partition} offset={self.offset} timestamp_ms={self.timestamp_ms}"
         return f"fired {where} due={self.due_s} lag_ms={self.lag_ms}"
 
     def json(self) -> str:
-        """Everything in one line. Bytes that are not UTF-8 come as ``{"base64": ...}``."""
+        """The record as a JSON object on one line."""
         timer_id = self.header(names.TIMER_ID)
         fields = {
             "topic": self.topic,

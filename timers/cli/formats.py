@@ -1,4 +1,4 @@
-"""``timers formats``: which formats are taken, on which topics, and what opens the others."""
+"""``timers formats``: shows the request formats, their topics and their settings."""
 
 from __future__ import annotations
 

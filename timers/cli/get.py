@@ -1,4 +1,4 @@
-"""``timers get``: what became of one timer."""
+"""``timers get``: shows the state of one timer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``timers list``: what waits, in the order in which it is due."""
+"""``timers list``: lists pending timers in the order in which they are due."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class _Answers:
 
     @property
     def missing(self) -> Any:
-        """What no page had, or not each."""
+        """Partitions that are missing in at least one page."""
         return [{"partition": name, "reason": why} for name, why in self._missing.items()]
 
     def __iter__(self) -> Iterator[Timer]:

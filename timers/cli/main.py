@@ -21,7 +21,7 @@ INTERRUPTED = 130
 
 _COMMANDS = {
     "schedule": "Schedule one timer and print its id.",
-    "cancel": "Cancel a timer that has an id, and say what came of it.",
+    "cancel": "Cancel a timer with an id, and print the verdict.",
     "get": "Show one timer: whether it waits or has fired.",
     "list": "List the timers that wait.",
     "watch": "Print the callbacks that arrive on a topic.",

@@ -1,4 +1,4 @@
-"""``timers settings``: what every setting is, and where it came from."""
+"""``timers settings``: shows every setting with its value and source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How people write times on the command line: ``90s``, ``1h30m``, RFC 3339, epoch seconds. Pure."""
+"""Parses times on the command line: ``90s``, ``1h30m``, RFC 3339, epoch seconds. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 import re
 from datetime import datetime
 
-from timers.client.request import MAX_DUE_S, due_second
+from timers.client.request import due_second
 from timers.errors import InvalidTimerError
+from timers.wire.checks import MAX_DUE_S
 
 _UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile("".join(rf"(?:([0-9]{{1,11}}){unit})?" for unit in _UNITS_S))
@@ -18,7 +19,7 @@ def parse_duration(text: str) -> int:
     """Seconds of a duration such as ``90s``, ``15m``, ``3d`` or ``1h30m``.
 
     Raises:
-        InvalidTimerError: it is written otherwise; the sentence shows the forms.
+        InvalidTimerError: another form; the sentence shows the valid ones.
     """
     found = _DURATION.fullmatch(text)
     if not text or found is None:
@@ -38,7 +39,7 @@ def parse_due(text: str) -> int:
     A fraction of a second is rounded up, so that the timer is not early.
 
     Raises:
-        InvalidTimerError: it is written otherwise, names no offset, or is in milliseconds (with the corrected number).
+        InvalidTimerError: another form, no offset, or milliseconds (with the corrected number).
     """
     if re.fullmatch(r"[0-9]{1,25}", text):
         return due_second(int(text), None)
@@ -57,16 +58,16 @@ def parse_due(text: str) -> int:
         at = datetime.fromisoformat(f"{day}T{clock}{'+00:00' if offset in 'Zz' else offset}")
     except ValueError as error:
         raise InvalidTimerError(f"{text!r} is not a time: {error}") from error
-    begun = any(digit != "0" for digit in fraction or "")  # by hand: datetime cuts off what is finer than microseconds
+    begun = any(digit != "0" for digit in fraction or "")  # datetime would cut off digits after the microseconds
     due_s = due_second(at, None)
     return due_s + 1 if begun else due_s
 
 
 def parse_ahead(text: str, now_s: float) -> int:
-    """Epoch second of a moment to come: a duration after ``now_s``, rounded up, or an absolute time.
+    """Epoch second of a duration after ``now_s``, rounded up, or of an absolute time.
 
     Raises:
-        InvalidTimerError: it is written otherwise.
+        InvalidTimerError: another form.
     """
     if re.fullmatch(r"([0-9]+[wdhms])+", text):
         return math.ceil(now_s) + parse_duration(text)
@@ -74,10 +75,10 @@ def parse_ahead(text: str, now_s: float) -> int:
 
 
 def parse_moment(text: str, now_s: float) -> int:
-    """Epoch second of a moment in the past: a duration before ``now_s``, or an absolute time.
+    """Epoch second of a duration before ``now_s``, or of an absolute time.
 
     Raises:
-        InvalidTimerError: it is written otherwise.
+        InvalidTimerError: another form.
     """
     if re.fullmatch(r"([0-9]+[wdhms])+", text):
         return max(0, int(now_s) - parse_duration(text))

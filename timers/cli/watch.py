@@ -1,4 +1,4 @@
-"""``timers watch``: what arrives on a topic, a line each."""
+"""``timers watch``: prints the records that arrive on a topic."""
 
 from __future__ import annotations
 

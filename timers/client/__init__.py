@@ -7,9 +7,9 @@
     with TimersClient() as client:
         timer_id = client.schedule("order-timeouts", "order-17", b"unpaid", delay=900)
 
-A timer without an id cannot be taken back from the log; the receiver decides, by a token, whether a callback still
-counts: :mod:`timers.client.tokens`. One with an id is replaced and cancelled in the engine: ``schedule(..., id=...)``,
-``update``, ``cancel``. ``send_later`` and ``retry_later`` are what kafka-scheduler and message queues have.
+A timer without an id is cancelled by its receiver, with a token: :mod:`timers.client.tokens`. A timer with an id is
+replaced and cancelled in the engine: ``schedule(..., id=...)``, ``update``, ``cancel``. ``send_later`` works like
+kafka-scheduler's ``sendLater``; ``retry_later`` like the retries of message queues.
 """
 
 from timers.client.aio import AsyncTimersClient

@@ -1,4 +1,4 @@
-"""The librdkafka properties of our producers, and its errors as sentences."""
+"""The librdkafka properties of the client's producers, and librdkafka's errors as sentences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from timers.wire import topics
 
 DEFAULT_TIMEOUT_S = 30.0
 HEADER_ROOM_BYTES = 65_536
-"""What key and headers may take beside the request's value."""
+"""Space for key and headers in addition to the request's value."""
 
 _METADATA_REFRESH_MS = 60_000
 _QUEUE_MESSAGES = 500_000
@@ -38,19 +38,19 @@ _OURS = {
 }
 _LOGIN = ("security.", "sasl.", "ssl.")
 _log = logging.getLogger("timers.client")
-_log.addHandler(logging.NullHandler())  # librdkafka's log goes where the application sends it, not to its stderr
+_log.addHandler(logging.NullHandler())  # the application decides where librdkafka's log goes; by default nowhere
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Where requests go and how. Arguments as in :class:`timers.client.TimersClient`; see :meth:`resolve`."""
+    """The brokers, the request topic and the limits of a client. See :meth:`resolve`."""
 
     settings: Settings
     request_topic: str
     timeout_s: float
     max_request_bytes: int
     extra: Mapping[str, Any] = field(repr=False)
-    """The application's own properties; there may be a password among them."""
+    """The application's own producer properties. They may contain a password."""
     reports: connection.Reports = field(repr=False)
 
     @property
@@ -59,7 +59,7 @@ class Connection:
         return self.settings.brokers
 
     def with_topic(self, topic: str) -> Connection:
-        """The same for another topic of requests."""
+        """The same connection for another request topic."""
         return replace(self, request_topic=topic)
 
     @classmethod
@@ -72,10 +72,10 @@ class Connection:
         max_request_bytes: int | None,
         id_topic: str | None = None,
     ) -> Connection:
-        """Fill in from the environment what was not given.
+        """A connection from the arguments of :class:`timers.client.TimersClient`; the environment replaces None.
 
         Raises:
-            SettingsError: something is wrong, or a property would break a promise.
+            SettingsError: an argument or a setting is wrong, or a property may not be set.
         """
         settings = Settings.load()
         topic = request_topic or settings.request_topic
@@ -106,8 +106,8 @@ class Connection:
             "queue.buffering.max.kbytes": _QUEUE_KBYTES,
             "topic.metadata.refresh.interval.ms": _METADATA_REFRESH_MS,
             **self.extra,
-            # A request topic that sprang up by itself would have the broker's default retention, and lose every timer
-            # that is further away than that. librdkafka calls this a consumer's property, but its producer heeds it.
+            # An automatically created request topic would have the broker's default retention and lose timers that wait
+            # longer. librdkafka documents this property for consumers, but its producer uses it too.
             "allow.auto.create.topics": False,
             "acks": "all",
             "enable.idempotence": True,
@@ -119,25 +119,25 @@ class Connection:
         try:
             return Producer(config, logger=_log)
         except (KafkaException, ValueError, TypeError) as error:
-            # Names only: among the values may be a password.
+            # Only names: a value may be a password.
             raise SettingsError(f"producer_config with {', '.join(sorted(self.extra))}: {_text(error)}") from error
 
     def consumer(self) -> Consumer:
-        """A ``read_committed`` consumer that commits nothing and joins no group: give it its partitions."""
+        """A ``read_committed`` consumer that joins no group and commits nothing. The caller assigns its partitions."""
         login = {name: value for name, value in self.extra.items() if name.startswith(_LOGIN)}
         properties = {**self._login(), **login, "client.id": "timers-client", "error_cb": self.reports}
         return reader(properties, _log)
 
     def _login(self) -> dict[str, Any]:
-        if "security.protocol" in self.extra:  # then the application says all of it, and nothing is mixed
+        if "security.protocol" in self.extra:  # then the application's properties contain the whole login
             return {"bootstrap.servers": self.brokers}
         return connection.librdkafka(self.settings)
 
     def partitions_of(self, client: Producer | Consumer, topic: str) -> int:
-        """How many partitions a topic has. Blocks for up to ``timeout_s``.
+        """Number of partitions of a topic. Blocks for up to ``timeout_s``.
 
         Raises:
-            TimersError: no broker answers or lets us in, or there is no such topic.
+            TimersError: no broker answers or accepts the login, or the topic does not exist.
         """
         try:
             count = connection.partitions_of(client, self.reports, topic, self.timeout_s)
@@ -148,7 +148,7 @@ class Connection:
         return count
 
     def explain(self, error: KafkaError) -> TimersError:
-        """librdkafka's error as one sentence with the way out."""
+        """librdkafka's error as an exception whose message says what to do."""
         code = error.code()
         topic = self.request_topic
         if error.fatal():
@@ -171,7 +171,7 @@ class Connection:
         return PublishError(f"topic {topic!r} does not exist at {self.brokers}: start a worker, which creates it")
 
     def unreachable(self) -> TimersError:
-        """No broker answered in time."""
+        """The error when no broker answered in time."""
         return self.reports.refusal or PublishError(
             f"no broker at {self.brokers} acknowledged within {self.timeout_s:g} s: is it running, is TIMERS_BROKERS "
             f"right, and {self.reports.hint()} (timers broker start runs one here.) What was already sent may still be "

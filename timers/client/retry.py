@@ -1,8 +1,7 @@
-"""Messages that could not be handled, sent again later each time, and given up in the end.
+"""Retries of messages that a receiver could not handle: a longer delay each time, and a dead letter in the end.
 
-How often a message was tried stands in its header ``retry-attempt``, which comes back with it; the receiver keeps
-nothing. What is given up becomes a dead letter of the form that workers write: the request that brought the message
-last, so that ``timers dead-letters retry`` begins anew with it.
+The header ``retry-attempt`` of a message counts its tries, so the receiver stores nothing. The dead letter has the form
+of the worker's dead letters: it contains a request for the message, so that ``timers dead-letters retry`` starts again.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from timers.wire import headers as h
 from timers.wire.headers import Header
 
 ATTEMPT = "retry-attempt"
-"""Which try a message is, in ASCII digits. Not `timer-*`: it must come through."""
+"""Number of the try, in ASCII digits. The name does not begin with `timer-`, because workers remove such headers."""
 
 MAX_ATTEMPT_DIGITS = 6
 MAX_DEAD_LETTER_BYTES = 64 * 1024 * 1024
-"""Brokers have a limit of their own, and say so."""
+"""The brokers apply their own, smaller limit."""
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long to wait before each try, and how often to try.
+    """Delays before the tries, and the number of tries.
 
     Attributes:
-        first_s: before the first try.
-        factor: how many times as long before each further one.
-        most_s: never longer than this.
-        attempts: so many tries; then it is given up.
-        jitter: up to this share of each wait is taken off by chance, so that what failed together does not come back
-            together. 0: none; 1: any wait between none and the whole.
+        first_s: delay before the first try.
+        factor: each further delay is this many times as long as the one before.
+        most_s: longest delay.
+        attempts: number of tries; after the last one the message becomes a dead letter.
+        jitter: largest share of a delay that is subtracted at random, so that messages that failed together are not
+            all retried together. 0: none; 1: any delay from 0 to the whole.
 
     Raises:
-        InvalidTimerError: a number makes no sense.
+        InvalidTimerError: a number is out of range.
     """
 
     first_s: float = 5.0
@@ -59,7 +58,7 @@ class Backoff:
             )
 
     def delay_s(self, attempt: int, chance: float = 0.0) -> float:
-        """Wait before try number ``attempt``, from 1; ``chance`` from 0 to 1 says how much of the jitter is used."""
+        """Delay before try ``attempt``, counted from 1. ``chance``, from 0 to 1, is the share of the jitter to use."""
         wait_s = self.first_s
         for _ in range(attempt - 1):
             wait_s *= self.factor
@@ -72,7 +71,7 @@ DEFAULT_BACKOFF = Backoff()
 
 
 class Received(NamedTuple):
-    """A message, whatever client it came by."""
+    """A message of any Kafka client."""
 
     topic: str
     partition: int
@@ -86,11 +85,11 @@ class Received(NamedTuple):
         """Read a message.
 
         Args:
-            message: with ``topic``, ``partition``, ``offset``, ``key``, ``value`` and ``headers``, as attributes
-                (aiokafka) or methods (confluent-kafka); or with such a one as ``message`` (Faust's events).
+            message: has ``topic``, ``partition``, ``offset``, ``key``, ``value`` and ``headers`` as attributes
+                (aiokafka) or methods (confluent-kafka), or has such a message as ``message`` (Faust's events).
 
         Raises:
-            InvalidTimerError: it is none.
+            InvalidTimerError: it is not a message.
         """
         if hasattr(message, "message"):
             message = message.message
@@ -126,7 +125,7 @@ DeadLetterRecord: TypeAlias = tuple[str, bytes | None, bytes, SentHeaders]
 def plan(
     message: Any, attempt: int | None, backoff: Backoff, topic: str | None, dead_letter_topic: str
 ) -> TimerRequest | DeadLetterRecord:
-    """What becomes of a message that could not be handled: its next try, or a dead letter.
+    """The next try of a message that could not be handled, or its dead letter.
 
     Raises:
         InvalidTimerError: it cannot be sent again.
@@ -147,7 +146,7 @@ def plan(
 
 
 def _attempt(received: Received) -> int:
-    """Which try a message is; 0: it comes for the first time."""
+    """Number of the try that a message is; 0 if it is not a retry."""
     text = received.header(ATTEMPT)
     return int(text) if text is not None and text.isdigit() and len(text) <= MAX_ATTEMPT_DIGITS else 0
 
@@ -155,7 +154,7 @@ def _attempt(received: Received) -> int:
 def _give_up(
     received: Received, kept: Sequence[Header], target: str, backoff: Backoff, dead_letter_topic: str
 ) -> DeadLetterRecord:
-    """The dead letter: the request that would send the message at once, and its source if it came by one."""
+    """The dead letter: a request that sends the message at once, and the source of the message's timer, if any."""
     due_s = due_second(time.time(), None)
     key, value, headers = Encoder(MAX_DEAD_LETTER_BYTES)(
         TimerRequest(target, received.key, received.value or b"", due_s)

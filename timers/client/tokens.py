@@ -1,11 +1,11 @@
-"""The receiver's half of a timer: accept a callback once, or cancel it.
+"""Tokens, with which a receiver accepts a callback once or cancels its timer.
 
-A request in the log cannot be taken back. So the receiver keeps a token for each timer that it still wants, the same
-token travels with the timer, and the callback counts only if both agree::
+A timer without an id cannot be cancelled in the engine. So the receiver keeps a token for each timer that it wants, the
+callback carries the same token, and the receiver accepts the callback only if both are equal::
 
     timeouts = Timeouts(MappingTokens(a_dict_or_faust_table))     # or Timeouts(SqlTokens(connection))
 
-    token = timeouts.arm("order-17")                              # 1. remember, then
+    token = timeouts.arm("order-17")                              # 1. store it, then
     client.schedule("order-timeouts", "order-17", b"", delay=900, token=token)      # 2. schedule
 
     timeouts.cancel("order-17")                                   # it was paid: the callback will be refused
@@ -13,14 +13,14 @@ token travels with the timer, and the callback counts only if both agree::
     if timeouts.accept("order-17", message):                      # in the consumer of order-timeouts
         expire("order-17")                                        # once, also if Kafka delivers the callback again
 
-Accepting compares and resets in **one step**: of two deliveries, or two receivers on one SQL store, one wins. Arming a
-name again replaces its token, and so cancels the timer before. Arm before you schedule: the other way round a quick
+Accepting compares and resets in **one step**: of two deliveries, or two receivers with one SQL store, one succeeds.
+Arming a name again replaces its token, and so cancels the earlier timer. Arm before you schedule: otherwise an early
 callback finds no token and is refused.
 
-A process may die between accepting and the end of its handling. Where that matters, let both be one transaction:
-``SqlTokens(connection, commit=False)``, then commit your change and the token's reset together.
+A process may end between accepting and handling. If that matters, use one transaction:
+``SqlTokens(connection, commit=False)``, then commit your change and the reset of the token together.
 
-The token travels in the header ``callback-token``. A receiver that sees no headers can carry it in the callback bytes:
+The token is in the header ``callback-token``. A receiver that sees no headers can carry it in the callback bytes:
 :func:`embed` when scheduling, :func:`extract` when receiving.
 """
 
@@ -45,7 +45,7 @@ _PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 
 @runtime_checkable
 class TokenStore(Protocol):
-    """Where a receiver keeps one token for each name. Bring your own by writing these three."""
+    """A store of one token for each name. Your own store needs these three methods."""
 
     def put(self, name: str, token: str) -> None:
         """Hold ``token`` under ``name`` instead of any other."""
@@ -60,8 +60,8 @@ class TokenStore(Protocol):
 class MappingTokens:
     """Tokens in any mutable mapping: a dict, a shelf, a Faust table.
 
-    One step means under a lock of this object, so share this object, not the mapping, between threads. In a Faust agent
-    there is nothing to share: agents run on one event loop, and nothing is awaited here.
+    A lock of this object makes each call one step, so share this object, not the mapping, between threads. Faust agents
+    run on one event loop, and these methods do not await, so they need no sharing.
 
     Args:
         mapping: name to token. Names that are reset are deleted from it.
@@ -96,20 +96,20 @@ class MappingTokens:
 class SqlTokens:
     """Tokens in a column of any SQL database, through a DB-API connection (sqlite3, psycopg, ...).
 
-    One step is one statement, ``UPDATE table SET token = NULL WHERE name = ? AND token = ?``: whichever receiver's
-    changes a row wins, on any number of connections and machines. The column may be part of a table of yours::
+    One step is one statement, ``UPDATE table SET token = NULL WHERE name = ? AND token = ?``: the receiver whose
+    statement changes a row succeeds, with any number of connections and machines. The column may be in your own table::
 
         SqlTokens(connection, table="orders", name_column="order_id", token_column="timeout_token")
 
     Args:
-        connection: an open DB-API connection. As the driver demands it, one for each thread.
+        connection: an open DB-API connection; one for each thread if the driver requires that.
         table: table, or ``schema.table``; :meth:`create_table` makes the default one.
         name_column: its key column; must be unique.
         token_column: its token column; text that may be NULL.
         paramstyle: the driver's ``paramstyle``: ``qmark`` (sqlite3), ``format`` or ``pyformat`` (psycopg, MySQL).
-        commit: True commits the connection after each call, and with it whatever else is open on it: give it a
-            connection of its own. False leaves that to you, so that the reset and your own change are one transaction;
-            roll back, and the token is held again.
+        commit: True commits after each call, and with it everything else that is open on the connection: use a
+            connection for tokens only. False: you commit, so that the reset and your own change are one transaction. A
+            rollback restores the token.
 
     Raises:
         SettingsError: a table or column name is no plain SQL identifier, or the paramstyle is unknown.
@@ -125,7 +125,7 @@ class SqlTokens:
         paramstyle: str = "qmark",
         commit: bool = True,
     ) -> None:
-        # Identifiers cannot be parameters of a statement, so they are pasted in: nothing but plain names may pass.
+        # Identifiers cannot be parameters of a statement and become part of its text, so only plain names are allowed.
         for what, name, pattern in (
             ("table", table, _QUALIFIED),
             ("name_column", name_column, _IDENTIFIER),
@@ -174,7 +174,7 @@ class SqlTokens:
         return self._run(self._reset, (name,)) == 1
 
     def _run(self, statement: str, values: tuple[str, ...]) -> int:
-        """Execute, commit if that is ours, and return how many rows it changed."""
+        """Execute, commit if ``commit`` is set, and return the number of changed rows."""
         cursor = self._connection.cursor()
         try:
             cursor.execute(statement, values)
@@ -191,41 +191,41 @@ class SqlTokens:
 
 
 Callback: TypeAlias = Any
-"""What a token can be found in: the token itself (str or None), headers (a mapping or pairs), or a consumer's message
-or event with ``headers``, as an attribute (aiokafka, Faust) or a method (confluent-kafka)."""
+"""Contains a token: the token itself (str or None), headers (a mapping or pairs), or a message or event of a consumer
+with ``headers`` as an attribute (aiokafka, Faust) or a method (confluent-kafka)."""
 
 
 class Timeouts:
-    """The timers that a receiver still wants, one for each name (an order id, say).
+    """The timers that a receiver wants, one for each name, such as an order id.
 
     Args:
-        store: where the tokens are: :class:`MappingTokens`, :class:`SqlTokens`, or your own.
+        store: keeps the tokens: :class:`MappingTokens`, :class:`SqlTokens`, or your own.
     """
 
     def __init__(self, store: TokenStore) -> None:
         self._store = store
 
     def arm(self, name: str) -> str:
-        """A new token for ``name``, remembered. Schedule with it next; an earlier timer of this name is cancelled."""
+        """A new, stored token for ``name``. Schedule with it next. An earlier timer of this name is cancelled."""
         token = new_token()
         self._store.put(name, token)
         return token
 
     def accept(self, name: str, callback: Callback) -> bool:
-        """Whether this callback counts. True only once for each arming: the token is reset in the same step.
+        """Whether the callback is accepted. True once for each :meth:`arm`: the same step resets the token.
 
         Args:
             name: the name given to :meth:`arm`.
             callback: the token, the headers, or the message that carries them (see :data:`Callback`).
 
         Returns:
-            False for a timer that was cancelled, armed anew, accepted before, or that carries no token.
+            False if the timer was cancelled, armed again or accepted before, or has no token.
         """
         token = token_of(callback)
         return token is not None and self._store.take(name, token)
 
     def cancel(self, name: str) -> bool:
-        """Refuse the callback of ``name`` from now on. False if nothing was armed, or it has been accepted already."""
+        """Refuse the callback of ``name`` from now on. False if it was not armed, or was accepted already."""
         return self._store.reset(name)
 
 
@@ -235,7 +235,7 @@ def new_token() -> str:
 
 
 def token_of(callback: Callback) -> str | None:
-    """The token that a callback carries in its header ``callback-token`` (the last one, should there be several)."""
+    """The token in a callback's header ``callback-token``; of several headers the last one counts."""
     if callback is None or isinstance(callback, str):
         return callback or None
     headers = getattr(callback, "headers", callback)

@@ -29,7 +29,7 @@ Callers: TypeAlias = Mapping[tuple[str, str], int]
 NO_CALLERS: Callers = MappingProxyType({})
 
 MAX_CALLERS = 100
-"""Whoever may write requests may call himself anything, and each name costs memory here and in whatever scrapes it."""
+"""A producer may choose any caller name, and each name takes memory here and in Prometheus. Later callers are one."""
 
 OTHER_CALLERS = "other"
 """All callers beyond that."""
@@ -78,7 +78,7 @@ class TransactionCounters:
     progress: Progress | None = None
     """Its name; known once it is about to be committed."""
     ended_ms: int | None = None
-    """The brokers' time when it ended, well or not; None if nobody measures."""
+    """The brokers' time when it ended, well or not; None if it is not measured."""
 
     def fire(self, due_s: int, count: int) -> None:
         """``count`` callbacks of one due second were added."""

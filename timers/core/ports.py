@@ -46,7 +46,7 @@ class Store(Protocol):
 
     @property
     def read_through_s(self) -> int | None:
-        """A second such that all that the log held when it began is in the store; None: nobody has said so yet."""
+        """All requests that the log held when this second began are in the store; None: not known yet."""
 
     def note_read_through(self, second: int) -> None:
         """Remember that."""
@@ -67,8 +67,8 @@ class Store(Protocol):
         """Groups of rows above ``after`` and due at or before ``until_s``, in key order: (due second, rows)."""
 
     def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
-        """As :meth:`scan` without an end, for somebody who only looks: it may begin inside a group, and :meth:`delete`
-        knows nothing of it."""
+        """Like :meth:`scan` without an end, for listings: it may begin inside a group, and does not prepare
+        :meth:`delete`."""
 
     def delete(self, through: OrderKey, count: int) -> None:
         """Forget every row at or below ``through``; ``count`` says how many these are."""

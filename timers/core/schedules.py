@@ -1,6 +1,6 @@
 """The index of schedules: their topic may be compacted, and the engine writes a tombstone for each that fired [I19].
 
-A tombstone ends the history of its id, whoever wrote it. Compaction does not distinguish tombstones either, so a replay
+Every tombstone ends the history of its id. Compaction does not distinguish tombstones either, so a replay
 of the compacted log builds the same index. The engine writes a tombstone when a version fires. A newer version may have
 come before this tombstone, and would be deleted with the older one. So the machine that accepts such a tombstone
 republishes the newer version: it appends it again after the tombstone, in the transaction that commits past it. Only

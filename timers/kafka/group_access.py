@@ -58,7 +58,7 @@ async def _may_join(settings: Settings) -> bool:
 
 async def _ask(client: AIOKafkaClient, group: str) -> bool:
     node = await client.coordinator_lookup(CoordinationType.GROUP, group)
-    answer = await client.send(node, HeartbeatRequest(group, 0, "nobody"), group=ConnectionGroup.COORDINATION)
+    answer = await client.send(node, HeartbeatRequest(group, 0, "unknown-member"), group=ConnectionGroup.COORDINATION)
     error = for_code(answer.error_code)
     if issubclass(error, (GroupAuthorizationFailedError, *_NO_COORDINATOR_YET)):
         raise error

@@ -1,7 +1,7 @@
-"""The cold tier in memory: holds what is on the cold topic, promotes it, and is as careless as the contract allows.
+"""The cold tier in memory: it holds cold requests and promotes them, with all faults that the contract allows.
 
-Whoever writes copies may crash between writing and noting it, write a copy early, late or again. What it owes is in
-``docs/cold-tier.md``: no second copy later than the retention after the due second, or after the first copy.
+It may crash between writing a copy and noting it, and write a copy early, late or again. ``docs/cold-tier.md`` says
+what it must not do: no second copy later than the retention after the due second, or after the first copy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The oracle for timers with an id: the history of each id, read off the log alone.
+"""The oracle for timers with an id: computes the history of each id from the log alone.
 
-What a cancel or an update came to cannot be read off it: that depends on what had fired when it was accepted. But it
-is told, in a verdict, and then it must be true for good: a version that was replaced or cancelled never comes out, one
-that is said to have fired is out by then, and what nobody ended comes out at its second.
+The log does not show the result of a cancel or update, because it depends on what had fired when it was accepted. A
+verdict shows it and must stay true: a version that was replaced or cancelled never fires, a version said to have
+fired has fired by then, and a version that is not ended fires at its due second.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Request:
     copy_of: Request | None = None
     """The cold request that this one brings back."""
     forged: bool = False
-    """It says that it brings one back, and nobody sent that away."""
+    """It looks like a promoted copy, but no machine sent this request to the cold tier."""
 
     @property
     def original(self) -> Request:
@@ -132,6 +132,6 @@ def is_ended(request: Request, next_offset: int) -> bool:
 
 
 def is_told_fired(request: Request, next_offset: int) -> bool:
-    """Whether what came after it was told that it had fired, or so long ago that nobody remembers."""
+    """Return whether the next record of the id got the verdict that this one had fired, or fired too long ago."""
     end = request.original.end
     return end is not None and end.offset < next_offset and not is_ended(request, next_offset)

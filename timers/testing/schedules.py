@@ -89,7 +89,7 @@ class ScheduleLog:
             due = offset < next_offset and request.key <= fired_through
             if out != self._tombstones[offset]:
                 raise Violation(f"{request.name} came out {out} times, with {self._tombstones[offset]} tombstones")
-            unread = request.record.compacted  # before anybody read it, if it did not come out
+            unread = request.record.compacted  # before a worker read it, if it did not fire
             if out > 1 or (out and not due) or (due and end is None and not out and not unread):
                 raise Violation(f"{request.name} came out {out} times: {next_offset=}, {fired_through=}")
             erased = end is not None and end.request is None and 0 <= end.operation[3] != offset

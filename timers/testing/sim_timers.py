@@ -140,7 +140,7 @@ class SimTimers:
         token: str | None = None,
         timeout_s: float = 0,
     ) -> VerdictMessage:
-        """Set a timer anew; what became of the one before. ``timeout_s`` is the client's: here nobody waits."""
+        """Set a timer again, and return the verdict on the former one. ``timeout_s`` has no effect here."""
         return self._verdict(id, self._set(id, TimerRequest(topic, key, value, at, delay, headers, token)))
 
     def cancel(self, id: str, *, timeout_s: float = 0) -> VerdictMessage:

@@ -303,7 +303,7 @@ class Simulator(SimCluster):
         """A partition moves while its former owner still runs, until the former owner is fenced."""
         name = self._machine(self.machines)
         former = self._owner.get(name)
-        return f"{name[0]}/{name[1]} from {former.name if former else 'nobody'} to {self._give_to_any(name, former)}"
+        return f"{name[0]}/{name[1]} from {former.name if former else 'no worker'} to {self._give_to_any(name, former)}"
 
     def _flap(self) -> str:
         """A partition moves to another worker and back, and time passes meanwhile."""

@@ -28,7 +28,7 @@ class StoreChecks:
         log: the cluster.
         settings: of the app.
         formats: request topic -> how it is read.
-        logs: what is known of each machine from the log alone; kept up by whoever made them.
+        logs: what is known of each machine from the log alone; the caller keeps them up to date.
     """
 
     def __init__(

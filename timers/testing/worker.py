@@ -270,6 +270,6 @@ class SimWorker:
             if self.ours(machine):
                 self.assign([machine])
             elif isinstance(error, Fenced):
-                self.crash()  # the worker stops; whoever started it starts it again
+                self.crash()  # the worker ends, as after a crash, and is started again
         except Crashed:
             self.crash()

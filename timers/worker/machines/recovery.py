@@ -1,4 +1,4 @@
-"""Says what machines have recovered, and how far they are where that takes long enough for somebody to wonder."""
+"""Logs what machines have recovered, and their progress if a recovery takes long."""
 
 from __future__ import annotations
 

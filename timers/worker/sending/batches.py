@@ -47,7 +47,7 @@ class RecordBatch(BatchBuilder):
 
     Attributes:
         add: the builder's own append: (relative offset, timestamp ms, key, value, headers); None if the batch is full.
-        count: records so far; kept by whoever calls ``add``.
+        count: records so far; the caller of ``add`` updates it.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -1,8 +1,8 @@
-"""Targets that fail: spared for a while, so that nothing else waits for them [I6].
+"""The circuit breaker: failing targets are not tried for some time, so that other timers do not wait for them [I6].
 
-A failed transaction costs every timer in it a delay, so a failing target is tried again by retried timers alone: they
-wait for one failing target or another anyway. New timers for it take the way of the retry topic until it has worked
-again, or until nobody has tried for another while (its retries may be another worker's).
+A failed transaction delays every timer in it. So only timers from the retry topic try a failing target again; they wait
+for failing targets in any case. New timers for the target go to the retry topic until the target works again, or until
+it has not been tried for some time, because another worker may own its retries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_S = 30.0
 LONGEST_S = 600.0
-"""How long a failing target is spared, doubling with every failure."""
+"""How long a circuit stays open at first, and at most. The time doubles with every failure."""
 
 MAX_DOUBLINGS = 32
 """Far beyond the longest. A target that fails for weeks has failures by the thousand: no float has room for those."""
@@ -33,7 +33,7 @@ class _Circuit:
     since: float
     failures: int
     until: float
-    """Until then nobody sends."""
+    """Until then no timer tries the target."""
     fresh_until: float
     """Until then only retried timers are sent."""
 

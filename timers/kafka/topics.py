@@ -25,7 +25,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from timers.config.settings import Settings
 from timers.errors import AccessError, TopicConfigError
-from timers.kafka import connection, group_access
+from timers.kafka import connection
+from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.clients import librdkafka
 from timers.kafka.error_codes import NOT_ALLOWED, code_of
 from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE, UNLIMITED, OwnTopic, own_topics

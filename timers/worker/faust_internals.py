@@ -16,6 +16,16 @@ from aiokafka import AIOKafkaConsumer
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
+Transport = driver.Transport
+
+
+def connection_options(conf: Any, transport: driver.Transport) -> dict[str, Any]:
+    """aiokafka's options for the servers and the credentials of a Faust app."""
+    return {
+        "bootstrap_servers": driver.server_list(transport.url, transport.default_port),
+        **driver.credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context),
+    }
+
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):
     """The thread whose event loop runs aiokafka's consumer."""

@@ -13,10 +13,19 @@ from typing import Any, ClassVar, SupportsIndex
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.consumer import fetcher
+from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.memory_records import MemoryRecords, _MemoryRecordsPy
 
 logger = logging.getLogger(__name__)
+
+
+def fetch_errors(response: Any) -> Iterator[tuple[str, int, int]]:
+    """(topic, partition, error code) of each partition in a fetch response; none of any other response."""
+    if getattr(response, "API_KEY", None) == FetchRequest.API_KEY:
+        for topic, partitions in response.topics:
+            for partition, error_code, *_ in partitions:
+                yield topic, partition, error_code
 
 
 def positions(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:

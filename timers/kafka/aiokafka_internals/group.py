@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import ConnectionGroup
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
@@ -81,13 +81,29 @@ async def describe_group(consumer: AIOKafkaConsumer) -> DescribedGroup | None:
     return DescribedGroup(error_code, state, members)
 
 
-def assignor_with_user_data(user_data: Mapping[str, str]) -> type[RoundRobinPartitionAssignor]:
-    """The round robin assignor under its usual name, which sends ``user_data`` as JSON when the member joins."""
+def assigned_partitions(member: DescribedMember) -> list[tuple[str, int]]:
+    """The partitions that a member owns."""
+    if not member[4]:
+        return []
+    assignment = ConsumerProtocolMemberAssignment.decode(member[4]).assignment
+    return [(topic, partition) for topic, partitions in assignment for partition in partitions]
+
+
+def user_data(member: DescribedMember) -> Any:
+    """The JSON value that a member sent when it joined; None if it sent something else."""
+    try:
+        return json.loads(ConsumerProtocolMemberMetadata.decode(member[3]).user_data)
+    except (ValueError, TypeError):
+        return None
+
+
+def assignor_with_user_data(sent: Mapping[str, str]) -> type[RoundRobinPartitionAssignor]:
+    """The round robin assignor under its usual name, which sends this as JSON when the member joins."""
 
     class AssignorWithUserData(RoundRobinPartitionAssignor):
         @classmethod
         def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
             plain = super().metadata(topics)
-            return ConsumerProtocolMemberMetadata(plain.version, plain.subscription, json.dumps(user_data).encode())
+            return ConsumerProtocolMemberMetadata(plain.version, plain.subscription, json.dumps(sent).encode())
 
     return AssignorWithUserData

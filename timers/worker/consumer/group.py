@@ -9,16 +9,19 @@ until the next rebalance, and its own assertion fails (``docs/adr/0009``).
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError, for_code
 
 from timers.core.timer import TopicPartition
-from timers.kafka.aiokafka_internals.group import DescribedMember, assignor_with_user_data, describe_group
+from timers.kafka.aiokafka_internals.group import (
+    DescribedMember,
+    assigned_partitions,
+    assignor_with_user_data,
+    describe_group,
+    user_data,
+)
 
 _STABLE = "Stable"
 _RETRY_S = 0.2
@@ -39,7 +42,7 @@ class Member(NamedTuple):
     """Of its web port; empty if it sent none."""
 
 
-def assignor(url: str) -> type[RoundRobinPartitionAssignor]:
+def assignor(url: str) -> type[Any]:
     """The assignor of a worker with this URL. Workers that send no URL may be in the same group."""
     return assignor_with_user_data({URL: url})
 
@@ -67,19 +70,11 @@ async def members(consumer: Any) -> dict[TopicPartition, Member]:
 
 def owners(described: Iterable[DescribedMember]) -> dict[TopicPartition, Member]:
     """Partition -> its owner."""
-    owned = {}
-    for _, worker_id, _, metadata, assignment in described:
-        member = Member(worker_id, _url(metadata))
-        if assignment:
-            for topic, partitions in ConsumerProtocolMemberAssignment.decode(assignment).assignment:
-                owned.update({(topic, partition): member for partition in partitions})
-    return owned
+    return {tp: Member(member[1], _url(member)) for member in described for tp in assigned_partitions(member)}
 
 
-def _url(metadata: bytes) -> str:
-    """The URL in a member's metadata; empty if there is none, as from a worker of another version."""
-    try:
-        url = json.loads(ConsumerProtocolMemberMetadata.decode(metadata).user_data)[URL]
-    except (ValueError, KeyError, TypeError):
-        return ""
+def _url(member: DescribedMember) -> str:
+    """The URL that a member sent; empty if it sent none, as a worker of another version."""
+    sent = user_data(member)
+    url = sent.get(URL) if isinstance(sent, dict) else None
     return url if isinstance(url, str) else ""

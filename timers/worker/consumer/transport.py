@@ -29,8 +29,6 @@ from aiokafka.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka.protocol.fetch import FetchRequest
-from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 from mode import Service
 
@@ -86,7 +84,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
             client_id=conf.broker_client_id,
             group_id=conf.id,
             group_instance_id=conf.consumer_group_instance_id,
-            bootstrap_servers=driver.server_list(transport.url, transport.default_port),
+            **faust_internals.connection_options(conf, transport),
             partition_assignment_strategy=[group.assignor(str(conf.canonical_url))],
             enable_auto_commit=False,
             # A position out of range means that timers were lost: an error, not a reset.
@@ -103,24 +101,17 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
             max_poll_interval_ms=int(conf.broker_max_poll_interval * 1000),
             metadata_max_age_ms=conf.consumer_metadata_max_age_ms,
             connections_max_idle_ms=conf.consumer_connections_max_idle_ms,
-            **driver.credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context),
         )
         duplicate_members = DuplicateMemberWatch(conf.consumer_group_instance_id, conf.broker_session_timeout)
 
         def look(request: Any, sent_at: float, response: Any) -> None:
             duplicate_members.look(request, sent_at, response)
-            self._look_for_deleted_topics(response)
+            for topic, partition, error_code in fetch.fetch_errors(response):
+                if error_code in MAY_BE_DELETED:  # aiokafka only fetches again
+                    self._suspend(TP(topic, partition), out_of_range=False)
 
         call_with_each_response(consumer, look)
         return consumer
-
-    def _look_for_deleted_topics(self, response: Any) -> None:
-        """aiokafka only fetches again after these errors."""
-        if getattr(response, "API_KEY", None) == FetchRequest.API_KEY:
-            for topic, partitions in response.topics:
-                for partition, error_code, *_ in partitions:
-                    if error_code in MAY_BE_DELETED:
-                        self._suspend(TP(topic, partition), out_of_range=False)
 
     def _suspend(self, tp: TP, out_of_range: bool) -> None:
         if tp in self._suspended and not out_of_range:
@@ -343,7 +334,7 @@ def _message(tp: TP, batch: Fetched, generation_id: int) -> ConsumerMessage:
     )
 
 
-class BatchTransport(driver.Transport):
+class BatchTransport(faust_internals.Transport):
     """Faust's transport with :class:`BatchConsumer`."""
 
     Consumer: ClassVar[type[BatchConsumer]] = BatchConsumer

@@ -19,150 +19,130 @@ from timers.worker.metrics.samples import Labels, Samples
 from timers.worker.status import WorkerStatus
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
-PARTITION = ("topic", "partition")
 
 
 @dataclass(frozen=True)
 class Entry:
     """One metric."""
 
-    name: str
-    """As in Prometheus; histograms without ``_bucket``, ``_sum`` and ``_count``."""
-    kind: str
-    labels: Labels
+    name_and_labels: str
+    """``name{label,label}``; a histogram without ``_bucket``, ``_sum`` and ``_count``."""
     help: str
     read: Callable[[WorkerStatus], Samples]
+    histogram: bool = False
+
+    @property
+    def name(self) -> str:
+        """As in Prometheus."""
+        return self.name_and_labels.partition("{")[0]
+
+    @property
+    def labels(self) -> Labels:
+        """Names of the labels."""
+        labels = self.name_and_labels.partition("{")[2].rstrip("}")
+        return tuple(labels.split(",")) if labels else ()
+
+    @property
+    def kind(self) -> str:
+        """Histogram, counter or gauge; the names of counters, and no others, end in ``_total``."""
+        return HISTOGRAM if self.histogram else COUNTER if self.name.endswith("_total") else GAUGE
 
 
 METRICS = (
     Entry(
-        "timers_accepted_total",
-        COUNTER,
-        ("format",),
+        "timers_accepted_total{format}",
         "Requests accepted: readable, and covered by a committed transaction.",
         lambda status: samples.by_format(status, lambda counters: counters.accepted),
     ),
     Entry(
-        "timers_late_total",
-        COUNTER,
-        ("format",),
+        "timers_late_total{format}",
         "Of the accepted requests, those whose second had fired already; they fire at once.",
         lambda status: samples.by_format(status, lambda counters: counters.late),
     ),
     Entry(
         "timers_fired_total",
-        COUNTER,
-        (),
         "Callbacks sent to their topics, committed.",
         lambda status: samples.total(status, lambda counters: counters.fired),
     ),
     Entry(
-        "timers_dead_lettered_total",
-        COUNTER,
-        ("code",),
+        "timers_dead_lettered_total{code}",
         "Dead letters written, committed, by timer-error code.",
         lambda status: samples.sum_by(CODES, (counters.dead_lettered for counters in samples.all_counters(status))),
     ),
     Entry(
         "timers_retried_total",
-        COUNTER,
-        (),
         "Timers moved to the retry topic: their target failed, can never take them, or a backlog is spread out; each "
         "move counted.",
         lambda status: samples.total(status, lambda counters: counters.retried),
     ),
     Entry(
-        "timers_cancelled_total",
-        COUNTER,
-        ("format",),
+        "timers_cancelled_total{format}",
         "Timers cancelled by the worker. 0 for format future: its timers are cancelled at their receiver.",
         lambda status: samples.by_format(status, lambda counters: counters.verdicts.get(CANCELLED, 0)),
     ),
     Entry(
-        "timers_verdicts_total",
-        COUNTER,
-        ("verdict",),
+        "timers_verdicts_total{verdict}",
         "Cancels and updates of timers with an id, committed, by verdict.",
         lambda status: samples.sum_by(VERDICTS, (counters.verdicts for counters in samples.all_counters(status))),
     ),
     Entry(
-        "timers_forwarded_total",
-        COUNTER,
-        ("format",),
+        "timers_forwarded_total{format}",
         "Requests that went cold: due beyond the horizon, written to the cold topic, committed.",
         lambda status: samples.by_format(status, lambda counters: counters.forwarded),
     ),
     Entry(
-        "timers_promoted_total",
-        COUNTER,
-        ("format",),
+        "timers_promoted_total{format}",
         "Copies of cold requests that were promoted back to their partition and accepted, repeated ones included.",
         lambda status: samples.by_format(status, lambda counters: counters.promoted),
     ),
     Entry(
-        "timers_promoted_duplicates_total",
-        COUNTER,
-        ("format",),
+        "timers_promoted_duplicates_total{format}",
         "Of these, copies that changed nothing: repeated, or of a timer that was replaced or cancelled while cold.",
         lambda status: samples.by_format(status, lambda counters: counters.promoted_duplicates),
     ),
     Entry(
-        "timers_caller_requests_total",
-        COUNTER,
-        ("caller", "outcome"),
+        "timers_caller_requests_total{caller,outcome}",
         "Records of TIMERS_COUNTDOWN_TOPIC by their header CALLER_SERVICE (none if it is missing), committed. "
         "outcome: accepted, cancel, rejected. The first hundred callers by name, all others as caller other.",
         samples.callers,
     ),
     Entry(
-        "timers_lag_seconds",
-        HISTOGRAM,
-        ("way",),
+        "timers_lag_seconds{way}",
         "From the start of the due second to the end of the transaction that fired, by the brokers' clock, one "
         "observation a callback. way: waited (the engine's punctuality), late (the request came after its second), "
         "retried (it came by the retry topic).",
         samples.lag,
+        histogram=True,
     ),
     Entry(
         "timers_transaction_seconds",
-        HISTOGRAM,
-        (),
         "How long committed transactions took, from their first record to the commit's answer.",
         samples.transactions,
+        histogram=True,
     ),
     Entry(
-        "timers_transactions_failed_total",
-        COUNTER,
-        ("reason",),
+        "timers_transactions_failed_total{reason}",
         "Transactions that failed: delivery (a target refused), fenced (another worker owns the partition), unknown "
         "(the brokers did not report the outcome).",
         samples.failures,
     ),
     Entry(
         "timers_partitions_reopened_total",
-        COUNTER,
-        (),
         "Partitions opened again after a failed transaction.",
         lambda status: samples.one(sum(metrics.reopened for metrics in samples.partition_metrics(status))),
     ),
     Entry(
-        "timers_pending",
-        GAUGE,
-        PARTITION,
+        "timers_pending{topic,partition}",
         "Timers stored and not yet fired.",
         lambda status: samples.each(status, lambda runner: runner.machine.pending),
     ),
     Entry(
-        "timers_oldest_overdue_seconds",
-        GAUGE,
-        PARTITION,
+        "timers_oldest_overdue_seconds{topic,partition}",
         "How long the oldest stored timer has been due, by the brokers' clock; 0 if none is.",
         samples.overdue,
     ),
     Entry(
-        "timers_store_bytes",
-        GAUGE,
-        PARTITION,
+        "timers_store_bytes{topic,partition}",
         "Disk space of the partition's store, log files included.",
         samples.store_bytes,
     ),
@@ -177,159 +157,116 @@ METRICS = (
     ),
     Entry(
         "timers_data_disk_free_bytes",
-        GAUGE,
-        (),
         "Free space of the file system of TIMERS_DATA_DIR. When it is full, the worker ends; no timer is lost.",
         lambda status: samples.data_disk(status, lambda usage: usage.free),
     ),
     Entry(
         "timers_data_disk_size_bytes",
-        GAUGE,
-        (),
         "Size of that file system.",
         lambda status: samples.data_disk(status, lambda usage: usage.total),
     ),
     Entry(
-        "timers_recovering",
-        GAUGE,
-        PARTITION,
+        "timers_recovering{topic,partition}",
         "1 while the partition reads its log again and does not fire.",
         lambda status: samples.each(status, lambda runner: runner.machine.recovering),
     ),
     Entry(
-        "timers_recovery_remaining_offsets",
-        GAUGE,
-        PARTITION,
+        "timers_recovery_remaining_offsets{topic,partition}",
         "Offsets still to be read again; at least as many as records.",
         lambda status: samples.each(status, lambda runner: runner.machine.remaining),
     ),
     Entry(
         "timers_recovery_records_total",
-        COUNTER,
-        (),
         "Records read again by recoveries.",
         lambda status: samples.total(status, lambda counters: counters.replayed),
     ),
     Entry(
-        "timers_request_unread_offsets",
-        GAUGE,
-        PARTITION,
+        "timers_request_unread_offsets{topic,partition}",
         "High watermark minus the next offset to accept, as of the last fetch.",
         samples.unread,
     ),
     Entry(
-        "timers_request_unstable_offsets",
-        GAUGE,
-        PARTITION,
+        "timers_request_unstable_offsets{topic,partition}",
         "High watermark minus last stable offset: records that an open transaction of a producer delays.",
         lambda status: samples.watermarks(status, lambda high, stable: high - stable),
     ),
     Entry(
-        "timers_request_last_stable_offset",
-        GAUGE,
-        PARTITION,
+        "timers_request_last_stable_offset{topic,partition}",
         "Last stable offset: it does not grow while a producer's transaction stays open.",
         lambda status: samples.watermarks(status, lambda high, stable: stable),
     ),
     Entry(
         "timers_partitions",
-        GAUGE,
-        (),
         "Partitions that this worker owns of the request topics and the retry topic.",
         lambda status: samples.one(len(status.pool.runners)),
     ),
     Entry(
         "timers_partitions_stopped",
-        GAUGE,
-        (),
         "Of the partitions assigned to this worker, those that must not run because their log lost records.",
         lambda status: samples.one(len(status.pool.stopped)),
     ),
     Entry(
-        "timers_topic_partitions",
-        GAUGE,
-        ("topic",),
+        "timers_topic_partitions{topic}",
         "Number of partitions of each of these topics: all workers together should own as many.",
         samples.topic_partitions,
     ),
     Entry(
         "timers_ready",
-        GAUGE,
-        (),
         "1 if /health/ready answers 200.",
         lambda status: samples.one(not health.unready(status)),
     ),
     Entry(
         "timers_tick_age_seconds",
-        GAUGE,
-        (),
         "Seconds since the last counted tick: timers fire only at ticks.",
         lambda status: samples.one(status.tick_age_s),
     ),
     Entry(
         "timers_ticks_missed_total",
-        COUNTER,
-        (),
         "Seconds without a tick of this worker.",
         lambda status: samples.one(status.missed_ticks),
     ),
     Entry(
         "timers_clock_skew_seconds",
-        GAUGE,
-        (),
         "This worker's clock minus the brokers'. Timers do not depend on it; other programs on the machine may.",
         lambda status: samples.one(status.clock_skew_s),
     ),
     Entry(
         "timers_broker_clock_back",
-        GAUGE,
-        (),
         "1 while the brokers' clock is behind seconds that have fired; new requests wait until it has caught up.",
         lambda status: samples.one(status.pool.held),
     ),
     Entry(
         "timers_open_circuits",
-        GAUGE,
-        (),
         "Callback topics whose circuit is open because they failed; their timers go through the retry topic.",
         lambda status: samples.one(status.pool.open_circuits),
     ),
     Entry(
-        "timers_canary_lag_seconds",
-        GAUGE,
-        PARTITION,
+        "timers_canary_lag_seconds{topic,partition}",
         "How late the last canary timer of the partition arrived at its receiver, by the brokers' clock.",
         lambda status: samples.canary(status, lambda sight: sight.lag_s),
     ),
     Entry(
-        "timers_canary_age_seconds",
-        GAUGE,
-        PARTITION,
+        "timers_canary_age_seconds{topic,partition}",
         "Seconds since the last canary timer of the partition arrived; before the first, since the worker took the "
         "partition.",
         samples.canary_age,
     ),
     Entry(
         "timers_canary_interval_seconds",
-        GAUGE,
-        (),
         "TIMERS_CANARY_INTERVAL_S, if canaries are on.",
         lambda status: samples.one(None if status.canary is None else status.canary.interval_s),
     ),
     Entry(
-        "timers_queries_total",
-        COUNTER,
-        ("query", "outcome"),
+        "timers_queries_total{query,outcome}",
         "Queries about timers that the web port answered. query: list, get, forwarded (by another worker); outcome: "
         "complete, partial (a partition did not answer), refused.",
         samples.queries,
     ),
     Entry(
-        "timers_query_seconds",
-        HISTOGRAM,
-        ("query",),
+        "timers_query_seconds{query}",
         "How long those queries took.",
         lambda status: [((kind,), seconds) for kind, seconds in status.query_counts.seconds.items()],
+        histogram=True,
     ),
-    Entry("timers_build_info", GAUGE, ("version",), "Always 1.", lambda status: [((__version__,), 1)]),
+    Entry("timers_build_info{version}", "Always 1.", lambda status: [((__version__,), 1)]),
 )

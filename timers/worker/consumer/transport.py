@@ -182,14 +182,6 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
             self.kafka_consumer.seek(tp, offset)
             self._delivered_to[tp] = offset
 
-    async def owns(self, tp: TP) -> bool | None:
-        """Whether the group's coordinator, asked now, confirms that this worker owns ``tp``; None without an answer."""
-        return await is_owner(self.kafka_consumer, tp)
-
-    async def members(self) -> dict[TopicPartition, group.Member]:
-        """The owner of each partition; see :func:`timers.worker.consumer.group.members`."""
-        return await group.members(self.kafka_consumer)
-
     def watermarks(self) -> dict[TopicPartition, tuple[int, int]]:
         """High watermark and last stable offset of each assigned partition, as of its last fetch. Any thread."""
         watermarks = fetch.watermarks(self.kafka_consumer) if self.has_consumer else {}
@@ -267,7 +259,7 @@ class BatchConsumer(faust_internals.Consumer):
 
     async def owns(self, partition: TopicPartition) -> bool | None:
         """Whether the group's coordinator, asked now, confirms that this worker owns it; None without an answer."""
-        owned: bool | None = await self.thread.call_thread(self.thread.owns, TP(*partition))
+        owned: bool | None = await self.thread.call_thread(is_owner, self.thread.kafka_consumer, TP(*partition))
         return owned
 
     # ---- what the app and queries ask for ---------------------------------------------------------------------------
@@ -277,8 +269,10 @@ class BatchConsumer(faust_internals.Consumer):
         await self.thread.call_thread(self.thread.end_suspension, [TP(*partition) for partition in partitions])
 
     async def members(self) -> dict[TopicPartition, group.Member]:
-        """The owner of each partition, from the group's coordinator."""
-        found: dict[TopicPartition, group.Member] = await self.thread.call_thread(self.thread.members)
+        """The owner of each partition; see :func:`timers.worker.consumer.group.members`."""
+        found: dict[TopicPartition, group.Member] = await self.thread.call_thread(
+            group.members, self.thread.kafka_consumer
+        )
         return found
 
     # ---- what Faust calls -------------------------------------------------------------------------------------------

@@ -147,13 +147,11 @@ METRICS = (
         samples.store_bytes,
     ),
     Entry(
-        "timers_stores_condemned_total",
-        COUNTER,
-        ("reason",),
+        "timers_stores_condemned_total{reason}",
         "Stores that were condemned, and rebuilt from their logs. reason: unreadable (a file is damaged), incomplete "
         "(written batches are missing), write-refused (RocksDB takes no more writes), stale (the store has not kept "
         "up with a compacted log).",
-        lambda app: [((reason,), count) for reason, count in list(app.pool.condemnations.by_reason.items())],
+        lambda status: [((reason,), count) for reason, count in list(status.pool.condemnations.by_reason.items())],
     ),
     Entry(
         "timers_data_disk_free_bytes",

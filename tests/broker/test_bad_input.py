@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz.decoders import damaged_requests
 from tests.fuzz.draw import Draw
+from tests.fuzz.records import damaged_requests
 from tests.harness.letters import await_letters
 from tests.harness.records import Headers, Publisher, Reader, Record, Request
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System

@@ -1,2 +1,1 @@
-"""One contract, every engine: what is asked for and what must come of it, as data (``cases``), run by each engine there
-is (``drivers``)."""
+"""One contract for all engines: ``cases`` has requests and their outcomes, ``drivers`` runs them on each engine."""

@@ -1,7 +1,7 @@
-"""What the engines are asked, and what must come of it.
+"""Requests of the contract and their outcomes.
 
-All cases go through one life of an engine together: it runs, it is away for some seconds while others tick on, it comes
-back. A due second is said relative to the start of the phase in which its request is sent.
+All cases share one run of an engine: it runs, it is down for some seconds while others tick, and it starts again. A due
+second counts from the start of the phase in which its request is sent.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from timers.wire.headers import Header
 
 EVERY_BYTE = bytes(range(256))
 UNKNOWN_FIELD = b"\x7a\x01x"
-"""A field that no ``Future`` has: it is kept in dead letters, and changes nothing else."""
+"""A field that ``Future`` does not have. Dead letters keep it; it has no other effect."""
 
 TARGET, NARROW = "target", "narrow"
-"""Stand for topics of the engine's own; the other takes little."""
+"""Stand for callback topics of the engine; the second one takes small messages only."""
 NARROW_BYTES = 2000
 
 
@@ -26,13 +26,13 @@ class Phase(Enum):
     """When a request is sent."""
 
     UP = "while the engine runs"
-    AWAY = "while it does not"
-    BACK = "after it has come back"
+    AWAY = "while the engine is down"
+    BACK = "after its restart"
 
 
 @dataclass(frozen=True)
 class Callback:
-    """It fires."""
+    """The timer fires."""
 
     key: bytes = b"k"
     value: bytes = b"v"
@@ -41,11 +41,11 @@ class Callback:
 
 @dataclass(frozen=True)
 class Letter:
-    """It becomes a dead letter, whole."""
+    """The request becomes a dead letter."""
 
     code: str
     said: str
-    """Some of the sentence."""
+    """A part of its sentence."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Case:
     """One request."""
 
     key: Callable[[int], bytes | None]
-    """Record key, by the start of its phase."""
+    """Returns the record key, from the start of the phase."""
     value: Callable[[Callable[[str], str]], bytes | None]
-    """Record value, by what names of topics stand for."""
+    """Returns the record value, from a function that replaces names by topics."""
     becomes: Callback | Letter
     due_s: int | None = None
-    """When it fires, by the start of its phase."""
+    """Due second, from the start of the phase."""
     headers: tuple[Header, ...] = ()
     phase: Phase = Phase.UP
     epoch: bool = False
@@ -112,32 +112,32 @@ CASES = {
     "due now": _timer(0),
     "late by a second": _timer(-1),
     "late by a day": _timer(-86_400),
-    "due before the epoch was a day old": Case(_raw(b"7"), _to(TARGET), Callback(), 7, epoch=True),
+    "due in the first day of the epoch": Case(_raw(b"7"), _to(TARGET), Callback(), 7, epoch=True),
     "due at the epoch": Case(_raw(b"0"), _to(TARGET), Callback(), 0, epoch=True),
     "leading zeros": Case(lambda start_s: b"0%d" % (start_s + 3), _to(TARGET), Callback(), 3),
-    # ---- an absence: what it finds, what it missed, what is still to come
+    # ---- the engine is down for some seconds
     "due while away": _timer(14),
     "due after the absence": _timer(45),
     "sent and due while away": _timer(1, Phase.AWAY),
-    "sent while away, late even then": _timer(-30, Phase.AWAY),
+    "sent while away, already late": _timer(-30, Phase.AWAY),
     "sent while away, due after": _timer(30, Phase.AWAY),
     "sent after the absence": _timer(2, Phase.BACK),
     "sent after the absence for before it": _timer(-60, Phase.BACK),
     "sent after the absence for within it": _timer(-4, Phase.BACK),
     # ---- bytes
     "empty key and value": _timer(1, key="", value=b""),
-    "an empty Future but for its topic": Case(_in(1), _to(TARGET, "", b""), Callback(b"", b""), 1),
+    "a Future with a topic only": Case(_in(1), _to(TARGET, "", b""), Callback(b"", b""), 1),
     "every byte": _timer(2, key="ключ \x00", value=EVERY_BYTE),
     "a large callback": _timer(2, key="k" * 5000, value=EVERY_BYTE * 2000),
-    "a field that nobody knows": Case(_in(1), _to(TARGET, more=UNKNOWN_FIELD), Callback(), 1),
+    "an unknown field": Case(_in(1), _to(TARGET, more=UNKNOWN_FIELD), Callback(), 1),
     "headers keep order, repeats, nulls and bytes": Case(_in(2), _to(TARGET), Callback(headers=KEPT), 2, headers=KEPT),
-    "headers that are ours do not travel": Case(_in(2), _to(TARGET), Callback(headers=NOT_FORGED), 2, headers=FORGED),
-    "only headers that are ours": Case(_in(2), _to(TARGET), Callback(), 2, headers=(("timer-fired", None),)),
+    "headers of the engine are replaced": Case(_in(2), _to(TARGET), Callback(headers=NOT_FORGED), 2, headers=FORGED),
+    "only headers of the engine": Case(_in(2), _to(TARGET), Callback(), 2, headers=(("timer-fired", None),)),
     # ---- bad input
     "no key": _bad("key-missing", "no key", _raw(None)),
     "a word as key": _bad("key-not-a-number", "'tomorrow'", _raw(b"tomorrow")),
     "an empty key": _bad("key-not-a-number", "not an epoch second", _raw(b"")),
-    "what only Python's int takes": _bad("key-not-a-number", "11 ASCII digits", lambda s: b" 1_%d" % s),
+    "a number that only Python's int accepts": _bad("key-not-a-number", "11 ASCII digits", lambda s: b" 1_%d" % s),
     "a negative key": _bad("key-negative", "negative", _raw(b"-1")),
     "milliseconds": _bad("key-in-milliseconds", "in seconds it is", lambda s: b"%d001" % s),
     "no value": _bad("value-missing", "no value", None, _raw(None)),
@@ -165,7 +165,7 @@ ON_A_BROKER = {
         _to(NARROW, "k", bytes(NARROW_BYTES), UNKNOWN_FIELD),
     ),
 }
-"""What the simulated broker does not know: sizes of messages."""
+"""Cases about message sizes, which the simulated broker does not check."""
 
 AWAY_S = 12
-"""How long the engine is away."""
+"""Seconds that the engine is down."""

@@ -1,4 +1,4 @@
-"""The engines, each behind the same few handles."""
+"""Drives each engine through the same interface."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_S = 120.0
 
 @dataclass
 class Sent:
-    """A request on its way."""
+    """A request that was sent."""
 
     key: bytes | None
     value: bytes | None
@@ -35,7 +35,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A record that came of a request: on its callback topic, or among the dead letters."""
+    """A record that a request has caused: a callback or a dead letter."""
 
     topic: str
     key: bytes | None
@@ -45,7 +45,7 @@ class Outcome:
 
     @property
     def source(self) -> str:
-        """The request that it came of."""
+        """Source of the request."""
         return self.text("timer-source" if self.text("timer-error") else "timer-id")
 
     def text(self, name: str) -> str:
@@ -57,19 +57,19 @@ class Engine(Protocol):
     """One engine with topics of its own."""
 
     names: dict[str, str]
-    """What names in cases stand for."""
+    """Topics by their names in the cases."""
 
     def now_s(self) -> int:
-        """The second it is."""
+        """The present epoch second."""
 
     def send(self, requests: Sequence[Sent]) -> None:
-        """Publish; each then knows its source."""
+        """Publish, and set the source of each."""
 
     def tick(self, key: bytes) -> None:
-        """Write a tick of somebody else's."""
+        """Write a tick that the engine did not write."""
 
     def leave(self) -> None:
-        """Stop the engine. Time goes on, and somebody ticks."""
+        """Stop the engine. Others go on to write ticks."""
 
     def pass_s(self, seconds: int) -> None:
         """Let time pass."""
@@ -78,7 +78,7 @@ class Engine(Protocol):
         """Start the engine, for the first time or again."""
 
     def outcomes(self, sources: set[str]) -> list[Outcome]:
-        """All that came of anything, once something came of each of ``sources``."""
+        """Wait until each of ``sources`` has an outcome, and return all outcomes."""
 
     def close(self) -> None:
         """End it."""
@@ -142,10 +142,10 @@ class SimulatedEngine(SimTimers):
 
 @dataclass
 class RealEngine:
-    """A process and a broker.
+    """An engine in a process, on a broker.
 
     Args:
-        system: its topics.
+        system: its topics and settings.
         process: the engine.
     """
 
@@ -204,9 +204,9 @@ class RealEngine:
             self._look()
             return sources <= {outcome.source for outcome in self._seen}
 
-        wait_until(all_there, "something has come of each request", PATIENCE_S)
-        # Whatever was sent with these is out when something is that was asked for after them, twice over: a micro-batch
-        # sends in any order.
+        wait_until(all_there, "each request has an outcome", PATIENCE_S)
+        # A micro-batch sends in any order. So all outcomes are there when two later requests have fired, one after the
+        # other.
         for _ in range(2):
             self.system.wait_past(self.now_s())
         self._look()

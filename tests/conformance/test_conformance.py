@@ -1,4 +1,4 @@
-"""Every engine keeps the contract: the same requests and ticks, the same callbacks and dead letters."""
+"""Every engine answers the same requests and ticks with the same callbacks and dead letters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENGINES = {
 
 @dataclass
 class Life:
-    """One life of an engine, and all that came of it."""
+    """One run of an engine, with all requests and outcomes."""
 
     engine: Engine
     start_s: dict[Phase, int]
@@ -33,7 +33,7 @@ class Life:
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=marks) for name, marks in ENGINES.items()])
 def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
-    """The engine runs, is away, comes back; ticks are missed, repeated, forged and old."""
+    """The engine runs, is down, and starts again; ticks are missed, repeated, forged and old."""
     engine = _engine(request.param, request, tmp_path_factory.mktemp(request.param))
     try:
         yield _live(engine)
@@ -64,7 +64,7 @@ def _live(engine: Engine) -> Life:
 
     engine.start()
     send(Phase.UP)
-    for key in (b"%d" % (engine.now_s() + 100_000), b"0", b"not a number"):  # what a tick says of itself counts nothing
+    for key in (b"%d" % (engine.now_s() + 100_000), b"0", b"not a number"):  # the key of a tick has no effect
         engine.tick(key)
         engine.tick(key)
     engine.pass_s(8)
@@ -87,14 +87,14 @@ def _engine(name: str, request: pytest.FixtureRequest, directory: Path) -> Engin
 
 
 @pytest.mark.parametrize("name", [*CASES, *ON_A_BROKER])
-def test_what_comes_of_a_request(life: Life, name: str) -> None:
+def test_each_request_has_its_outcome_exactly_once(life: Life, name: str) -> None:
     if name in ON_A_BROKER and isinstance(life.engine, SimulatedEngine):
-        assert name not in life.sent  # nothing to ask there
+        assert name not in life.sent  # the simulated broker does not check sizes
         return
     case = {**CASES, **ON_A_BROKER}[name]
     sent = life.sent[name]
     outcomes = life.outcomes.get(sent.source, [])
-    assert len(outcomes) == 1, f"{sent.source} came to {outcomes}"
+    assert len(outcomes) == 1, f"{sent.source} has {outcomes}"
     (outcome,) = outcomes
     if isinstance(case.becomes, Callback):
         _check_callback(life, case, case.becomes, sent, outcome)
@@ -124,12 +124,12 @@ def _check_callback(life: Life, case: Case, wanted: Callback, sent: Sent, outcom
     assert due_s * 1000 <= int(fired[1] or b"") <= outcome.append_ms
 
 
-def test_nothing_comes_of_what_nobody_asked_for(life: Life) -> None:
+def test_there_is_no_outcome_without_a_request(life: Life) -> None:
     assert life.outcomes.keys() == {each.source for each in life.sent.values()}
 
 
-def test_sentences_are_the_same_in_every_engine(life: Life) -> None:
-    """The simulator's are the worker's own functions: what it says of the same records, all must say."""
+def test_the_sentences_of_dead_letters_are_the_same_in_every_engine(life: Life) -> None:
+    """The simulator uses the worker's functions; all engines must write the same sentences for the same records."""
     twin = SimulatedEngine()
     letters = {name: case for name, case in CASES.items() if not isinstance(case.becomes, Callback)}
     again = {name: Sent(life.sent[name].key, life.sent[name].value, life.sent[name].headers) for name in letters}

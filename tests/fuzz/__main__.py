@@ -1,7 +1,7 @@
-"""``make fuzz``: atheris (libFuzzer) looks for inputs that stop a decoder, led by the lines that they reach.
+"""``make fuzz``: atheris (libFuzzer) searches inputs that stop a decoder, guided by code coverage.
 
-Each decoder has a process of its own. What was found so far is kept in ``.timers/fuzz`` and is where the next run
-begins; an input that stops a decoder is written there too, and ``python -m tests.fuzz NAME FILE`` runs it again.
+Each decoder runs in a process of its own. Inputs that reach new code are kept in ``.timers/fuzz``, and the next run
+begins with them. An input that stops a decoder is written there too; ``python -m tests.fuzz NAME FILE`` runs it again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _OUTCOME = "outcome: "
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("name", nargs="?", help="one decoder; all, one after the other, if not given")
+    parser.add_argument("name", nargs="?", help="one decoder (all)")
     parser.add_argument("file", nargs="?", type=Path, help="run this one input")
-    parser.add_argument("--seconds", type=int, default=200, help="for each decoder (default: 200)")
+    parser.add_argument("--seconds", type=int, default=200, help="for each decoder (200)")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def watch(name: str, seconds: int) -> int:
-    """Fuzz one decoder in a process of its own, and say in a line how it went."""
+    """Fuzz one decoder in a process of its own, print one line of result, and return the exit code."""
     from tests.fuzz.decoders import FUZZES
 
     print(f"{name}: {seconds} s ...", end=" ", flush=True)
@@ -58,14 +58,14 @@ def watch(name: str, seconds: int) -> int:
     wanted = FUZZES[name].outcomes
     missing = wanted - set(re.findall(rf"^{_OUTCOME}(.*)$", run.stdout, re.MULTILINE))
     if run.returncode or not inputs or not reached or missing:
-        print(f"FAILED; never: {', '.join(sorted(missing)) or '-'}\n{run.stdout[-6000:]}")
+        print(f"FAILED; outcomes not reached: {', '.join(sorted(missing)) or '-'}\n{run.stdout[-6000:]}")
         return 1
     print(f"{int(inputs[-1]):,} inputs, {reached[-1][0]} edges, {reached[-1][1]} kept, all {len(wanted)} outcomes")
     return 0
 
 
 def fuzz(name: str, seconds: int) -> None:
-    """Run atheris in this process; it ends the process."""
+    """Run atheris in this process. It ends the process."""
     try:
         import atheris
     except ImportError:

@@ -1,7 +1,6 @@
-"""Bytes nobody meant, for every decoder that a worker lets strangers' bytes into, and what must hold of each.
+"""Fuzz tests for every decoder that reads bytes of other programs, and what must hold for each input.
 
-Sound records are made first and then damaged: purely random bytes would seldom come past the first check. Each fuzz
-answers with what became of its input, in words: so it can be shown that none of the ways through was left out.
+Each returns the outcomes of its input as words, so that a run can show that it has reached every outcome.
 """
 
 from __future__ import annotations
@@ -18,6 +17,21 @@ from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 
 from tests.fuzz.draw import Draw
+from tests.fuzz.records import (
+    Record,
+    TimedRecord,
+    countdown_bytes,
+    damaged_requests,
+    digits,
+    header_name,
+    letter_headers,
+    progress_bytes,
+    records,
+    request_headers,
+    request_key,
+    request_value,
+    retry_headers,
+)
 from timers.core.timer import Decoded, Origin
 from timers.dead_letters.letters import Letter
 from timers.dead_letters.retrying import judge
@@ -33,126 +47,36 @@ MAX_REQUEST_BYTES = 200
 MAX_COUNTDOWN_BYTES = 2000
 
 
-class Record(NamedTuple):
-    """What a consumer hands over."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: Any
-
-
-class TimedRecord(NamedTuple):
-    """The same with its append time, which some request formats read."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: Any
-    timestamp: int
-
-
 class Fuzz(NamedTuple):
-    """One decoder."""
+    """The fuzz test of one decoder."""
 
     run: Callable[[Draw], set[str]]
-    """Raises if the decoder does, or if what it says cannot be; else what became of the input."""
+    """Returns the outcomes of an input; raises if the decoder raises or its answer is wrong."""
     outcomes: frozenset[str]
-    """All that can become of one."""
-
-
-def _digits(draw: Draw) -> bytes:
-    sign = draw.pick([b"", b"-", b"0", b"+", b" "])
-    return sign + str(draw.number(2**53)).encode()[: draw.number(16) or 16]
-
-
-def _key(draw: Draw) -> bytes | None:
-    kind = draw.number(4)
-    if kind == 0:
-        return draw.pick([b"7", b"07", b"1800000000", b"1800000000000", b"-1", None])
-    if kind == 1:
-        return draw.blob(20)
-    return draw.damaged(_digits(draw)) if kind == 2 else _digits(draw)
-
-
-def _future(draw: Draw) -> bytes:
-    topic = draw.pick(["t", "orders", "..", "", "no spaces", "x" * 250]) if draw.number(3) else draw.text(20)
-    return future.encode(topic, draw.text(20), draw.blob(220))
-
-
-def _value(draw: Draw) -> bytes | None:
-    kind = draw.number(4)
-    if kind == 0:
-        return draw.pick([b"", None])
-    if kind == 1:
-        return draw.blob(60)
-    return draw.damaged(_future(draw)) if kind == 2 else _future(draw)
-
-
-_NAMES = (
-    headers.DEPTH,
-    headers.TIMER_ID,
-    headers.TIMER_DUE,
-    headers.TIMER_ATTEMPT,
-    headers.TIMER_ERROR,
-    headers.TIMER_AGAIN,
-    headers.TOKEN,
-    countdown.CALLER,
-    "trace",
-)
-
-
-def _header(draw: Draw) -> tuple[str, bytes | None]:
-    name = draw.text(20) if draw.number(1) else draw.pick(_NAMES)
-    return name, draw.pick([None, draw.blob(20), _digits(draw)])
-
-
-def _headers(draw: Draw) -> list[tuple[str, bytes | None]] | None:
-    return draw.many(5, _header) or draw.pick([None, []])
-
-
-def _retry_headers(draw: Draw) -> list[tuple[str, bytes | None]] | None:
-    if draw.number(7) == 0:
-        return _headers(draw)
-    ours = [
-        (headers.TIMER_ID, draw.pick([b"timer-request/0/7", draw.blob(20)])),
-        (headers.TIMER_DUE, draw.pick([b"1800000000", _digits(draw), draw.blob(12)])),
-        (headers.TIMER_ATTEMPT, draw.pick([b"1", _digits(draw), draw.blob(12), "²".encode()])),
-    ]
-    return [*(_headers(draw) or ()), *ours]
-
-
-def _records(draw: Draw, headers_of: Callable[[Draw], Any]) -> list[Record]:
-    drawn = draw.many(8, lambda draw: (_key(draw), _value(draw), headers_of(draw)))
-    return [Record(3 * index, *one) for index, one in enumerate(drawn)]
-
-
-def damaged_requests(draw: Draw) -> list[Record]:
-    """Records as anybody may send them; some are sound."""
-    return _records(draw, _headers)
+    """All possible outcomes."""
 
 
 def requests(draw: Draw) -> set[str]:
-    """Of the request topic: whoever may write there."""
+    """Records of the request topic."""
     sent = damaged_requests(draw)
     return _checked(sent, future.decode(sent, MAX_REQUEST_BYTES))
 
 
 def retries(draw: Draw) -> set[str]:
-    """Of the retry topic."""
-    sent = _records(draw, _retry_headers)
+    """Records of the retry topic."""
+    sent = records(draw, retry_headers)
     return _checked(sent, future.decode_retry(sent, MAX_REQUEST_BYTES), by_bytes=True)
 
 
 def requests_by_id(draw: Draw) -> set[str]:
-    """Of the topic of timers with an id."""
+    """Records of the topic of timers with an id."""
 
     def one(draw: Draw) -> tuple[Any, ...]:
         key = (
             draw.pick([b"order-7", draw.blob(20), draw.text(20).encode() * draw.number(40)]) if draw.number(5) else None
         )
-        due = [(headers.TIMER_DUE, draw.pick([b"1800000000", _key(draw)]))] if draw.number(5) else []
-        return key, _value(draw), [*(_headers(draw) or ()), *due] if draw.number(5) else None
+        due = [(headers.TIMER_DUE, draw.pick([b"1800000000", request_key(draw)]))] if draw.number(5) else []
+        return key, request_value(draw), [*(request_headers(draw) or ()), *due] if draw.number(5) else None
 
     sent = [TimedRecord(3 * index, *fields, 1_800_000_000_123) for index, fields in enumerate(draw.many(8, one))]
     decoded = future_by_id.decode(sent, MAX_REQUEST_BYTES)
@@ -166,42 +90,16 @@ def requests_by_id(draw: Draw) -> set[str]:
     return _checked(answered, decoded) | ({"cancel"} if cancels else set())
 
 
-def _json(draw: Draw, depth: int = 3) -> str:
-    """A JSON text, or something like one."""
-    kind = draw.number(6 if depth else 3)
-    if kind == 0:
-        return draw.pick(["null", "true", "1.10", "-0", "1e400", "NaN", '"\\ud800"', "[" * 101 + "]" * 101, "01"])
-    if kind == 1:
-        return f"{draw.number(10**12)}.{draw.number(10**6)}e{draw.pick(['', '+', '-'])}{draw.number(20)}"
-    if kind in (2, 3):
-        return json.dumps(draw.text(30), ensure_ascii=bool(draw.number(1)))
-    if kind == 4:
-        return "[" + ",".join(draw.many(3, lambda draw: _json(draw, depth - 1))) + "]"
-    return "{" + ", ".join(draw.many(3, lambda draw: f"{json.dumps(draw.text(3))}:{_json(draw, depth - 1)}")) + "}"
-
-
-def _countdown(draw: Draw) -> bytes:
-    fields = {
-        "topic": draw.pick(['"T"', '"orders"', '""', '"no spaces"', _json(draw)]),
-        "message": _json(draw),
-        "countdown": draw.pick(["120", "0.5", "1e-3", "-1", "99999999999", _json(draw, 0)]),
-        "id": draw.pick(["null", '"k"', '"k"', '""', json.dumps("x" * 600), _json(draw)]),
-        "cancel": draw.pick(["null", "false", "false", "true", "1"]),
-    }
-    names = [name for name in fields if draw.number(15)] + draw.many(1, lambda draw: draw.pick(list(fields)))
-    return ("{" + ", ".join(f'"{name}": {fields[name]}' for name in names) + "}").encode()
-
-
 def countdowns(draw: Draw) -> set[str]:
-    """Of the topic of countdowns."""
+    """Records of the topic of countdowns."""
 
     def one(draw: Draw) -> tuple[Any, ...]:
-        value = _countdown(draw)
+        value = countdown_bytes(draw)
         kind = draw.number(15)
         value = None if kind == 0 else b" " * (MAX_COUNTDOWN_BYTES + 1) if kind == 1 else value
         key = draw.pick([b"k", b"k", None, draw.blob(20)])
         at_ms = 1_800_000_000_123 if draw.number(15) else -1
-        return key, value if kind > 5 or not value else draw.damaged(value), _headers(draw), at_ms
+        return key, value if kind > 5 or not value else draw.damaged(value), request_headers(draw), at_ms
 
     sent = [TimedRecord(3 * index, *fields) for index, fields in enumerate(draw.many(8, one))]
     decoded = countdown.decode(sent, MAX_COUNTDOWN_BYTES)
@@ -219,14 +117,18 @@ def countdowns(draw: Draw) -> set[str]:
 
 
 def schedules(draw: Draw) -> set[str]:
-    """Of a topic of schedules: not even the keys need be text."""
+    """Records of a topic of schedules, whose keys may be any bytes."""
 
     def one(draw: Draw) -> tuple[Any, ...]:
         key = draw.pick([b"vid1-online", draw.blob(20), b"x" * draw.number(40_000)]) if draw.number(5) else None
         target = draw.pick([b"online-videos", draw.blob(12)])
-        asked = [(schedule.EPOCH, _key(draw)), (schedule.TARGET_TOPIC, target), (schedule.TARGET_KEY, draw.blob(9))]
-        ended = [(headers.TIMER_FIRED_OFFSET, draw.pick([b"0", _digits(draw), draw.blob(20)]))]
-        sent = [*(_headers(draw) or ()), *(asked if draw.number(5) else ()), *(ended if draw.number(1) else ())]
+        asked = [
+            (schedule.EPOCH, request_key(draw)),
+            (schedule.TARGET_TOPIC, target),
+            (schedule.TARGET_KEY, draw.blob(9)),
+        ]
+        ended = [(headers.TIMER_FIRED_OFFSET, draw.pick([b"0", digits(draw), draw.blob(20)]))]
+        sent = [*(request_headers(draw) or ()), *(asked if draw.number(5) else ()), *(ended if draw.number(1) else ())]
         return key, draw.pick([None, b"", draw.blob(300)]), sent if draw.number(5) else None
 
     sent = [TimedRecord(3 * index, *fields, 1_800_000_000_123) for index, fields in enumerate(draw.many(8, one))]
@@ -249,7 +151,7 @@ def schedules(draw: Draw) -> set[str]:
 
 
 def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded, *, by_bytes: bool = False) -> set[str]:
-    """Each record has one answer, and whatever is accepted can be stored, fired, moved and dead-lettered.
+    """Check that each record has one answer, and that accepted ones can be stored, fired and sent to the retry topic.
 
     Args:
         by_bytes: ids and keys need not be text.
@@ -287,21 +189,10 @@ def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded, *, by_bytes
     return {rejected.code for rejected in decoded.rejected} | ({"accepted"} if rows else set())
 
 
-def _progress(draw: Draw) -> bytes:
-    message = progress.progress_pb2.Progress(topic_id=b"i" * 16, next_offset=draw.number(2**63 - 1))
-    message.version = progress.VERSION if draw.number(7) else draw.number(300)
-    if draw.number(1):
-        message.fired_due_s, message.fired_offset = draw.number(2**63), draw.number(2**63)
-    for _ in range(draw.number(3)):
-        value = draw.pick(["1000", draw.text(20)])
-        message.settings.add(name=draw.text(20), from_offset=draw.number(2**63 - 1), value=value)
-    return bytes(message.SerializeToString())
-
-
 def progress_records(draw: Draw) -> set[str]:
-    """It is read, or the worker says in a sentence that it cannot be."""
+    """Progress records: they are read, or the error has a sentence for the operator."""
     kind = draw.number(3)
-    value = draw.blob(60) if kind == 0 else draw.damaged(_progress(draw)) if kind == 1 else _progress(draw)
+    value = draw.blob(60) if kind == 0 else draw.damaged(progress_bytes(draw)) if kind == 1 else progress_bytes(draw)
     try:
         decoded, topic_id = progress.decode(value)
     except LogMismatch as mismatch:
@@ -313,20 +204,10 @@ def progress_records(draw: Draw) -> set[str]:
 _SENTENCES = frozenset({"cannot be read", "has version", "is no number"})
 
 
-def _letter_headers(draw: Draw) -> list[tuple[str, bytes | None]]:
-    ours: list[tuple[str, bytes | None]] = [
-        (headers.TIMER_ERROR, draw.pick([b"topic-unknown", draw.blob(12), None])),
-        (headers.TIMER_ERROR_MESSAGE, draw.pick([None, draw.blob(30)])),
-        (headers.TIMER_SOURCE, draw.pick([b"timer-request/0/7", draw.blob(20), None])),
-    ]
-    kept = ours if draw.number(3) else ours[: draw.number(3)]
-    return [*(_headers(draw) or ()), *kept]
-
-
 def dead_letters(draw: Draw) -> set[str]:
-    """The command line reads whatever stands in the dead letter topic."""
-    key, value = _key(draw), _value(draw)
-    sent = _letter_headers(draw) if draw.number(7) else _headers(draw) or []
+    """Records of the dead letter topic, as the command line reads them."""
+    key, value = request_key(draw), request_value(draw)
+    sent = letter_headers(draw) if draw.number(7) else request_headers(draw) or []
     opened = dead_letter.decode(sent)
     row, origin = (7, "t", "k", b"v", None, None), Origin("t/0/7", 1, 0)
     for request_format in (kind.request_format for kind in REQUEST_FORMATS):
@@ -339,7 +220,7 @@ def dead_letters(draw: Draw) -> set[str]:
     letter = Letter("dead", 0, 1, at_ms, RequestRecord(1, key, value, opened.headers, at_ms), opened, request_format)
     mark = dead_letter.decode_mark(draw.blob(9), draw.blob(9), opened.headers) if draw.number(1) else None
     for line in (*letter.cells(mark), *letter.text(mark, as_hex=bool(draw.number(1)))):
-        assert not CONTROL.search(line), "it could steer a terminal"
+        assert not CONTROL.search(line), "a control character could change the terminal"
     assert json.loads(letter.json(mark, whole=True))["source"] == opened.source
     judge(letter, letter.request, mark, MAX_REQUEST_BYTES, bool(draw.number(1)))
     return {"truncated" if letter.is_truncated else "whole"}
@@ -348,24 +229,8 @@ def dead_letters(draw: Draw) -> set[str]:
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-class _Name(str):
-    """A header name of any bytes: Kafka wants UTF-8 there, and no broker checks it."""
-
-    __slots__ = ("raw",)
-    raw: bytes
-
-    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
-        return self.raw
-
-
-def _name(raw: bytes) -> _Name:
-    name = _Name("name")
-    name.raw = raw
-    return name
-
-
 def record_batches(draw: Draw) -> set[str]:
-    """Whatever a broker lets through, by a producer of any making, is read whole and in order; names as Java does."""
+    """Record batches of any producer: all records are read in order; header names are decoded as Java does."""
     data, want = b"", []
     broken = False
     for _ in range(1 + draw.number(2)):
@@ -374,7 +239,7 @@ def record_batches(draw: Draw) -> set[str]:
         for index in range(1 + draw.number(4)):
             key, value = draw.pick([None, draw.blob(20)]), draw.pick([None, draw.blob(60)])
             named = draw.many(3, lambda draw: (draw.blob(8), draw.pick([None, draw.blob(8)])))
-            builder.append(index, 1_800_000_000_000, key, value, [(_name(name), data) for name, data in named])
+            builder.append(index, 1_800_000_000_000, key, value, [(header_name(name), data) for name, data in named])
             shown = [(name.decode(errors="replace"), data) for name, data in named]
             broken = broken or any("\ufffd" in name for name, _ in shown)
             want.append((key, value, shown))

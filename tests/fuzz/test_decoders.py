@@ -1,4 +1,4 @@
-"""A moment of what ``make fuzz`` does for longer: no input stops a decoder, and each of the ways through is tried."""
+"""A short run of the fuzz tests: no input stops a decoder, and every outcome is reached. ``make fuzz`` runs longer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.fuzz.decoders import FUZZES
 from tests.fuzz.draw import Draw
 
 SECONDS = 0.5
-"""Of this thread's own time, for each decoder; longer, until every outcome was seen."""
+"""CPU time for each decoder; more if an outcome was not reached yet."""
 
 MOST_INPUTS = 300_000
 
 
 @pytest.mark.parametrize("name", FUZZES)
-def test_no_input_stops_it(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_input_stops_a_decoder(name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     fuzz = FUZZES[name]
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Fixtures of the broker tests: systems on the shared broker, and one whose worker always runs."""
+"""Fixtures of the broker tests: systems on the shared broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.harness.system import System
 
 @pytest.fixture(scope="session")
 def running(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """A system whose worker runs all the time: for tests that bring a target of their own and spare the worker."""
+    """A system whose worker runs for the whole session. Tests that use it have their own targets and do not stop it."""
     system = System(broker_address, tmp_path_factory.mktemp("running"))
     try:
         system.worker().start().ready()
@@ -23,7 +23,7 @@ def running(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def system(broker_address: str, tmp_path: Path) -> Iterator[System]:
-    """A system of the test's own, no worker started."""
+    """A system for one test, without a started worker."""
     system = System(broker_address, tmp_path)
     yield system
     system.close()

@@ -1,4 +1,4 @@
-"""Bad input answers: it goes, whole, to the dead letters with a code and a sentence, and its partition goes on."""
+"""Each bad request becomes a whole dead letter with a code and a sentence, and its partition goes on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNKNOWN_FIELD = b"\x7a\x01x"
 
 
 NARROW_BYTES = 2000
-"""What one target's ``max.message.bytes`` allows."""
+"""``max.message.bytes`` of one target."""
 
 
 TRIED_ELSEWHERE = {
@@ -39,7 +39,7 @@ TRIED_ELSEWHERE = {
     "broker/test_countdowns.py": ["value-not-json", "field-missing", "countdown-invalid", "id-not-key"],
     "broker/test_schedules.py": ["overdue"],
 }
-"""Test file -> codes of requests that are not plain ones."""
+"""Test file -> codes that only requests of other formats can have."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Case:
     key: Callable[[int], bytes | None]
     value: Callable[[str], bytes | None]
     said: str
-    """Some of the sentence."""
+    """A part of the sentence."""
     narrow: bool = False
 
 
@@ -107,7 +107,7 @@ OWN_TOPICS = [
 
 @dataclass
 class Sent:
-    """A bad request on its way, and the good one behind it on its partition."""
+    """A bad request that was sent, and the good one behind it on its partition."""
 
     key: bytes | None
     value: bytes | None
@@ -146,7 +146,7 @@ def letters(running: System, sent: dict[str, Sent], fired_behind: dict[str, Reco
 
 
 def test_every_code_that_a_request_can_have_is_tried() -> None:
-    """Those that a plain request cannot have are tried where their kind of request is."""
+    """Codes of other request formats are tested with those formats."""
     here = {case.code for case in CASES.values()}
     elsewhere = {code for codes in TRIED_ELSEWHERE.values() for code in codes}
     assert here | elsewhere == set(CODES)
@@ -157,7 +157,7 @@ def test_every_code_that_a_request_can_have_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_becomes_a_dead_letter_with_code_sentence_and_source(
+def test_a_bad_request_becomes_a_dead_letter_with_code_sentence_and_source(
     sent: dict[str, Sent], letters: dict[str, Record], name: str
 ) -> None:
     case, bad = CASES[name], sent[name]
@@ -183,8 +183,8 @@ def test_the_timers_behind_bad_ones_fire_on_time(sent: dict[str, Sent], fired_be
     assert all(fired_behind[each.behind.source].lag_ms < MAX_LAG_MS for each in sent.values())
 
 
-def test_whatever_damage_a_request_has_it_comes_back_whole(running: System) -> None:
-    """The fuzz' damaged requests, through a real broker and worker."""
+def test_damaged_requests_become_whole_dead_letters(running: System) -> None:
+    """Sends the damaged requests of the fuzz tests through a real broker and worker."""
     seed = random.getrandbits(32)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -207,8 +207,8 @@ def test_whatever_damage_a_request_has_it_comes_back_whole(running: System) -> N
     assert running.fired([request])
 
 
-def test_a_topic_made_a_moment_before_its_timer_is_due_is_known(running: System) -> None:
-    """Even right after another name was looked for, and not found."""
+def test_a_topic_created_just_before_the_due_second_gets_its_callback(running: System) -> None:
+    """Also just after the worker has looked up another topic that does not exist."""
     (unknown,) = running.send(Request("no-such-topic-either", 1))
     await_letters(running, {unknown.source})
     (request,) = running.send(Request(running.target(), 1))
@@ -225,8 +225,8 @@ def test_a_forged_record_on_the_retry_topic_is_a_dead_letter(running: System) ->
     assert letter.headers[: len(HEADERS)] == HEADERS
 
 
-def test_more_headers_than_librdkafka_reads(running: System) -> None:
-    """They are in no client's way: too many to keep, and said to be elsewhere rather than lost without a word."""
+def test_a_request_with_more_headers_than_librdkafka_reads_becomes_a_dead_letter(running: System) -> None:
+    """The dead letter has none of the headers, and its sentence names the place of the request."""
     target, due_s = running.target(), due_in(1)
     many: Headers = [("a", b"")] * 100_001
     publisher = running.publisher()
@@ -285,7 +285,7 @@ def test_a_target_deleted_under_load_does_not_stop_the_others(running: System) -
 
 
 def await_fired(system: System, reader: Reader) -> Record:
-    """A topic that was gone a moment ago may still be thought so: ask until a timer arrives there."""
+    """Request timers until one arrives: the worker may remember for a moment that the topic did not exist."""
     give_up = time.monotonic() + DEADLINE_S
     while True:
         system.wait_past(system.send(Request(reader.topic, due_in(1), "back"))[0].due_s)

@@ -1,4 +1,4 @@
-"""Targets that refuse, fail, shrink or go away: their own timers are answered, and nobody else waits for them."""
+"""Failing targets: their timers become dead letters, and timers of other targets are not delayed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def alter(system: System, topic: str, name: str, value: str) -> None:
     system.admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
 
-def test_a_storm_to_an_unknown_topic_delays_nobody(running: System) -> None:
-    """And every one of its dead letters is the request as it was sent, however unusual that was."""
+def test_many_timers_to_an_unknown_topic_delay_no_other_timer(running: System) -> None:
+    """Each of its dead letters has the key, value and headers of the request as they were sent."""
     count = 20_000
     target, due_s = running.target(partitions=4), due_in(6)
     kept = timers(target, 400, due_s, 3)
@@ -62,7 +62,7 @@ def test_a_storm_to_an_unknown_topic_delays_nobody(running: System) -> None:
         assert (letter.key, letter.value, letter.headers[:3]) == sent[number]
 
 
-def test_a_limit_lowered_while_in_use(running: System) -> None:
+def test_a_size_limit_that_is_lowered_takes_effect_at_once(running: System) -> None:
     target, other = running.target(), running.target()
     first = running.send(Request(target, due_in(1), "before", b"x" * 3000))
     assert running.fired(first)
@@ -80,8 +80,8 @@ def test_a_limit_lowered_while_in_use(running: System) -> None:
     assert all("2000" in letters[request.source].text("timer-error-message") for request in big)
 
 
-def test_a_target_with_other_partitions_than_before(running: System) -> None:
-    """More of them, and fewer: a topic was deleted and made again."""
+def test_a_target_that_is_created_again_may_have_other_partitions(running: System) -> None:
+    """It has first more and then fewer partitions."""
     grows, shrinks, other = running.target(1), running.target(4), running.target()
     running.send(*timers(grows, 20, due_in(1), 1), *timers(shrinks, 20, due_in(1), 1))
     running.reader(grows).take(20)
@@ -98,7 +98,7 @@ def test_a_target_with_other_partitions_than_before(running: System) -> None:
     assert {request.source for request in more} <= found
 
 
-def test_a_target_deleted_under_load_is_made_again_where_that_is_wanted(broker_address: str, tmp_path: Path) -> None:
+def test_a_target_deleted_under_load_is_created_again_if_so_configured(broker_address: str, tmp_path: Path) -> None:
     system = System(broker_address, tmp_path, TIMERS_CREATE_TARGET_TOPICS="1")
     try:
         system.worker().start().ready()
@@ -123,7 +123,7 @@ def test_a_target_deleted_under_load_is_made_again_where_that_is_wanted(broker_a
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """A system whose broker asks who may do what, and whose worker tries a failing target once more only."""
+    """A system on a broker with ACLs; its worker retries a failing target once."""
     directory = tmp_path_factory.mktemp("guarded")
     with EmbeddedBroker(directory / "broker", port=0, properties=acls.OPEN_AUTHORIZER) as broker:
         system = System(broker.start(), directory, TIMERS_RETRY_ATTEMPTS="1")
@@ -133,8 +133,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
             system.close()
 
 
-def test_a_target_that_may_not_be_written_to(guarded: System) -> None:
-    """It is tried again after half a minute: if that works by then, the timer fires, else it is dead-lettered."""
+def test_a_target_without_write_permission_is_retried_and_then_dead_lettered(guarded: System) -> None:
+    """The worker retries after half a minute; the timer then fires or becomes a dead letter."""
     worker = guarded.worker().start().ready()
     other = guarded.target(partitions=4)
     denied, allowed_later = guarded.target(), guarded.target()

@@ -1,4 +1,4 @@
-"""The broker goes away and comes back while the worker runs: what was due meanwhile fires afterwards, once."""
+"""The broker restarts while the worker runs: timers that were due meanwhile fire afterwards, once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AWAY_S = 2
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker of the test's own, not started."""
+    """A broker for one test, not started."""
     broker = EmbeddedBroker(tmp_path / "broker", port=0)
     yield broker
     broker.stop()
@@ -35,15 +35,15 @@ def system(broker: EmbeddedBroker, tmp_path: Path) -> Iterator[System]:
 
 
 def spread(target: str, count: int, first_s: int, seconds: int) -> list[Request]:
-    """Timers on all request partitions alike."""
+    """Timers, spread evenly over the request partitions."""
     requests = timers(target, count, first_s, seconds)
     for index, request in enumerate(requests):
         request.partition = index // seconds % PARTITIONS
     return requests
 
 
-def test_what_was_due_while_the_broker_was_away_fires_once(broker: EmbeddedBroker, system: System) -> None:
-    """It is stopped first, and killed later, in the same storm."""
+def test_timers_that_were_due_while_the_broker_was_down_fire_once(broker: EmbeddedBroker, system: System) -> None:
+    """The broker is first stopped and later killed."""
     worker = system.worker().start().ready()
     target = system.target()
     requests = system.send(*spread(target, 6_000, due_in(2), 15))
@@ -60,10 +60,10 @@ def test_what_was_due_while_the_broker_was_away_fires_once(broker: EmbeddedBroke
     worker.stop()
 
 
-def test_a_target_is_not_blamed_for_a_broker_that_dies_while_it_is_written_to(
+def test_a_broker_that_dies_during_a_write_does_not_open_the_circuit_of_the_target(
     broker: EmbeddedBroker, system: System
 ) -> None:
-    """What was in flight fires once the broker is back: nothing takes the way of the retry topic, which is slow."""
+    """Timers in flight fire when the broker is back; none goes to the slow retry topic."""
     worker = system.worker().start().ready()
     target = system.target()
     requests = system.send(*spread(target, 60_000, due_in(4), 2))
@@ -78,7 +78,7 @@ def test_a_target_is_not_blamed_for_a_broker_that_dies_while_it_is_written_to(
     assert worker.running
 
 
-def test_a_worker_told_to_stop_after_its_broker_has_gone_for_good_stops(broker: EmbeddedBroker, system: System) -> None:
+def test_a_worker_can_be_stopped_without_a_broker(broker: EmbeddedBroker, system: System) -> None:
     worker = system.worker().start().ready()
     system.fired(system.send(*timers(system.target(), 10, due_in(1), 1)))
     broker.kill()

@@ -1,4 +1,4 @@
-"""Allowed and denied callback topics, and timers that set timers, on one worker that is told so."""
+"""Allowed and denied callback topics, and timers that set timers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_DEPTH = 2
 
 @pytest.fixture(scope="module")
 def chained(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """A system where timers may set timers, its worker running."""
+    """A system with a running worker, where timers may set timers."""
     system = System(
         broker_address,
         tmp_path_factory.mktemp("chained"),
@@ -39,7 +39,7 @@ def setting(system: System, due_s: int, inner: Request, **fields: Headers) -> Re
     return Request(system.request_topic, due_s, str(inner.due_s), inner.wire_value, **fields)
 
 
-def test_a_timer_may_set_a_timer_ahead_and_only_so_deep(chained: System) -> None:
+def test_a_timer_may_set_a_timer_up_to_the_configured_depth(chained: System) -> None:
     target, due_s = chained.target(), due_in(2)
     last = Request(target, due_s + 2, "last", b"value")
     sent: Headers = [("trace", b"1"), ("timer-id", b"forged"), ("trace", None)]
@@ -74,7 +74,7 @@ def test_a_timer_may_set_a_timer_ahead_and_only_so_deep(chained: System) -> None
     assert not chained.reader(chained.request_topic).rest()[8:]
 
 
-def test_a_list_is_judged_when_a_timer_fires(chained: System) -> None:
+def test_allow_and_deny_lists_are_checked_when_a_timer_fires(chained: System) -> None:
     denied, allowed = chained.create_topic(f"target-denied-{chained.app_id}"), chained.target()
     unlisted = chained.create_topic(f"un{allowed}")
     due_s = due_in(1)
@@ -86,7 +86,7 @@ def test_a_list_is_judged_when_a_timer_fires(chained: System) -> None:
     ):
         assert letters[source].text("timer-error") == "topic-denied"
         assert said in letters[source].text("timer-error-message")
-    # Accepted while denied, and fires once it is not.
+    # It is accepted while its topic is denied, and fires when its topic is allowed.
     waiting, fine = chained.send(Request(denied, due_in(15), partition=0), Request(allowed, due_in(1), partition=0))
     assert chained.reader(allowed).take(1)[0].timer_id == fine.source
     (worker,) = chained.workers

@@ -1,4 +1,4 @@
-"""Canary timers: off unless asked for, back on every partition while all is well, and missing where it is not."""
+"""Canary timers: off by default; they return on each partition that works, and are missing where one does not."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def ages(found: Scrape) -> dict[str, float]:
     return found.by("timers_canary_age_seconds", "partition")
 
 
-def test_a_canary_comes_back_on_each_partition_and_misses_where_requests_are_held_back(system: System) -> None:
+def test_a_canary_returns_on_each_partition_except_where_requests_are_held_back(system: System) -> None:
     worker = system.worker().start(TIMERS_CANARY_INTERVAL_S="1").ready()
-    # What somebody writes there who is no worker is no canary, and no reason to end.
+    # Other records on the canary topic are ignored.
     wait_until(lambda: "timers_canary_lag_seconds" in scrape(worker.port).names, "the first canary")
     system.send(*(Request(system.settings.canary_topic, 1, key) for key in (worker.worker_id, "stranger")))
     publisher = system.publisher().producer
@@ -55,6 +55,6 @@ def test_a_canary_comes_back_on_each_partition_and_misses_where_requests_are_hel
     assert worker.running and "Traceback" not in worker.log
 
 
-def test_none_is_sent_unless_asked_for(running: System) -> None:
+def test_no_canary_is_sent_by_default(running: System) -> None:
     assert not {name for name in scrape(running.workers[0].port).names if "canary" in name}
     assert running.settings.canary_topic not in running.admin.list_topics(timeout=DEADLINE_S).topics

@@ -1,4 +1,4 @@
-"""Timers that go cold on a real broker, and copies of them that come back: early, twice, late, and forged."""
+"""Cold timers on a real broker: copies that come back early, twice, late or forged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from timers.wire import headers as h
 pytestmark = pytest.mark.broker
 
 
-def test_a_cold_timer_fires_once_however_often_it_comes_back(broker_address: str, tmp_path: Path) -> None:
+def test_a_cold_timer_fires_once_even_if_several_copies_come_back(broker_address: str, tmp_path: Path) -> None:
     system = System(broker_address, tmp_path, TIMERS_HOT_HORIZON_S="5", TIMERS_COLD_TOPIC="cold-of-test")
     worker = system.worker().start().ready()
     target = system.target()
@@ -65,7 +65,7 @@ def test_a_cold_timer_fires_once_however_often_it_comes_back(broker_address: str
 
 
 def check(records: list[Record], requests: list[Request]) -> None:
-    """Each fired once, as it was asked for."""
+    """Check that each fired once, as it was requested."""
     by_source = {record.timer_id: record for record in records}
     assert len(records) == len(by_source) == len(requests)
     for request in requests:
@@ -76,7 +76,7 @@ def check(records: list[Record], requests: list[Request]) -> None:
         assert travelled == [each for each in request.headers if not each[0].startswith(h.PREFIX)]
 
 
-def test_a_cold_topic_that_takes_less_than_a_request_is_refused(broker_address: str, tmp_path: Path) -> None:
+def test_a_cold_topic_with_too_small_a_message_limit_is_refused(broker_address: str, tmp_path: Path) -> None:
     system = System(broker_address, tmp_path, TIMERS_HOT_HORIZON_S="5", TIMERS_COLD_TOPIC="small-cold-of-test")
     system.create_topic("small-cold-of-test", 1, max_message_bytes="100000")
     worker = system.worker().start()

@@ -109,8 +109,8 @@ def test_the_message_of_the_service_comes_back_after_its_countdown(service: Serv
         assert 0 <= record.lag_ms <= MAX_LAG_MS
 
 
-def test_messages_without_a_key_are_spread(service: Service) -> None:
-    """As the service's producer spread them: else one partition of T would get them all."""
+def test_messages_without_a_key_are_spread_over_the_partitions(service: Service) -> None:
+    """As the producer of the service spread them; otherwise one partition of T would get all of them."""
     for number in range(200):
         service.ask(str(number), "1")
     service.publisher.flush()
@@ -121,7 +121,7 @@ def test_messages_without_a_key_are_spread(service: Service) -> None:
 
 
 def test_an_id_makes_it_cancellable(service: Service) -> None:
-    """What the service could not do. By librdkafka's producer, and by Java's."""
+    """With the producers of librdkafka and of Java. The service itself had no cancellation."""
     by_java = [
         {"id": "java-1", "topic": service.target, "message": "first", "countdown": 100},
         {"id": "java-1", "topic": service.target, "message": "second", "countdown": 2},
@@ -148,7 +148,7 @@ def test_an_id_makes_it_cancellable(service: Service) -> None:
     assert fired == {"java-1": (b"java-1", b"second"), "order-1": (b"order-1", b"second")}
 
 
-def test_what_cannot_be_read_is_answered_and_counted_by_caller(service: Service) -> None:
+def test_unreadable_countdowns_become_dead_letters_and_are_counted_by_caller(service: Service) -> None:
     good = f'{{"topic": "{service.target}", "message": "m", "countdown": 1, "id": "x"}}'
     wrong = {
         "value-not-json": b"\xff",
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_is_answered_and_counted_by_caller(service: Service)
     wait_until(counted, "callers are counted")
 
 
-def test_dead_letters_are_retried_with_their_due_second_and_leave_their_id_alone(
+def test_retried_dead_letters_keep_their_due_second_and_do_not_change_their_id(
     service: Service, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = f"nowhere-{uuid.uuid4().hex[:8]}"
@@ -237,9 +237,7 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
-def test_the_pages_for_those_who_come_from_elsewhere_run(
-    service: Service, block: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pages_about_migration_run(service: Service, block: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in service.system.environment.items():
         monkeypatch.setenv(name, value)
     names: dict[str, Any] = {}
@@ -287,8 +285,8 @@ def test_nothing_is_dropped_after_an_outage(service: Service) -> None:
     assert all(record.due_s == -(-(sent[record.timer_id].append_ms + 500) // 1000) for record in fired)
 
 
-def test_a_topic_of_theirs_stays_as_it_is(broker_address: str, tmp_path: Path) -> None:
-    """With any number of partitions, and its producers' time: countdowns then begin when the producer says."""
+def test_an_existing_countdown_topic_is_not_changed(broker_address: str, tmp_path: Path) -> None:
+    """It has another number of partitions, and producers' timestamps: countdowns begin at these."""
     service = Service(broker_address, tmp_path, message_timestamp_type="CreateTime", retention_ms="86400000")
     try:
         resource = ConfigResource(ResourceType.TOPIC, service.topic)

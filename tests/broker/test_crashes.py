@@ -1,4 +1,4 @@
-"""Exactly once for ``read_committed`` receivers, however workers end and wherever their disks go."""
+"""Workers that are killed or lose their disks: ``read_committed`` receivers get each callback once."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ pytestmark = pytest.mark.broker
 
 
 def spread(target: str, count: int, first_s: int, seconds: int) -> list[Request]:
-    """Timers on all request partitions alike."""
+    """Timers, spread evenly over the request partitions."""
     requests = timers(target, count, first_s, seconds, b"x" * 100)
     for index, request in enumerate(requests):
         request.partition = index // seconds % PARTITIONS
     return requests
 
 
-def test_a_killed_worker_and_its_restart_lose_nothing_and_repeat_nothing(system: System) -> None:
-    """Two workers in the middle of a storm; one dies, comes back, and dies again without its disk."""
+def test_after_a_kill_and_a_restart_each_timer_fires_once(system: System) -> None:
+    """Two workers fire; one is killed, starts again, is killed again and loses its disk."""
     target = system.target(partitions=3)
     first, second = system.worker().start(), system.worker().start()
     first.ready()
@@ -44,7 +44,7 @@ def test_a_killed_worker_and_its_restart_lose_nothing_and_repeat_nothing(system:
     assert second.running
 
 
-def test_an_idle_worker_that_lost_its_disk_reads_its_timers_again(system: System) -> None:
+def test_an_idle_worker_that_lost_its_disk_reads_its_timers_from_the_log(system: System) -> None:
     target = system.target()
     worker = system.worker().start().ready()
     due_s = due_in(5 + math.ceil(2 * worker.ready_s))
@@ -61,7 +61,7 @@ def test_an_idle_worker_that_lost_its_disk_reads_its_timers_again(system: System
     assert len(system.fired(waiting)) == 2_000
 
 
-def test_others_take_over_from_a_killed_worker_that_stays_away(system: System) -> None:
+def test_other_workers_take_over_from_a_killed_worker(system: System) -> None:
     target = system.target()
     first, second = system.worker().start(), system.worker().start()
     first.ready()

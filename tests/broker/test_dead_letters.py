@@ -1,4 +1,4 @@
-"""``timers dead-letters``: what its users see of real dead letters, and what a retry does, once and not twice."""
+"""``timers dead-letters``: how it shows real dead letters, and that a retry publishes each request once."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Run = Callable[..., tuple[int, str, str]]
 
 @dataclass
 class Sent:
-    """Dead letters of one test module: three to a topic that nobody has, one without a value, one too large."""
+    """Dead letters of this module: three for a topic that does not exist, one without a value, one too large."""
 
     nowhere: str
     unknown: list[str]
-    """Sources; the first as unusual as a request may be."""
+    """Sources; the first request has unusual bytes."""
     valueless: str
     huge: str
     letters: dict[str, Record]
@@ -54,7 +54,7 @@ UNUSUAL_VALUE = b"\x7a\x01x"
 
 
 def to_nowhere(system: System) -> tuple[str, list[str]]:
-    """Ask for three timers to a topic that nobody has; its name, and their sources."""
+    """Request three timers for a topic that does not exist; returns its name and their sources."""
     nowhere = f"nowhere-{uuid.uuid4().hex[:8]}"
     due_s = due_in(1)
     publisher = system.publisher()
@@ -145,7 +145,7 @@ def test_one_is_shown_whole_by_source_or_position(sent: Sent, run: Run) -> None:
     ]
 
 
-def test_a_truncated_says_that_it_is_one(sent: Sent, run: Run) -> None:
+def test_a_truncated_dead_letter_is_shown_as_truncated(sent: Sent, run: Run) -> None:
     letter = sent.letters[sent.huge]
     assert (letter.key, letter.value, len(letter.headers)) == (None, None, 3), "the case is not the one meant"
     code, out, _ = run("show", sent.huge)
@@ -154,7 +154,7 @@ def test_a_truncated_says_that_it_is_one(sent: Sent, run: Run) -> None:
     assert json.loads(run("show", sent.huge, "-o", "json")[1])["truncated"] is True
 
 
-def test_what_is_not_there_is_1(running: System, run: Run) -> None:
+def test_a_dead_letter_that_does_not_exist_gives_exit_code_1(running: System, run: Run) -> None:
     for name in (f"{running.request_topic}/0/999999", "0/999999", "99/0"):
         for arguments in (("show", name), ("retry", "--yes", name)):
             code, out, err = run(*arguments)
@@ -162,14 +162,14 @@ def test_what_is_not_there_is_1(running: System, run: Run) -> None:
             assert "no such dead letter" in err and err.count("\n") == 1
 
 
-def test_what_is_bound_to_fail_again_is_not_retried(sent: Sent, run: Run, running: System) -> None:
+def test_a_request_that_would_fail_again_is_not_retried(sent: Sent, run: Run, running: System) -> None:
     code, out, err = run("retry", "--yes", sent.valueless)
     assert (code, out) == (1, "")
     assert "it would be rejected again: the record has no value" in err
     code, out, err = run("retry", "--yes", "--code", "value-missing", "--since", "1h")
     assert (code, out) == (0, "")
     assert "bound to be rejected again" in err
-    # By force it is published as it was, and comes back.
+    # With --force it is published unchanged, and becomes a dead letter again.
     code, out, _ = run("retry", "--force", sent.valueless)
     assert code == 0
     again = out.split()[-1]
@@ -178,7 +178,7 @@ def test_what_is_bound_to_fail_again_is_not_retried(sent: Sent, run: Run, runnin
     assert letter.headers[: len(HEADERS)] == HEADERS
 
 
-def test_a_truncated_is_retried_from_its_source(sent: Sent, run: Run, running: System) -> None:
+def test_a_truncated_dead_letter_is_retried_from_its_source(sent: Sent, run: Run, running: System) -> None:
     code, out, err = run("retry", "--yes", "--force", sent.huge)
     assert code == 0, err
     again = out.split()[-1]
@@ -188,7 +188,7 @@ def test_a_truncated_is_retried_from_its_source(sent: Sent, run: Run, running: S
     assert published.partition == original.partition
 
 
-def test_a_retry_asks_publishes_as_it_was_and_only_once(
+def test_a_retry_asks_first_and_publishes_the_unchanged_request_once(
     run: Run, running: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere, unknown = to_nowhere(running)
@@ -232,7 +232,7 @@ def test_a_retry_asks_publishes_as_it_was_and_only_once(
         was, now = requests[source], requests[timer_id]
         assert (now.key, now.value, now.headers) == (was.key, was.value, was.headers)
 
-    # It is known from then on, whoever asks.
+    # All commands know from then on that it was retried.
     code, out, err = run("retry", *selection)
     assert (code, out) == (0, "")
     assert err == "0 requests to publish again\n3 left out: retried before\n"
@@ -265,7 +265,7 @@ def test_a_second_retry_stops_the_first(sent: Sent, running: System) -> None:
     assert len(running.reader(running.request_topic).rest()) == before
 
 
-def test_a_retry_that_is_interrupted_and_killed_goes_on_and_publishes_nothing_twice(system: System) -> None:
+def test_a_retry_after_an_interruption_and_a_kill_publishes_no_request_twice(system: System) -> None:
     """Also shows that thousands are no trouble. No worker runs: what counts stands in the request topic."""
     count = 6000
     system.create_own_topics()

@@ -1,4 +1,4 @@
-"""A full disk: the worker stops with a sentence, loses nothing, and goes on when there is room again."""
+"""A full disk: the worker stops with a sentence, loses no timer, and goes on when there is space again."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MIB = 1024 * 1024
 
 
 def assert_stopped_with(worker: Worker, reason: str) -> None:
-    """It ended by itself, non-zero, with one sentence that names directory, reason and way out."""
+    """Check that it ended by itself with exit code 1 and one sentence with directory, reason and advice."""
     assert worker.exit_code() == 1, worker.tail()
     (sentence,) = re.findall(r"^timers: (.*)$", worker.log, re.MULTILINE)
     assert re.match(rf"the store in \S*/worker-\S+/\d+ does not work: {reason}", sentence), sentence
     assert "Nothing is lost" in sentence and "TIMERS_DATA_DIR" in sentence
 
 
-def test_a_disk_that_refuses_stops_the_worker_and_nothing_is_lost(system: System) -> None:
+def test_a_disk_that_refuses_writes_stops_the_worker_and_no_timer_is_lost(system: System) -> None:
     target = system.target()
     worker = system.worker().start().ready()
     first = system.send(*timers(target, 100, due_in(2), 1))
@@ -52,7 +52,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 # A list, not a skip: where nothing may be mounted this test does not exist, and the one above stands for it.
 @pytest.mark.parametrize("size_mib", [200] if may_mount() else [])
-def test_a_full_disk_stops_the_worker_until_there_is_room(system: System, disk: SmallDisk, size_mib: int) -> None:
+def test_a_full_disk_stops_the_worker_until_there_is_space(system: System, disk: SmallDisk, size_mib: int) -> None:
     target = system.target()
     data_dir = {"TIMERS_DATA_DIR": str(disk.path / "data")}
     worker = system.worker().start(**data_dir).ready()
@@ -69,8 +69,8 @@ def test_a_full_disk_stops_the_worker_until_there_is_room(system: System, disk: 
 
 
 @pytest.mark.long
-def test_a_full_disk_of_the_broker_is_waited_for(tmp_path: Path) -> None:
-    """The broker ends itself; the worker stays, says what it waits for, and goes on when there is room again."""
+def test_a_worker_waits_while_the_disk_of_the_broker_is_full(tmp_path: Path) -> None:
+    """The broker ends; the worker logs what it waits for, and goes on when the broker runs again."""
     broker = EmbeddedBroker(tmp_path / "broker", port=0)
     system = System(broker.start(), tmp_path)
     try:
@@ -92,7 +92,7 @@ def test_a_full_disk_of_the_broker_is_waited_for(tmp_path: Path) -> None:
 
 
 def fill(address: str, topic: str) -> None:
-    """Write to a topic until its broker is gone."""
+    """Write to a topic until its broker ends."""
     producer = Producer({**CLIENT, "bootstrap.servers": address, "message.timeout.ms": 5_000})
     refused: list[KafkaError] = []
     for _ in range(100):

@@ -40,7 +40,7 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 
 @contextmanager
 def listener() -> Iterator[int]:
-    """Some program of somebody else's, at some port."""
+    """Another program that listens on a port."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind((HOST, free_port()))
@@ -66,7 +66,7 @@ def first_value(address: str, topic: str) -> bytes | None:
 
 
 def timers(project: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A command of ours, run in a project."""
+    """A ``timers`` command that runs in a project."""
     return subprocess.Popen(
         [sys.executable, "-m", "timers.cli.main", "broker", *arguments],
         cwd=project,
@@ -157,7 +157,7 @@ def test_a_crash_keeps_data_and_address(broker: EmbeddedBroker) -> None:
     assert first_value(address, "kept") == b"value"
 
 
-def test_an_authorizer_by_properties_asks_who_may_do_what(tmp_path: Path) -> None:
+def test_acls_work_with_an_authorizer_in_the_properties(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "broker", port=0, properties=acls.OPEN_AUTHORIZER) as broker:
         address = broker.start()
         produce(address, "free", b"1")
@@ -201,7 +201,7 @@ def test_options_that_cannot_be_read_are_named(broker: EmbeddedBroker, monkeypat
         broker.start()
 
 
-def test_a_port_that_somebody_else_took_meanwhile_is_replaced(broker: EmbeddedBroker) -> None:
+def test_a_port_that_another_program_has_taken_is_replaced(broker: EmbeddedBroker) -> None:
     with listener() as taken:
         broker.directory.mkdir()
         (broker.directory / "port").write_text(str(taken))
@@ -210,12 +210,12 @@ def test_a_port_that_somebody_else_took_meanwhile_is_replaced(broker: EmbeddedBr
     assert address == f"{HOST}:{(broker.directory / 'port').read_text().strip()}", "the new one is remembered"
 
 
-def test_a_taken_port_that_was_asked_for_is_an_error(tmp_path: Path) -> None:
+def test_a_requested_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
     with listener() as taken, pytest.raises(BrokerError, match=f"port {taken} .* is taken"):
         EmbeddedBroker(tmp_path / "broker", port=taken).start()
 
 
-def test_stale_files_of_a_crash_and_half_formatted_data_are_healed(broker: EmbeddedBroker) -> None:
+def test_a_start_repairs_old_files_of_a_crash_and_half_formatted_data(broker: EmbeddedBroker) -> None:
     """The stale process id is that of a living process, ours, which is no broker and must not be touched."""
     directory = broker.directory
     (directory / data.NAME).mkdir(parents=True)

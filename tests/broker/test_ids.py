@@ -199,7 +199,7 @@ def test_kills_empty_disks_and_changes_while_nobody_runs(ids: Ids) -> None:
     assert Counter(each.verdict for each in told) == expected, "all changes came in time, and each is told once"
 
 
-def test_in_the_second_of_firing_it_is_one_or_the_other(ids: Ids) -> None:
+def test_a_change_in_the_due_second_either_takes_effect_or_comes_too_late(ids: Ids) -> None:
     due_s = due_in(4)
     names = [f"race-{number}" for number in range(400)]
     for name in names:

@@ -1,4 +1,4 @@
-"""Logs that are not what they were: topics deleted under a running worker, records gone before they were read."""
+"""Topics that are deleted under a running worker, and records that are deleted before they are read."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def create_again(system: System, topic: str, partitions: int) -> None:
     wait_until(made, f"{topic} can be created again")
 
 
-def test_a_request_topic_deleted_under_a_running_worker_is_missed_and_read_from_its_beginning_when_it_is_back(
+def test_a_request_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(
     system: System,
 ) -> None:
-    """It happens while timers fire and many more are due: of these, none may fire twice."""
+    """It is deleted while timers fire; none of them may fire twice."""
     worker = system.worker().start().ready()
     old = system.reader(system.send(*timers(system.target(), 12_000, due_in(2), 12))[0].target)
     fired = old.take(1_000)
@@ -74,8 +74,8 @@ def test_a_request_topic_deleted_under_a_running_worker_is_missed_and_read_from_
     assert len({record.timer_id for record in fired}) == len(fired)
 
 
-def test_a_topic_created_again_before_anything_was_read_is_not_taken_for_the_old_one(system: System) -> None:
-    """Positions say nothing here: both logs begin at 0. Progress of the old one would have all fire again later."""
+def test_a_topic_created_again_is_told_from_the_old_one_even_without_records(system: System) -> None:
+    """Both logs begin at offset 0. With the progress of the old log, all timers would fire again later."""
     worker = system.worker().start().ready()
     system.delete_topic(system.request_topic)
     create_again(system, system.request_topic, PARTITIONS)
@@ -88,7 +88,7 @@ def test_a_topic_created_again_before_anything_was_read_is_not_taken_for_the_old
     assert reader.rest() == []
 
 
-def test_topics_that_no_operator_creates_again_are_created_by_the_worker(system: System) -> None:
+def test_the_worker_creates_deleted_topics_again(system: System) -> None:
     worker = system.worker().start().ready()
     for topic in (system.settings.oscillator_topic, system.settings.dead_letter_topic):
         system.delete_topic(topic)
@@ -97,7 +97,7 @@ def test_topics_that_no_operator_creates_again_are_created_by_the_worker(system:
     system.fired(system.send(*soon(system.target(), 50)))
 
 
-def test_one_partition_that_lost_records_stops_alone_until_somebody_accepts_it(system: System) -> None:
+def test_a_partition_that_lost_records_stops_alone_until_the_loss_is_accepted(system: System) -> None:
     worker = system.worker().start().ready()
     system.fired(system.send(Request(system.target(), due_in(1), partition=0)))
     worker.stop()
@@ -123,8 +123,8 @@ def test_one_partition_that_lost_records_stops_alone_until_somebody_accepts_it(s
     assert health(worker)[0] == 200
 
 
-def test_a_partition_cut_under_a_running_worker_stops_alone(system: System) -> None:
-    """Its worker was paused while the records went."""
+def test_a_partition_whose_records_are_deleted_under_a_running_worker_stops_alone(system: System) -> None:
+    """The worker was paused while the records were deleted."""
     worker = system.worker().start().ready()
     first, second = system.target(), system.target()
     system.fired(system.send(*(Request(first, due_in(1), partition=partition) for partition in range(PARTITIONS))))

@@ -1,4 +1,4 @@
-"""Every counter is compared with a count made from the topics, by a reader that knows nothing of the worker."""
+"""Compares every counter of the worker with a count of the records in the topics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JUDGED_AT_FIRING = {"topic-unknown", "topic-denied", "message-too-large", "targe
 
 @dataclass
 class Topics:
-    """Counts of committed records, kept up by reading on."""
+    """Counts of committed records; each look reads the new ones."""
 
     system: System
     targets: list[str]
@@ -70,7 +70,7 @@ class Topics:
 
 
 def counted(worker: Worker) -> dict[str, float]:
-    """What the worker says of itself."""
+    """The counters of the worker."""
     found = scrape(worker.port)
     # Each callback has one lag.
     assert found.total("timers_lag_seconds_count") == found.total("timers_fired_total")
@@ -85,7 +85,7 @@ def counted(worker: Worker) -> dict[str, float]:
 
 
 def differences(worker: Worker, log: Topics) -> dict[str, tuple[float, float]]:
-    """Counter -> (what the worker says, what the topics say), where these differ."""
+    """Counter -> (value of the worker, count in the topics), where these differ."""
     said, found = counted(worker), log.count()
     return {
         name: (said.get(name, 0), found.get(name, 0))
@@ -96,14 +96,14 @@ def differences(worker: Worker, log: Topics) -> dict[str, tuple[float, float]]:
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A broker that can be killed and that knows ACLs."""
+    """A broker with ACLs that a test may kill."""
     broker = EmbeddedBroker(tmp_path / "broker", port=0, properties=acls.OPEN_AUTHORIZER)
     yield broker
     broker.stop()
 
 
-def test_each_counter_is_the_count_made_from_the_topics(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """Timers on time, late, unreadable, to bad targets, tried again, and through a broker that dies and returns."""
+def test_each_counter_equals_the_count_in_the_topics(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """With timers on time, late, unreadable, for bad targets, retried, and during a restart of the broker."""
     system = System(own_broker.start(), tmp_path)
     try:
         worker = system.worker().start().ready()
@@ -164,8 +164,8 @@ def test_each_counter_is_the_count_made_from_the_topics(own_broker: EmbeddedBrok
         system.close()
 
 
-def test_what_is_late_for_a_receiver_is_seen_in_the_histogram(running: System) -> None:
-    """The worker's own lags against those that the broker's append times show."""
+def test_the_lag_histogram_agrees_with_append_times(running: System) -> None:
+    """Compares the lags of the worker with those from the broker's append times."""
     worker = running.workers[0]
     before = scrape(worker.port)
     fired = running.fired(running.send(*timers(running.target(), 2_000, due_in(3), 2)))
@@ -199,7 +199,7 @@ def test_a_hanging_transaction_shows_as_unstable_offsets(running: System) -> Non
     wait_equal(held_back, 0)
 
 
-def test_skew_is_how_far_this_clock_is_ahead(system: System) -> None:
+def test_the_skew_metric_is_the_error_of_the_workers_clock(system: System) -> None:
     worker = system.worker().start(TIMERS_CLOCK_OFFSET="-7200").ready()
     wait_until(lambda: "timers_clock_skew_seconds" in scrape(worker.port).names, "the skew is known")
 
@@ -210,7 +210,7 @@ def test_skew_is_how_far_this_clock_is_ahead(system: System) -> None:
     assert scrape(worker.port).total("timers_tick_age_seconds") < DEADLINE_S
 
 
-def test_without_a_broker_the_worker_lives_and_is_not_ready(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_without_a_broker_the_worker_is_live_and_not_ready(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
     system = System(own_broker.start(), tmp_path)
     try:
         worker = system.worker().start().ready()

@@ -17,14 +17,14 @@ from tests.harness.waiting import due_in
 pytestmark = pytest.mark.broker
 
 NEIGHBOURS = {"-x": 0.4, ".x": -0.4, "_x": 3600, "7": -3600}
-"""How each one's app id begins, and how far its clock is off, in seconds."""
+"""Begin of the app id of each system, and the error of its clock in seconds."""
 
 Sent = dict[str, tuple[System, Sequence[Request]]]
 
 
 @pytest.fixture(scope="module")
 def sent(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sent]:
-    """The systems side by side, a worker each, and timers that are due together."""
+    """The systems, each with a worker and timers that are due together."""
     systems = {}
     for number, (name, offset_s) in enumerate(NEIGHBOURS.items()):
         # Kafka takes no two topics that differ only in '.' and '_'.
@@ -45,7 +45,7 @@ def sent(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.parametrize("name", NEIGHBOURS)
-def test_a_wrong_clock_changes_nothing(sent: Sent, name: str) -> None:
+def test_a_wrong_clock_of_a_worker_has_no_effect(sent: Sent, name: str) -> None:
     system, requests = sent[name]
     fired = system.fired(requests)
     assert all(0 <= record.lag_ms < MAX_LAG_MS for record in fired.values())
@@ -56,7 +56,7 @@ def test_a_wrong_clock_changes_nothing(sent: Sent, name: str) -> None:
     assert offset_s - 3 < max(skews) <= offset_s, f"the clock was not off as set: {skews}"
 
 
-def test_neighbours_do_not_disturb_each_other(sent: Sent) -> None:
+def test_systems_on_one_cluster_do_not_disturb_each_other(sent: Sent) -> None:
     for system, requests in sent.values():
         fired = system.fired(requests)
         assert all(re.match(rf"{system.request_topic}/[0-9]+/[0-9]+$", timer_id) for timer_id in fired)

@@ -1,4 +1,4 @@
-"""A request may come from any producer: whatever its partitioner, its compression, its transactions."""
+"""Requests may come from producers with any partitioner, any compression, and transactions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODECS = ["lz4", "zstd", "snappy", "gzip"]
 
 @pytest.fixture(scope="module")
 def partitioned(running: System) -> dict[str, tuple[str, list[Request]]]:
-    """The same timers from producers that disagree about partitions, all under way together."""
+    """The same timers from producers with different partitioners, sent together."""
     sent = {}
     for style in PARTITIONERS:
         target = running.target()
@@ -36,7 +36,7 @@ def partitioned(running: System) -> dict[str, tuple[str, list[Request]]]:
 
 
 @pytest.mark.parametrize("style", PARTITIONERS)
-def test_requests_fire_whatever_partitioner_the_producer_uses(
+def test_requests_of_all_partitioners_fire(
     running: System, partitioned: dict[str, tuple[str, list[Request]]], style: str
 ) -> None:
     target, requests = partitioned[style]
@@ -50,7 +50,7 @@ def test_requests_fire_whatever_partitioner_the_producer_uses(
     assert all(record.lag_ms >= 0 and record.value == b"hello" for record in fired)
 
 
-def test_a_callback_lands_where_javas_producer_would_put_its_key(running: System) -> None:
+def test_a_callback_goes_to_the_partition_that_javas_producer_chooses(running: System) -> None:
     partitions = 7
     target, plain = running.target(partitions), running.target(partitions)
     keys = ["", "a", "ab", "abc", "abcd", "ключ", "x" * 1001, *(f"order-{number}" for number in range(100))]
@@ -66,7 +66,7 @@ def test_a_callback_lands_where_javas_producer_would_put_its_key(running: System
     assert {record.key: record.partition for record in fired.values()} == expected
 
 
-def test_compressed_batches_fire(running: System) -> None:
+def test_requests_in_compressed_batches_fire(running: System) -> None:
     target = running.target()
     first_s = due_in(2)
     requests: list[Request] = []
@@ -78,7 +78,7 @@ def test_compressed_batches_fire(running: System) -> None:
 
 
 def test_only_requests_of_committed_transactions_fire(running: System) -> None:
-    """Aborted ones stand before, between and after them, so that offsets have holes everywhere."""
+    """Aborted requests are before, between and after them, so offsets have holes."""
     target = running.target()
     due_s = due_in(2)
     publisher = running.publisher(transactional_id=f"sender-{target}", linger_ms=0)
@@ -97,7 +97,7 @@ def test_only_requests_of_committed_transactions_fire(running: System) -> None:
     assert {(record.key or b"").decode()[0] for record in fired.values()} == {"1", "4", "5"}
 
 
-def test_a_partition_that_holds_nothing_but_an_aborted_request_goes_on(running: System) -> None:
+def test_a_partition_with_only_an_aborted_request_goes_on(running: System) -> None:
     target = running.target()
     publisher = running.publisher(transactional_id=f"sender-{target}")
     publisher.producer.init_transactions(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""The progress record says how far a machine has come; the group's offsets are only its copy."""
+"""The progress record decides where a machine goes on; the group's offsets are a copy for tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.broker
 
 
 def progress_of(system: System) -> dict[str, Progress]:
-    """Newest progress of each machine, as a new owner would read it."""
+    """Newest progress of each machine, as a new owner reads it."""
     newest = {}
     for record in system.reader(system.settings.progress_topic, append_time=False).rest():
         assert record.key is not None and record.value is not None
@@ -59,7 +59,7 @@ def test_progress_and_group_offsets_follow_what_was_accepted_and_fired(running: 
         assert machine.fired_through[0] >= requests[0].due_s
 
 
-def test_nothing_fires_twice_when_the_groups_offsets_are_gone(system: System) -> None:
+def test_no_timer_fires_twice_if_the_groups_offsets_are_deleted(system: System) -> None:
     worker = system.worker().start().ready()
     system.send(*on_all_partitions(system, due_in(3600), 20))
     fired = system.send(*on_all_partitions(system, due_in(1), 40))
@@ -80,7 +80,7 @@ def test_nothing_fires_twice_when_the_groups_offsets_are_gone(system: System) ->
     assert len(system.reader(fired[0].target).rest()) == 40, "what has fired stays fired"
 
 
-def test_lost_progress_is_not_a_new_beginning(system: System) -> None:
+def test_a_partition_with_lost_progress_does_not_start_again(system: System) -> None:
     worker = system.worker().start().ready()
     fired = system.send(*on_all_partitions(system, due_in(1), 40))
     system.fired(fired)

@@ -1,4 +1,4 @@
-"""Timers found and listed over the web ports of two workers, each of which has half of the partitions."""
+"""Listing and lookup over the web ports of two workers with half of the partitions each."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def fleet(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
         fleet.system.close()
 
 
-def test_any_worker_lists_all_in_the_order_in_which_they_are_due(fleet: Fleet) -> None:
+def test_each_worker_lists_all_timers_in_due_order(fleet: Fleet) -> None:
     first_s = due_in(10_000)
     sent = fleet.system.send(
         *(
@@ -124,11 +124,11 @@ def test_any_worker_lists_all_in_the_order_in_which_they_are_due(fleet: Fleet) -
     some = fleet.listed(fleet.workers[1], topic="listed", **{"from": first_s + 2, "to": first_s + 4, "value": 1})
     assert some and {each["due"] for each in some} == {first_s + 2, first_s + 3}
     assert next(each for each in some if each["id"] == "listed/ä")["value"] == "dg=="
-    # Each worker was asked by the other, for its own partitions alone.
+    # Each worker asked the other one only for the partitions of that one.
     assert all(scrape(worker.port).total("timers_queries_total", query="forwarded") > 0 for worker in fleet.workers)
 
 
-def test_a_timer_is_found_by_its_id_whatever_became_of_it(fleet: Fleet) -> None:
+def test_a_timer_is_found_by_its_id_in_each_state(fleet: Fleet) -> None:
     later, target = due_in(5_000), fleet.system.target()
     for id in ("plain", "a/b/0", "../..", "ünï &?#=+% x", "x" * 512, f"{ID_TOPIC}/0/999999"):
         fleet.set(id, later, b"one")
@@ -163,12 +163,12 @@ def test_a_timer_without_an_id_is_found_by_its_request(fleet: Fleet) -> None:
     assert fleet.find(fleet.workers[0], letter.text("timer-source")) == (200, ["rejected"])
     assert fleet.find(fleet.workers[0], f"{fleet.system.request_topic}/0/999999") == (404, [])
     assert fleet.find(fleet.workers[0], f"{fleet.system.request_topic}/77/0") == (404, [])
-    # What is tried again stands on the retry topic, and says what it was.
+    # A retried timer is on the retry topic, with its original source.
     fleet.system.send(Request("nowhere-to-be-found", due_in(1), "k", partition=3))
     assert fleet.system.dead_letters().take(2)[1].text("timer-error") == "topic-unknown"
 
 
-def test_what_cannot_be_asked_is_said_in_a_sentence(fleet: Fleet) -> None:
+def test_a_wrong_query_is_answered_with_a_sentence(fleet: Fleet) -> None:
     worker = fleet.workers[0]
     for path, parameters, word in (
         ("/timers", {"limit": 0}, "limit=0 is not between 1 and 1000"),
@@ -186,7 +186,7 @@ def test_what_cannot_be_asked_is_said_in_a_sentence(fleet: Fleet) -> None:
         assert status == 400 and word in answer["error"], answer
 
 
-def test_the_commands(fleet: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timers_get_and_list(fleet: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in fleet.system.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TIMERS_WORKER_URL", f"http://127.0.0.1:{fleet.workers[1].port}")
@@ -216,10 +216,10 @@ def test_the_commands(fleet: Fleet, capsys: pytest.CaptureFixture[str], monkeypa
     assert "no worker answers at http://127.0.0.1:9" in capsys.readouterr().err
 
 
-def test_a_worker_that_does_not_answer_is_said_to_be_missing(
+def test_a_listing_names_a_worker_that_does_not_answer(
     fleet: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Last of all: it kills one, which comes back."""
+    """This test is the last of the module, because it kills a worker."""
     here, away = fleet.workers
     fleet.system.send(*(Request("partial", due_in(8_000), f"k{n}", partition=n) for n in range(PARTITIONS)))
     wait_until(lambda: len(fleet.listed(here, topic="partial")) == PARTITIONS, "all are stored")
@@ -245,7 +245,7 @@ def test_a_worker_that_does_not_answer_is_said_to_be_missing(
     assert "this is not all: nobody answers for" in shown.err and away.worker_id in shown.err
     assert main(["get", "never"]) == 1
     assert "nobody answers for" in capsys.readouterr().err
-    # It comes back by another name, and takes its partitions back without a rebalance.
+    # It starts again with another name, and gets its partitions without a rebalance.
     away.start(TIMERS_ADVERTISED_URL=f"http://localhost:{away.port}").ready()
     wait_until(lambda: fleet.ask(here, "/timers", topic="partial")[1]["timers"] == whole, "all are there again")
     away.stop()

@@ -1,4 +1,4 @@
-"""The README's Python blocks run as they stand."""
+"""The Python blocks of the README run unchanged."""
 
 from __future__ import annotations
 

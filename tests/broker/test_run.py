@@ -1,4 +1,4 @@
-"""``timers run``, which is ``make run``: callbacks are shown, and after the end nothing of it is left."""
+"""``timers run``, which is ``make run``: it shows callbacks and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINE = re.compile(r"fired topic=timers-demo key=demo-(\d+) due=(\d+) lag_ms=(-?\
 
 @contextmanager
 def timers_run(project: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command in a project of its own, so that it starts a broker and a worker of its own, too."""
+    """Starts the command in a new project, so that it starts its own broker and worker."""
     (project / ".timers").mkdir()
     env = {name: value for name, value in os.environ.items() if not name.startswith("TIMERS_")}
     env |= {"PYTHONPATH": str(ROOT), "TIMERS_WEB_PORT": str(free_port())}
@@ -45,7 +45,7 @@ def timers_run(project: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def processes_of(project: Path) -> list[str]:
-    """Command lines of what still runs in or for this project; Linux shows them under /proc."""
+    """Command lines of the processes of this project, from /proc."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -84,7 +84,7 @@ def test_run_interrupted_while_it_starts_leaves_nothing_behind(tmp_path: Path) -
     assert processes_of(tmp_path) == []
 
 
-def test_run_says_when_its_worker_dies(tmp_path: Path) -> None:
+def test_run_reports_the_death_of_its_worker(tmp_path: Path) -> None:
     with timers_run(tmp_path) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""Topics of kafka-message-scheduler: its records, unchanged, in topics that stay its users' own."""
+"""Topics of kafka-message-scheduler with its records; the worker does not change the topics."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def schedules(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> 
     schedules.system.close()
 
 
-def test_message_for_message(schedules: Schedules) -> None:
-    """As the article on it has them; its epoch, 1893456000, is in the tests that need no broker."""
+def test_the_records_of_kafka_message_scheduler_give_the_same_callbacks(schedules: Schedules) -> None:
+    """The records are those of the article about it. Tests without a broker use its epoch, 1893456000."""
     schedules.system.worker().start().ready()
     due_s = due_in(8)
     customer: Headers = [("customer-header", b"dummy")]
@@ -98,7 +98,7 @@ def test_message_for_message(schedules: Schedules) -> None:
         schedules.everything_is_over(topic)
 
 
-def test_what_was_missed_fires_on_start_and_what_goes_by_the_retry_topic_says_the_same(schedules: Schedules) -> None:
+def test_missed_schedules_fire_at_the_start_with_the_same_headers_also_by_the_retry_topic(schedules: Schedules) -> None:
     (worker,) = schedules.system.workers
     worker.kill()
     due_s = due_in(-60)
@@ -124,7 +124,7 @@ def test_what_was_missed_fires_on_start_and_what_goes_by_the_retry_topic_says_th
     schedules.everything_is_over()
 
 
-def test_kills_compaction_and_an_empty_disk(schedules: Schedules) -> None:
+def test_schedules_survive_kills_compaction_and_a_lost_disk(schedules: Schedules) -> None:
     """A third is replaced, a third deleted: before, while the worker is down, and on an empty disk, over a log that
     brokers have compacted meanwhile."""
     (worker,) = schedules.system.workers
@@ -175,7 +175,7 @@ def test_kills_compaction_and_an_empty_disk(schedules: Schedules) -> None:
     worker.kill()
     worker.start().ready()
     schedules.wait_past(first_s + 4)
-    # More than the rate allows may be late by now, and come by the retry topic.
+    # More schedules may be late than the rate allows; these come by the retry topic.
     records = seen + schedules.fired.take(len(latest) - len(seen), 2 * DEADLINE_S)
     assert schedules.fired.rest() == []
     assert max(Counter(id_of(record) for record in records).values()) == 1
@@ -184,7 +184,7 @@ def test_kills_compaction_and_an_empty_disk(schedules: Schedules) -> None:
     schedules.everything_is_over()
 
 
-def test_in_the_second_of_firing_it_is_one_or_the_other(schedules: Schedules) -> None:
+def test_a_change_in_the_due_second_either_takes_effect_or_comes_too_late(schedules: Schedules) -> None:
     due_s = due_in(5)
     names = [b"race-%d" % number for number in range(400)]
     for name in names:
@@ -203,9 +203,7 @@ def test_in_the_second_of_firing_it_is_one_or_the_other(schedules: Schedules) ->
     schedules.everything_is_over()
 
 
-def test_overdue_ones_can_be_rejected_and_topics_are_only_what_their_users_made(
-    broker_address: str, tmp_path: Path
-) -> None:
+def test_overdue_schedules_can_be_rejected_and_the_topics_stay_unchanged(broker_address: str, tmp_path: Path) -> None:
     missing = {"TIMERS_BROKERS": broker_address, "TIMERS_APP_ID": f"app-{uuid.uuid4().hex[:8]}"}
     with pytest.raises(
         TopicConfigError, match=r"TIMERS_SCHEDULE_TOPICS names 'no-such-schedules', which does not exist"

@@ -63,7 +63,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
 
 @pytest.fixture
 def guarded(broker: SecureBroker, tmp_path: Path) -> Iterator[System]:
-    """A system on that broker, its topics made by somebody who may; its worker logs in by SASL_SSL and SCRAM."""
+    """A system on the secure broker with its topics; its worker logs in by SASL_SSL and SCRAM."""
     system = System(broker.address, tmp_path)
     system.environment |= login(broker)
     system.create_own_topics()
@@ -72,7 +72,7 @@ def guarded(broker: SecureBroker, tmp_path: Path) -> Iterator[System]:
 
 
 def login(broker: SecureBroker, protocol: str = "SASL_SSL", **more: str) -> dict[str, str]:
-    """The settings of somebody who may log in."""
+    """Settings of a user who may log in."""
     environment = {"TIMERS_BROKERS": broker.address_of(protocol), "TIMERS_SECURITY_PROTOCOL": protocol}
     if "SASL" in protocol:
         environment |= {"TIMERS_SASL_USERNAME": USER, "TIMERS_SASL_PASSWORD": PASSWORD}
@@ -89,12 +89,12 @@ def login(broker: SecureBroker, protocol: str = "SASL_SSL", **more: str) -> dict
 
 
 def as_worker(system: System, **changes: str) -> Settings:
-    """Settings as its worker has them."""
+    """The settings of its worker."""
     return Settings.load({name: value for name, value in (system.environment | changes).items() if value})
 
 
 class Ran(NamedTuple):
-    """What a command did."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -102,7 +102,7 @@ class Ran(NamedTuple):
 
 
 def command(console: pytest.CaptureFixture[str], *arguments: str) -> Ran:
-    """Run a command of ours here: what it writes is all there, librdkafka's own too."""
+    """Run a ``timers`` command in this process and collect its output, also that of librdkafka."""
     console.readouterr()
     return Ran(main(arguments), *console.readouterr())
 
@@ -110,7 +110,7 @@ def command(console: pytest.CaptureFixture[str], *arguments: str) -> Ran:
 # ---- what works -----------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_with_the_least_acls_runs_fires_gives_up_and_recovers(
+def test_a_worker_needs_no_more_than_the_documented_acls(
     guarded: System, broker: SecureBroker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     target, silent, missing = guarded.target(), guarded.target(), f"missing-{guarded.app_id}"
@@ -127,8 +127,8 @@ def test_a_worker_with_the_least_acls_runs_fires_gives_up_and_recovers(
     (unknown,) = guarded.send(Request(missing, due_in(1)))
     letters = guarded.dead_letters()
     assert letters.take(1)[0].text("timer-source") == unknown.source
-    # Where it may not write, it tries again later. What can never be sent was moved too, on its way to the dead
-    # letters, but no attempt was made.
+    # It retries later where it may not write. Timers that can never be sent went to the retry topic too, without an
+    # attempt.
     (put_off,) = guarded.send(Request(silent, due_in(1)))
     moved = guarded.reader(guarded.settings.retry_topic).take(2)
     assert {record.timer_id: record.text("timer-attempt") for record in moved} == {
@@ -222,10 +222,10 @@ def test_worker_client_and_commands_log_in_and_keep_secrets(
         assert not [secret for secret in SECRETS if secret in text]
 
 
-def test_dead_letters_take_what_their_page_says(
+def test_dead_letter_commands_need_no_more_than_the_documented_acls(
     guarded: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``docs/bad-input.md`` has the ACLs; here are no others."""
+    """The user has only the ACLs of ``docs/bad-input.md``."""
     settings, who = guarded.settings, f"User:{USER}"
     value = future.encode("nowhere", "k", b"v")
     original = guarded.publisher().send_raw(b"17", value, [("a", b"1")], 2)
@@ -282,7 +282,7 @@ def test_a_worker_that_may_create_makes_its_topics(broker: SecureBroker, tmp_pat
 # ---- what is refused ------------------------------------------------------------------------------------------------
 
 
-def test_without_any_one_acl_the_start_says_which(guarded: System) -> None:
+def test_a_start_names_the_acl_that_is_missing(guarded: System) -> None:
     needed = worker_acls(guarded.settings, USER)
     acls.add(guarded.admin, needed)
     settings = as_worker(guarded)
@@ -318,7 +318,7 @@ REFUSED = {
 
 
 def refused_login(broker: SecureBroker, why: str) -> tuple[dict[str, str], str]:
-    """Settings that do not let anybody in, and what is said of them."""
+    """Settings with which no login succeeds, and the sentence about each."""
     changes, said = REFUSED[why]
     environment = login(broker) | changes
     if changes.get("TIMERS_SSL_CA_FILE"):
@@ -335,7 +335,7 @@ def refused_login(broker: SecureBroker, why: str) -> tuple[dict[str, str], str]:
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_a_refused_login_is_said_at_once_by_the_worker(broker: SecureBroker, why: str) -> None:
+def test_the_worker_reports_a_refused_login_at_once(broker: SecureBroker, why: str) -> None:
     environment, said = refused_login(broker, why)
     began = time.monotonic()
     with pytest.raises(AccessError, match=said):
@@ -344,7 +344,7 @@ def test_a_refused_login_is_said_at_once_by_the_worker(broker: SecureBroker, why
 
 
 @pytest.mark.parametrize("why", ["wrong password", "unknown authority", "no certificate"])
-def test_a_refused_login_is_said_at_once_by_client_and_commands(
+def test_client_and_commands_report_a_refused_login_at_once(
     broker: SecureBroker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], why: str
 ) -> None:
     environment, said = refused_login(broker, why)
@@ -370,7 +370,7 @@ def test_a_worker_whose_login_is_refused_ends_with_a_sentence(guarded: System) -
     assert "nope-pa55" not in worker.log
 
 
-def test_brokers_that_speak_something_else_are_asked_about(
+def test_a_wrong_security_protocol_is_named_in_the_sentence(
     broker: SecureBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "TIMEOUT_S", 2.0)

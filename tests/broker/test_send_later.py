@@ -29,13 +29,13 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def here(running: System, monkeypatch: pytest.MonkeyPatch) -> System:
-    """The system whose worker runs, for whoever reads the environment."""
+    """The system with the running worker; the environment has its settings."""
     for name, value in running.environment.items():
         monkeypatch.setenv(name, value)
     return running
 
 
-def test_send_later_seconds_to_years_ahead(here: System) -> None:
+def test_send_later_works_from_seconds_to_years_ahead(here: System) -> None:
     """«schedule a retry in 5 seconds», «push notification today at 5 PM», «start business process in 30 days from now»,
     «delete PII in 2 years»: each waits for its second, and «only when a certain deadline is reached, message should be
     sent to destination topic»."""
@@ -81,7 +81,7 @@ def test_send_later_seconds_to_years_ahead(here: System) -> None:
 
 
 def test_a_java_producer_sends_later(here: System) -> None:
-    """As the page for kafka-scheduler's users has it: the callback's key in a header, so that any bytes will do."""
+    """As the page for users of kafka-scheduler shows: the key of the callback is in a header and may be any bytes."""
     target = here.target(partitions=7)
     due_s = due_in(2)
     line = b"timer-key:java-key,a:1\t%d\t" % due_s + future_line(Request(target, due_s, "", b"from Java"))
@@ -94,9 +94,7 @@ def test_a_java_producer_sends_later(here: System) -> None:
     assert 0 <= fired.lag_ms <= MAX_LAG_MS
 
 
-def test_a_message_that_fails_comes_again_and_is_given_up_in_the_end(
-    here: System, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failing_message_is_retried_and_given_up_at_last(here: System, capfd: pytest.CaptureFixture[str]) -> None:
     target = here.target()
     publisher = here.publisher()
     publisher.producer.produce(target, b"order", b"\xff", headers=[("trace", b"1"), ("null", None)])
@@ -140,7 +138,7 @@ def test_a_message_that_fails_comes_again_and_is_given_up_in_the_end(
     consumer.close()
 
 
-async def test_retry_later_takes_what_aiokafka_hands_over(here: System) -> None:
+async def test_retry_later_accepts_messages_of_aiokafka(here: System) -> None:
     target = here.target()
     async with (
         AsyncTimersClient() as client,

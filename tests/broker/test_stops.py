@@ -1,4 +1,4 @@
-"""Stopping and starting: what was due meanwhile fires at once, and nothing is left behind."""
+"""Stopping and starting a worker: timers that were due meanwhile fire at once, and no process is left."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.harness.worker import READY
 pytestmark = pytest.mark.broker
 
 
-def test_a_stopped_worker_leaves_nothing_and_fires_what_was_due_meanwhile_when_it_is_back(system: System) -> None:
+def test_a_stopped_worker_leaves_no_process_and_fires_overdue_timers_at_its_next_start(system: System) -> None:
     target, unread = system.target(), system.target()
     worker = system.worker().start().ready()
     due_s = due_in(4 + math.ceil(worker.ready_s))
     accepted = system.send(*timers(target, 300, due_s, 2))
-    system.wait_past(1)  # all of them are accepted: a request behind them is
+    system.wait_past(1)  # all of them are accepted, because a later request has fired
     worker.stop()
     assert time.time() < due_s, "the worker took longer to stop than this test allows for"
     assert not worker.left_processes
@@ -44,7 +44,7 @@ def test_a_stopped_worker_leaves_nothing_and_fires_what_was_due_meanwhile_when_i
     assert worker.exit_code() == 0, "told to end while it was ending"
 
 
-def test_a_worker_that_joins_takes_partitions_and_nothing_is_lost_or_repeated(system: System) -> None:
+def test_a_new_worker_takes_partitions_and_each_timer_fires_once(system: System) -> None:
     target = system.target()
     first = system.worker().start().ready()
     requests = timers(target, 7_000, due_in(2), 7)

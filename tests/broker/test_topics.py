@@ -1,4 +1,4 @@
-"""The worker makes its topics, mends them where it may, and refuses those that would lose timers."""
+"""The worker creates its topics, corrects their settings, and refuses topics that would lose timers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_request_topic_that_compacts_is_refused_in_one_sentence(system: System
 
 @pytest.fixture(scope="module")
 def mended(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[System, Worker]]:
-    """A worker on topics that somebody else has made, with the producer's time and with a week of retention."""
+    """A worker on existing topics with producers' timestamps and a week of retention."""
     system = System(broker_address, tmp_path_factory.mktemp("mended"))
     week = {"message_timestamp_type": "CreateTime", "retention_ms": "604800000", "retention_bytes": "1000000000"}
     system.create_topic(system.request_topic, 2, **week)
@@ -61,14 +61,14 @@ def mended(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
         system.close()
 
 
-def test_the_time_of_existing_topics_is_made_the_brokers_and_said(mended: tuple[System, Worker]) -> None:
+def test_existing_topics_get_the_brokers_time_and_a_log_line(mended: tuple[System, Worker]) -> None:
     system, worker = mended
     for topic in (system.request_topic, system.settings.oscillator_topic):
         assert config_of(system, topic)["message.timestamp.type"] == "LogAppendTime"
         assert f"set message.timestamp.type=LogAppendTime on topic {topic}" in worker.log
 
 
-def test_finite_retention_is_warned_of_with_the_command_that_mends_it(mended: tuple[System, Worker]) -> None:
+def test_a_warning_about_retention_has_the_command_that_corrects_it(mended: tuple[System, Worker]) -> None:
     system, worker = mended
     for name, value in (("retention.ms", "604800000"), ("retention.bytes", "1000000000")):
         warning = next(line for line in worker.log.splitlines() if f"{name}={value}" in line)

@@ -1,4 +1,4 @@
-"""What a worker's log says at its start, and when it is refused."""
+"""The log of a worker at its start, and when its start is refused."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.harness.waiting import wait_until
 pytestmark = pytest.mark.broker
 
 
-def test_a_start_warns_of_nothing_and_says_ready_last(system: System) -> None:
+def test_a_normal_start_has_no_warning_and_ends_with_ready(system: System) -> None:
     log = system.worker().start().ready().log
     assert "Warning" not in log
     said = re.findall(r"\] (recovered|ready)", log)
     assert said == [*["recovered"] * 2 * PARTITIONS, "ready"]
 
 
-def test_json_is_one_object_a_line(system: System) -> None:
+def test_json_logs_have_one_object_in_each_line(system: System) -> None:
     worker = system.worker().start(TIMERS_LOG_FORMAT="json")
     worker.ready()
     worker.stop()
@@ -50,7 +50,7 @@ def test_a_refused_start_is_one_sentence(tmp_path: Path, broker_address: str, lo
         system.close()
 
 
-def test_a_port_that_is_taken_is_one_sentence_before_the_group_hears_of_it(system: System) -> None:
+def test_a_taken_port_is_reported_before_the_worker_joins_the_group(system: System) -> None:
     worker = system.worker()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", worker.port))
@@ -62,8 +62,8 @@ def test_a_port_that_is_taken_is_one_sentence_before_the_group_hears_of_it(syste
     assert "Traceback" not in worker.log and "oining group" not in worker.log
 
 
-def test_two_workers_of_one_name_say_so(system: System) -> None:
-    """Started at once, they take turns from before either's first heartbeat on."""
+def test_two_workers_with_one_name_report_it(system: System) -> None:
+    """They start together and fence each other before their first heartbeats."""
     twins = [system.worker().start(TIMERS_WORKER_ID="twin") for _ in range(2)]
     sentence = "ERROR] the group removed this worker while it was running: probably a second one runs with"
     wait_until(lambda: any(f"{sentence} TIMERS_WORKER_ID=twin," in twin.log for twin in twins), "one says so")

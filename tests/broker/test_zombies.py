@@ -1,4 +1,4 @@
-"""A worker that was stopped in the middle of firing wakes up after others have taken over: it must not fire."""
+"""A worker is paused while it fires and wakes up after a takeover: it must not fire."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ COMMITTED_WITHIN_S = 1.0
 
 
 def caught_firing(system: System, worker: Worker, target: str) -> bool:
-    """Stop the process; True if that left a transaction open on the target, else it runs on."""
+    """Pause the process; returns whether a transaction is open on the target. If not, the process goes on."""
 
     def is_open() -> bool:
         return system.end(target, committed=True) < system.end(target)
 
     worker.send(signal.SIGSTOP)
     stopped_s = time.monotonic()
-    # The brokers may have its commit already, and be about to carry it out.
+    # The brokers may have its commit already and complete it soon.
     wait_until(lambda: not is_open() or time.monotonic() > stopped_s + COMMITTED_WITHIN_S, "it is committed or stays")
     if is_open():
         return True
@@ -54,7 +54,7 @@ def test_a_zombie_is_fenced_and_its_open_transactions_are_never_seen(system: Sys
     system.send(*requests)
     wait_until(lambda: caught_firing(system, zombie, target), "it is stopped in a transaction")
     other = system.worker().start()
-    # It joins at once and waits for the zombie's session to end.
+    # It joins at once and waits for the end of the zombie's session.
     other.wait_for(rf"ready: {2 * PARTITIONS} partitions")
     system.wait_past(max(request.due_s for request in requests))
     zombie.send(signal.SIGCONT)
@@ -69,8 +69,8 @@ def test_a_zombie_is_fenced_and_its_open_transactions_are_never_seen(system: Sys
     assert other.running
 
 
-def test_a_zombie_that_had_nothing_in_flight_does_no_harm(system: System) -> None:
-    """It may find that it is no member any more before it tries to fire: then it joins again, as any new worker."""
+def test_a_zombie_without_an_open_transaction_does_no_harm(system: System) -> None:
+    """It may hear from the group before it fires; then it joins again as a new worker."""
     target = system.target()
     zombie = system.worker().start().ready()
     other = system.worker().start().ready()

@@ -9,6 +9,7 @@ import pytest
 from tests.harness.machines import NativeRig
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
+from timers.store.failures import StoreDamaged
 from timers.worker.machines.runner import MAX_WAITING, Ended, Runner
 from timers.worker.partition_metrics import PartitionMetrics
 
@@ -57,6 +58,19 @@ def test_a_runner_is_paused_while_many_fetches_wait_and_tells_when_it_is_resumed
     runner.stop()
     assert runner.join(PATIENCE_S)
     assert listener.failure is None
+
+
+def test_a_question_that_meets_a_damaged_store_ends_the_machine() -> None:
+    listener = SimListener()
+    runner = started(listener)
+
+    def meet(machine: Machine) -> None:
+        raise StoreDamaged("the store is damaged", 0)
+
+    with pytest.raises(StoreDamaged):
+        runner.ask(meet).result(PATIENCE_S)
+    assert runner.join(PATIENCE_S)
+    assert isinstance(listener.failure, StoreDamaged)
 
 
 def test_a_question_is_answered_on_the_machines_thread_and_its_failure_is_the_askers() -> None:

@@ -45,7 +45,7 @@ def ask(settings: Settings, path: str, parameters: Mapping[str, str]) -> dict[st
 def _sentence(answer: dict[str, Any]) -> str:
     if "error" in answer:
         return str(answer["error"])
-    return f"nobody answers for {missing(answer)}"
+    return f"no worker answers for {missing(answer)}"
 
 
 def missing(answer: Mapping[str, Any]) -> str:

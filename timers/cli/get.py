@@ -27,7 +27,7 @@ def get(id: str, with_value: bool, output: str) -> int:
     ID is one that its sender gave it (TIMERS_ID_TOPIC), or <topic>/<partition>/<offset> as `timers schedule` prints it.
     Asks the worker at TIMERS_WORKER_URL, which asks the others.
 
-    Exit codes: 0 found, 4 there is no timer of this id, 1 nobody can say.
+    Exit codes: 0 found, 4 there is no timer of this id, 1 a worker does not answer.
 
     \b
       timers get order-17

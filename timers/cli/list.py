@@ -59,7 +59,7 @@ def list(  # the command's name
     more = ", and there are more (--limit 0 lists all)" if answers.more else ""
     click.echo(f"{answers.count:,} timers{more}", err=True)
     if answers.missing:
-        raise QueryError(f"this is not all: nobody answers for {missing({'missing': answers.missing})}")
+        raise QueryError(f"this is not all: no worker answers for {missing({'missing': answers.missing})}")
 
 
 class _Answers:

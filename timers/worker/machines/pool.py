@@ -219,13 +219,8 @@ class Pool:
             await self._close(tp for tp in self._runners if tp[0] in changed or suspended.get(tp))
             for tp in suspended.keys() & self._runners.keys():
                 self._consumer.read_again(tp, self._runners[tp].machine.position)
-            await self._reopen(
-                sorted(
-                    tp
-                    for tp in self._assigned - self._runners.keys() - self._stopped.keys()
-                    if tp[1] < cluster.partitions.get(tp[0], 0)
-                )
-            )
+            present = {tp for tp in self._assigned if tp[1] < cluster.partitions.get(tp[0], 0)}
+            await self._reopen(sorted(present - self._runners.keys() - self._stopped.keys()))
 
     async def revoke(self, tps: Iterable[TopicPartition] | None = None) -> None:
         """Close machines (None: all): each ends its present transaction, then releases store and producer."""

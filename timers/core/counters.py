@@ -1,10 +1,10 @@
-"""What one partition has done, each thing counted once: when the transaction that says so is known to be committed.
+"""Totals of one partition for the metrics. An event is counted once, when its transaction is known to be committed.
 
-A counters belongs to a partition of this process, not to a machine: it outlives the machines that are dropped and
-opened again there, so totals never go back. A commit whose outcome was not known is settled when the next machine reads
-the committed progress: it names the transaction. What another worker did in between is that worker's to count.
+Counters belong to a partition of this process. They are kept when its machine is opened again. So totals never
+decrease. If the outcome of a commit was not known, the next machine reads the committed progress, which tells whether
+this transaction was committed. What another worker did in between is counted by that worker.
 
-One thread writes, the one that owns the machine; any other may read.
+Only the thread that owns the machine writes; every thread may read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LAG_BOUNDS_S = (
     *(0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75),
     *(1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0),
 )
-"""Fine around the promise (p99 under 40 ms) and on to a day's downtime."""
+"""Upper bounds of lag in seconds: narrow around the promise (p99 below 40 ms), and up to a downtime of one day."""
 
 Callers: TypeAlias = Mapping[tuple[str, str], int]
 """(caller, outcome) -> records."""
@@ -29,26 +29,25 @@ Callers: TypeAlias = Mapping[tuple[str, str], int]
 NO_CALLERS: Callers = MappingProxyType({})
 
 MAX_CALLERS = 100
-"""A producer may choose any caller name, and each name takes memory here and in Prometheus. Later callers are one."""
+"""Maximum number of caller names. Producers choose these names, and each costs memory here and in the metrics store."""
 
 OTHER_CALLERS = "other"
-"""All callers beyond that."""
+"""Counts all callers above the maximum."""
 
 WAITED, LATE, RETRIED = "waited", "late", "retried"
-"""Ways to a firing: the timer waited for its second; it was accepted when its second had fired already; it came
-by the retry topic, since its target failed or a backlog was spread out. Only the first says how well the engine keeps
-time."""
+"""Kinds of firings: the timer waited for its second; it was accepted after its second had fired; it came from the retry
+topic, because its target failed or a backlog was spread. Only the first kind shows the lag of the engine."""
 
 
 class Histogram:
-    """How many observations lie at or below each bound; takes many of one value at once."""
+    """Counts observations by upper bound; many observations of one value cost one call."""
 
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """One for each bound, not cumulative, and one for what lies above all."""
+        """One count for each bound, not cumulative, and one for values above all bounds."""
         self.sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
@@ -59,37 +58,37 @@ class Histogram:
 
 @dataclass(slots=True)
 class TransactionCounters:
-    """What one transaction adds when it is committed. Filled by the outbox."""
+    """What one transaction adds to the totals when it is committed. The outbox fills it."""
 
     late: bool = False
-    """Its firings are of requests that were accepted in it."""
+    """Its firings are late requests, accepted in the same transaction."""
     fired: dict[int, int] = field(default_factory=dict)
     """Due second -> callbacks sent."""
     fired_after_retry: dict[int, int] = field(default_factory=dict)
-    """Due second first asked for -> callbacks that come from the retry topic."""
+    """Due second of the request -> callbacks that come from the retry topic."""
     retried: int = 0
     """Timers moved to the retry topic."""
     dead_lettered: dict[str, int] = field(default_factory=dict)
     """Code -> dead letters."""
     verdicts: dict[str, int] = field(default_factory=dict)
-    """Verdict -> cancels and updates of timers with an id that came to it."""
+    """Verdict -> cancels and updates of timers with an id."""
     forwarded: int = 0
     """Requests that went cold."""
     progress: Progress | None = None
-    """Its name; known once it is about to be committed."""
+    """The progress that it commits; it identifies the transaction. Set just before the commit."""
     ended_ms: int | None = None
-    """The brokers' time when it ended, well or not; None if it is not measured."""
+    """The brokers' time when it ended, committed or not; None if the lag is not measured."""
 
     def fire(self, due_s: int, count: int) -> None:
-        """``count`` callbacks of one due second were added."""
+        """Add ``count`` callbacks of one due second."""
         self.fired[due_s] = self.fired.get(due_s, 0) + count
 
     def fire_again(self, due_s: int) -> None:
-        """A callback was added that comes from the retry topic."""
+        """Add a callback that comes from the retry topic."""
         self.fired_after_retry[due_s] = self.fired_after_retry.get(due_s, 0) + 1
 
     def dead_letter(self, code: str) -> None:
-        """A dead letter was added."""
+        """Add a dead letter."""
         self.dead_lettered[code] = self.dead_lettered.get(code, 0) + 1
 
 
@@ -98,15 +97,15 @@ class Counters:
 
     Attributes:
         accepted: requests accepted, not counting those that cannot be read.
-        late: of these, requests whose second had fired already.
+        late: accepted requests whose second had already fired.
         fired: callbacks sent to their topics.
-        retried: timers moved to the retry topic, each time anew.
+        retried: moves of timers to the retry topic.
         dead_lettered: code -> dead letters.
         verdicts: verdict -> cancels and updates of timers with an id.
         forwarded: requests that went cold.
-        promoted: copies of them that came back.
-        promoted_duplicates: of these, copies that changed nothing.
-        callers: (caller, outcome) -> records, where they say who asks.
+        promoted: promoted copies that were read.
+        promoted_duplicates: promoted copies that were ignored.
+        callers: (caller, outcome) -> records, where the records name a caller.
         replayed: records read again by recoveries.
         lag: way -> seconds from the due second to the end of the transaction that fired.
         transaction: the transaction that is being filled.
@@ -128,11 +127,11 @@ class Counters:
         self._committed: Progress | None = None
         self.callers: dict[tuple[str, str], int] = {}
         self._taken: list[tuple[int, int, int, int, int, Callers]] = []
-        """(end of a fetch, accepted, late, promoted, of them duplicates, callers) of what no known commit covers, in
-        order."""
+        """(end of a fetch, accepted, late, promoted, promoted duplicates, callers) of fetches that no commit covers, in
+        their order."""
 
     def begin(self) -> None:
-        """A transaction begins; what was begun and not committed is forgotten."""
+        """Begin a transaction; drop the counts of one that was not committed."""
         self.transaction = TransactionCounters()
 
     def take(
@@ -144,12 +143,12 @@ class Counters:
         promoted_duplicates: int = 0,
         callers: Callers = NO_CALLERS,
     ) -> None:
-        """Requests up to ``to_offset`` are about to be accepted; they count when that is committed."""
+        """Note requests up to ``to_offset``; they count when a commit covers them."""
         if accepted or promoted or callers:
             self._taken.append((to_offset, accepted, late, promoted, promoted_duplicates, callers))
 
     def settle(self, committed: Progress) -> None:
-        """Count the transaction that has committed this progress."""
+        """Count the present transaction, which has committed ``committed``."""
         transaction, self.transaction = self.transaction, TransactionCounters()
         self._committed = committed
         self._count_taken(committed.next_offset)
@@ -182,12 +181,12 @@ class Counters:
                 self.callers[label] = self.callers.get(label, 0) + count
 
     def resume(self, committed: Progress, applied: int) -> None:
-        """A machine opens: find out what the last commit of the one before came to.
+        """Decide whether the last commit of the former machine succeeded. Call when a machine opens.
 
         Args:
-            committed: what is committed now. Neither what was known to be, nor what was about to be: another worker
-                has owned the partition, and what it found there is its to count.
-            applied: what the store holds: it is not accepted again.
+            committed: newest committed progress. If it is neither the last known commit nor the one whose outcome was
+                unknown, another worker has owned the partition, and has counted the requests.
+            applied: offset up to which the store was written: requests below are not accepted again.
         """
         if self.transaction.progress == committed:
             self.settle(committed)

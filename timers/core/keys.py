@@ -1,9 +1,8 @@
-"""The order key: which of two timers comes first.
+"""The order key (due second, source offset): the order in which the timers of a partition fire.
 
-An order key is (due second, source offset). Offsets are unique within a partition, so keys are too, and the order is
-total: a drain that stops anywhere can say with one key how far it came.
+Offsets are unique in a partition, and so are keys. So one key says how far a drain has come, wherever it stopped.
 
-On disk a key is 16 bytes: both numbers as 8 bytes, big-endian, because then byte order is number order, and a range
+On disk a key has 16 bytes: both numbers as 8 bytes, big-endian. So the order of bytes is the order of keys, and a range
 of keys is a range of time. ::
 
     0        8        16
@@ -16,20 +15,20 @@ from typing import TypeAlias
 OrderKey: TypeAlias = tuple[int, int]
 
 MAX_OFFSET = 2**64 - 1
-"""Stands after every offset of a second: (s, MAX_OFFSET) means all of second ``s``."""
+"""Above every offset: the key (s, MAX_OFFSET) is at or above all keys of second ``s``."""
 
 NEVER: OrderKey = (-1, MAX_OFFSET)
-"""Below every key: nothing has fired yet. Has no bytes form."""
+"""Below every key: no timer has fired. It has no encoding."""
 
 _KEY = struct.Struct(">QQ")
 
 
 def encode(key: OrderKey) -> bytes:
-    """16 bytes whose order is the key's order. Inverse: :func:`decode`."""
+    """Returns the 16 bytes of a key. Inverse: :func:`decode`."""
     return _KEY.pack(*key)
 
 
 def decode(data: bytes) -> OrderKey:
-    """The key behind 16 bytes of :func:`encode`."""
+    """Returns the key of 16 bytes from :func:`encode`."""
     due_s, offset = _KEY.unpack(data)
     return due_s, offset

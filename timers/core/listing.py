@@ -1,7 +1,7 @@
-"""A page of what waits in many partitions, in one order: due second, topic, partition, offset.
+"""Listings: one page of the pending timers of many partitions, ordered by due second, topic, partition and offset.
 
-Partitions change while they are listed, so a page is no snapshot. What waits all the time is listed once, whatever the
-sizes of pages: each says up to which position it is complete, and the next one begins there.
+Partitions change while they are listed, so a page is no snapshot. A page says up to which position it is complete, and
+the next page begins there. So a timer that is pending all the time is listed exactly once.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from timers.core.keys import MAX_OFFSET, OrderKey
 
 Position: TypeAlias = tuple[int, str, int, int]
-"""(due second, topic, partition, offset): where a timer stands among those of all partitions."""
+"""(due second, topic, partition, offset): the place of a timer in the order of all partitions."""
 
 START: Position = (-1, "", -1, -1)
-"""Before everything."""
+"""Before all timers."""
 
 
 class Listed(NamedTuple):
@@ -24,34 +24,34 @@ class Listed(NamedTuple):
 
     position: Position
     timer: Any
-    """What is said of it; opaque here."""
+    """Its description; not read here."""
 
 
 class Page(NamedTuple):
-    """Some of what waits, in ascending position."""
+    """Some pending timers, in ascending position."""
 
     listed: Sequence[Listed]
     through: Position | None
-    """Complete up to here, inclusive; None: there is no more."""
+    """The page is complete up to this position, inclusive; None: no timers follow."""
 
 
 class Silent(Exception):
-    """A source does not answer, or not any more."""
+    """A source does not answer."""
 
 
 class Source(Protocol):
-    """One partition, or all of a worker's."""
+    """One partition, or all partitions of a worker."""
 
     async def read(self, after: Position, limit: int) -> Page:
-        """At most ``limit`` above ``after``; ``through`` is above it too.
+        """Returns at most ``limit`` timers above ``after``. ``through`` is above ``after`` too.
 
         Raises:
-            Silent: it has nothing more to say; why, its owner knows.
+            Silent: the source does not answer; its owner reports the reason.
         """
 
 
 def key_after(position: Position, topic: str, partition: int) -> OrderKey:
-    """The order key of one partition after which its timers stand after ``position``."""
+    """Returns the order key after which the timers of a partition are after ``position``."""
     due_s, *where, offset = position
     if where == [topic, partition]:
         return due_s, offset
@@ -59,22 +59,22 @@ def key_after(position: Position, topic: str, partition: int) -> OrderKey:
 
 
 def share_of(limit: int, sources: int) -> int:
-    """How many timers to read of each source at a time, for a page of ``limit``."""
+    """Returns how many timers to read from each source at a time, for a page of ``limit``."""
     return min(limit, max(16, 2 * limit // max(1, sources)))
 
 
 async def merge(sources: Sequence[Source], after: Position, limit: int, enough: Callable[[], bool]) -> Page:
-    """One page out of many sources, each read no further than it takes.
+    """Returns one page of many sources, and reads no source further than necessary.
 
     Args:
-        sources: each with timers that no other has.
-        after: where the page before ended.
-        limit: most timers.
-        enough: asked before each reading but the first of each source: whether to end here, with what there is.
+        sources: each timer is in one source only.
+        after: end of the page before.
+        limit: maximum number of timers.
+        enough: called before the second and later readings of a source; True ends the page early.
     """
     share = share_of(limit, len(sources))
     listed: list[Listed] = []
-    # The next timer of each source, or the position up to which it has been read. One that has ended is not in it.
+    # The next timer of each source, or the position up to which the source was read. A source that has ended is absent.
     heads: list[tuple[Position, int, Listed | None]] = [(after, number, None) for number in range(len(sources))]
     heapify(heads)
     pages: dict[int, tuple[Iterator[Listed], Position | None]] = {}

@@ -1,6 +1,6 @@
-"""Timers with an id: what a record asks for, what is remembered of an id, and what became of it.
+"""Timers with an id: operations of records, entries of the index, and verdicts.
 
-On the hot path these are plain tuples, as rows are.
+On the hot path these are plain tuples, like rows: class instances would cost more than the decisions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,49 +10,49 @@ from typing import NamedTuple, TypeAlias
 from timers.core.keys import OrderKey
 
 Operation: TypeAlias = tuple[bytes, int, int | None, int]
-"""(id, source offset, due second or None to cancel, append second). A timer of this id has its row beside it. Of a
-cancel the last is the offset of the only version that it speaks of, or :data:`ANY_VERSION`."""
+"""(id, source offset, due second or None to cancel, append second). An operation with a due second has a row too. In a
+cancel the last number is the offset of the version that it cancels, or :data:`ANY_VERSION`."""
 
 ANY_VERSION = -1
-"""A cancel is meant for whatever version there is: it is a user's."""
+"""The cancel is for every version: a user wrote it."""
 
 Entry: TypeAlias = tuple[int, int, int]
 """(due second, source offset, append second) of the latest version of an id; the first two are its order key."""
 
 Entries: TypeAlias = dict[bytes, Entry | None]
-"""Id -> its latest version; None ends the history of the id."""
+"""Id -> its latest version; None removes the entry."""
 
 NO_ENTRIES: Mapping[bytes, Entry | None] = MappingProxyType({})
 
 CANCELLED = "cancelled"
-"""The timer was pending, and never fires."""
+"""The timer was pending and does not fire."""
 REPLACED = "replaced"
-"""The timer was pending, and never fires: a new version takes its place."""
+"""The timer was pending and does not fire: a new version replaces it."""
 ALREADY_FIRED = "already-fired"
-"""The cancel came too late; or the update did, and is a timer of its own."""
+"""The cancel or the update came too late; an update is then a new timer."""
 UNKNOWN = "unknown"
-"""There is no timer of this id: there never was, or it was cancelled, or has fired too long ago."""
+"""No timer has this id: it never had one, or the timer was cancelled, or it fired before the retention."""
 VERDICTS = (CANCELLED, REPLACED, ALREADY_FIRED, UNKNOWN)
 
 
 class Verdict(NamedTuple):
-    """What a cancel or an update came to."""
+    """The answer to a cancel or an update."""
 
     id: bytes
     offset: int
-    """Of the record that asked."""
+    """Of the cancel or the update."""
     verdict: str
     """One of :data:`VERDICTS`."""
     due_s: int | None
-    """Due second of the timer that it speaks of, None if that is unknown."""
+    """Due second of the former timer; None if it is not known."""
 
 
 class Judged(NamedTuple):
-    """What new operations come to."""
+    """Result of new operations."""
 
     entries: Entries
-    """To be written with the batch."""
+    """Entries to write with the batch."""
     verdicts: Sequence[Verdict] = ()
-    """To be committed before that [I2]."""
+    """Verdicts to commit before that [I2]."""
     superseded: Sequence[OrderKey] = ()
-    """Versions that are alive and stand before a tombstone which is not about them; to be appended again."""
+    """Versions to republish: a tombstone of an older version is after them in the log."""

@@ -1,8 +1,7 @@
-"""How fast a backlog goes out: so many overdue timers in a second, each of the others in a second of its own choosing.
+"""The catch-up limit: how many overdue timers of a backlog fire in one second.
 
-A bound that let the first timers out and made the next ones wait in their order would also hold up those that are not
-late at all, since a machine fires in the order of due seconds. So nothing waits: what is over the bound is asked for
-anew, for the first second that has room.
+A machine fires in the order of due seconds. If overdue timers waited, timers that are not late would wait behind them.
+So timers above the limit are requested again, for the first second that has room.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 OVERDUE_S = 10
-"""A timer that is late by more than this belongs to a backlog. A burst that the engine is busy with does not."""
+"""A timer that is late by more seconds than this belongs to a backlog. In a burst of timers the lag is smaller."""
 
 
 class Pace:
-    """Gives out the room of this second and of those to come. In memory only: after a restart the count starts anew.
+    """Assigns overdue timers to this second and later ones. In memory only: after a restart it counts from 0.
 
     Args:
-        per_s: timers for each second; 0 means no bound.
+        per_s: maximum number of overdue timers in one second; 0 means no bound.
     """
 
     def __init__(self, per_s: int) -> None:
@@ -28,12 +27,12 @@ class Pace:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is anything to ask for."""
+        """Whether there is a bound."""
         return self._per_s > 0
 
     def share(self, now_s: int, count: int) -> Iterator[tuple[int, int]]:
-        """Room for ``count`` timers: (second, how many of them), the first second not before ``now_s``."""
-        if self._second < now_s or now_s < self._now_s:  # time has passed what was given out, or was set back
+        """Yields (second, number of timers) for ``count`` timers; the first second is ``now_s`` or later."""
+        if self._second < now_s or now_s < self._now_s:  # all assigned seconds are over, or the clock went back
             self._second, self._given = now_s, 0
         self._now_s = now_s
         while count:

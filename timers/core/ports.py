@@ -1,4 +1,4 @@
-"""What a machine needs from outside. Worker and simulator each bring their own."""
+"""What a machine needs from outside. The worker and the simulator have implementations of their own."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -12,93 +12,95 @@ from timers.core.timer import Decoded, Forwarded, Rejected, Row, RowsByDue, Tick
 class Lost(Exception):
     """A transaction failed, or its outcome is not known: all of it became visible, or nothing.
 
-    The machine must be dropped and opened again: fencing decides what was left open, and the committed progress says
-    what happened. Never a new transaction on a guess [I5].
+    Drop the machine and open it again. Fencing ends the open transaction, and the committed progress tells the outcome.
+    A new transaction must not start before that [I5].
     """
 
 
 class Decoder(Protocol):
-    """A request format: reads records of one topic. Pure: the same records give the same result at any time."""
+    """Decodes records of one topic. Pure: the same records give the same result at any time [I4]."""
 
     def __call__(self, records: Sequence[Any], max_request_bytes: int) -> Decoded: ...
 
 
 class Store(Protocol):
-    """Timers of one machine in key order. A cache of the log: losing it costs a replay, never a timer.
+    """The timers of one machine in key order. A cache of the log: if it is lost, the log is read again.
 
-    Rows come back in the groups they were written in, so a scan hands out lists that share a due second.
+    Rows are returned in the groups in which they were written: lists of rows of one due second.
     """
 
     @property
     def applied(self) -> int:
-        """Everything below this offset is in the store, as far as it was pending."""
+        """All requests below this offset are in the store, if they are pending."""
 
     @property
     def pending(self) -> int:
-        """How many timers are stored; of those with an id, also versions that were replaced or cancelled."""
+        """Number of stored timers; of timers with an id, also versions that were replaced or cancelled."""
 
     @property
     def history(self) -> tuple[SettingChange, ...]:
-        """Settings under which it was written, as last noted."""
+        """The last noted settings history."""
 
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
-        """Remember the settings under which it will be written from now on."""
+        """Note the settings history of all later writes."""
 
     @property
     def read_through_s(self) -> int | None:
-        """All requests that the log held when this second began are in the store; None: not known yet."""
+        """Read-through time: all records that the log held when this second began are in the store; None: not known."""
 
     def note_read_through(self, second: int) -> None:
-        """Remember that."""
+        """Store ``second`` as the read-through time."""
 
     def condemn(self) -> None:
-        """It is wrong in ways that reading on does not mend: empty it when it is opened next."""
+        """Mark the store as wrong: it must be emptied when it is opened next."""
 
     def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = ...) -> None:
-        """Add rows, write or forget entries of the index and move ``applied``: all of it or nothing."""
+        """Add rows, write or remove (None) entries of the index, and set ``applied``: all or nothing."""
 
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
-        """The entries of some ids in the index; an id may be missing, or have None, if it has none."""
+        """Returns the index entries of some ids. An id without an entry is absent or has None."""
 
     def entries_after(self, id: bytes, limit: int) -> Sequence[tuple[bytes, Entry]]:
-        """The next entries of the index above ``id``, in the order of ids; the latest may not be there yet."""
+        """Returns the next entries of the index above ``id``, in the order of ids. The newest may be absent."""
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
-        """Groups of rows above ``after`` and due at or before ``until_s``, in key order: (due second, rows)."""
+        """Yields (due second, rows) above ``after`` and due at or before ``until_s``, in key order."""
 
     def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
-        """Like :meth:`scan` without an end, for listings: it may begin inside a group, and does not prepare
-        :meth:`delete`."""
+        """Yields (due second, rows) above ``after``, for listings: it may begin inside a group.
+
+        :meth:`delete` works only after :meth:`scan`.
+        """
 
     def delete(self, through: OrderKey, count: int) -> None:
-        """Forget every row at or below ``through``; ``count`` says how many these are."""
+        """Delete all rows at or below ``through``; ``count`` is their number."""
 
     def oldest_due_s(self) -> int | None:
-        """Due second of the first row, None if there is none."""
+        """Returns the due second of the first row; None: the store is empty."""
 
     def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
-        """On opening, before there is a machine: forget what has fired since this store was written.
+        """Delete the rows that have fired since the store was written. Call on opening, before a machine is made.
 
-        A row at or below ``fired_through`` has fired only if it was accepted, that is if its offset is below
-        ``next_offset``. One from there on was accepted here and never committed, then passed over by another owner
-        that had not read it: everything from ``next_offset`` on is forgotten, ``applied`` goes back to it, and the
-        machine reads it again and fires it late. The index stays as it is, and is then ahead of ``applied``.
+        A row at or below ``fired_through`` has fired only if its offset is below ``next_offset``. A row with a higher
+        offset was accepted here without a commit, and another owner moved ``fired_through`` past it without reading it.
+        In this case all rows from ``next_offset`` on are deleted, and ``applied`` becomes ``next_offset``: the machine
+        reads these requests again and fires the late ones. The index is not changed; it is then ahead of ``applied``.
         """
 
 
 class Outbox(Protocol):
-    """One transaction at a time: firings, dead letters and progress become visible together or not at all."""
+    """Sends one transaction at a time: firings, dead letters and progress become visible together, or nothing does."""
 
     def begin(self, tick: Tick) -> None:
-        """Begin a transaction that says it happened at ``tick``; what was begun and not committed is forgotten."""
+        """Begin a transaction with the time of ``tick``; drop one that was begun and not committed."""
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         """Add firings of one due second."""
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """Instead of firing rows, ask for them anew, due at ``again_s``; who they are stays as it is.
+        """Request rows again with due second ``again_s``, instead of firing them. They keep their ``timer-id``.
 
-        Counts as a try: what has none left, or is too large to be moved, is fired.
+        It counts as a try. A timer without a try left, or too large for the retry topic, fires now.
         """
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
@@ -111,7 +113,7 @@ class Outbox(Protocol):
         """Add requests that go cold."""
 
     def republish(self, rows: Sequence[Row]) -> None:
-        """Add versions to the request log as they stand there already: something behind them would erase them."""
+        """Append versions to the request log again: a tombstone after them would end them [I19]."""
 
     def commit(self, progress: Progress) -> None:
         """Add ``progress`` and make everything visible.

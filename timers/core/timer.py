@@ -1,7 +1,7 @@
-"""A timer while it waits, and what is read from a request topic.
+"""A pending timer, and what is read from a request topic.
 
-On the hot path a timer is a plain tuple, :data:`Row`: no object per timer is built (a class instance costs more than
-everything else that happens to it). Rows travel in lists that share one due second.
+On the hot path a timer is a plain tuple, :data:`Row`: a class instance for each timer would cost more than all other
+work on it. Rows are kept in lists of one due second.
 """
 
 from __future__ import annotations
@@ -19,40 +19,38 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 
 class Origin(NamedTuple):
-    """Where a timer came from when its own record does not say: it has an id, or its callback failed and is tried
-    again."""
+    """Identity of a timer whose record alone does not tell it: a timer with an id, or one that was moved."""
 
     timer_id: str
-    """Identity that it was given, or that it got when it was first accepted."""
+    """The given id, or the identity of the first record."""
     due_s: int
-    """The due second first asked for."""
+    """The due second of the request."""
     attempt: int
-    """How often sending it has failed."""
+    """Number of failed tries."""
     source: str | None = None
-    """``<topic>/<partition>/<offset>`` of its request, of one that was moved and has an id, or that was cold. Else the
-    id is that."""
+    """``<topic>/<partition>/<offset>`` of the request, for a moved timer with an id and for a timer that was cold; None
+    if ``timer_id`` says it."""
 
     @property
     def request(self) -> str:
-        """Where its request stands, once it was moved."""
+        """``<topic>/<partition>/<offset>`` of the request of a moved timer."""
         return self.source or self.timer_id
 
     @property
     def has_id(self) -> bool:
-        """Whether who asked for it gave it an id, once it was moved."""
+        """Whether the sender of a moved timer gave it an id."""
         return self.request != self.timer_id
 
 
 Key: TypeAlias = str | bytes | None
-"""Of a callback: a ``Future`` holds text, which is sent as UTF-8; request formats of other formats have any bytes, or
-none."""
+"""Key of a callback: text of a ``Future``, sent as UTF-8; bytes or None in other request formats."""
 
 Row: TypeAlias = tuple[int, str, Key, bytes, Headers | None, Origin | None]
 """(source offset, callback topic, callback key, callback value, headers or None, origin or None)"""
 
 
 def origin_of(row: Row, due_s: int, source: str) -> Origin:
-    """What a timer is known by wherever it goes from its own topic.
+    """Returns the identity of a timer that leaves its own topic.
 
     Args:
         row: the timer.
@@ -70,28 +68,28 @@ RowsByDue: TypeAlias = dict[int, list[Row]]
 
 
 def key_bytes(key: Key) -> bytes | None:
-    """A callback's record key."""
+    """Returns the record key of a callback."""
     return key.encode() if isinstance(key, str) else key
 
 
 def id_text(data: bytes) -> str:
-    """A timer's id as a row holds it, whatever its bytes."""
+    """Returns a timer's id as text, as rows hold it. Bytes that are not UTF-8 are escaped."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def id_bytes(text: str) -> bytes:
-    """The bytes behind :func:`id_text`."""
+    """Returns the bytes of an id. Inverse of :func:`id_text`."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def bytes_of(rows: Sequence[Row]) -> int:
-    """Bytes that rows hold: keys, values and headers; what bounds memory."""
+    """Returns the bytes of keys, values and headers of rows, which bound memory."""
     size = sum([len(row[2] or "") + len(row[3]) for row in rows])
     return size + sum([len(name) + len(value or b"") for row in rows if row[4] for name, value in row[4]])
 
 
 class Rejected(NamedTuple):
-    """A request that cannot be read, kept whole for the dead letter."""
+    """A request that cannot be read, with all its bytes for the dead letter."""
 
     offset: int
     code: str
@@ -105,17 +103,17 @@ class Forwarded(NamedTuple):
     """A request that goes cold."""
 
     record: Any
-    """As it was read: goes whole."""
+    """The request record, forwarded unchanged."""
     due_s: int
     seal: int
-    """Key to seal it with."""
+    """Key of the seal."""
 
 
 class Returned(NamedTuple):
-    """A promoted copy of a request that went cold; its row stands among the others."""
+    """A promoted copy of a cold request. Its row is in ``Decoded.rows``."""
 
     key: bytes
-    """What it is remembered by: the timer's id, or the request's offset as 8 bytes."""
+    """Key of its entry: the timer's id, or the request's offset as 8 bytes."""
     offset: int
     """Of the copy."""
     original: int
@@ -127,20 +125,20 @@ class Returned(NamedTuple):
 
 @dataclass(slots=True)
 class Decoded:
-    """What a request format made of some records of one partition."""
+    """Result of decoding some records of one partition."""
 
     rows: RowsByDue = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
-    """Of a request format whose timers have ids: every good record's that names one, in ascending source offset."""
+    """Operations of all valid records with an id, in ascending source offset."""
     forwarded: list[Forwarded] = field(default_factory=list)
-    """What goes cold, in ascending source offset; it has no row."""
+    """Requests that go cold, in ascending source offset; they have no rows."""
     returned: list[Returned] = field(default_factory=list)
     """Promoted copies, in ascending offset."""
     ignored: int = 0
-    """How many of them do not count."""
+    """Number of promoted copies that do not count."""
     callers: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Of a request format that is told who asks: (caller, outcome) -> records."""
+    """(caller, outcome) -> records, where the format names a caller."""
 
     def extend(self, later: Decoded) -> None:
         """Add what was made of the records that follow."""
@@ -155,27 +153,27 @@ class Decoded:
 
 
 class Fetched(NamedTuple):
-    """Records of one partition, and the range of offsets they answer for [I13].
+    """Records of one partition, and the range of offsets that the fetch covers [I13].
 
-    Offsets have holes (transaction markers, aborted records, compaction): ``to_offset`` comes from the fetch, never
+    Offsets have holes (transaction markers, aborted records, compaction). So ``to_offset`` comes from the fetch, not
     from the records.
     """
 
     from_offset: int
-    """First offset this fetch answers for, inclusive."""
+    """Begin of the range, inclusive."""
     to_offset: int
     """End of the range, exclusive: where the next fetch begins."""
     records: Sequence[Any]
-    """Records in ascending ``.offset``; opaque to the core, which only hands them to the request format's decoder."""
+    """Records in ascending ``.offset``. The core only passes them to the decoder."""
 
 
 class Tick(NamedTuple):
-    """One observed passing of time."""
+    """A tick: the time by the brokers' clock."""
 
     append_ms: int
-    """Epoch milliseconds at which the broker appended it. The only clock that decides anything."""
+    """Epoch milliseconds at which the broker appended it. No other clock decides anything [I10]."""
 
     @property
     def second(self) -> int:
-        """The epoch second that this tick proves to have begun."""
+        """The epoch second that had begun when the tick was appended."""
         return self.append_ms // 1000

@@ -1,46 +1,17 @@
-"""An outbox that refuses everything: a recovery must emit nothing."""
+"""An outbox that refuses everything: a recovery must emit nothing [I15]."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any, NoReturn
 
-from timers.core.operation import Verdict
-from timers.core.progress import Progress
-from timers.core.timer import Forwarded, Rejected, Row, Tick
 from timers.testing.id_oracle import Violation
 
 
 class SilentOutbox:
-    """For recovering a machine from the log alone: it must emit nothing."""
+    """Raises :class:`Violation` when a machine uses it."""
 
-    def begin(self, tick: Tick) -> None:
-        """Refuse."""
-        raise Violation("recovery emitted something")
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*args: Any) -> NoReturn:
+            raise Violation(f"recovery called {name} of its outbox")
 
-    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        """Refuse."""
-        raise Violation("recovery fired something")
-
-    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """Refuse."""
-        raise Violation("recovery postponed something")
-
-    def reject(self, rejected: Sequence[Rejected]) -> None:
-        """Refuse."""
-        raise Violation("recovery dead-lettered something")
-
-    def answer(self, verdicts: Sequence[Verdict]) -> None:
-        """Refuse."""
-        raise Violation("recovery gave a verdict")
-
-    def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        """Refuse."""
-        raise Violation("recovery forwarded something")
-
-    def republish(self, rows: Sequence[Row]) -> None:
-        """Refuse."""
-        raise Violation("recovery appended something again")
-
-    def commit(self, progress: Progress) -> None:
-        """Refuse."""
-        raise Violation("recovery committed something")
+        return refuse

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
+from typing import Any
 
 from timers.config.settings import Settings
 from timers.core.index import is_over
@@ -118,7 +119,8 @@ class StoreChecks:
         request_format = self._formats[runner.name[0]]
         horizon_s = progress.setting_at(HOT_HORIZON, progress.next_offset, 0)
         spec = PartitionSpec(runner.name, request_format, limits, 1, horizon_s, self._retention_s)
-        machine = spec.machine(progress, store, SilentOutbox())
+        silent: Any = SilentOutbox()
+        machine = spec.machine(progress, store, silent)
         while machine.recovering:
             piece = self._log.fetch(*runner.name, machine.position, random.randint(1, 40))
             end = min(piece.to_offset, progress.next_offset)

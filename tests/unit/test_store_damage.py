@@ -123,12 +123,16 @@ def test_the_end_of_the_log_may_be_lost(tmp_path: Path) -> None:
     os.truncate(log, log.stat().st_size // 2)
     condemnations = Condemnations()
     again = opened(tmp_path / "copy", condemnations)
+    assert not list((tmp_path / "copy").glob("UNCHECKED"))
     assert 1000 <= again.applied < 2000 and again.pending == again.applied == READS["scan"](again)
     assert not any(condemnations.by_reason.values())
     again.close()
 
 
-def test_batches_that_are_missing_between_others_are_noticed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed_while_opening", [False, True])
+def test_batches_that_are_missing_between_others_are_noticed(
+    killed_while_opening: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The end of the manifest is lost, and with it a file; what came later is in the write-ahead log."""
     path = tmp_path / "s"
     store = opened(path)
@@ -141,6 +145,15 @@ def test_batches_that_are_missing_between_others_are_noticed(tmp_path: Path) -> 
     fill(store, 2000, 1000)
     crash(store, path, tmp_path / "copy")
     os.truncate(tmp_path / "copy" / manifest.name, known)
+    if killed_while_opening:
+
+        def die(database: Database) -> None:
+            database.rdict.close()
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Database, "_check_batches", die)
+            opened(tmp_path / "copy")
     condemnations = Condemnations()
     again = opened(tmp_path / "copy", condemnations)
     assert (again.applied, condemnations.by_reason["incomplete"]) == (0, 1)

@@ -34,6 +34,10 @@ SLOTS = 8192
 FLUSH_EVERY = SLOTS // 2
 """Batches after which a flush is started, so that the write-ahead logs hold fewer than :data:`SLOTS`."""
 
+UNCHECKED = "UNCHECKED"
+"""A file in the directory of a store from the first opening after a crash until its batches have been checked. Opening
+moves the write-ahead logs into tables, so a second opening would not see that there was a crash."""
+
 
 class Database:
     """An open database. Its owner is one thread.
@@ -73,7 +77,9 @@ class Database:
             StoreError: the machine does not let it be opened, for example because the disk is full.
             StoreDamaged: it cannot be read, or written batches are missing.
         """
-        crashed = any(log.stat().st_size for log in path.glob("*.log"))
+        unchecked = path / UNCHECKED
+        if any(log.stat().st_size for log in path.glob("*.log")):  # it was not closed
+            unchecked.touch()
         if not (path / "CURRENT").exists():
             raise condemnations.damaged(path, INCOMPLETE, "it has no file CURRENT")
         try:
@@ -93,8 +99,9 @@ class Database:
             if found != identity:
                 database.close()
                 return None
-            if crashed:
+            if unchecked.exists():
                 database._check_batches()
+                unchecked.unlink()
         except StoreDamaged:
             database.close()
             raise

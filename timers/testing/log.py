@@ -2,8 +2,8 @@
 
 What is modelled is what a machine can be hurt by. Every record gets the broker's append time. The end of a transaction
 is a marker that takes an offset of its own, and aborted records keep theirs: so offsets have holes. A reader of
-committed records stops at the first offset of the oldest open transaction. A transactional id has an epoch; whoever
-asks for a new one ends the former owner's open transaction and fences it.
+committed records stops at the first offset of the oldest open transaction. A transactional id has an epoch. A
+producer that asks for a new one ends the open transaction of the former owner and fences it.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class SimLog:
     # ---- transactions -------------------------------------------------------------------------------------------
 
     def new_epoch(self, transactional_id: str) -> int:
-        """Fence whoever held ``transactional_id`` and roll back what it left open."""
+        """Fence the former producer with ``transactional_id`` and abort its open transaction."""
         epoch = self._epochs.get(transactional_id, -1) + 1
         self._epochs[transactional_id] = epoch
         for transaction in [t for t in self._open if t.transactional_id == transactional_id]:
@@ -258,7 +258,7 @@ class SimProducer:
 
     Args:
         log: the cluster.
-        transactional_id: whoever asks for it last owns it.
+        transactional_id: the last producer that asked for it owns it.
     """
 
     def __init__(self, log: SimLog, transactional_id: str) -> None:

@@ -201,7 +201,7 @@ class Workload:
             self.set_schedule(id=id)
 
     def delete_schedule(self) -> None:
-        """A null value; receivers copy headers, and somebody may copy those of a tombstone."""
+        """A null value; receivers copy headers, and may copy those of a tombstone."""
         forged = (TIMER_FIRED_OFFSET, b"%d" % self._random.randrange(40))
         self._schedule(None, None, self._random.choice([[], [], [], [forged]]))
 

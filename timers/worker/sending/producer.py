@@ -327,7 +327,7 @@ class TransactionalProducer:
         """
         outcome = producer._txn_manager.wait_for_transaction_end()
         verdict = outcome.exception() if outcome.done() and not outcome.cancelled() else None
-        if isinstance(verdict, TopicAuthorizationFailedError):  # aiokafka then fails everybody else's batches too
+        if isinstance(verdict, TopicAuthorizationFailedError):  # aiokafka then also fails the batches of other topics
             return dict.fromkeys(verdict.args[0], verdict)
         if verdict is not None:
             raise verdict

@@ -46,10 +46,10 @@ MAX_UNKNOWN = 10_000
 """So many of them are remembered."""
 
 ELECTION_S = 2.0
-"""How long a target without a leader, or whose leader answers nothing, is spared the first time."""
+"""How long the circuit of a target opens at first if a partition has no leader or its leader does not answer."""
 
 COMES_AND_GOES_S = 5.0
-"""A topic that the brokers list and do not find twice within this time is spared like one without a leader."""
+"""If the brokers list a topic but do not find it twice within this time, its circuit opens for ``ELECTION_S``."""
 
 REFRESH_S = 300.0
 """As often as Java's producer asks for metadata again."""
@@ -210,7 +210,7 @@ class Targets:
     def refresh(self) -> None:
         """Say that a transaction begins; ask again now and then, since topics get more partitions and other limits.
 
-        What was known stays if nobody answers.
+        If the brokers do not answer, nothing changes.
         """
         self._fresh = False
         if monotonic() < self._refresh_at:

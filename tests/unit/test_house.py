@@ -1,0 +1,77 @@
+"""The rules of the house: sizes of files and functions, and words that must not come back."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+CODE = [
+    name
+    for name in FILES
+    if name.startswith(("timers/", "tests/", "bench/")) and name.endswith(".py") and not name.startswith("timers/v1/")
+]
+PROSE = [name for name in CODE if name.startswith("timers/")] + [name for name in FILES if name.endswith(".md")]
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 65
+
+LONGER_FILES = {
+    "tests/simulation/mutations.py": "a list of small mutations: a reader looks for one by its name",
+}
+"""File -> why it may be longer. At most two."""
+
+LONGER_FUNCTIONS = {
+    "tests/spark/test_audit_formats.py:test_every_request_format_adds_up_and_each_planted_fault_is_found": (
+        "one scenario on one cluster: each planted fault needs the state before it"
+    ),
+}
+"""``file:function`` -> why it may be longer."""
+
+WORDS = """
+    ailing anybody doors everybody lull metronome namesake nobody parcel parcels quarantine quarantined somebody spared
+    tally whoever
+"""
+"""Former names of things, and words that a reader has to read twice."""
+
+WORD = re.compile(rf"(?<![a-z])({'|'.join(WORDS.split())})(?![a-z])", re.IGNORECASE)
+
+FORMER_NAMES_ALLOWED = {"CHANGELOG.md", "UPGRADING.md"}
+"""These pages name what was renamed."""
+
+
+def functions(name: str) -> dict[str, int]:
+    """Lines of each function of a file, without its docstring."""
+    found = {}
+    for node in ast.walk(ast.parse((ROOT / name).read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[0]
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            if ast.get_docstring(node) is not None:
+                lines -= (first.end_lineno or 0) - first.lineno + 1
+            found[f"{name}:{node.name}"] = max(lines, found.get(f"{name}:{node.name}", 0))
+    return found
+
+
+def test_files_are_short() -> None:
+    long = {name for name in CODE if len((ROOT / name).read_text().splitlines()) > MAX_FILE_LINES}
+    assert long == set(LONGER_FILES)
+    assert len(LONGER_FILES) <= 2
+
+
+def test_functions_are_short() -> None:
+    long = {name for file in CODE for name, lines in functions(file).items() if lines > MAX_FUNCTION_LINES}
+    assert long == set(LONGER_FUNCTIONS)
+
+
+@pytest.mark.parametrize("name", [name for name in PROSE if name not in FORMER_NAMES_ALLOWED])
+def test_no_hard_words(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert [(number, line) for number, line in enumerate(text.splitlines(), 1) if WORD.search(line)] == []
+
+
+def test_a_hard_word_would_be_found() -> None:
+    assert WORD.search("class Quarantine:") and WORD.search("spared_topics") and not WORD.search("indoors")

@@ -1,4 +1,4 @@
-"""The rules of DESIGN.md, broken one at a time. Each must turn the simulator red.
+"""The invariants of docs/design.md, broken one at a time. The simulator must find each one.
 
 A mutation's docstring says which rule it breaks, and how a well-meaning change might.
 """

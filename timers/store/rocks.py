@@ -225,12 +225,13 @@ class RocksStore:
         self._scanned = scanned = []
         end = keys.encode((until_s, MAX_OFFSET))
         first = key = next_key(after)
+        numbers = U64.unpack_from
         try:
             for key, value in self._db.rdict.items(from_key=first, read_opt=self._db.once):
                 if key > end:
                     return
                 scanned.append(key)
-                yield U64.unpack_from(key)[0], unpack(value)
+                yield numbers(key)[0], unpack(value)
         except Exception as error:
             raise self._db.damaged(UNREADABLE, error) from error
         raise self._db.ended_early(key)

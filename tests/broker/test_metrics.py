@@ -22,7 +22,7 @@ from timers.wire import future, topics
 
 pytestmark = pytest.mark.broker
 
-JUDGED_AT_FIRING = {"topic-unknown", "topic-denied", "message-too-large", "target-failing"}
+JUDGED_AT_FIRING = {"topic-unknown", "topic-denied", "message-too-large", "message-refused", "target-failing"}
 """Codes of requests that were accepted."""
 
 

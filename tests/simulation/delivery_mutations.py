@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from timers.core.delivery import Delivery, DeliveryProblem, RetryDelivery, ScheduleDelivery
-from timers.core.timer import Origin, Rejected, Row
+from timers.core.delivery import Callback, Delivery, DeliveryProblem, RetryDelivery, ScheduleDelivery
+from timers.core.progress import Progress
+from timers.core.timer import Origin, Rejected, Row, Tick
+from timers.testing import SimOutbox
+from timers.testing.outbox import Buffered
 
 
 class IgnoresTheRules(Delivery):
@@ -131,3 +135,41 @@ class KeepsOverdueSchedules(Delivery):
             Delivery.reject(self, rejected)
         else:
             super().reject(rejected)
+
+
+class NotesNoRefusal(Delivery):
+    """A record that a broker refused is sent again."""
+
+    def refuse(self, topic: str, callback: Callback, problem: DeliveryProblem) -> bool:
+        return False
+
+
+class DropsRefusals(Delivery):
+    """A record that a broker refused is left out."""
+
+    def _split(self, topic: str, due_s: int, rows: Sequence[Row]) -> list[Row]:
+        if topic not in self._refused:
+            return super()._split(topic, due_s, rows)
+        judged = [self._judge(topic, row, self._origin(row, due_s)) for row in rows]
+        return [row for row in judged if not isinstance(row, DeliveryProblem)]
+
+
+class CommitsTheRest(SimOutbox):
+    """A transaction is committed although a broker refused some of its records."""
+
+    def _send(self, progress: Progress) -> list[Buffered]:
+        super()._send(progress)
+        return []
+
+
+class KeepsRefusedTransactions(SimOutbox):
+    """A transaction with refused records is not aborted before it is sent again."""
+
+    def _begin_again(self, tick: Tick, records: Any) -> None:
+        super()._begin_again(tick, records)
+        self._records.added[:0] = self._sent
+
+    def _send(self, progress: Progress) -> list[Buffered]:
+        refused = super()._send(progress)
+        self._sent = [record for record in self._records.added if record not in refused]
+        return refused

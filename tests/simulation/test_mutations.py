@@ -132,6 +132,10 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
     "delivery: a retried timer is sent as a new one": policy(d.SendsRetriesAsNew),
     "delivery: a postponed schedule stays": policy(d.EndsOnlyWhatFires),
     "delivery: an overdue schedule stays": policy(d.KeepsOverdueSchedules),
+    "delivery: a refusal is not noted": policy(d.NotesNoRefusal),
+    "delivery: what was refused is dropped": policy(d.DropsRefusals),
+    "delivery: the rest is committed": outbox(d.CommitsTheRest),
+    "delivery: the rest is sent twice": outbox(d.KeepsRefusedTransactions),
     "[P6] bad requests are dropped": machine(m.DropsBadRequests),
     "[P6] bad requests are answered twice": outbox(m.AnswersTwice),
 }

@@ -228,3 +228,28 @@ def test_only_a_rejected_schedule_that_was_overdue_leaves_a_tombstone(
     rejected = [Rejected(offset, code, "", b"k", b"", ()) for offset, code in ((1, "due-missing"), (2, "overdue"))]
     policy(variant, written).reject(rejected)
     assert written.did == [("reject", 1), ("reject", 2), *ended]
+
+
+def test_a_refused_callback_is_held_back_alone_until_the_next_transaction() -> None:
+    written = Written()
+    made = policy(Delivery, written)
+    refused = DeliveryProblem("message-refused", "no key", None)
+    assert made.refuse("fast", ("requests/3/2", b"key", b"v"), refused)
+    assert not made.refuse("fast", ("requests/3/2", b"key", b"v"), DeliveryProblem("message-refused", "again", None))
+    rows = [row(1, value=b"v"), row(2, value=b"v"), row(3, value=b"v")]
+    made.fire(DUE_S, rows)
+    assert written.did == [("retry", 2, "requests/3/2", 0, NOW_S), ("send", "fast", 4, DUE_S, [1, 3])]
+    made.begin(Tick(NOW_S * 1000))
+    made.fire(DUE_S, rows)
+    assert written.did[2:] == [("send", "fast", 4, DUE_S, [1, 2, 3])]
+
+
+def test_a_refused_callback_of_the_retry_topic_becomes_a_dead_letter() -> None:
+    written = Written()
+    made = policy(RetryDelivery, written)
+    assert made.refuse("fast", ("requests/3/2", b"key", b""), DeliveryProblem("message-refused", "no key", None))
+    made.fire(NOW_S, [retried(1, "fast", 0), retried(2, "fast", 0)])
+    assert written.did == [
+        ("give up", 2, "requests/3/2", "message-refused", "no key"),
+        ("send retried", "fast", 4, [1]),
+    ]

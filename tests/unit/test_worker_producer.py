@@ -12,7 +12,8 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, ProducerFenced
 
 from timers.worker.sending import producer as module
-from timers.worker.sending.producer import ProducerLoop, TransactionalProducer
+from timers.worker.sending.producer import TransactionalProducer
+from timers.worker.sending.producer_loop import ProducerLoop
 
 
 def test_the_log_has_no_second_word_of_a_producers_failure(caplog: pytest.LogCaptureFixture) -> None:

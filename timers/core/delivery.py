@@ -10,7 +10,7 @@ the topic                  a timer of a request topic          a timer of the re
 takes records              is sent                             is sent
 fails for some time        goes to the retry topic, attempt 1  goes there again, one attempt more;
                                                                after the last one: dead letter
-never takes the record     goes to the retry topic, attempt 0  becomes a dead letter
+never takes this record    goes to the retry topic, attempt 0  becomes a dead letter
 =========================  ==================================  =======================================
 
 A timer that can never be sent goes to the retry topic too: for its dead letter its request is read from the log again,
@@ -22,16 +22,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from timers.core.schedules import OVERDUE
-from timers.core.timer import Origin, Rejected, Row, Tick, origin_of
+from timers.core.timer import Origin, Rejected, Row, Tick, key_bytes, origin_of
 
 MAX_BACKOFF_S = 300
 """Longest time between two attempts, unless the circuit of the topic stays open longer."""
 
 ROUNDING_S = 2
 """Added to the time that a circuit stays open: up to 1 s of it is cut off, and up to 1 s has passed since the tick."""
+
+
+Callback: TypeAlias = tuple[str, bytes | None, bytes]
+"""(timer id, key, value): what tells one callback from the others of its topic in a transaction."""
 
 
 class DeliveryProblem(NamedTuple):
@@ -151,10 +155,17 @@ class Delivery:
         self._rules = rules
         self._output = output
         self._tick = Tick(0)
+        self._refused: dict[str, dict[Callback, DeliveryProblem]] = {}
 
     def begin(self, tick: Tick) -> None:
         """Begin a transaction that happens at ``tick``."""
         self._tick = tick
+        self._refused = {}
+
+    def refuse(self, topic: str, callback: Callback, problem: DeliveryProblem) -> bool:
+        """Note that a broker refused one callback, until the next transaction; False if that was noted before."""
+        refused = self._refused.setdefault(topic, {})
+        return refused.setdefault(callback, problem) is problem
 
     # ---- what a machine asks for --------------------------------------------------------------------------------
 
@@ -192,7 +203,7 @@ class Delivery:
         if isinstance(route, DeliveryProblem):
             self._hold_back(due_s, rows, route)
             return
-        if topic == self._terms.request_topic or topic in self._routes.max_message_bytes:
+        if topic == self._terms.request_topic or topic in self._routes.max_message_bytes or topic in self._refused:
             rows = self._split(topic, due_s, rows)
         if rows:
             self._send(topic, route, due_s, rows)
@@ -219,6 +230,10 @@ class Delivery:
         sent = self._rules.next_request(row, origin.due_s) if topic == self._terms.request_topic else row
         if isinstance(sent, DeliveryProblem):
             return sent
+        if topic in self._refused:
+            problem = self._refused[topic].get((origin.timer_id, key_bytes(sent[2]), sent[3]))
+            if problem is not None:
+                return problem
         limit = self._routes.max_message_bytes.get(topic)
         if limit is None or (size := self._output.size(sent, origin)) <= limit:
             return sent

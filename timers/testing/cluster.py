@@ -78,6 +78,8 @@ class SimCluster:
         self.log.max_message_bytes = {
             topic: limit for topic, limit in limits.items() if self._delivery_random.random() < 0.3
         }
+        if self._delivery_random.random() < 0.3:
+            self.log.compacted.add("orders")
         formats = enabled_formats(self._settings)
         self.machines: list[TopicPartition] = [(topic, p) for topic in formats for p in range(self.log.partitions)]
         self.checkers = Checkers(self.log, self._settings, self.machines)
@@ -88,6 +90,7 @@ class SimCluster:
             self._settings.id_topic,
             *self._settings.schedule_topics,
             large=bool(self.log.max_message_bytes),
+            without_key=bool(self.log.compacted),
         )
         self.workers = [
             worker(name, self.log, self._settings, self.limits, parts)

@@ -80,6 +80,10 @@ class TooLarge(Exception):
         self.limit = limit
 
 
+class RecordRefused(Exception):
+    """A compacted topic takes no record without a key."""
+
+
 class SimLog:
     """All topics of one cluster.
 
@@ -90,6 +94,7 @@ class SimLog:
         group_offsets: (group, partition) -> committed offset.
         failing: topics whose broker refuses records; a transaction with one for them fails.
         missing: topics that do not exist. All others do.
+        compacted: topics that take no record of a transaction without a key.
         max_message_bytes: topics with a limit -> largest record of a transaction that they take.
     """
 
@@ -102,6 +107,7 @@ class SimLog:
         self.failing: set[str] = set()
         self.missing: set[str] = set()
         self.max_message_bytes: dict[str, int] = {}
+        self.compacted: set[str] = set()
         self._logs: dict[TopicPartition, list[SimRecord]] = {}
         self._epochs: dict[str, int] = {}
         self._open: list[SimTransaction] = []
@@ -294,7 +300,10 @@ class SimProducer:
         Raises:
             Fenced: the transactional id was taken over.
             TooLarge: the topic does not take it.
+            RecordRefused: likewise.
         """
+        if key is None and topic in self._log.compacted:
+            raise RecordRefused
         limit = self._log.max_message_bytes.get(topic)
         if limit is not None and size(key, value, headers) > limit:
             raise TooLarge(topic, limit)
@@ -310,6 +319,17 @@ class SimProducer:
         if self._transaction is None:
             self._transaction = self._log.begin(self._transactional_id, self._epoch)
         return self._transaction
+
+    def abort(self) -> None:
+        """End the open transaction; nothing of it becomes visible.
+
+        Raises:
+            Fenced: the transactional id was taken over.
+        """
+        self._log.check_epoch(self._transactional_id, self._epoch)
+        if self._transaction is not None and self._transaction.committed is None:
+            self._log.finish(self._transaction, commit=False)
+        self._begun = False
 
     def commit(self) -> None:
         """Commit. Repeating it after an unknown outcome is harmless: what is done stays done.

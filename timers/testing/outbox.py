@@ -14,7 +14,7 @@ from timers.core.timer import Origin, Row, Tick, TopicPartition, id_bytes, key_b
 from timers.request_formats import delivery_of, enabled_formats
 from timers.testing import faults as f
 from timers.testing.faults import Faults
-from timers.testing.log import SimLog, SimProducer, TooLarge
+from timers.testing.log import RecordRefused, SimLog, SimProducer, TooLarge
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.callback_rules import CallbackRules
@@ -183,6 +183,7 @@ class SimOutbox(OutgoingOutbox):
         self._requests = SimRequests(log, enabled_formats(settings))
         self._producer = SimProducer(log, topics.transactional_id(settings.app_id, *machine))
         self._records = self.new_records()
+        self._tick = Tick(0)
         self._offset_sent = -1
 
     def open(self) -> None:
@@ -192,12 +193,27 @@ class SimOutbox(OutgoingOutbox):
 
     def begin(self, tick: Tick) -> None:
         """Start to fill a transaction; the brokers hear of it at the commit."""
+        self._tick = tick
         self._records = self.new_records()
         self.counters.begin()
         self._begin(tick, self._records)
 
     def commit(self, progress: Progress) -> None:
         """Add ``progress``, send everything, and make all of it visible."""
+        while refused := self._fill_and_send(progress):
+            self._producer.abort()
+            news = [self._refuse(record.topic, record, "it has no key") for record in refused]
+            if not any(news):
+                raise Lost("records are refused again")
+            self._records = self.new_records()
+            self._begin_again(self._tick, self._records)
+        self._faults.point("before a commit")
+        self._end()
+        self._offset_sent = progress.next_offset
+        self._faults.point("after a commit")
+
+    def _fill_and_send(self, progress: Progress) -> list[Buffered]:
+        """Send a transaction; returns the records that were refused."""
         self._outgoing.add_given_up(self._requests, lambda: True)
         self._outgoing.add_progress(progress, TOPIC_ID, PROGRESS_PARTITION)
         # Partitions are sent to in any order: the progress may come first.
@@ -206,28 +222,29 @@ class SimOutbox(OutgoingOutbox):
         if self._faults.take(f.UNREACHABLE):
             raise Lost("no broker answers")
         self._producer.begin()
-        self._send(progress)
-        self._faults.point("before a commit")
-        self._end()
-        self._offset_sent = progress.next_offset
-        self._faults.point("after a commit")
+        return self._send(progress)
 
-    def _send(self, progress: Progress) -> None:
+    def _send(self, progress: Progress) -> list[Buffered]:
+        refused = []
         if progress.next_offset != self._offset_sent:
             self._producer.send_offset(self._settings.app_id, self._machine, progress.next_offset)
-        for topic, partition, key, value, headers, timestamp_ms in self._records.added:
+        for record in self._records.added:
+            topic, partition, key, value, headers, timestamp_ms = record
             if topic in self._log.failing:
                 self._routes.open_circuit(topic)
                 raise Lost(f"{topic} refuses")
             created_ms = timestamp_ms if topic in self._settings.schedule_topics else None
             try:
                 self._producer.produce(topic, key, value, headers, partition, created_ms)
+            except RecordRefused:
+                refused.append(record)
             except TooLarge as error:
                 self._routes.max_message_bytes[topic] = error.limit
                 raise Lost(str(error)) from None
             self._faults.point("inside a transaction")
         if self._faults.take(f.REFUSED):
             raise Lost("a delivery failed")
+        return refused
 
     def _end(self) -> None:
         """Commit. Whatever its outcome, a machine that is not told of it starts anew [I5]."""

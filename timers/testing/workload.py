@@ -8,7 +8,7 @@ from random import Random
 from timers.testing.log import SimLog, SimTransaction
 from timers.wire import future
 from timers.wire.formats import future_by_id, schedule
-from timers.wire.headers import DEPTH, TIMER_FIRED_OFFSET, TIMER_PROMOTED, TIMER_SEAL, Header
+from timers.wire.headers import DEPTH, TIMER_FIRED_OFFSET, TIMER_KEY, TIMER_PROMOTED, TIMER_SEAL, Header
 
 FAR_S = 10 * 365 * 86_400
 
@@ -30,6 +30,7 @@ class Workload:
         topic: request topic.
         id_topic: of timers with an id; empty if that request format is closed.
         schedule_topic: of schedules; empty if that request format is closed.
+        without_key: whether some topics take no callback without a key, and some requests ask for one.
         large: whether some topics have limits, and some requests are larger.
     """
 
@@ -42,6 +43,7 @@ class Workload:
         schedule_topic: str = "",
         *,
         large: bool = False,
+        without_key: bool = False,
     ) -> None:
         self._random = random
         self._log = log
@@ -63,6 +65,8 @@ class Workload:
         ]
         if large:
             self._kinds += [(self.large, 6)]
+        if without_key:
+            self._kinds += [(self.without_key, 6)]
         if id_topic:
             often = random.choice([1, 4])
             self._kinds += [(self.set_by_id, 8 * often), (self.cancel, 3 * often), (self.wrong_by_id, 1)]
@@ -100,6 +104,13 @@ class Workload:
         value = future.encode(self._random.choice([*TARGETS, "mails", "missing"]), "k", b"v")
         headers: list[Header] = [("large", b"x" * self._random.choice([120, 300]))]
         self._append(b"%d" % due_s, value, self._random.randrange(self._log.partitions), headers)
+        self.latest_due_s = max(self.latest_due_s, due_s)
+
+    def without_key(self) -> None:
+        """A timer whose callback has no key."""
+        due_s = self._log.clock.now_s + self._random.randint(-1, 6)
+        value = future.encode(self._random.choice(["orders", "mails"]), "", b"%d" % self._random.randrange(3))
+        self._append(b"%d" % due_s, value, self._random.randrange(self._log.partitions), [(TIMER_KEY, None)])
         self.latest_due_s = max(self.latest_due_s, due_s)
 
     def late(self) -> None:

@@ -13,7 +13,7 @@ CODES = (
     *("key-missing", "key-not-a-number", "key-negative", "key-in-milliseconds"),
     *("value-missing", "value-not-a-future", "value-too-large"),
     *("topic-missing", "topic-invalid", "topic-unknown", "topic-denied"),
-    *("message-too-large", "target-failing", "retry-headers-missing"),
+    *("message-too-large", "message-refused", "target-failing", "retry-headers-missing"),
     *("id-missing", "id-too-long", "id-not-text", "due-missing"),
     "promotion-invalid",
     *("value-not-json", "field-missing", "field-repeated", "field-invalid", "countdown-invalid", "time-missing"),
@@ -25,7 +25,7 @@ CODES = (
 RETRIES_EXHAUSTED = "retries-exhausted"
 """Code of a dead letter that a receiver writes after its last attempt (:mod:`timers.client.retry`)."""
 
-WHEN_DUE = frozenset({"topic-unknown", "topic-denied", "message-too-large", "target-failing"})
+WHEN_DUE = frozenset({"topic-unknown", "topic-denied", "message-too-large", "message-refused", "target-failing"})
 """Codes of checks that run when the timer is due. All other checks run on arrival."""
 
 

@@ -7,13 +7,14 @@ requests are read again (:class:`Requests`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from timers.core.counters import Counters
-from timers.core.delivery import Delivery, GivenUp, Routes, Rules, Terms
+from timers.core.delivery import Delivery, DeliveryProblem, GivenUp, Routes, Rules, Terms
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
-from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, TopicPartition, id_bytes, key_bytes
+from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, TopicPartition, id_bytes, id_text, key_bytes
 from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
@@ -136,6 +137,13 @@ class Outgoing:
         self._fired_ms = b"%d" % tick.append_ms
         self._records = records
         self.given_up = []
+
+    def begin_again(self, tick: Tick, records: Records) -> None:
+        """Begin the same transaction with nothing in it."""
+        before = self._counters.transaction
+        self._counters.begin()
+        self._counters.transaction.late, self._counters.transaction.progress = before.late, before.progress
+        self.begin(tick, records)
 
     # ---- decisions of the policy --------------------------------------------------------------------------------
 
@@ -281,31 +289,52 @@ class OutgoingOutbox:
     def __init__(self, outgoing: Outgoing, delivery: Delivery) -> None:
         self._outgoing = outgoing
         self._delivery = delivery
+        self._fill: list[Callable[[], None]] = []
+        """What the machine has asked for in this transaction, in order."""
 
     def _begin(self, tick: Tick, records: Records) -> None:
+        self._fill = []
         self._outgoing.begin(tick, records)
         self._delivery.begin(tick)
 
+    def _begin_again(self, tick: Tick, records: Records) -> None:
+        """Fill a transaction anew, after brokers refused records of it: the policy moves these out of the way."""
+        self._outgoing.begin_again(tick, records)
+        for ask in self._fill:
+            ask()
+
+    def _add(self, ask: Callable[[], None]) -> None:
+        self._fill.append(ask)
+        ask()
+
+    def _refuse(self, topic: str, record: Any, reason: str) -> bool:
+        """Note that a broker refused one record; False if it is no callback, or was noted before."""
+        ours = record.headers[-3:]
+        if [name for name, _ in ours] != [h.TIMER_ID, h.TIMER_DUE, h.TIMER_FIRED]:
+            return False
+        callback = id_text(ours[0][1]), record.key, record.value
+        return self._delivery.refuse(topic, callback, DeliveryProblem("message-refused", reason, None))
+
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         """Add firings of one due second."""
-        self._delivery.fire(due_s, rows)
+        self._add(partial(self._delivery.fire, due_s, rows))
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         """Move rows to the retry topic, due at ``again_s``."""
-        self._delivery.postpone(due_s, rows, again_s)
+        self._add(partial(self._delivery.postpone, due_s, rows, again_s))
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""
-        self._delivery.reject(rejected)
+        self._add(partial(self._delivery.reject, rejected))
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """Add verdicts on cancels and replacements."""
-        self._outgoing.answer(verdicts)
+        self._add(partial(self._outgoing.answer, verdicts))
 
     def forward(self, forwarded: Sequence[Forwarded]) -> None:
         """Add requests that go cold."""
-        self._outgoing.forward(forwarded)
+        self._add(partial(self._outgoing.forward, forwarded))
 
     def republish(self, rows: Sequence[Row]) -> None:
         """Add versions to the request log again."""
-        self._outgoing.republish(rows)
+        self._add(partial(self._outgoing.republish, rows))

@@ -22,7 +22,8 @@ from timers.wire import topics
 from timers.wire.formats import RequestFormat
 from timers.worker.partition_metrics import PartitionMetrics
 from timers.worker.sending.outbox import KafkaOutbox
-from timers.worker.sending.producer import ProducerLoop, TransactionalProducer
+from timers.worker.sending.producer import TransactionalProducer
+from timers.worker.sending.producer_loop import ProducerLoop
 from timers.worker.sending.targets import Targets
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from timers.worker.machines.recovery import Recoveries
 from timers.worker.machines.runner import Runner
 from timers.worker.machines.takeover import OpenMachine, Takeover
 from timers.worker.partition_metrics import PartitionMetrics
-from timers.worker.sending.producer import ProducerLoop
+from timers.worker.sending.producer_loop import ProducerLoop
 from timers.worker.sending.targets import Targets
 
 logger = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ machine is opened again from its committed progress and comes to the same chunk,
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -18,15 +19,22 @@ from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Tick
 from timers.errors import Fenced
+from timers.kafka.aiokafka_internals.produce import INVALID_TIMESTAMP, RecordsRefused, RefusedRecord, records_of
 from timers.kafka.request_reader import RequestReader
 from timers.request_formats import delivery_of
 from timers.wire.outgoing import Outgoing, OutgoingOutbox
 from timers.worker.partition_metrics import PartitionMetrics
-from timers.worker.sending.batches import Batches
-from timers.worker.sending.producer import Batch, DeliveryFailed, TransactionalProducer
+from timers.worker.sending.batches import Batches, RecordBatch
+from timers.worker.sending.producer import Batch, DeliveryFailed, RecordsNotTaken, TransactionalProducer
 from timers.worker.sending.targets import Targets
 
+logger = logging.getLogger(__name__)
+
 COMPUTE_LOCK_POLL_S = 0.5
+
+MAX_REFUSALS = 20
+"""Refused transactions after which the machine is opened again. Two are usual: a broker tells only the first fault of
+each record."""
 
 
 class KafkaOutbox(OutgoingOutbox):
@@ -107,24 +115,74 @@ class KafkaOutbox(OutgoingOutbox):
 
         Raises:
             Fenced: another worker owns the machine.
+            DeliveryFailed: topics failed, and their circuits are open.
             Lost: nothing, or all, became visible: the committed progress says which. The circuits of the topics that
                 failed are open.
         """
-        self._outgoing.add_progress(progress, self._topic_id, self._progress_partition)
         offsets = {} if progress.next_offset == self._offset_sent else {self._tp: progress.next_offset}
+        batches = self._complete(progress)
+        refusals = 0
+        while (error := self._transact(batches, offsets)) is not None:
+            refusals += 1
+            if refusals > MAX_REFUSALS:
+                raise DeliveryFailed({refused.topic: refused for _, refused in error.refused})
+            logger.info("%s/%d: %s; sending the other records again", *self._tp, error)
+            self._note_refused(error)
+            self._batches = Batches(self._targets.max_message_bytes)
+            self._begin_again(self._tick, self._batches)
+            batches = self._complete(progress)
+        self._offset_sent = progress.next_offset
+        self._targets.circuit_breaker.worked({topic for topic, _, _ in batches})
+
+    def _complete(self, progress: Progress) -> list[Batch]:
+        """Add the last records of a transaction, and take its batches."""
+        self._outgoing.add_progress(progress, self._topic_id, self._progress_partition)
         if self._outgoing.given_up:
             self._release_compute_lock()  # other machines need not wait while requests are read again
             self._outgoing.add_given_up(self._request_reader, self._may_wait)
         batches = list(self._batches.take())
         self._release_compute_lock()
-        self._transact(batches, offsets)
-        self._offset_sent = progress.next_offset
-        self._targets.circuit_breaker.worked({topic for topic, _, _ in batches})
+        return batches
 
-    def _transact(self, batches: list[Batch], offsets: dict[TopicPartition, int]) -> None:
+    def _note_refused(self, error: RecordsNotTaken) -> None:
+        """Let the policy move refused callbacks out of the way.
+
+        Raises:
+            DeliveryFailed: a topic of the engine refused records, or a topic refuses the same records again.
+        """
+        for batch, refused in error.refused:
+            topic = refused.topic
+            if topic in self._targets.own:
+                raise DeliveryFailed({topic: refused})
+            if self._is_fault_of_topic(batch, refused):
+                self._targets.open_circuit(topic, refused)
+                continue
+            sent = records_of(batch)
+            bad = refused.records or (RefusedRecord(0, refused.why),)
+            reasons = [f"{topic!r} refused the callback: {refused.name} ({each.why or refused.why})" for each in bad]
+            news = [self._refuse(topic, sent[each.place], reason) for each, reason in zip(bad, reasons, strict=True)]
+            if not any(news):
+                self._targets.open_circuit(topic, refused)
+
+    @staticmethod
+    def _is_fault_of_topic(batch: RecordBatch, refused: RecordsRefused) -> bool:
+        """Whether a refusal says nothing about single records.
+
+        The outbox sets the times. If a topic refuses the times of all records, the clock or the topic's limits are
+        wrong, and a later attempt may succeed.
+        """
+        if refused.code == INVALID_TIMESTAMP:
+            return len(refused.records) in (0, batch.count)
+        return not refused.records and batch.count > 1
+
+    def _transact(self, batches: list[Batch], offsets: dict[TopicPartition, int]) -> RecordsNotTaken | None:
+        """Send and commit; returns what was refused, if the transaction was rolled back for that."""
         began_s = monotonic()
         try:
             self._producer.transact(batches, offsets)
+        except RecordsNotTaken as error:
+            self._metrics.transaction_failed("delivery")
+            return error
         except DeliveryFailed as failure:
             self._metrics.transaction_failed("delivery")
             self._targets.blame(failure.culprits)
@@ -137,6 +195,7 @@ class KafkaOutbox(OutgoingOutbox):
             raise
         else:
             self._metrics.transactions.observe(monotonic() - began_s)
+            return None
         finally:
             self._metrics.counters.transaction.ended_ms = self._now_ms()
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillRunning
 from typing import Any, TypeVar
@@ -43,13 +42,19 @@ from timers.config.settings import Settings
 from timers.core.ports import Lost
 from timers.errors import AccessError, Fenced
 from timers.kafka import connection
+from timers.kafka.aiokafka_internals import produce
+from timers.kafka.aiokafka_internals.produce import RecordsRefused
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
-from timers.worker.partition_metrics import Heartbeat, keep_heartbeat
+from timers.worker.partition_metrics import Heartbeat
 from timers.worker.sending.batches import RecordBatch
+from timers.worker.sending.producer_loop import ProducerLoop, wait_awake
 
 logger = logging.getLogger(__name__)
 
 OFFSETS_TIMEOUT_S = 2.0
+
+ROLLBACK_TIMEOUT_S = 5.0
+"""Usually 26 ms. If it takes longer, the machine is opened again, which does the same."""
 
 PROBE_S = 1.0
 """A delivery that takes longer is looked into: aiokafka tries for ever to send to a topic that was deleted."""
@@ -58,14 +63,10 @@ DELIVERY_TIMEOUT_S = 6.0
 """Then a target counts as failing. With the offsets' time still less than the transaction may last, so that the broker
 does not end it first and hide whose fault it was."""
 
-AWAKE_S = 0.5
-"""Longer than a process that is awake takes to look at a time-out."""
-
 CLOSE_TIMEOUT_S = 2.0
 STOP_POLL_S = 0.5
 
 _T = TypeVar("_T")
-_Task = TypeVar("_Task", bound=asyncio.Future[Any])
 
 NO_LEADER = -1
 
@@ -85,52 +86,22 @@ class DeliveryFailed(Lost):
         self.culprits = culprits
 
 
-class ProducerLoop:
-    """A thread with an event loop for the producers of all machines.
+class RecordsNotTaken(Exception):
+    """Brokers refused records of the transaction. It was rolled back; the same machine may send another one.
 
     Attributes:
-        heartbeat: of the loop.
+        refused: (batch, what the broker said about it).
     """
 
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(_unless_told)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="timers-producers", daemon=True)
-        self._thread.start()
-        self.heartbeat = Heartbeat()
-        self.submit(keep_heartbeat(self.heartbeat))
-
-    def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Run ``coroutine`` on the loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def close(self) -> None:
-        """End the loop."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+    def __init__(self, refused: Sequence[tuple[RecordBatch, RecordsRefused]]) -> None:
+        super().__init__("; ".join(f"{error.topic}: {error.name} ({error.why})" for _, error in refused))
+        self.refused = refused
 
 
-def _unless_told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """When a producer fails, aiokafka leaves futures with the same error behind, and tasks when it is dropped.
-
-    Its caller was told already.
-    """
-    told = isinstance(context.get("exception"), KafkaError) and "never retrieved" in context["message"]
-    if not told and "was destroyed but" not in context["message"]:
-        loop.default_exception_handler(context)
-
-
-async def _wait_awake(tasks: Iterable[_Task], seconds: float) -> set[_Task]:
-    """Wait for all of ``tasks``, or the first that fails. Returns those that have not ended.
-
-    Only time during which this process was awake counts. After a pause all its time-outs are over at once, before it
-    has read a single answer: that would blame targets for the pause, and hide that another worker has taken over.
-    """
-    waiting = set(tasks)
-    for _ in range(math.ceil(seconds / AWAKE_S)):
-        done, waiting = await asyncio.wait(waiting, timeout=AWAKE_S, return_when=asyncio.FIRST_EXCEPTION)
-        if not waiting or any(task.cancelled() or task.exception() for task in done):
-            break
-    return waiting
+def _refusal(task: asyncio.Task[None]) -> RecordsNotTaken | None:
+    """What a task says about refused records; None if it did not end with that."""
+    error = task.exception() if task.done() and not task.cancelled() else None
+    return error if isinstance(error, RecordsNotTaken) else None
 
 
 class TransactionalProducer:
@@ -211,7 +182,8 @@ class TransactionalProducer:
 
         Raises:
             Fenced: another worker owns the machine.
-            DeliveryFailed: some topics refused; the machine must be opened again.
+            RecordsNotTaken: brokers refused some records, and nothing is visible; another transaction may follow.
+            DeliveryFailed: some topics failed; the machine must be opened again.
             Lost: the outcome is not known; the machine must be opened again.
         """
         by_partition: dict[tuple[str, int], list[RecordBatch]] = {}
@@ -238,18 +210,33 @@ class TransactionalProducer:
         if leaderless:
             raise DeliveryFailed(dict.fromkeys(leaderless, LeaderNotAvailableError()))
         await producer.begin_transaction()
-        await self._deliver(producer, batches)
+        try:
+            await self._deliver(producer, batches)
+        except RecordsNotTaken:
+            await self._roll_back(producer)
+            raise
         if offsets:
             # Not along with the batches: while the coordinator notes the group it cannot vouch for a partition, and
             # the partition's leader would refuse the batch (KIP-890), to be tried again 100 ms later.
             noting = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._settings.app_id))
             try:
-                if await _wait_awake([noting], OFFSETS_TIMEOUT_S):
+                if await wait_awake([noting], OFFSETS_TIMEOUT_S):
                     raise TimeoutError(f"the group's coordinator did not answer for {OFFSETS_TIMEOUT_S:.0f} s")
                 await noting
             finally:
                 noting.cancel()
         await producer.commit_transaction()
+
+    async def _roll_back(self, producer: AIOKafkaProducer) -> None:
+        """End the open transaction, and open a producer whose sequence numbers fit to what the brokers have.
+
+        Opening fences another owner. The abort fails if there is one, so it comes first.
+        """
+        async with asyncio.timeout(ROLLBACK_TIMEOUT_S):
+            await producer.abort_transaction()
+            self._producer = None
+            await self._close(producer)
+            await self._open()
 
     async def _deliver(self, producer: AIOKafkaProducer, batches: dict[tuple[str, int], list[RecordBatch]]) -> None:
         sending = {
@@ -258,15 +245,19 @@ class TransactionalProducer:
         }
         away: dict[str, KafkaError] = {}
         try:
-            late = await _wait_awake(sending, PROBE_S)
-            if late and not self._culprits(producer, sending):
+            late = await wait_awake(sending, PROBE_S)
+            if any(map(_refusal, sending)):  # a rollback needs all answers; and other batches may have bad records
+                late = await wait_awake(sending, DELIVERY_TIMEOUT_S - PROBE_S, return_when=asyncio.ALL_COMPLETED)
+                self._raise_if_only_refused(sending)
+            elif late and not self._culprits(producer, sending):
                 places = {place for task, place in zip(sending, batches, strict=True) if task in late}
                 failing, away = await asyncio.gather(
                     self._which_fail(places), self._with_silent_leaders(producer, batches)
                 )
                 if failing:
                     raise DeliveryFailed(failing)
-                await _wait_awake(sending, DELIVERY_TIMEOUT_S - 2 * PROBE_S)
+                await wait_awake(sending, DELIVERY_TIMEOUT_S - 2 * PROBE_S)
+                self._raise_if_only_refused(sending)
             culprits = self._culprits(producer, sending)
             if not culprits:
                 slow = {topic for task, topic in sending.items() if not task.done()}
@@ -279,6 +270,14 @@ class TransactionalProducer:
         finally:
             for task in sending:
                 task.cancel()
+
+    @staticmethod
+    def _raise_if_only_refused(sending: Iterable[asyncio.Task[None]]) -> None:
+        """Raise RecordsNotTaken if there are refused records, and nothing else failed or has no answer."""
+        failed = [_refusal(task) for task in sending if not task.done() or task.cancelled() or task.exception()]
+        refusals = [refusal for refusal in failed if refusal is not None]
+        if refusals and len(refusals) == len(failed):
+            raise RecordsNotTaken([one for refusal in refusals for one in refusal.refused])
 
     async def _which_fail(self, places: set[tuple[str, int]]) -> Mapping[str, KafkaError]:
         try:
@@ -315,8 +314,17 @@ class TransactionalProducer:
             ]
         except AssertionError:  # how aiokafka says that the topic has fewer partitions now
             raise UnknownTopicOrPartitionError(topic, partition) from None
-        for delivery in deliveries:
-            await delivery
+        answers = await asyncio.gather(*deliveries, return_exceptions=True)
+        refused = [
+            (batch, answer) for batch, answer in zip(queue, answers, strict=True) if isinstance(answer, RecordsRefused)
+        ]
+        # A batch after a refused one is out of sequence: this is a consequence, and says nothing about its records.
+        consequence = (RecordsRefused, OutOfOrderSequenceNumber) if refused else ()
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, consequence):
+                raise answer
+        if refused:
+            raise RecordsNotTaken(refused)
 
     @staticmethod
     def _culprits(producer: AIOKafkaProducer, sending: Mapping[asyncio.Task[None], str]) -> dict[str, BaseException]:
@@ -325,8 +333,7 @@ class TransactionalProducer:
         Raises:
             KafkaError: the whole transaction failed, for no topic's fault.
         """
-        outcome = producer._txn_manager.wait_for_transaction_end()
-        verdict = outcome.exception() if outcome.done() and not outcome.cancelled() else None
+        verdict = produce.transaction_error(producer)
         if isinstance(verdict, TopicAuthorizationFailedError):  # aiokafka then also fails the batches of other topics
             return dict.fromkeys(verdict.args[0], verdict)
         if verdict is not None:
@@ -337,7 +344,7 @@ class TransactionalProducer:
                 error = task.exception()
                 if isinstance(error, (ProducerFenced, InvalidProducerEpoch, InvalidTxnState, IllegalOperation)):
                     raise error
-                if error is not None:
+                if error is not None and not isinstance(error, RecordsNotTaken):
                     culprits[topic] = error
         return culprits
 
@@ -380,13 +387,4 @@ class TransactionalProducer:
 
     @staticmethod
     async def _close(producer: AIOKafkaProducer) -> None:
-        # Not producer.stop(): that waits for deliveries, and these may never come.
-        producer._closed = True
-        sender = producer._sender.sender_task
-        if sender is not None:
-            sender.cancel()
-        await producer.client.close()
-        if sender is not None:
-            await asyncio.wait([sender], timeout=CLOSE_TIMEOUT_S)
-            if sender.done() and not sender.cancelled():
-                sender.exception()
+        await produce.close_at_once(producer, CLOSE_TIMEOUT_S)

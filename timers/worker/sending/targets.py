@@ -33,6 +33,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from timers.config.settings import Settings
 from timers.core.delivery import DeliveryProblem
 from timers.core.ports import Lost
+from timers.kafka.aiokafka_internals.produce import RecordsRefused
 from timers.kafka.clients import librdkafka
 from timers.wire.callback_rules import CallbackRules
 from timers.worker.sending.circuit_breaker import CircuitBreaker
@@ -66,6 +67,7 @@ class Targets:
         max_message_bytes: topics that have refused a batch, each with its limit.
         circuit_breaker: topics that fail.
         rules: which may be targets at all.
+        own: topics of the engine that are never targets.
     """
 
     def __init__(self, settings: Settings, partitions: Mapping[str, int]) -> None:
@@ -79,6 +81,7 @@ class Targets:
         self._forgotten: dict[str, float] = {}
         self._fresh = False
         self._refresh_at = monotonic() + REFRESH_S
+        self.own = settings.own_topics.keys() - {settings.request_topic, settings.canary_topic}  # these may be targets
         self.usable: dict[str, int] = {}
         self.max_message_bytes: dict[str, int] = {}
         self.circuit_breaker = CircuitBreaker()
@@ -143,6 +146,10 @@ class Targets:
         elif isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
             reason = f"{topic!r} refuses a batch as too large and does not tell its limit"
             self.circuit_breaker.enter(topic, "message-too-large", reason)
+        elif isinstance(error, RecordsRefused):
+            why = next((record.why for record in error.records), error.why)
+            reason = f"{topic!r} refuses its records: {error.name} ({why})"
+            self.circuit_breaker.enter(topic, "target-failing", reason, ELECTION_S)
         else:
             self.circuit_breaker.enter(topic, "target-failing", f"{topic!r} does not take records ({error!r})")
         with self._lock:
@@ -154,8 +161,6 @@ class Targets:
         Args:
             culprits: topic -> why it did not take its records.
         """
-        settings = self._settings
-        own = settings.own_topics.keys() - {settings.request_topic, settings.canary_topic}  # these two may be targets
         for topic, error in culprits.items():
             if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
                 try:
@@ -164,7 +169,7 @@ class Targets:
                     learned = False
                 if not learned:
                     self.open_circuit(topic, error)
-            elif own & culprits.keys():
+            elif self.own & culprits.keys():
                 continue  # our own topics fail too: the brokers are in trouble, not the targets
             elif isinstance(error, UnknownTopicOrPartitionError):
                 self.forget(topic)

@@ -1,0 +1,53 @@
+"""What an answer to a produce request says about refused records. The broker tests see real answers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.protocol.produce import ProduceRequest
+
+from timers.kafka.aiokafka_internals import produce
+from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RefusedRecord, UnknownAiokafka
+from timers.worker.sending.batches import RecordBatch
+
+
+def answer(version: int, *partitions: tuple[Any, ...]) -> Any:
+    return SimpleNamespace(API_VERSION=version, topics=[("t", list(partitions))])
+
+
+def test_refused_records_are_read_from_an_answer() -> None:
+    listed = [(1, "no key"), (4, None)]
+    (error,) = produce.refusals(answer(8, (0, 0, 7, -1, 0, [], None), (3, 87, -1, -1, 0, listed, "bad"))).values()
+    assert (error.topic, error.partition, error.code, error.why) == ("t", 3, INVALID_RECORD, "bad")
+    assert error.records == (RefusedRecord(1, "no key"), RefusedRecord(4, ""))
+    assert error.name == "INVALID_RECORD" and not error.retriable
+
+
+def test_an_older_broker_lists_no_records_and_other_errors_are_left_to_aiokafka() -> None:
+    (error,) = produce.refusals(answer(7, (0, 32, -1, -1, 0), (1, 10, -1, -1, 0), (2, -1, -1, -1, 0))).values()
+    assert (error.partition, error.records, error.why) == (0, (), "")
+
+
+def test_records_are_read_from_a_sealed_batch() -> None:
+    batch = RecordBatch(10_000)
+    for index in range(3):
+        batch.add(index, 1_000, b"k%d" % index, b"v", [("timer-id", b"%d" % index)])
+        batch.count += 1
+    batch.seal()
+    batch._build()  # as aiokafka does before it sends
+    assert [(each.key, each.headers) for each in produce.records_of(batch)] == [
+        (b"k%d" % index, [("timer-id", b"%d" % index)]) for index in range(3)
+    ]
+
+
+def test_producers_speak_version_8_after_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    produce.install()
+    produce.install()
+    assert [known.API_VERSION for known in ProduceRequest._CLASSES] == list(range(9))
+    monkeypatch.setattr(ProduceRequest, "_CLASSES", ProduceRequest._CLASSES[:5])
+    with pytest.raises(UnknownAiokafka, match="versions"):
+        produce.check()
+    assert TopicPartition("t", 3) in produce.refusals(answer(8, (3, 87, -1, -1, 0, [], None)))

@@ -1,0 +1,71 @@
+"""The event loop that runs the producers of all machines."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Coroutine, Iterable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from aiokafka.errors import KafkaError
+
+from timers.kafka.aiokafka_internals import produce
+from timers.worker.partition_metrics import Heartbeat, keep_heartbeat
+
+AWAKE_S = 0.5
+"""Longer than a process that is awake takes to look at a time-out."""
+
+_T = TypeVar("_T")
+_Task = TypeVar("_Task", bound=asyncio.Future[Any])
+
+
+class ProducerLoop:
+    """A thread with an event loop for the producers of all machines.
+
+    Attributes:
+        heartbeat: of the loop.
+    """
+
+    def __init__(self) -> None:
+        produce.install()
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_unless_told)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="timers-producers", daemon=True)
+        self._thread.start()
+        self.heartbeat = Heartbeat()
+        self.submit(keep_heartbeat(self.heartbeat))
+
+    def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Run ``coroutine`` on the loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def close(self) -> None:
+        """End the loop."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def _unless_told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """When a producer fails, aiokafka leaves futures with the same error behind, and tasks when it is dropped.
+
+    Its caller was told already.
+    """
+    told = isinstance(context.get("exception"), KafkaError) and "never retrieved" in context["message"]
+    if not told and "was destroyed but" not in context["message"]:
+        loop.default_exception_handler(context)
+
+
+async def wait_awake(tasks: Iterable[_Task], seconds: float, return_when: str = asyncio.FIRST_EXCEPTION) -> set[_Task]:
+    """Wait for all of ``tasks``, or the first that fails. Returns those that have not ended.
+
+    Only time during which this process was awake counts. After a pause all its time-outs are over at once, before it
+    has read a single answer: that would blame targets for the pause, and hide that another worker has taken over.
+    """
+    waiting = set(tasks)
+    for _ in range(math.ceil(seconds / AWAKE_S)):
+        done, waiting = await asyncio.wait(waiting, timeout=AWAKE_S, return_when=return_when)
+        failed = any(task.cancelled() or task.exception() for task in done)
+        if not waiting or (failed and return_when == asyncio.FIRST_EXCEPTION):
+            break
+    return waiting

@@ -166,10 +166,15 @@ class Life:
         return self.loop.machine.progress.fired_through[0] >= LAST_DUE_S
 
     def settle(self) -> None:
-        """Wait until RocksDB has nothing to do in the background."""
+        """Wait until RocksDB has nothing to do in the background. After an error there it does no more."""
         database = self.store._db.rdict
-        names = ("mem-table-flush-pending", "num-running-flushes", "compaction-pending", "num-running-compactions")
-        while any(database.property_int_value(f"rocksdb.{name}") for name in names):
+        running = ("num-running-flushes", "num-running-compactions")
+        pending = ("mem-table-flush-pending", "compaction-pending")
+
+        def some(names: Sequence[str]) -> bool:
+            return any(database.property_int_value(f"rocksdb.{name}") for name in names)
+
+        while some(running) or (some(pending) and not some(["background-errors"])):
             sleep(0.01)
 
     def copy_to(self, data_dir: Path) -> None:

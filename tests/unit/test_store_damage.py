@@ -195,6 +195,23 @@ def test_a_write_that_rocksdb_refuses_condemns_the_store(tmp_path: Path, monkeyp
     again.close()
 
 
+def test_a_store_that_cannot_be_closed_for_its_damage_is_condemned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk(tmp_path / "s", monkeypatch)
+    condemnations = Condemnations()
+    store = opened(tmp_path / "s", condemnations)
+    for file in (tmp_path / "s").glob("*.sst"):
+        flip(file, 0.3)
+    store.write({1: [row(TIMERS)]}, TIMERS + 1)
+    with pytest.raises(Exception, match="Corruption"):
+        store._db.rdict.compact_range(None, None)
+        store._db.rdict.flush()
+    store.close()
+    assert condemnations.by_reason["write-refused"] == 1
+    assert not (tmp_path / "s").exists()
+
+
 def test_a_store_that_is_damaged_again_and_again_is_rebuilt_more_and_more_slowly(tmp_path: Path) -> None:
     condemnations = Condemnations()
     errors = [condemnations.damaged(tmp_path, failures.UNREADABLE, "why") for _ in range(12)]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,8 @@ from rocksdict import Options, Rdict, ReadOptions, WriteBatch
 from timers.errors import StoreError
 from timers.store.failures import INCOMPLETE, UNREADABLE, WRITE_REFUSED, Condemnations, StoreDamaged, failure, refusal
 from timers.store.layout import BATCH, BATCHES, IDENTITY, U64
+
+logger = logging.getLogger(__name__)
 
 SLOTS = 8192
 """Numbers that are kept. More than the batches that write-ahead logs hold, see :data:`FLUSH_EVERY`."""
@@ -229,14 +232,17 @@ class Database:
         """Flush and release the directory's lock.
 
         Raises:
-            StoreError: the newest batches could not be flushed. They are in the write-ahead log. Not raised after a
-                failed write, which has told its caller.
+            StoreError: the machine did not let the newest batches be flushed. They are in the write-ahead log. Not
+                raised after a failed write, which has told its caller.
         """
         try:
             self.rdict.close()
         except Exception as error:
             if not self._broken and not self._condemned:
-                raise failure(self._path, error) from error
+                refused = self.damaged(WRITE_REFUSED, error)
+                if isinstance(refused, StoreError):
+                    raise refused from error
+                logger.error("%s", refused)
         if self._condemned:
             shutil.rmtree(self._path, ignore_errors=True)  # what is left is deleted before the next opening
 

@@ -1,4 +1,4 @@
-"""What holds of the cold tier, broken one thing at a time. Each must turn the simulator red."""
+"""Classes that each break one rule of the cold tier. The simulator must find each one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from timers.wire.cold import PartitionFormat, RequestRecord
 
 
 class CountsEveryCopy(Horizon):
-    """A copy is a timer, however often it comes."""
+    """Each copy of a cold request becomes a timer, not only the first."""
 
     def admit(self, decoded: Decoded) -> Entries:
         return {}
 
 
-class RemembersInMemoryOnly(Horizon):
-    """Which copy counted is forgotten when the machine is opened anew."""
+class RemembersCopiesInMemoryOnly(Horizon):
+    """The first copy is remembered only until the machine is closed."""
 
     def __init__(self, *args: Any, **others: Any) -> None:
         super().__init__(*args, **others)
@@ -42,15 +42,15 @@ class RemembersInMemoryOnly(Horizon):
 
 
 class TheLastCopyCounts(Horizon):
-    """A copy takes the place of the one before, as a new version of a timer with an id would."""
+    """A later copy replaces the first one, like a new version of a timer with an id."""
 
     @staticmethod
     def _holds(entry: Entry | None, copy: Any) -> bool:
         return entry is not None and entry[0] == copy.due_s
 
 
-class JudgesByTheHorizonOfNow(Horizon):
-    """[I4]: far is what the present setting says, also in a replay."""
+class UsesThePresentHorizon(Horizon):
+    """[I4]: a replay uses the present horizon, not the one of the first read."""
 
     def enter(self, progress: Progress) -> Progress:
         after = super().enter(progress)
@@ -62,15 +62,15 @@ class JudgesByTheHorizonOfNow(Horizon):
         return after
 
 
-class BelievesAnybody(Horizon):
+class ChecksNoSeal(Horizon):
     """A copy needs no seal."""
 
     def __init__(self, format: PartitionFormat, *args: Any, **others: Any) -> None:
-        super().__init__(Believing(format), *args, **others)
+        super().__init__(FormatWithoutSealCheck(format), *args, **others)
 
 
-class Believing:
-    """A format that takes what a record says for true."""
+class FormatWithoutSealCheck:
+    """A format that does not check the seal of a copy."""
 
     def __init__(self, format: PartitionFormat) -> None:
         self.has_returned = format.has_returned
@@ -86,22 +86,22 @@ class Believing:
         )
 
 
-class TakesFetchesWhole(Horizon):
-    """A copy and a change of one id in one fetch: the copy is judged by what was before both."""
+class DoesNotSplitFetches(Horizon):
+    """A copy in the same fetch as a change of its id is judged by the index before that change."""
 
     def pieces(self, records: Sequence[Any], to_offset: int) -> Iterator[tuple[Sequence[Any], int]]:
         yield records, to_offset
 
 
-class NothingIsCold(Horizon):
-    """A version whose second has passed counts as fired, though it is away."""
+class ColdCountsAsFired(Horizon):
+    """A cold version whose second has passed counts as fired."""
 
     def is_cold(self, entry: Entry) -> bool:
         return False
 
 
-class ForgetsAtOnce(Horizon):
-    """Which copy counted is forgotten with the next sweep."""
+class ForgetsCopiesAtTheNextSweep(Horizon):
+    """The first copy is remembered only until the next sweep."""
 
     def sweep(self) -> None:
         if not self._indexed:
@@ -110,7 +110,7 @@ class ForgetsAtOnce(Horizon):
 
 
 class ForwardsAndKeeps(Horizon):
-    """What goes cold is kept here as well."""
+    """Requests that are forwarded to the cold tier are also kept."""
 
     def _forward_far(self, decoded: Decoded, records: Sequence[Any], seal: int) -> None:
         rows = dict(decoded.rows)
@@ -119,7 +119,7 @@ class ForwardsAndKeeps(Horizon):
 
 
 class ForwardsWithoutACommit(Machine):
-    """[I2]: a fetch is stored, and what went cold of it is sent with the next transaction, if there is one."""
+    """[I2]: a fetch is stored, but its cold requests are sent only if it has other output."""
 
     def _emit(self, late: Any, decoded: Decoded, judged: Judged, after: Progress) -> None:
         if decoded.forwarded and not (late or decoded.rejected or judged.verdicts):
@@ -128,7 +128,7 @@ class ForwardsWithoutACommit(Machine):
 
 
 class ForwardsAgainInReplay(Machine):
-    """Section 4: a replay sends away what it finds far."""
+    """[I15]: a replay forwards cold requests again."""
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
@@ -138,14 +138,14 @@ class ForwardsAgainInReplay(Machine):
 
 
 class ForwardsWithoutHeaders(SimOutbox):
-    """[P5]: what goes cold goes without its headers."""
+    """[P5]: cold requests are forwarded without their headers."""
 
     def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        super().forward([each._replace(record=Bare(each.record)) for each in forwarded])
+        super().forward([each._replace(record=WithoutHeaders(each.record)) for each in forwarded])
 
 
-class Bare:
-    """A record that lost its headers."""
+class WithoutHeaders:
+    """A record without its headers."""
 
     headers = ()
 
@@ -153,8 +153,8 @@ class Bare:
         self.offset, self.key, self.value, self.timestamp = record.offset, record.key, record.value, record.timestamp
 
 
-class FiresCopiesUnderANewName(Machine):
-    """[P3]: a timer that comes back is called after its copy."""
+class FiresCopiesWithAnotherSource(Machine):
+    """[P3]: the source of a promoted timer is that of its copy."""
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         decoded = super()._read(records, to_offset)

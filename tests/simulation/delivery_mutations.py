@@ -1,4 +1,4 @@
-"""The delivery policy, broken one decision at a time; see :mod:`tests.simulation.mutations`."""
+"""Classes that each break one decision of the delivery policy; see :mod:`tests.simulation.mutations`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timers.testing import SimOutbox
 from timers.testing.outbox import Buffered
 
 
-class IgnoresTheRules(Delivery):
+class IgnoresCallbackRules(Delivery):
     """A callback goes to any topic."""
 
     def _route(self, topic: str) -> int | DeliveryProblem:
@@ -20,59 +20,59 @@ class IgnoresTheRules(Delivery):
 
 
 class SendsToOpenCircuits(Delivery):
-    """A topic that has failed is tried again by every transaction: the other timers wait [I6]."""
+    """[I6]: every transaction tries a failing topic, and delays the other timers."""
 
     def _route(self, topic: str) -> int | DeliveryProblem:
         route = super()._route(topic)
         return 1 if isinstance(route, DeliveryProblem) and route.open_s is not None else route
 
 
-class JudgesByTheFirst(Delivery):
-    """All timers of one second go the way of the first."""
+class UsesTheTopicOfTheFirst(Delivery):
+    """All timers of one second go to the topic of the first."""
 
     def _deliver(self, due_s: int, rows: Sequence[Row]) -> None:
         self._deliver_to(rows[0][1], due_s, rows)
 
 
 class DoesNotSplit(Delivery):
-    """A topic takes all of its timers or none."""
+    """A topic takes all timers of a second or none."""
 
     def _split(self, topic: str, due_s: int, rows: Sequence[Row]) -> list[Row]:
         return list(rows)
 
 
-class DropsWhatDoesNotFit(Delivery):
-    """A topic with a limit gets what fits; the rest is left out."""
+class DropsTooLarge(Delivery):
+    """A topic with a size limit gets the timers that fit; the others are lost."""
 
     def _split(self, topic: str, due_s: int, rows: Sequence[Row]) -> list[Row]:
         judged = [self._judge(topic, row, self._origin(row, due_s)) for row in rows]
         return [row for row in judged if not isinstance(row, DeliveryProblem)]
 
 
-class SetsAnyTimer(Delivery):
-    """A callback that is a request is sent as any other."""
+class ChecksNoChainedRequest(Delivery):
+    """A callback to the request topic itself is sent without a check."""
 
     def _judge(self, topic: str, row: Row, origin: Origin) -> Row | DeliveryProblem:
         return row if topic == self._terms.request_topic else super()._judge(topic, row, origin)
 
 
-class DropsWhatCannotBeSent(Delivery):
-    """A timer of a topic that takes nothing is left out."""
+class DropsTimersOfFailingTopics(Delivery):
+    """Timers of a failing topic are lost."""
 
     def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
         if isinstance(self, RetryDelivery):
             super()._hold_back(due_s, rows, problem)
 
 
-class DropsWhatIsTooLargeToRetry(Delivery):
-    """A timer that does not fit in the retry topic is left out."""
+class RetriesTooLarge(Delivery):
+    """A timer that is too large for the retry topic is written to it."""
 
     def _retry(self, row: Row, origin: Origin, again_s: int, problem: DeliveryProblem) -> None:
         self._output.retry(row, origin, again_s)
 
 
-class PostponesForEver(Delivery):
-    """What is over the catch-up rate is asked for anew, however often that was done."""
+class PostponesWithoutLimit(Delivery):
+    """Timers above the catch-up limit are postponed without limit."""
 
     def _put_off(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         for row in rows:
@@ -80,8 +80,8 @@ class PostponesForEver(Delivery):
             self._output.retry(row, origin._replace(attempt=origin.attempt + 1), again_s)
 
 
-class GivesUpAtOnce(Delivery):
-    """The first failure of a retried timer is its last."""
+class DeadLetterAtFirstRetry(Delivery):
+    """A timer becomes a dead letter at its first failed retry."""
 
     def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
         if isinstance(self, RetryDelivery):
@@ -89,7 +89,7 @@ class GivesUpAtOnce(Delivery):
         super()._hold_back(due_s, rows, problem)
 
 
-class TriesForEver(Delivery):
+class RetriesWithoutLimit(Delivery):
     """A retried timer never becomes a dead letter."""
 
     def _hold_back(self, due_s: int, rows: Sequence[Row], problem: DeliveryProblem) -> None:
@@ -101,8 +101,8 @@ class TriesForEver(Delivery):
         return None
 
 
-class RetriesUnderANewName(Delivery):
-    """A timer of the retry topic is called after its record there."""
+class RetriesWithAnotherSource(Delivery):
+    """The source of a retried timer is its record in the retry topic."""
 
     def _origin(self, row: Row, due_s: int) -> Origin:
         if isinstance(self, RetryDelivery):
@@ -110,8 +110,8 @@ class RetriesUnderANewName(Delivery):
         return super()._origin(row, due_s)
 
 
-class SendsRetriesAsNew(Delivery):
-    """What comes from the retry topic is fired as if it had been asked for there."""
+class FiresRetriesAsNewRequests(Delivery):
+    """A timer from the retry topic fires as a request of that topic."""
 
     def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         if isinstance(self, RetryDelivery):
@@ -120,15 +120,15 @@ class SendsRetriesAsNew(Delivery):
         return super()._send(topic, partitions, due_s, rows)
 
 
-class EndsOnlyWhatFires(Delivery):
-    """A schedule that is postponed stays in its topic."""
+class PostponedScheduleGetsNoTombstone(Delivery):
+    """A postponed schedule gets no tombstone."""
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         self._put_off(due_s, rows, again_s)
 
 
-class KeepsOverdueSchedules(Delivery):
-    """A schedule that was rejected stays in its topic."""
+class RejectedScheduleGetsNoTombstone(Delivery):
+    """A rejected schedule gets no tombstone."""
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         if isinstance(self, ScheduleDelivery):

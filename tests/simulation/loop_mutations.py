@@ -1,4 +1,4 @@
-"""Loops that do one branch of :class:`timers.core.loop.Loop` wrong. The simulator must find each."""
+"""Classes that each break one branch of :class:`timers.core.loop.Loop`. The simulator must find each one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StopsAfterOneChunk(Loop):
 
 
 class FiresNothingAfterAcceptance(Loop):
-    """The replay ends, or the barrier releases a second, and the timers that are due wait for the next tick."""
+    """After the end of a replay or of the barrier, due timers wait for the next tick."""
 
     def _accept(self, fetched: Fetched) -> int | None:
         firing = self._firing
@@ -37,14 +37,14 @@ class FiresNothingAfterAcceptance(Loop):
 
 
 class ReadsOnAfterAGap(Loop):
-    """[I7]: the consumer is not asked to read again."""
+    """[I7]: the consumer does not read a lost fetch again."""
 
     def step(self, *, idle_too_long: bool = False) -> Outcome:
         return super().step(idle_too_long=idle_too_long)._replace(read_again_from=None)
 
 
 class AcceptsAtAnyTime(Loop):
-    """[I10]: fetches are accepted although the clock is behind what has fired."""
+    """[I10]: fetches are accepted although the broker's clock is behind ``fired_through``."""
 
     def _may_accept(self) -> bool:
         return bool(self.fetches)

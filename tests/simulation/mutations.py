@@ -1,6 +1,6 @@
-"""The invariants of docs/design.md, broken one at a time. The simulator must find each one.
+"""Classes that each break one rule of docs/design.md. The simulator must find each one.
 
-A mutation's docstring says which rule it breaks, and how a well-meaning change might.
+The docstring names the rule, and says what the class does wrong.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
 from timers.wire import progress as progress_record
 from timers.wire import topics
 
-# ---- [I1]: what may fire is covered by the next_offset of the same transaction --------------------------------------
+# ---- [I1]: a transaction that fires a timer commits a next_offset above it ------------------------------------------
 
 
 class CommitsAnOldNextOffset(Machine):
-    """[I1]: firings are committed with the next_offset of the commit before, as if acceptance were another matter."""
+    """[I1]: firings are committed with the next_offset of the previous commit."""
 
     def _commit(self, after: Progress) -> None:
         super()._commit(replace(after, next_offset=self._committed.next_offset))
 
 
-class ForgetsWhatTheStoreHolds(Machine):
-    """[I1]: next_offset on open is the progress's alone, though the store holds, and will fire, more."""
+class IgnoresTheStoreOnOpening(Machine):
+    """[I1]: on opening, next_offset is that of the progress, although the store holds later requests."""
 
     def __init__(self, progress: Progress, *args: Any) -> None:
         super().__init__(progress, *args)
         self.progress = replace(self.progress, next_offset=progress.next_offset)
 
 
-class DropsWhatAnotherPassedOver(SimWorker):
-    """[I1]: on open, rows below fired_through count as fired, also those that the one who fired had not yet read."""
+class DropsWhatFormerOwnerHadNotRead(SimWorker):
+    """[I1]: on opening, rows up to fired_through are dropped, also those that the former owner had not read."""
 
     def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
         store.drop_through(progress.fired_through, MAX_OFFSET)
 
 
-class KeepsWhatHasFired(SimWorker):
-    """[I1]: a store is opened as it was left, though another worker has fired from it since."""
+class KeepsFiredRowsOnOpening(SimWorker):
+    """[I1]: a store is opened unchanged, although another worker has fired some of its timers."""
 
     def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
         return None
 
 
-# ---- [I2]: what a batch emits is committed before the batch is stored; memory moves after the commit ----------------
+# ---- [I2]: commit a batch's output, then store the batch; change memory after the commit -----------------------------
 
 
 class StoresBeforeCommit(Machine):
-    """[I2]: a batch with late or rejected requests is stored first, and its output is committed after."""
+    """[I2]: a batch with late or rejected requests is stored before its output is committed."""
 
     def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
@@ -74,22 +74,22 @@ class StoresBeforeCommit(Machine):
 
 
 class StoresLateRows(Machine):
-    """[I2]: what arrives after its second is stored like everything else, and no scan ever finds it."""
+    """[I2]: late requests are stored like others, and no scan ever finds them."""
 
     def _split_late(self, rows: RowsByDue) -> tuple[RowsByDue, RowsByDue]:
         return {}, rows
 
 
-class MovesMemoryBeforeCommit(Machine):
-    """[I2]: memory moves, then the commit fails, and whoever catches that goes on with the machine."""
+class ChangesMemoryBeforeCommit(Machine):
+    """[I2]: the progress in memory changes before the commit; when the commit fails, the machine is used further."""
 
     def _commit(self, after: Progress) -> None:
         self.progress = self._committed = after
         super()._commit(after)
 
 
-class SurvivesLost(SimWorker):
-    """[I5] with the above: the machine is not opened again after a failed transaction."""
+class ContinuesAfterFailure(SimWorker):
+    """[I5]: the machine is not opened again after a failed transaction."""
 
     def step(self, machine: TopicPartition) -> None:
         step = self.runners[machine].step
@@ -111,8 +111,8 @@ class SurvivesLost(SimWorker):
 # ---- [I3]: chunks ---------------------------------------------------------------------------------------------------
 
 
-class ClaimsTheWholeSecond(Machine):
-    """[I3]: fired_through becomes (second, MAX) although the scan stopped at the chunk's limit."""
+class CommitsTheWholeSecond(Machine):
+    """[I3]: fired_through becomes (second, MAX_OFFSET), although the scan stopped at the limit of the chunk."""
 
     def _commit(self, after: Progress) -> None:
         if after.fired_through > self.progress.fired_through and self._tick is not None:
@@ -121,7 +121,7 @@ class ClaimsTheWholeSecond(Machine):
 
 
 class DeletesTheWholeSecond(Machine):
-    """[I3]: after a chunk all of its last second is deleted, not exactly what has fired."""
+    """[I3]: after a chunk, all rows of its last second are deleted, also those that have not fired."""
 
     def fire_chunk(self) -> bool:
         more = super().fire_chunk()
@@ -139,18 +139,18 @@ class DeletesBeforeCommit(Machine):
         super()._commit(after)
 
 
-class ForgivingStore(SimStore):
-    """A store that does not count what it deletes, so that the above goes unnoticed by the store."""
+class StoreWithoutDeleteCheck(SimStore):
+    """A store that does not check how many rows it deletes, so that it does not find ``DeletesBeforeCommit``."""
 
     def delete(self, through: OrderKey, count: int) -> None:
         self.drop_through(through, MAX_OFFSET)
 
 
-# ---- [I4]: a replay decides as the first reading did ----------------------------------------------------------------
+# ---- [I4]: a replay decides as the first read did -------------------------------------------------------------------
 
 
 class ReplaysByWholeSeconds(Machine):
-    """[I4]: a replay keeps only what is due after the last second fired, which may have fired in part only."""
+    """[I4]: a replay drops all timers of the last fired second, although some of them may not have fired."""
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
@@ -159,14 +159,14 @@ class ReplaysByWholeSeconds(Machine):
 
 
 class ReplaysEverything(Machine):
-    """[I4]: a replay stores what has fired already."""
+    """[I4]: a replay stores timers that have already fired."""
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         self._store.write(self._read(records, to_offset).rows, to_offset)
 
 
 class EmitsAgainInReplay(Machine):
-    """Section 4: a replay does not discard its outputs."""
+    """[I15]: a replay does not discard its output."""
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
@@ -177,7 +177,7 @@ class EmitsAgainInReplay(Machine):
 
 
 class FiresWhileRecovering(Machine):
-    """Section 4: time passes before the store holds all that was accepted: the rest is taken for late, or is lost."""
+    """[I15]: timers fire before the store holds all accepted requests: the others count as late, or are lost."""
 
     def fire_chunk(self) -> bool:
         next_offset = self.progress.next_offset
@@ -191,15 +191,15 @@ class FiresWhileRecovering(Machine):
 # ---- timers with an id ----------------------------------------------------------------------------------------------
 
 
-class FiresTheDead(Index):
-    """A row fires without a look whether the index still holds it."""
+class FiresReplacedRows(Index):
+    """A row fires although the index no longer holds its version."""
 
     def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
         return rows
 
 
-class ReplaysOnlyWhatWaits(Machine):
-    """What is past is skipped by a replay, also as the one that took its predecessor's place."""
+class ReplaySkipsFiredVersions(Machine):
+    """A replay skips fired versions, although they replaced earlier ones."""
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
@@ -209,8 +209,8 @@ class ReplaysOnlyWhatWaits(Machine):
         self._store.write(waiting, to_offset, latest(operations))
 
 
-class JudgesAgainInReplay(Machine):
-    """A replay gives its verdicts once more."""
+class SendsVerdictsInReplay(Machine):
+    """A replay sends its verdicts again."""
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         verdicts = self._judge(self._read(records, to_offset).operations).verdicts
@@ -219,16 +219,16 @@ class JudgesAgainInReplay(Machine):
         super()._replay(records, to_offset)
 
 
-class JudgesByTheStore(Index):
-    """Each record of a batch is judged by what was stored before the batch."""
+class JudgesWithoutEarlierRecords(Index):
+    """Each record of a batch is judged by the store, without the earlier records of the batch."""
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
         judge = super().judge
         return Judged(latest(operations), [one for each in operations for one in judge([each], fired_through).verdicts])
 
 
-class RemembersWhatItCouldNotCancel(Index):
-    """A cancel that comes too late leaves the memory of the timer, as if it had not been there."""
+class IgnoresLateCancels(Index):
+    """A cancel that comes too late does not change the entry of the timer."""
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
         judged = super().judge(operations, fired_through)
@@ -238,15 +238,15 @@ class RemembersWhatItCouldNotCancel(Index):
         return judged._replace(entries=kept)
 
 
-class KeepsVerdictsToItself(SimOutbox):
-    """Nobody is told."""
+class SendsNoVerdicts(SimOutbox):
+    """Verdicts are not sent."""
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         return None
 
 
-class SweepsByWhatIsNotCommitted(Machine):
-    """Ids are forgotten by a second that a crash takes back."""
+class SweepsByUncommittedProgress(Machine):
+    """Ids are deleted by a ``fired_through`` that is not committed: after a crash it is lower."""
 
     def commit_progress(self, *, even_if_idle: bool = False) -> bool:
         if not self.recovering:
@@ -254,15 +254,15 @@ class SweepsByWhatIsNotCommitted(Machine):
         return super().commit_progress(even_if_idle=even_if_idle)
 
 
-class FiresBeforeItHasRead(SecondBarrier):
-    """A second fires when it begins, although the log has unread requests."""
+class FiresBeforeRequestsAreRead(SecondBarrier):
+    """Timers fire when their second begins, although the log has unread requests."""
 
     def through(self, second: int) -> int | None:
         return second
 
 
-class WaitsForTheFirstEndOnly(SecondBarrier):
-    """Once the machine has caught up, seconds fire when they begin."""
+class OnlyFirstSecondWaits(SecondBarrier):
+    """Only the first second waits for unread requests."""
 
     def through(self, second: int) -> int | None:
         return None if super().through(second) is None else second
@@ -271,8 +271,8 @@ class WaitsForTheFirstEndOnly(SecondBarrier):
 # ---- [I5]: unknown outcomes -----------------------------------------------------------------------------------------
 
 
-class TriesAgainOnAGuess(SimOutbox):
-    """[I5]: a commit of unknown outcome is taken for failed, and its records are sent in a new transaction."""
+class RepeatsUnknownCommit(SimOutbox):
+    """[I5]: a commit of unknown outcome counts as failed: its records are sent in a new transaction."""
 
     def commit(self, progress: Progress) -> None:
         try:
@@ -287,14 +287,14 @@ class TriesAgainOnAGuess(SimOutbox):
 
 
 class IgnoresGaps(Machine):
-    """[I7]: a fetch that was dropped on the way is not missed."""
+    """[I7]: the machine does not notice that a fetch was lost."""
 
     def accept(self, fetched: Fetched) -> None:
         super().accept(fetched._replace(from_offset=min(fetched.from_offset, self.position)))
 
 
 class CountsOffsetsAsRecords(Machine):
-    """Section 3: the position moves by the number of records, though offsets have holes."""
+    """[I13]: the position moves by the number of records, although offsets have holes."""
 
     def accept(self, fetched: Fetched) -> None:
         to_offset = min(fetched.to_offset, fetched.from_offset + len(fetched.records))
@@ -304,8 +304,8 @@ class CountsOffsetsAsRecords(Machine):
 # ---- progress and fencing -------------------------------------------------------------------------------------------
 
 
-class SharesTheEpoch(SimProducer):
-    """A producer that joins the former owner's epoch."""
+class UsesTheFormerEpoch(SimProducer):
+    """A producer that uses the former owner's epoch."""
 
     def init_transactions(self) -> None:
         if self._log.epoch(self._transactional_id) < 0:
@@ -313,16 +313,16 @@ class SharesTheEpoch(SimProducer):
         self._epoch = self._log.epoch(self._transactional_id)
 
 
-class FencesNobody(SimOutbox):
-    """Section 4: a new owner does not fence the former one, as if each worker had transactional ids of its own."""
+class DoesNotFence(SimOutbox):
+    """[I14]: a new owner does not fence the former one."""
 
     def __init__(self, log: SimLog, settings: Any, machine: TopicPartition, *args: Any) -> None:
         super().__init__(log, settings, machine, *args)
-        self._producer = SharesTheEpoch(log, topics.transactional_id(settings.app_id, *machine))
+        self._producer = UsesTheFormerEpoch(log, topics.transactional_id(settings.app_id, *machine))
 
 
 class ReadsProgressBeforeFencing(SimWorker):
-    """Section 4: the new owner reads the progress first, and then fences: the former one may commit in between."""
+    """[I14]: a new owner reads the progress before it fences the former one, which may commit in between."""
 
     _all: ClassVar[list[SimWorker]] = []
 
@@ -343,16 +343,16 @@ class ReadsProgressBeforeFencing(SimWorker):
         return self._read_early.pop(machine)
 
 
-class ReadsProgressToTheLastStableOffset(SimWorker):
-    """Section 4: progress is read as far as readers of committed records get, though more may be committed behind
-    somebody else's open transaction."""
+class ReadsProgressToLastStableOffset(SimWorker):
+    """[I14]: progress is read up to the last stable offset, although committed progress may be after the open
+    transaction of another producer."""
 
     def wait_for_the_end(self, topic: str, partition: int) -> None:
         return None
 
 
 class ProgressOutsideTheTransaction(SimOutbox):
-    """[P3]: the progress is written after the transaction that it speaks of, not in it."""
+    """[P3]: the progress is written after its transaction, not in it."""
 
     def commit(self, progress: Progress) -> None:
         super().commit(replace(progress, fired_through=self._told))
@@ -366,7 +366,7 @@ class ProgressOutsideTheTransaction(SimOutbox):
 
 
 class ReadsUncommitted(SimWorker):
-    """Section 3: requests are read uncommitted, Faust's default: an aborted request fires."""
+    """[I13]: requests are read uncommitted, Faust's default: an aborted request fires."""
 
     def fetch(self, machine: TopicPartition, from_offset: int, max_offsets: int) -> Fetched:
         return self.log.fetch(*machine, from_offset, max_offsets, committed=False)
@@ -375,30 +375,30 @@ class ReadsUncommitted(SimWorker):
 # ---- time -----------------------------------------------------------------------------------------------------------
 
 
-class BelievesTheTicksKey(SimWorker):
-    """[P2]: the time of a tick is what its sender's clock said, not when the broker appended it."""
+class UsesTheSendersClock(SimWorker):
+    """[P2]: the time of a tick is that of its sender's clock, not its append time."""
 
     def tick_of(self, key: bytes, append_ms: int) -> Tick:
         return Tick(int(key) * 1000)
 
 
-class FiresASecondAhead(SimWorker):
-    """[P2]: a tick is taken to prove the second it announces, not the one it was appended in."""
+class FiresOneSecondEarly(SimWorker):
+    """[P2]: a tick counts for the second after its append time."""
 
     def tick_of(self, key: bytes, append_ms: int) -> Tick:
         return Tick(append_ms + 1000)
 
 
-class NeverHolds(Machine):
-    """[I10]: a machine goes on accepting while the broker's clock stands before what has fired."""
+class AcceptsWhileTheClockIsBehind(Machine):
+    """[I10]: a machine accepts requests while the broker's clock is behind ``fired_through``."""
 
     @property
     def may_accept(self) -> bool:
         return self.recovering or self._tick is not None
 
 
-class KeepsTheTimeThatWasTakenBack(Machine):
-    """[I10]: after the broker's clock went back, what came due by the time before goes on firing."""
+class FiresByTheFormerTime(Machine):
+    """[I10]: after the broker's clock went back, the machine fires by the former time."""
 
     def observe(self, tick: Tick, end: int | None = None) -> None:
         known = self._tick
@@ -411,36 +411,36 @@ class KeepsTheTimeThatWasTakenBack(Machine):
 
 
 class DropsBadRequests(Machine):
-    """[P6]: a request that cannot be read is skipped without a word, as Faust does on a decode error."""
+    """[P6]: a request that cannot be read is skipped without a dead letter, as Faust does on a decode error."""
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         return Decoded(super()._read(records, to_offset).rows)
 
 
-class DropsWhatItPostpones(SimOutbox):
-    """[P1]: what is over the catch-up rate is left for later, though the progress passes it now."""
+class DropsPostponed(SimOutbox):
+    """[P1]: timers above the catch-up limit are not written to the retry topic, although the progress passes them."""
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         return None
 
 
-class FiresWhatItPostpones(SimOutbox):
-    """[P3]: what is over the catch-up rate is asked for anew, and fired all the same."""
+class FiresPostponed(SimOutbox):
+    """[P3]: timers above the catch-up limit are written to the retry topic and also fired."""
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
         super().postpone(due_s, rows, again_s)
         self.fire(due_s, rows)
 
 
-class PostponesUnderANewName(Delivery):
-    """[P3]: a timer that is asked for anew loses its identity and its due second, as any request would."""
+class PostponesWithAnotherSource(Delivery):
+    """[P3]: a timer from the retry topic loses its source and its due second."""
 
     def _origin(self, row: Row, due_s: int) -> Origin:
         return Origin(f"{self._terms.source_prefix}{row[0]}", due_s, 0)
 
 
-class AnswersTwice(SimOutbox):
-    """[P6]: a dead letter is written for the request and once more for its error."""
+class WritesTwoDeadLetters(SimOutbox):
+    """[P6]: two dead letters are written for one request."""
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         super().reject([*rejected, *rejected])

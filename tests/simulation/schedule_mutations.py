@@ -1,4 +1,4 @@
-"""The rules of schedules, broken one at a time; see :mod:`tests.simulation.mutations`."""
+"""Classes that each break one rule of schedules; see :mod:`tests.simulation.mutations`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from timers.testing.outbox import SimRecords
 from timers.wire.formats import schedule
 
 
-class LetsTombstonesErase(ScheduleIndex):
-    """A tombstone of ours ends whatever version it meets, and nothing is appended again."""
+class TombstonesEndAnyVersion(ScheduleIndex):
+    """A tombstone of the engine ends any version, and superseded versions are not republished."""
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
         return super().judge(operations, fired_through)._replace(superseded=())
 
 
 class IgnoresTombstonesOfOthers(ScheduleIndex):
-    """A tombstone that is about another version changes nothing here; in the log it erases all the same."""
+    """A tombstone of another version is ignored, although compaction erases the latest version too."""
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
         kept = []
@@ -37,8 +37,8 @@ class IgnoresTombstonesOfOthers(ScheduleIndex):
         return super().judge(kept, fired_through)
 
 
-class KeepsWhatItAppendsAgain(ScheduleIndex):
-    """A version stays alive beside its copy."""
+class KeepsRepublishedVersions(ScheduleIndex):
+    """A republished version is kept beside its copy."""
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
         judged = super().judge(operations, fired_through)
@@ -48,47 +48,47 @@ class KeepsWhatItAppendsAgain(ScheduleIndex):
         return judged._replace(entries={**judged.entries, **kept})
 
 
-class AppendsWhatHasFired(ScheduleIndex):
-    """A version that has fired is appended again behind the tombstone of another."""
+class RepublishesFiredVersions(ScheduleIndex):
+    """A version that has fired is republished."""
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
         return super().judge(operations, (-1, 0))
 
 
-class LeavesNoTombstone(SimOutbox):
-    """What has fired stays in its topic."""
+class WritesNoTombstones(SimOutbox):
+    """A schedule that has fired gets no tombstone."""
 
-    class new_records(SimRecords):  # a hook of the outbox
+    class new_records(SimRecords):  # SimOutbox makes its records with this class
         def end(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
             return None
 
 
-class HashesTombstones(SimOutbox):
-    """A tombstone goes where its key hashes to, not where its schedule came from."""
+class TombstonesOnAnotherPartition(SimOutbox):
+    """A tombstone goes to the partition of its key, not to that of its schedule."""
 
     def begin(self, tick: Tick) -> None:
         super().begin(tick)
         self._records.partitions = self._log.partitions  # type: ignore[attr-defined]
 
-    class new_records(SimRecords):  # a hook of the outbox
+    class new_records(SimRecords):  # SimOutbox makes its records with this class
         partitions = 1
 
         def end(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
             super().end(topic, (partition + 1) % self.partitions, tombstones, now_ms)
 
 
-class LeavesTombstonesBehind(SimOutbox):
-    """A tombstone names the version before the one that has fired."""
+class TombstonesNameAnOlderVersion(SimOutbox):
+    """A tombstone names an older version than the one that has fired."""
 
-    class new_records(SimRecords):  # a hook of the outbox
+    class new_records(SimRecords):  # SimOutbox makes its records with this class
         def end(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
             named = [(key, int(headers[0][1])) for key, headers in tombstones]
             behind = [(key, schedule.tombstone_headers(max(0, offset - 1))) for key, offset in named]
             super().end(topic, partition, behind, now_ms)
 
 
-class CopiesWithANewTime(SimOutbox):
-    """What is appended again is as if it were new."""
+class RepublishesWithANewTime(SimOutbox):
+    """A republished version has a new append time."""
 
     def republish(self, rows: Sequence[Row]) -> None:
         before = len(self._records.added)

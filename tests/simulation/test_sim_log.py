@@ -1,4 +1,4 @@
-"""The simulated broker is as strict as Kafka where it matters: holes, isolation, fencing."""
+"""The simulated log behaves as Kafka does: holes, isolation, fencing."""
 
 from __future__ import annotations
 
@@ -37,56 +37,56 @@ def test_markers_and_aborted_records_leave_holes(log: SimLog) -> None:
     assert offsets(log, committed=False) == ([0, 2, 4], 5)
 
 
-def test_an_open_transaction_holds_back_what_comes_after_it(log: SimLog) -> None:
+def test_committed_reads_stop_at_an_open_transaction(log: SimLog) -> None:
     log.append("x", b"a", b"1", partition=0)
-    open_one = producer(log)
-    open_one.begin()
-    open_one.produce("x", b"b", b"1", partition=0)
+    first = producer(log)
+    first.begin()
+    first.produce("x", b"b", b"1", partition=0)
     log.append("x", b"c", b"1", partition=0)
     assert offsets(log) == ([0], 1)
     assert log.last_stable("x", 0) == 1
     assert log.end("x", 0) == 3
-    open_one.commit()
+    first.commit()
     assert offsets(log) == ([0, 1, 2], 4)
 
 
 def test_a_fenced_producer_can_neither_send_nor_commit(log: SimLog) -> None:
-    zombie = producer(log)
-    zombie.begin()
-    zombie.produce("x", b"a", b"1", partition=0)
+    former = producer(log)
+    former.begin()
+    former.produce("x", b"a", b"1", partition=0)
     producer(log)
     with pytest.raises(Fenced):
-        zombie.commit()
+        former.commit()
     with pytest.raises(Fenced):
-        zombie.produce("x", b"b", b"1", partition=0)
+        former.produce("x", b"b", b"1", partition=0)
     assert offsets(log)[0] == []
 
 
 def test_repeating_a_commit_changes_nothing(log: SimLog) -> None:
-    once = producer(log)
-    once.begin()
-    once.produce("x", b"a", b"1", partition=0)
-    once.send_offset("group", ("x", 0), 7)
+    repeated = producer(log)
+    repeated.begin()
+    repeated.produce("x", b"a", b"1", partition=0)
+    repeated.send_offset("group", ("x", 0), 7)
     assert log.group_offsets == {}
-    once.commit()
-    once.commit()
+    repeated.commit()
+    repeated.commit()
     assert offsets(log) == ([0], 2)
     assert log.group_offsets == {("group", ("x", 0)): 7}
 
 
-def test_the_broker_ends_a_transaction_that_nobody_ends(log: SimLog) -> None:
-    dead = producer(log)
-    dead.begin()
-    dead.produce("x", b"a", b"1", partition=0)
+def test_the_broker_aborts_a_transaction_at_its_timeout(log: SimLog) -> None:
+    lost = producer(log)
+    lost.begin()
+    lost.produce("x", b"a", b"1", partition=0)
     log.time_out("x", 1)
     assert log.last_stable("x", 0) == 0
     log.time_out("x", 0)
     assert offsets(log) == ([], 2)
     with pytest.raises(Fenced):
-        dead.commit()
+        lost.commit()
 
 
-def test_records_carry_the_brokers_time_and_it_can_go_back(log: SimLog) -> None:
+def test_records_have_the_brokers_time_which_can_go_back(log: SimLog) -> None:
     log.append("x", b"a", b"1", partition=0)
     log.clock.step_ms(-5000)
     log.append("x", b"b", b"1", partition=0)
@@ -95,7 +95,7 @@ def test_records_carry_the_brokers_time_and_it_can_go_back(log: SimLog) -> None:
         log.clock.advance_ms(-1)
 
 
-def test_faults_strike_where_they_are_told() -> None:
+def test_faults_happen_at_the_chosen_points() -> None:
     faults = Faults()
     faults.crash_after(1)
     faults.point("one")
@@ -110,7 +110,7 @@ def test_faults_strike_where_they_are_told() -> None:
     assert [faults.take("abort"), faults.take("abort")] == [True, False]
 
 
-def test_a_disk_that_loses_power_goes_back_to_a_moment_it_was_in() -> None:
+def test_a_power_loss_takes_the_last_write_batches() -> None:
     store = SimStore(Faults())
     row = (0, "t", "k", b"v", None, None)
     store.write({5: [row]}, 1)

@@ -1,4 +1,4 @@
-"""What users are given to test their own timers."""
+"""Tests of :class:`timers.testing.SimTimers`, with which users test their own timers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from timers.testing import SimTimers, sim_timers
 from timers.wire import future
 
 
-def test_the_example_of_its_docstring() -> None:
-    """Runs what the docstring shows, as it stands there."""
+def test_the_example_in_the_docstring() -> None:
+    """Run the code in the docstring of the module."""
     _, _, example = (sim_timers.__doc__ or "").partition("::\n")
     code = textwrap.dedent(re.split(r"\n(?=\S)", example)[0])
     names: dict[str, Any] = {}
@@ -24,7 +24,7 @@ def test_the_example_of_its_docstring() -> None:
     names["test_an_order_expires_unless_paid"]()
 
 
-def test_a_callback_says_which_timer_it_was() -> None:
+def test_a_callback_has_the_id_of_its_timer() -> None:
     timers = SimTimers(now_s=1_000.25)
     timer_id = timers.schedule("t", "k", "v", delay=2, headers=[("a", None), ("a", b"\xff")])
     [fired] = timers.advance(10)
@@ -35,7 +35,7 @@ def test_a_callback_says_which_timer_it_was() -> None:
     assert [name for name, _ in fired.headers[2:]] == ["timer-id", "timer-due", "timer-fired"]
 
 
-def test_order_is_by_due_second_however_far() -> None:
+def test_timers_fire_in_the_order_of_their_due_seconds() -> None:
     timers = SimTimers()
     start_s = timers.clock.now_s
     for delay in (timedelta(days=365), 5, timedelta(days=3), 5):
@@ -46,14 +46,14 @@ def test_order_is_by_due_second_however_far() -> None:
     assert timers.clock.now_s == start_s + 400 * 86_400
 
 
-def test_what_is_due_already_fires_at_once() -> None:
+def test_an_overdue_timer_fires_at_once() -> None:
     timers = SimTimers()
     timers.schedule("t", "k", "v", at=datetime(2001, 1, 1, tzinfo=UTC))
     assert len(timers.fired) == 1
 
 
 @pytest.mark.parametrize("lose_disk", [False, True])
-def test_a_restart_makes_no_difference(lose_disk: bool) -> None:
+def test_a_restart_changes_nothing(lose_disk: bool) -> None:
     timers = SimTimers()
     for delay in (10, 20, 30):
         timers.schedule("t", "k", str(delay), delay=delay)
@@ -64,7 +64,7 @@ def test_a_restart_makes_no_difference(lose_disk: bool) -> None:
     assert [f.value for f in timers.fired] == [b"10", b"20", b"30"]
 
 
-def test_bad_input_answers() -> None:
+def test_bad_input_is_refused_or_becomes_a_dead_letter() -> None:
     timers = SimTimers(missing_topics=["nowhere"])
     with pytest.raises(InvalidTimerError, match="did you mean"):
         timers.schedule("t", "k", "v", at=1_700_000_000_000)

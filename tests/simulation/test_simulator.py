@@ -1,4 +1,4 @@
-"""Many runs of the unbroken engine, and the simulator's own promises: it replays, and it does enough."""
+"""Many runs of the correct engine. Also: a seed repeats its run, and the runs do each action often enough."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ BLOCKS = 6
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_no_life_breaks_a_promise(block: int) -> None:
+def test_no_run_breaks_a_promise(block: int) -> None:
     counts: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     for seed in range(block, SEEDS, BLOCKS):
-        life = Simulator(seed)
-        life.run()
-        counts += life.checkers.counts
-        faults.update(step.split()[1].rstrip(":") for step in life.history)
-    # A simulator in which nothing happens finds nothing.
+        simulator = Simulator(seed)
+        simulator.run()
+        counts += simulator.checkers.counts
+        faults.update(step.split()[1].rstrip(":") for step in simulator.history)
+    # Runs in which an action is rare find no bugs in it.
     assert counts["fired"] > 1500
     assert counts["rejected"] > 50
     assert counts["dead-lettered"] > counts["rejected"]
@@ -38,17 +38,17 @@ def test_no_life_breaks_a_promise(block: int) -> None:
     assert all(faults[fault] > 20 for fault in happened), faults
 
 
-def test_a_long_life() -> None:
-    life = Simulator(seed=4252, steps=2000)
-    life.run()
-    assert life.checkers.counts["fired"] > 300
-    assert life.checkers.counts["replaced"] > 40
+def test_a_long_run() -> None:
+    simulator = Simulator(seed=4252, steps=2000)
+    simulator.run()
+    assert simulator.checkers.counts["fired"] > 300
+    assert simulator.checkers.counts["replaced"] > 40
 
 
-def test_a_seed_is_a_life() -> None:
+def test_a_seed_repeats_its_run() -> None:
     first, second, other = Simulator(7), Simulator(7), Simulator(8)
-    for life in (first, second, other):
-        life.run()
+    for simulator in (first, second, other):
+        simulator.run()
     assert first.history == second.history
     assert first.history != other.history
 

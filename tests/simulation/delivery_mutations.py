@@ -138,14 +138,14 @@ class RejectedScheduleGetsNoTombstone(Delivery):
 
 
 class NotesNoRefusal(Delivery):
-    """A record that a broker refused is sent again."""
+    """A refused record is sent again in the next transaction."""
 
     def refuse(self, topic: str, callback: Callback, problem: DeliveryProblem) -> bool:
         return False
 
 
 class DropsRefusals(Delivery):
-    """A record that a broker refused is left out."""
+    """Callbacks of a topic that refused a record are lost."""
 
     def _split(self, topic: str, due_s: int, rows: Sequence[Row]) -> list[Row]:
         if topic not in self._refused:
@@ -154,7 +154,7 @@ class DropsRefusals(Delivery):
         return [row for row in judged if not isinstance(row, DeliveryProblem)]
 
 
-class CommitsTheRest(SimOutbox):
+class CommitsWithoutRefused(SimOutbox):
     """A transaction is committed although a broker refused some of its records."""
 
     def _send(self, progress: Progress) -> list[Buffered]:

@@ -82,7 +82,7 @@ def test_a_tombstone_ends_the_version_that_it_names_and_nothing_comes_after() ->
     rig.read_all()
     rig.second(9)
     assert rig.fired == [(5, 0)]
-    assert rig.ledger.again == []
+    assert rig.ledger.republished == []
     assert rig.store.entries_after(b"", 9) == []
 
 
@@ -94,7 +94,7 @@ def test_a_version_that_came_before_the_tombstone_of_another_is_appended_again_a
     newer = rig.set(b"a", 7, b"newer")  # before the tombstone, and not read when the second was let through
     rig.second(5, newer)
     rig.read_all()
-    assert rig.ledger.again == [newer]
+    assert rig.ledger.republished == [newer]
     copy = rig.log.fetch(TOPIC, 0, 0).records[-1]
     original = rig.log.fetch(TOPIC, 0, newer, 1).records[0]
     assert (copy.key, copy.value, copy.headers, copy.timestamp) == (
@@ -104,7 +104,7 @@ def test_a_version_that_came_before_the_tombstone_of_another_is_appended_again_a
     rig.read_all()
     rig.second(20)
     assert rig.fired == [(5, 0), (7, copy.offset)]
-    assert rig.ledger.again == [newer], "one tombstone, one copy"
+    assert rig.ledger.republished == [newer], "one tombstone, one copy"
 
 
 def test_between_the_tombstone_and_its_copy_nothing_fires_twice() -> None:
@@ -115,7 +115,7 @@ def test_between_the_tombstone_and_its_copy_nothing_fires_twice() -> None:
     newer = rig.set(b"a", 7, b"newer")
     rig.second(5, newer)
     rig.read(2)  # the newer version, and the tombstone of the older; the copy is in the log, unread
-    assert rig.ledger.again == [newer]
+    assert rig.ledger.republished == [newer]
     rig.second(7, rig.machine.position)
     assert rig.fired == [(5, 0)]
     rig.read_all()
@@ -133,7 +133,7 @@ def test_a_copy_is_not_made_of_what_a_customer_has_cancelled() -> None:
     rig.second(5, newer)
     rig.read_all()
     rig.second(9)
-    assert rig.fired == [(5, 0)] and rig.ledger.again == []
+    assert rig.fired == [(5, 0)] and rig.ledger.republished == []
 
 
 def test_several_tombstones_that_were_under_way_make_one_copy() -> None:
@@ -145,12 +145,12 @@ def test_several_tombstones_that_were_under_way_make_one_copy() -> None:
     rig.set(b"a", 20, b"alive")
     rig.read_all()
     assert rig.fired == [(1, 0), (2, 1)]
-    assert rig.ledger.again == [2]
+    assert rig.ledger.republished == [2]
     rig.second(20)
     rig.read_all()
     rig.second(30)
     assert [due_s for due_s, _ in rig.fired] == [1, 2, 20]
-    assert len(rig.ledger.again) == 1
+    assert len(rig.ledger.republished) == 1
 
 
 def test_a_replay_ends_what_a_tombstone_ended_and_appends_nothing() -> None:
@@ -165,7 +165,7 @@ def test_a_replay_ends_what_a_tombstone_ended_and_appends_nothing() -> None:
     rig.second(6)
     rig.read_all()
     rig.second(7)
-    assert rig.ledger.again == [newer]
+    assert rig.ledger.republished == [newer]
     assert len(rig.fired) == 2
 
 

@@ -1,4 +1,4 @@
-"""The simulation kit: timers without waiting, and a world in which everything goes wrong.
+"""The test kit: timers with a simulated clock, and a simulator with injected faults.
 
 For the tests of your own program, :class:`SimTimers` (see :mod:`timers.testing.sim_timers`)::
 
@@ -7,11 +7,11 @@ For the tests of your own program, :class:`SimTimers` (see :mod:`timers.testing.
     timers.advance(900)
     assert [callback.key for callback in timers.fired] == [b"order-17"]
 
-For the tests of the engine, :class:`Simulator` (see :mod:`timers.testing.simulator`): it replaces the broker
-(:class:`SimLog`), its clock (:class:`SimClock`) and the disks, drives the worker's own machine through the same steps
-in the same order as the worker does, lets everything fail, and after each step asks the :class:`Checkers`.
+For the tests of the engine, :class:`Simulator` (see :mod:`timers.testing.simulator`): it replaces the brokers
+(:class:`SimLog`), their clock (:class:`SimClock`) and the disks, drives the worker's own machine with the same steps in
+the same order as the worker, injects faults, and runs the :class:`Checkers` after each step.
 
-Nothing in the product imports this package.
+The product does not import this package.
 """
 
 from timers.testing.checkers import Checkers

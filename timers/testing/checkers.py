@@ -1,12 +1,12 @@
-"""What must hold after every step, whatever went wrong.
+"""Checks the promises of the design after each step of a simulation.
 
-The oracle is the sentence the whole design hangs on, worked out here from the log alone, in the plainest way::
+The oracle computes from the log alone::
 
     pending = requests with offset < next_offset and key > fired_through
 
-So by the newest committed progress each request either has exactly one outcome visible to readers of committed records
-(fired, dead-lettered, or moved to the retry topic, whose records are requests again) or none. Both are checked, for
-every request.
+A pending request has no outcome. Each other accepted request has exactly one that readers of committed records see: it
+fired, was dead-lettered, or was moved to the retry topic, whose records are requests again. Both are checked for every
+request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from timers.core.schedules import OVERDUE
 from timers.core.timer import Origin, TopicPartition, id_bytes, id_text, key_bytes
 from timers.request_formats import enabled_formats
 from timers.testing.cold import ColdLog
-from timers.testing.id_oracle import IdOracle, Request, Step, Violation, is_ended, is_told_fired
+from timers.testing.id_oracle import IdOracle, Request, Step, Violation, has_fired_verdict, is_ended
 from timers.testing.log import SimLog, SimRecord
 from timers.testing.machine_log import MachineLog
 from timers.testing.schedules import ScheduleLog
@@ -36,12 +36,12 @@ from timers.wire.formats import schedule
 
 
 class Checkers:
-    """Watches a log.
+    """Checks the records of a log.
 
     Args:
         log: the cluster.
         settings: of the app.
-        machines: that exist.
+        machines: all partitions that have a machine.
     """
 
     def __init__(self, log: SimLog, settings: Settings, machines: Iterable[TopicPartition]) -> None:
@@ -54,7 +54,7 @@ class Checkers:
         self._given_up: Counter[str] = Counter()
         self._by_source: dict[str, Request] = {}
         self._by_content: dict[tuple[str, bytes], Request] = {}
-        """Timers with an id, by it and the callback's value: all versions have the same name."""
+        """(id, value of the callback) -> version of a timer with an id. All versions have the same ``timer-id``."""
         self._formats = enabled_formats(settings)
         self._ticks: list[tuple[int, dict[TopicPartition, int]]] = []
         self.steps_back: list[int] = []
@@ -70,16 +70,16 @@ class Checkers:
         self.counts: Counter[str] = Counter()
 
     def note_tick(self, second: int) -> None:
-        """A second began, and this is what every log held for committed readers."""
+        """Note where the logs end for committed readers at the begin of a second."""
         self._ticks.append((second, {machine: self._log.last_stable(*machine) for machine in self.logs}))
 
     # ---- after every step ---------------------------------------------------------------------------------------
 
     def check(self, runner: SimRunner | None = None) -> None:
-        """Ask everything.
+        """Check the new committed records, and the state of a machine.
 
         Args:
-            runner: what has just made a step, if something has.
+            runner: runs the machine that has just done a step; None: no machine has.
 
         Raises:
             Violation: a promise is broken.
@@ -92,7 +92,7 @@ class Checkers:
                 self._schedule(record)
             elif (record.topic, record.partition) in self.logs:
                 if record.topic == settings.request_topic and h.TIMER_FIRED in dict(record.headers):
-                    self._set_by_a_timer(record, runner)
+                    self._chained(record, runner)
                 self._request(record)
             elif record.topic == settings.dead_letter_topic:
                 self._dead_letter(record)
@@ -107,9 +107,9 @@ class Checkers:
         for machine, log in self.logs.items():
             if log.changed:
                 log.changed = False
-                self._exactly_once(machine, log)
+                self._check_outcomes(machine, log)
         if runner is not None:
-            self.stores.hold(runner)
+            self.stores.check(runner)
 
     def _request(self, record: SimRecord) -> None:
         decoded = self._formats[record.topic].decode([record], self._settings.max_request_bytes)
@@ -125,12 +125,12 @@ class Checkers:
                         raise Violation(f"{name} is tried for the {attempt + 1}th time")
                     self._moved[name, attempt] += 1
                     self.counts["retried"] += 1
-                    self._heard(self._by_source[name])
+                    self._check_not_ended(self._by_source[name])
         request = Request(record, key, row, name, attempt, timer_id)
         log = self.logs[record.topic, record.partition]
         log.changed = True
         if row is not None and PartitionFormat(record.topic, record.partition).has_returned(record):
-            self._returned(log, request)
+            self._add_copy(log, request)
             return
         if log.id_oracle is not None and decoded.operations:
             (operation,) = decoded.operations
@@ -154,7 +154,7 @@ class Checkers:
         assert log.schedules is not None
         log.changed = True
         transaction = record.transaction
-        ours = transaction is not None and transaction.transactional_id.startswith(f"{settings.app_id}-")
+        by_engine = transaction is not None and transaction.transactional_id.startswith(f"{settings.app_id}-")
         if row is not None or decoded.rejected:
             self._by_source[record.source] = request
         if row is not None:
@@ -162,14 +162,14 @@ class Checkers:
             self.counts["accepted"] += 1
         elif decoded.rejected:
             self.counts["rejected"] += 1
-        self.counts["tombstones" if ours and row is None else "copies" if ours else "schedules"] += 1
+        self.counts["tombstones" if by_engine and row is None else "copies" if by_engine else "schedules"] += 1
         asked = request if row is not None or decoded.rejected else None
         operations = decoded.operations or [(b"", record.offset, None, ANY_VERSION)]
         overdue = OVERDUE in [rejected.code for rejected in decoded.rejected]
-        log.schedules.add(Step(operations[0], record.source, asked), record, ours=ours, overdue=overdue)
+        log.schedules.add(Step(operations[0], record.source, asked), record, by_engine=by_engine, overdue=overdue)
 
-    def _returned(self, log: MachineLog, copy: Request) -> None:
-        """A record that says it brings a cold request back."""
+    def _add_copy(self, log: MachineLog, copy: Request) -> None:
+        """Add a copy of a cold request; without a valid seal it is forged."""
         (_, named), (_, proof) = copy.record.headers[-2:]
         source = (named or b"").decode()
         log.requests[copy.record.offset] = copy
@@ -183,35 +183,35 @@ class Checkers:
             self._by_source[copy.record.source] = copy
 
     def _forwarded(self, record: SimRecord) -> None:
-        told = decode_cold(record.headers)
-        assert told is not None
-        sent = self._by_source[told.source].record
-        if (record.key, record.value, tuple(told.headers)) != (sent.key, sent.value, sent.headers):
-            raise Violation(f"what went cold of {told.source} is not what was sent")
+        copy = decode_cold(record.headers)
+        assert copy is not None
+        sent = self._by_source[copy.source].record
+        if (record.key, record.value, tuple(copy.headers)) != (sent.key, sent.value, sent.headers):
+            raise Violation(f"the cold request of {copy.source} differs from the request")
         log = self.logs[sent.topic, sent.partition]
         log.cold.forwarded[sent.offset] = log.cold.forwarded.get(sent.offset, 0) + 1
         log.changed = True
-        self._seals[told.source] = told.seal
+        self._seals[copy.source] = copy.seal
         self.counts["forwarded"] += 1
 
     def _verdict(self, record: SimRecord) -> None:
-        told = verdict_record.decode(record.value or b"")
+        verdict = verdict_record.decode(record.value or b"")
         source = (dict(record.headers)[h.TIMER_SOURCE] or b"").decode()
         topic, partition, _ = source.rsplit("/", 2)
         log = self.logs[topic, int(partition)]
         assert log.id_oracle is not None
-        log.id_oracle.tell(source, record.key, told)
+        log.id_oracle.add_verdict(source, record.key, verdict)
         log.changed = True
-        self.counts[told.verdict] += 1
+        self.counts[verdict.verdict] += 1
 
-    def _heard(self, request: Request) -> None:
-        """What came before its second began is heard before it comes out."""
+    def _check_not_ended(self, request: Request) -> None:
+        """Check that a timer was not ended before its due second began."""
         if request.key is None or request.end is None:
             return
         ends = next((ends for second, ends in self._ticks if second >= request.key[0]), None)
         machine = request.record.topic, request.record.partition
         if ends is not None and request.end.offset < ends[machine]:
-            raise Violation(f"{request.name} came out, though {request.end.source} ended it before its second began")
+            raise Violation(f"{request.name} fired, although {request.end.source} ended it before its second began")
 
     def _dead_letter(self, record: SimRecord) -> None:
         headers = dict(record.headers)
@@ -221,15 +221,15 @@ class Checkers:
             raise Violation(f"a dead letter for {source}, which no reader of committed records can see")
         sent = request.record
         kept = record.headers[: len(sent.headers)]
-        if sent.compacted:  # then it was written anew
+        if sent.compacted:  # the dead letter is rebuilt from the row
             kept = sent.headers
         if (record.key, record.value, kept) != (sent.key, sent.value, sent.headers):
-            raise Violation(f"the dead letter of {source} is not what was sent")
+            raise Violation(f"the dead letter of {source} differs from the request")
         failing = headers[h.TIMER_ERROR] == b"target-failing" and not self._log.max_message_bytes
         if failing and not self._moved[request.name, self._settings.retry_attempts]:
-            raise Violation(f"{source} was given up before its last try")
+            raise Violation(f"{source} became a dead letter before its last retry")
         self._given_up[source] += 1
-        self._came_out(source)
+        self._note_outcome(source)
         self.counts["dead-lettered"] += 1
 
     def _firing(self, record: SimRecord, runner: SimRunner | None) -> None:
@@ -246,42 +246,41 @@ class Checkers:
             asked_headers = [each for each in asked_headers or () if each[0] != h.DEPTH]
             if h.DEPTH in dict(record.headers):
                 asked_headers.append((h.DEPTH, b"%d" % (h.depth(request.record.headers) + 1)))
-        ours = [(h.TIMER_ID, id_bytes(timer_id)), (h.TIMER_DUE, str(due_s).encode())]
-        want = (topic, key_bytes(key), value, [*(asked_headers or ()), *ours])
-        if want != (record.topic, record.key, record.value, list(record.headers[:-1])):
-            raise Violation(f"bytes in, bytes out: {timer_id} fired as {record!r}, asked for {want!r}")
+        by_engine = [(h.TIMER_ID, id_bytes(timer_id)), (h.TIMER_DUE, str(due_s).encode())]
+        expected = (topic, key_bytes(key), value, [*(asked_headers or ()), *by_engine])
+        if expected != (record.topic, record.key, record.value, list(record.headers[:-1])):
+            raise Violation(f"bytes in, bytes out: {timer_id} fired as {record!r}, asked for {expected!r}")
         self._fired[request.name] += 1
         if not self._moved[request.name, 0] + self._moved[request.name, 1]:
-            self._heard(request)
+            self._check_not_ended(request)
         if runner is not None:
-            self._not_early(due_s, int(headers[h.TIMER_FIRED] or 0), record, request, runner)
-        self._came_out(request.name)
+            self._check_early(due_s, int(headers[h.TIMER_FIRED] or 0), record, request, runner)
+        self._note_outcome(request.name)
         self.counts["fired"] += 1
 
-    def _set_by_a_timer(self, record: SimRecord, runner: SimRunner | None) -> None:
-        """A request that is a firing too. It lies ahead, and not too many came before it."""
+    def _chained(self, record: SimRecord, runner: SimRunner | None) -> None:
+        """Check a callback that is itself a request: it is due later than its timer, and the chain is not too long."""
         due_s = int(dict(record.headers)[h.TIMER_DUE] or b"")
         if int(record.key or b"") <= due_s:
             raise Violation(f"{record!r} was set by a timer due at {due_s}")
         if h.depth(record.headers) > self._settings.max_depth:
-            raise Violation(f"{record!r} was set by too many timers, one after the other")
+            raise Violation(f"{record!r} is in a chain of too many timers")
         if self._settings.request_topic not in self._settings.callback_allow:
             raise Violation(f"{record!r} was set by a timer, which is not allowed")
         self._firing(record, runner)
         self.counts["chained"] += 1
 
-    def _came_out(self, name: str) -> None:
+    def _note_outcome(self, name: str) -> None:
         if self._fired[name] + self._given_up[name] > 1:
             how = f"fired {self._fired[name]} times, given up {self._given_up[name]} times"
             raise Violation(f"twice: {name} was {how}")
         for log in self.logs.values():
             log.changed = True
 
-    def _not_early(self, due_s: int, fired_ms: int, record: SimRecord, request: Request, runner: SimRunner) -> None:
-        """By the brokers' clock, and within what [I10] tolerates when that goes back.
+    def _check_early(self, due_s: int, fired_ms: int, record: SimRecord, request: Request, runner: SimRunner) -> None:
+        """Check that a timer did not fire before its due second, by the brokers' clock.
 
-        Without backward steps the firing's own append time decides. After one, a machine that has heard of it may fire
-        at most two seconds ahead what was asked for since.
+        After a backward step of that clock, requests made since may fire at most two seconds early [I10].
         """
         if fired_ms // 1000 < due_s - 2:
             raise Violation(f"early: {request.name}, due {due_s}, fired by a tick of {fired_ms} ms")
@@ -291,9 +290,9 @@ class Checkers:
                 raise Violation(f"early: {request.name}, due {due_s}, appended at {record.timestamp_ms} ms")
             return
         if request.record.seq > since:
-            heard = max((tick.second for seq, tick in runner.observed if seq > since), default=None)
-            if heard is not None and due_s > heard + 2:
-                raise Violation(f"early: {request.name}, due {due_s}, fired when the clock showed {heard} again")
+            observed = max((tick.second for seq, tick in runner.observed if seq > since), default=None)
+            if observed is not None and due_s > observed + 2:
+                raise Violation(f"early: {request.name}, due {due_s}, fired when the clock showed {observed} again")
 
     def _progress(self, record: SimRecord) -> None:
         topic, _, partition = (record.key or b"").decode().rpartition("/")
@@ -304,12 +303,12 @@ class Checkers:
         if after.next_offset < before.next_offset or after.fired_through < before.fired_through:
             raise Violation(f"progress of {topic}/{partition} went back from {before} to {after}")
         if after.next_offset > self._log.last_stable(*machine):
-            raise Violation(f"{topic}/{partition} is accepted up to {after.next_offset}, further than can be read")
+            raise Violation(f"{topic}/{partition} is accepted up to {after.next_offset}, after the last stable offset")
         log.progress = after
         log.changed = True
 
-    def _exactly_once(self, machine: TopicPartition, log: MachineLog) -> None:
-        """Each request has the outcomes that the committed progress says, no more and no fewer."""
+    def _check_outcomes(self, machine: TopicPartition, log: MachineLog) -> None:
+        """Check that each request has as many outcomes as the committed progress says."""
         next_offset, fired_through = log.progress.next_offset, log.progress.fired_through
         copied = self._log.group_offsets.get((self._settings.app_id, machine), 0)
         if copied != next_offset:
@@ -319,47 +318,47 @@ class Checkers:
         if log.schedules is not None:
             log.schedules.check(next_offset, fired_through, self._outcomes)
         for offset, request in log.requests.items():
-            if not self._is_where_it_belongs(log, request):
+            if not self._has_own_outcome(log, request):
                 continue
-            refused = request.key is None or log.cold.is_refused(request, log.progress)
-            over = offset < next_offset and (refused or (request.key or NEVER) <= fired_through)
-            over = is_told_fired(request, next_offset) or (over and not is_ended(request, next_offset))
+            rejected = request.key is None or log.cold.is_refused(request, log.progress)
+            finished = offset < next_offset and (rejected or (request.key or NEVER) <= fired_through)
+            finished = has_fired_verdict(request, next_offset) or (finished and not is_ended(request, next_offset))
             outcomes = self._outcomes(request)
-            if outcomes != over:
-                what = "lost" if over and not outcomes else "twice" if outcomes > 1 else "before its progress"
+            if outcomes != finished:
+                what = "lost" if finished and not outcomes else "twice" if outcomes > 1 else "before its progress"
                 raise Violation(
                     f"{what}: {machine[0]}/{machine[1]}/{offset} with key {request.key} has {outcomes} outcomes, "
-                    f"though next_offset={next_offset} and fired_through={fired_through}"
+                    f"with next_offset={next_offset} and fired_through={fired_through}"
                 )
 
-    def _is_where_it_belongs(self, log: MachineLog, request: Request) -> bool:
-        """Whether a request has outcomes of its own; else it is cold, or a copy that changes nothing."""
+    def _has_own_outcome(self, log: MachineLog, request: Request) -> bool:
+        """Whether a request has outcomes of its own. A cold request and an ignored copy have none."""
         cold, offset, next_offset = log.cold, request.record.offset, log.progress.next_offset
         is_cold = offset < next_offset and cold.is_cold(request, log.progress)
         if cold.forwarded.get(offset, 0) != is_cold:
-            raise Violation(f"{request.record.source} was sent away {cold.forwarded.get(offset, 0)} times")
+            raise Violation(f"{request.record.source} was forwarded {cold.forwarded.get(offset, 0)} times")
         if not is_cold:
-            return request.copy_of is None or cold.counting(request.copy_of, next_offset) is request
-        if is_told_fired(request, next_offset) and cold.counting(request, next_offset) is None:
-            raise Violation(f"{request.record.source} is said to have fired, and is cold")
-        if self._outcomes(request) and cold.counting(request, next_offset) is None:
-            raise Violation(f"{request.record.source} came out, and is cold")
+            return request.copy_of is None or cold.first_copy(request.copy_of, next_offset) is request
+        if has_fired_verdict(request, next_offset) and cold.first_copy(request, next_offset) is None:
+            raise Violation(f"{request.record.source} has the verdict that it fired, but is cold")
+        if self._outcomes(request) and cold.first_copy(request, next_offset) is None:
+            raise Violation(f"{request.record.source} has an outcome, but is cold")
         return False
 
     def _outcomes(self, request: Request) -> int:
-        """How many there are: each retry stands for what becomes of it."""
-        moved = 0
+        """Number of outcomes. A retry counts as one."""
+        retries = 0
         if request.row is not None:
-            moved = self._moved[request.name, request.attempt + 1]
-            if request.attempt < 0:  # a first move is attempt 0 if there is no use in trying, else 1
-                moved = moved or self._moved[request.name, 1]
-        return moved or self._fired[request.name] + self._given_up[request.name]
+            retries = self._moved[request.name, request.attempt + 1]
+            if request.attempt < 0:  # the first retry is attempt 0 if waiting does not help, else 1
+                retries = retries or self._moved[request.name, 1]
+        return retries or self._fired[request.name] + self._given_up[request.name]
 
     def check_end(self, until_s: int) -> None:
-        """Everything that came due by ``until_s`` has an outcome: accepted = fired + dead-lettered + pending.
+        """Check that all timers due by ``until_s`` have an outcome: accepted = fired + dead-lettered + pending + ended.
 
         Raises:
-            Violation: something was left behind.
+            Violation: a timer was lost, or the numbers differ.
         """
         self.check()
         for machine, log in self.logs.items():
@@ -368,9 +367,9 @@ class Checkers:
                     continue
                 due = request.key is None or request.key[0] <= until_s
                 if due and not self._outcomes(request) and not is_ended(request, log.progress.next_offset):
-                    raise Violation(f"lost: {machine[0]}/{machine[1]}/{offset} with key {request.key} never came out")
+                    raise Violation(f"lost: {machine[0]}/{machine[1]}/{offset} with key {request.key} has no outcome")
         pending = sum(
-            len(log.pending(log.progress, log.progress.next_offset)) + log.away(log.progress)
+            len(log.pending(log.progress, log.progress.next_offset)) + log.cold_requests(log.progress)
             for log in self.logs.values()
         )
         for log in self.logs.values():
@@ -383,7 +382,7 @@ class Checkers:
         ended = self.counts[CANCELLED] + self.counts[REPLACED]
         for log in self.logs.values():
             if log.schedules is not None:
-                waiting, over = log.schedules.left(until_s, self._outcomes)
-                pending, ended = pending + waiting, ended + over
+                waiting, replaced = log.schedules.pending_and_ended(until_s, self._outcomes)
+                pending, ended = pending + waiting, ended + replaced
         if accepted != out + pending + ended:
             raise Violation(f"{accepted} accepted, but {out} fired or given up, {pending} pending and {ended} ended")

@@ -28,24 +28,24 @@ class SimCluster:
     """The cluster of one run.
 
     Args:
-        seed: decides everything.
+        seed: seed of the random sources.
         parts: the classes that workers are made of.
         worker: the class of a worker.
 
     Attributes:
-        seed: see above.
-        limits: of each machine.
-        clock: of the brokers.
+        seed: seed of the random sources.
+        limits: limits of each machine.
+        clock: the brokers' clock.
         log: the topics.
         machines: all partitions that have a machine.
-        checkers: check the log after each step.
-        workers: of the app.
+        checkers: they check the log after each step.
+        workers: the workers of the app.
     """
 
     def __init__(self, seed: int, parts: Parts, worker: type[SimWorker]) -> None:
         self.seed = seed
         self._random = random = Random(seed)
-        # Random sources of their own: a new feature does not change the runs that do not use it.
+        # Each feature has its own random source, so that it does not change the runs that do not use it.
         self._cold_random = Random(f"{seed} cold")
         self._schedule_random = Random(f"{seed} schedules")
         self._delivery_random = Random(f"{seed} delivery")
@@ -98,34 +98,34 @@ class SimCluster:
         ]
         self._owner: dict[TopicPartition, SimWorker] = {}
         for each in self.workers:
-            each.ours = partial(self._owns, each)
+            each.is_owner = partial(self._owns, each)
 
     def _owns(self, worker: SimWorker, name: TopicPartition) -> bool:
         return self._owner.get(name) is worker
 
-    def _assign_unowned(self, but: SimWorker | None = None) -> None:
+    def _assign_unowned(self, excluded: SimWorker | None = None) -> None:
         self._owner = {name: worker for name, worker in self._owner.items() if name in worker.runners}
-        takers = [worker for worker in self.workers if worker.alive and worker is not but]
-        shares: dict[str, list[TopicPartition]] = {worker.name: [] for worker in takers}
+        candidates = [worker for worker in self.workers if worker.alive and worker is not excluded]
+        shares: dict[str, list[TopicPartition]] = {worker.name: [] for worker in candidates}
         for name in self.machines:
-            if name not in self._owner and takers:
-                taker = self._random.choice(takers)
-                taker.revoke(name)
-                shares[taker.name].append(name)
-        self._random.shuffle(takers)
-        for taker in takers:
-            taker.assign(shares[taker.name])
-            self._owner.update({name: taker for name in shares[taker.name] if name in taker.runners})
+            if name not in self._owner and candidates:
+                new_owner = self._random.choice(candidates)
+                new_owner.revoke(name)
+                shares[new_owner.name].append(name)
+        self._random.shuffle(candidates)
+        for new_owner in candidates:
+            new_owner.assign(shares[new_owner.name])
+            self._owner.update({name: new_owner for name in shares[new_owner.name] if name in new_owner.runners})
 
-    def _give_to_any(self, name: TopicPartition, but: SimWorker | None = None) -> str:
-        takers = [worker for worker in self.workers if worker.alive and worker is not but]
-        if not takers:
+    def _give_to_any(self, name: TopicPartition, excluded: SimWorker | None = None) -> str:
+        candidates = [worker for worker in self.workers if worker.alive and worker is not excluded]
+        if not candidates:
             return "none"
-        taker = self._random.choice(takers)
-        self._give(name, taker)
-        return taker.name
+        new_owner = self._random.choice(candidates)
+        self._give(name, new_owner)
+        return new_owner.name
 
-    def _give(self, name: TopicPartition, taker: SimWorker) -> None:
-        taker.revoke(name)
-        taker.assign([name])
-        self._owner[name] = taker
+    def _give(self, name: TopicPartition, new_owner: SimWorker) -> None:
+        new_owner.revoke(name)
+        new_owner.assign([name])
+        self._owner[name] = new_owner

@@ -1,32 +1,31 @@
-"""What goes wrong, and where: the fakes ask, the simulator answers."""
+"""Injected faults: the simulator chooses them, and the simulated log, store and worker ask for them."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 UNREACHABLE = "unreachable"
-"""The brokers do not answer the next transaction at all: not even that it was fenced."""
+"""The brokers do not answer the next transaction, so the worker does not learn that it was fenced."""
 REFUSED = "refused"
-"""The next transaction has a record that the brokers do not take."""
+"""The brokers refuse a record of the next transaction."""
 REQUEST_LOST = "request lost"
-"""The next commit times out and was not done."""
+"""The next commit times out and has no effect."""
 REPLY_LOST = "reply lost"
-"""The next commit times out and was done."""
+"""The next commit times out and takes effect."""
 ALL = (UNREACHABLE, REFUSED, REQUEST_LOST, REPLY_LOST)
 
 
 class Crashed(Exception):
-    """The process died here. Nothing that stood in its memory is left."""
+    """The process crashed at a point; its memory is lost."""
 
 
 class Faults:
-    """Faults armed for one worker.
+    """The faults of one worker.
 
-    A step of a worker passes many points; between any two of them the process may die. :meth:`crash_after` says how
-    many more are passed.
+    A step of a worker passes many points, and may crash at each of them.
 
     Attributes:
-        passed: name of the last point passed; says where a crash struck.
+        passed: name of the last passed point; after a crash, the point of the crash.
     """
 
     def __init__(self) -> None:
@@ -36,29 +35,29 @@ class Faults:
         self._at: str | None = None
 
     def arm(self, fault: str, times: int = 1) -> None:
-        """Let ``fault`` happen at the next ``times`` occasions."""
+        """Choose ``fault`` for the next ``times`` transactions."""
         self._armed[fault] += times
 
     def take(self, fault: str) -> bool:
-        """Whether ``fault`` happens now; it is then used up."""
+        """Whether ``fault`` happens now; each call uses one of its times."""
         if not self._armed[fault]:
             return False
         self._armed[fault] -= 1
         return True
 
     def crash_after(self, points: int) -> None:
-        """Die after passing ``points`` more points."""
+        """Crash after ``points`` more points."""
         self._points_left = points
 
     def crash_at(self, name: str) -> None:
-        """Die at the next point of this name."""
+        """Crash at the next point with this name."""
         self._at = name
 
     def point(self, name: str) -> None:
-        """A place where the process may die.
+        """Crash here if it was chosen.
 
         Raises:
-            Crashed: it does.
+            Crashed: the process ends here.
         """
         self.passed = name
         if self._points_left is not None:
@@ -68,6 +67,6 @@ class Faults:
             raise Crashed(name)
 
     def clear(self) -> None:
-        """Nothing goes wrong any more."""
+        """Remove all faults."""
         self._armed.clear()
         self._at = self._points_left = None

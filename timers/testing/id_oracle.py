@@ -1,8 +1,8 @@
 """The oracle for timers with an id: computes the history of each id from the log alone.
 
-The log does not show the result of a cancel or update, because it depends on what had fired when it was accepted. A
-verdict shows it and must stay true: a version that was replaced or cancelled never fires, a version said to have
-fired has fired by then, and a version that is not ended fires at its due second.
+The result of a cancel or an update depends on what had fired when it was accepted, so only its verdict shows it. The
+verdict must be true: a replaced or cancelled version never fires, a version with the verdict `already-fired` has fired
+by then, and a version that was not ended fires at its due second.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ class Violation(AssertionError):
 
 @dataclass
 class Request:
-    """One readable record of a log that has a machine, and what becomes of it."""
+    """One readable record of a request topic, and its later history."""
 
     record: SimRecord
     key: OrderKey | None
-    """None if it must be rejected."""
+    """None: it must be rejected."""
     row: Row | None
     name: str
-    """Where it was first asked for."""
+    """Source of the original request, also of a retry or a copy."""
     attempt: int
-    """Of a retry; -1 for what is none."""
+    """Number of a retry; -1: it is no retry."""
     timer_id: str
-    """What its firing is called."""
+    """The ``timer-id`` of its callback."""
     end: Step | None = None
-    """Of a timer with an id: what came next in its history."""
+    """The next record with the same id."""
     copy_of: Request | None = None
-    """The cold request that this one brings back."""
+    """The cold request of which this is a promoted copy."""
     forged: bool = False
-    """It looks like a promoted copy, but no machine sent this request to the cold tier."""
+    """Whether it looks like a promoted copy, but has no valid seal."""
 
     @property
     def original(self) -> Request:
-        """The request that was first asked."""
+        """The cold request of a copy, else the request itself."""
         return self.copy_of or self
 
 
@@ -56,26 +56,26 @@ class Step:
     operation: Operation
     source: str
     request: Request | None
-    """None: it cancels."""
+    """None: it is a cancel."""
     before: Request | None = None
-    """The version that it found."""
+    """The version before it."""
     verdict: VerdictMessage | None = None
 
     @property
     def offset(self) -> int:
-        """Of the record."""
+        """Offset of the record."""
         return self.operation[1]
 
 
 @dataclass
 class IdOracle:
-    """All ids of one machine's log."""
+    """Computes the history of all ids of one log."""
 
     _steps: dict[bytes, list[Step]] = field(default_factory=dict)
     _by_source: dict[str, Step] = field(default_factory=dict)
 
     def add(self, step: Step) -> None:
-        """A record became visible; those of a transaction come after what stands behind them."""
+        """Add a visible record. Transactions become visible late, so records may be added out of order."""
         steps = self._steps.setdefault(step.operation[0], [])
         insort(steps, step, key=lambda each: each.offset)
         self._by_source[step.source] = step
@@ -88,50 +88,50 @@ class IdOracle:
         if before is not None:
             before.end = None
 
-    def tell(self, source: str, key: bytes | None, told: VerdictMessage) -> None:
-        """A verdict became visible."""
+    def add_verdict(self, source: str, key: bytes | None, verdict: VerdictMessage) -> None:
+        """Add a visible verdict."""
         step = self._by_source.get(source)
-        if step is None or step.operation[0] != key or key.decode() != told.id:
-            raise Violation(f"a verdict on {source}, which asks for none: {told}")
+        if step is None or step.operation[0] != key or key.decode() != verdict.id:
+            raise Violation(f"a verdict on {source}, which needs none: {verdict}")
         if step.verdict is not None:
-            raise Violation(f"two verdicts on {source}: {step.verdict} and {told}")
-        step.verdict = told
+            raise Violation(f"two verdicts on {source}: {step.verdict} and {verdict}")
+        step.verdict = verdict
 
     def check(self, next_offset: int, fired_through: OrderKey, retention_s: int) -> None:
-        """Every record that was accepted has the verdict that it must have, and no other has one."""
+        """Check that each accepted record has the right verdict, and that no other record has one."""
         for step in self._by_source.values():
-            wanted = self._wanted(step, fired_through, retention_s) if step.offset < next_offset else [None]
-            said = None if step.verdict is None else (step.verdict.verdict, step.verdict.due_s)
-            if said not in wanted:
-                raise Violation(f"{step.source} was told {said}, not {wanted}")
+            allowed = self._allowed(step, fired_through, retention_s) if step.offset < next_offset else [None]
+            found = None if step.verdict is None else (step.verdict.verdict, step.verdict.due_s)
+            if found not in allowed:
+                raise Violation(f"{step.source} has the verdict {found}, not one of {allowed}")
 
-    def _wanted(self, step: Step, fired_through: OrderKey, retention_s: int) -> list[tuple[str, int | None] | None]:
-        nothing = (UNKNOWN, None) if step.request is None else None
+    def _allowed(self, step: Step, fired_through: OrderKey, retention_s: int) -> list[tuple[str, int | None] | None]:
+        without_version = (UNKNOWN, None) if step.request is None else None
         if step.before is None or step.before.key is None:
-            return [nothing]
+            return [without_version]
         due_s = step.before.key[0]
-        wanted: list[tuple[str, int | None] | None] = [
+        allowed: list[tuple[str, int | None] | None] = [
             (CANCELLED if step.request is None else REPLACED, due_s),
             (ALREADY_FIRED, due_s),
         ]
         entry = (*step.before.key, step.before.record.timestamp // 1000)
-        return [*wanted, nothing] if is_over(entry, fired_through, retention_s) else wanted
+        return [*allowed, without_version] if is_over(entry, fired_through, retention_s) else allowed
 
     def entries(self, applied: int) -> dict[bytes, Entry | None]:
-        """What the index must hold."""
+        """The entries that the index must hold."""
         operations = sorted((step.operation for step in self._by_source.values()), key=lambda each: each[1])
         return latest([each for each in operations if each[1] < applied])
 
 
 def is_ended(request: Request, next_offset: int) -> bool:
-    """Whether something that was accepted took the place of a version, or cancelled it, before it fired."""
+    """Whether an accepted record replaced or cancelled a version before it fired."""
     end = request.original.end
     if end is None or end.offset >= next_offset:
         return False
     return end.verdict is not None and end.verdict.verdict in (CANCELLED, REPLACED)
 
 
-def is_told_fired(request: Request, next_offset: int) -> bool:
-    """Return whether the next record of the id got the verdict that this one had fired, or fired too long ago."""
+def has_fired_verdict(request: Request, next_offset: int) -> bool:
+    """Whether the next record of the id has the verdict that this version had fired, or no verdict."""
     end = request.original.end
     return end is not None and end.offset < next_offset and not is_ended(request, next_offset)

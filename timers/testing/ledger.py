@@ -1,4 +1,4 @@
-"""An outbox that only remembers: for trying out one machine by hand, without a log of transactions."""
+"""An outbox that keeps its output in lists, for tests of one machine without a simulated log."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class SimLedger:
     """Implements :class:`timers.core.ports.Outbox`.
 
     Attributes:
-        commits: what each transaction held: (keys fired in order, rejected, progress).
+        commits: (fired order keys, rejected, progress) of each transaction.
         verdicts: of all commits, in their order.
-        forwarded: offsets of requests that went cold, in the order of the commits.
-        again: offsets of the versions that were appended again, in the order of the commits.
-        postponed: ((due second, offset), second it is asked for anew), in the order of the commits.
-        progress: of the last commit.
-        failing: commits that will fail from now on, before anything becomes visible.
-        tick: that the last transaction was begun with.
+        forwarded: offsets of forwarded cold requests, in the order of the commits.
+        republished: offsets of republished versions, in the order of the commits.
+        postponed: (order key, second of the retry), in the order of the commits.
+        progress: progress of the last commit.
+        failing: how many of the next commits fail.
+        tick: tick of the last transaction.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class SimLedger:
         self.postponed: list[tuple[tuple[int, int], int]] = []
         self.verdicts: list[Verdict] = []
         self.forwarded: list[int] = []
-        self.again: list[int] = []
+        self.republished: list[int] = []
         self.progress = Progress()
         self.failing = 0
         self.tick: Tick | None = None
@@ -38,30 +38,30 @@ class SimLedger:
         self._postponed: list[tuple[tuple[int, int], int]] = []
         self._verdicts: list[Verdict] = []
         self._forwarded: list[int] = []
-        self._again: list[int] = []
+        self._republished: list[int] = []
 
     @property
     def fired(self) -> list[tuple[int, int]]:
-        """(due second, offset) of every firing, in the order of the commits."""
+        """Order keys of all firings, in the order of the commits."""
         return [key for fired, _, _ in self.commits for key in fired]
 
     @property
     def rejected(self) -> list[tuple[int, str]]:
-        """(offset, code) of every dead letter."""
+        """(offset, error code) of all dead letters."""
         return [(entry.offset, entry.code) for _, rejected, _ in self.commits for entry in rejected]
 
     def begin(self, tick: Tick) -> None:
-        """Start collecting."""
+        """Begin a transaction."""
         self.tick = tick
         self._fired, self._rejected, self._postponed, self._verdicts, self._forwarded = [], [], [], [], []
-        self._again = []
+        self._republished = []
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         """Add firings of one due second."""
         self._fired += [(due_s, row[0]) for row in rows]
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """Note what is asked for anew."""
+        """Add postponed timers."""
         self._postponed += [((due_s, row[0]), again_s) for row in rows]
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
@@ -73,21 +73,21 @@ class SimLedger:
         self._verdicts += verdicts
 
     def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        """Add requests that go cold."""
+        """Add forwarded cold requests."""
         self._forwarded += [each.record.offset for each in forwarded]
 
     def republish(self, rows: Sequence[Row]) -> None:
-        """Note which versions are appended again."""
-        self._again += [row[0] for row in rows]
+        """Add republished versions."""
+        self._republished += [row[0] for row in rows]
 
     def commit(self, progress: Progress) -> None:
-        """Make all of it visible."""
+        """Keep the output of the transaction, or fail."""
         if self.failing:
             self.failing -= 1
             raise Lost("told to fail")
         self.postponed += self._postponed
         self.verdicts += self._verdicts
         self.forwarded += self._forwarded
-        self.again += self._again
+        self.republished += self._republished
         self.commits.append((self._fired, self._rejected, progress))
         self.progress = progress

@@ -1,9 +1,9 @@
 """Kafka's log in memory: offsets with holes, append times, transactions, fencing.
 
-What is modelled is what a machine can be hurt by. Every record gets the broker's append time. The end of a transaction
-is a marker that takes an offset of its own, and aborted records keep theirs: so offsets have holes. A reader of
-committed records stops at the first offset of the oldest open transaction. A transactional id has an epoch. A
-producer that asks for a new one ends the open transaction of the former owner and fences it.
+It models the behaviour of Kafka on which a machine depends. Each record gets the broker's append time. Markers that end
+transactions, and aborted records, take offsets too, so readers see holes. A reader of committed records stops at the
+first offset of the oldest open transaction. A producer that takes a new epoch of a transactional id aborts the open
+transaction of the former owner and fences it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SimTransaction:
     """None while it is open."""
     records: list[SimRecord] = field(default_factory=list)
     offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
-    """(group, partition) -> offset that becomes the group's when this commits."""
+    """(group, partition) -> offset that the group gets with the commit."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,26 +44,26 @@ class SimRecord:
     headers: tuple[Header, ...]
     timestamp_ms: int
     seq: int
-    """Place in the order of all that ever happened to this log."""
+    """Number of the event in this log."""
     transaction: SimTransaction | None = None
     marker: bool = False
     created_ms: int | None = None
-    """Its producer's time, where the topic keeps that."""
+    """The producer's time, in a topic of type ``CreateTime``."""
     compacted: bool = False
-    """Compaction took it."""
+    """Whether compaction removed it."""
     delete_after_ms: int | None = None
-    """Of a tombstone that compaction has met: when it may take that too."""
+    """Of a tombstone: the time after which compaction removes it; None: not compacted yet."""
 
     @property
     def committed(self) -> bool:
-        """Whether readers of committed records may see it."""
+        """Whether readers of committed records see it."""
         return (
             not self.marker and not self.compacted and (self.transaction is None or self.transaction.committed is True)
         )
 
     @property
     def timestamp(self) -> int:
-        """What readers are told, in epoch milliseconds, by the name that request formats know."""
+        """The timestamp that readers get, in epoch milliseconds; request formats use this name."""
         return self.timestamp_ms if self.created_ms is None else self.created_ms
 
     @property
@@ -73,7 +73,7 @@ class SimRecord:
 
 
 class TooLarge(Exception):
-    """A record is larger than its topic takes."""
+    """A record is larger than the limit of its topic."""
 
     def __init__(self, topic: str, limit: int) -> None:
         super().__init__(f"{topic} takes no record of more than {limit} bytes")
@@ -81,21 +81,21 @@ class TooLarge(Exception):
 
 
 class RecordRefused(Exception):
-    """A compacted topic takes no record without a key."""
+    """A compacted topic refuses a record without a key."""
 
 
 class SimLog:
     """All topics of one cluster.
 
     Attributes:
-        clock: the brokers' clock; every record's time.
-        seq: counts everything that happened.
-        committed: all records that became visible, in the order in which they did.
+        clock: the brokers' clock; records get their append time from it.
+        seq: number of the last event.
+        committed: all visible records, in the order in which they became visible.
         group_offsets: (group, partition) -> committed offset.
         failing: topics whose broker refuses records; a transaction with one for them fails.
         missing: topics that do not exist. All others do.
-        compacted: topics that take no record of a transaction without a key.
-        max_message_bytes: topics with a limit -> largest record of a transaction that they take.
+        compacted: topics that refuse records without a key in a transaction.
+        max_message_bytes: topic with a limit -> size of its largest record.
     """
 
     def __init__(self, clock: SimClock, partitions: int = 2) -> None:
@@ -178,7 +178,7 @@ class SimLog:
         return self._epochs.get(transactional_id, -1)
 
     def time_out(self, topic: str, partition: int) -> None:
-        """Let so much time pass that the broker ends every transaction open on a partition, and fences its producer."""
+        """Abort all open transactions of a partition and fence their producers, as the broker does at the timeout."""
         for transaction in list(self._open):
             if any((record.topic, record.partition) == (topic, partition) for record in transaction.records):
                 self.new_epoch(transaction.transactional_id)
@@ -194,13 +194,13 @@ class SimLog:
         """Refuse a producer whose transactional id was taken over.
 
         Raises:
-            Fenced: it was.
+            Fenced: another producer took it over.
         """
         if epoch != self._epochs.get(transactional_id):
             raise Fenced(f"{transactional_id} was taken over by another worker")
 
     def finish(self, transaction: SimTransaction, *, commit: bool) -> None:
-        """Write the markers; from then on readers see the records, or never will."""
+        """Commit or abort a transaction, and write its markers."""
         assert transaction.committed is None, "a transaction ends once"
         transaction.committed = commit
         self._open.remove(transaction)
@@ -211,7 +211,7 @@ class SimLog:
             self.group_offsets.update(transaction.offsets)
 
     def compact(self, topic: str, partition: int, to_offset: int, delete_retention_ms: int) -> None:
-        """Keep the newest record of each key among those below ``to_offset``, and a tombstone only for a while."""
+        """Keep the newest record of each key below ``to_offset``, and tombstones until their deletion time."""
         end = min(to_offset, self.last_stable(topic, partition))
         newest: dict[bytes | None, SimRecord] = {}
         for record in self._logs.get((topic, partition), ())[:end]:
@@ -227,7 +227,7 @@ class SimLog:
                 record.compacted = True
 
     def offset_at(self, topic: str, partition: int, append_ms: int) -> int:
-        """First offset of what was appended after a time, by the clock that was shown then."""
+        """The first offset whose append time is after ``append_ms``; the end if there is none."""
         records = self._logs.get((topic, partition), [])
         return next((r.offset for r in records if r.timestamp_ms > append_ms), len(records))
 
@@ -238,7 +238,7 @@ class SimLog:
         return len(self._logs.get((topic, partition), ()))
 
     def last_stable(self, topic: str, partition: int) -> int:
-        """Where a reader of committed records must stop: the first offset of the oldest open transaction."""
+        """The last stable offset: the first offset of the oldest open transaction, or the end."""
         firsts = [
             next(
                 (r.offset for r in transaction.records if (r.topic, r.partition) == (topic, partition)),
@@ -251,7 +251,7 @@ class SimLog:
     def fetch(
         self, topic: str, partition: int, from_offset: int, max_offsets: int = 1_000_000, *, committed: bool = True
     ) -> Fetched:
-        """What a consumer gets from ``from_offset`` on; the range covers holes, the records do not."""
+        """The visible records from ``from_offset`` on. The offset range of the fetch includes holes."""
         end = self.last_stable(topic, partition) if committed else self.end(topic, partition)
         to_offset = max(from_offset, min(end, from_offset + max_offsets))
         records = self._logs.get((topic, partition), [])[from_offset:to_offset]
@@ -264,7 +264,7 @@ class SimProducer:
 
     Args:
         log: the cluster.
-        transactional_id: the last producer that asked for it owns it.
+        transactional_id: its owner is the last producer that took an epoch.
     """
 
     def __init__(self, log: SimLog, transactional_id: str) -> None:
@@ -281,7 +281,7 @@ class SimProducer:
         self._begun = False
 
     def begin(self) -> None:
-        """Begin a transaction; no broker hears of it before the first record."""
+        """Begin a transaction. The brokers open it at the first record."""
         assert not self._begun, "a transaction is open already"
         self._begun = True
         self._transaction = None
@@ -299,8 +299,8 @@ class SimProducer:
 
         Raises:
             Fenced: the transactional id was taken over.
-            TooLarge: the topic does not take it.
-            RecordRefused: likewise.
+            TooLarge: the record is larger than the limit of the topic.
+            RecordRefused: the topic is compacted and the record has no key.
         """
         if key is None and topic in self._log.compacted:
             raise RecordRefused
@@ -310,7 +310,7 @@ class SimProducer:
         self._log.append(topic, key, value, headers, partition, self._opened(), timestamp_ms)
 
     def send_offset(self, group: str, partition: TopicPartition, offset: int) -> None:
-        """Let the group's committed offset move with this transaction."""
+        """Commit an offset of the group with this transaction."""
         self._opened().offsets[group, partition] = offset
 
     def _opened(self) -> SimTransaction:
@@ -321,7 +321,7 @@ class SimProducer:
         return self._transaction
 
     def abort(self) -> None:
-        """End the open transaction; nothing of it becomes visible.
+        """Abort the open transaction.
 
         Raises:
             Fenced: the transactional id was taken over.
@@ -332,7 +332,7 @@ class SimProducer:
         self._begun = False
 
     def commit(self) -> None:
-        """Commit. Repeating it after an unknown outcome is harmless: what is done stays done.
+        """Commit. It may be repeated after an unknown outcome.
 
         Raises:
             Fenced: the transactional id was taken over.

@@ -1,4 +1,4 @@
-"""What an oracle knows of one machine: the requests of its log, and what its committed progress makes of them."""
+"""The state that a machine must have, computed from the requests of its log and its committed progress."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class MachineLog:
     progress: Progress = Progress()  # noqa: RUF009  # frozen
     changed: bool = False
     id_oracle: IdOracle | None = None
-    """Where timers have ids."""
+    """None: its timers have no ids, or are schedules."""
     schedules: ScheduleLog | None = None
-    """Where they are schedules; then nothing else here knows of them."""
+    """None: its requests are no schedules. Schedules are only here, not in ``requests``."""
 
     def pending(self, progress: Progress, next_offset: int) -> list[OrderKey]:
-        """The sentence, minus what was replaced or cancelled, and what is cold."""
+        """Order keys of the pending timers: not fired, replaced, cancelled or cold."""
         return sorted(
             request.key
             for offset, request in self.requests.items()
@@ -34,25 +34,25 @@ class MachineLog:
             and request.key is not None
             and request.key > progress.fired_through
             and (request.original.end is None or request.original.end.offset >= next_offset)
-            and self.cold.counts(request, progress, next_offset)
+            and self.cold.is_timer(request, progress, next_offset)
         )
 
     def entries(self, progress: Progress, applied: int) -> dict[bytes, Entry | None]:
-        """What the index must hold."""
+        """The entries that the index must hold."""
         assert self.id_oracle is not None
-        told = self.id_oracle.entries(applied)
-        for id, entry in told.items():
+        entries = self.id_oracle.entries(applied)
+        for id, entry in entries.items():
             request = None if entry is None else self.requests[entry[1]]
             if request is not None and self.cold.is_cold(request, progress):
-                told[id] = self.cold.entry(request, applied) or entry
-        return told
+                entries[id] = self.cold.entry(request, applied) or entry
+        return entries
 
-    def away(self, progress: Progress) -> int:
-        """How many are cold."""
+    def cold_requests(self, progress: Progress) -> int:
+        """Number of cold requests that are neither promoted nor ended."""
         return sum(
             offset < progress.next_offset
             and self.cold.is_cold(request, progress)
             and not is_ended(request, progress.next_offset)
-            and self.cold.counting(request, progress.next_offset) is None
+            and self.cold.first_copy(request, progress.next_offset) is None
             for offset, request in self.requests.items()
         )

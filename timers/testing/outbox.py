@@ -26,13 +26,13 @@ TOPIC_ID = b"simulated topic."
 """Kafka's topic ids are 16 bytes."""
 
 PROGRESS_PARTITION = 0
-"""All machines share one partition of the progress topic, and so meet each other's open transactions there."""
+"""All machines share one partition of the progress topic, so that open transactions of others delay its readers."""
 
 CIRCUIT_OPEN_MS = 5_000
 
 
 class Buffered(NamedTuple):
-    """A record that waits for the commit."""
+    """A record of the transaction that is being filled."""
 
     topic: str
     partition: int
@@ -46,14 +46,14 @@ class SimRecords:
     """Implements :class:`timers.wire.outgoing.Records`.
 
     Attributes:
-        added: the records, in order.
+        added: the records of the transaction, in order.
     """
 
     def __init__(self) -> None:
         self.added: list[Buffered] = []
 
     def size(self, key: bytes | None, value: bytes | None, headers: list[h.Header]) -> int:
-        """What the simulated log compares with the limit of a topic."""
+        """The size that the simulated log compares with the limit of a topic."""
         return dead_letter.size(key, value, headers)
 
     def fire(
@@ -107,20 +107,20 @@ class SimRoutes:
         self.max_message_bytes: dict[str, int] = {}
 
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
-        """Number of partitions, or why nothing can be sent."""
+        """Number of partitions of a topic, or why it takes no records."""
         if topic in self._log.missing:
             return DeliveryProblem("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
         open_ms = self._open_until_ms.get(topic, 0) - self._log.clock.now_ms
-        if 0 < open_ms <= CIRCUIT_OPEN_MS:  # more is left only if the clock went back
+        if 0 < open_ms <= CIRCUIT_OPEN_MS:  # it is longer only after the clock went back
             return DeliveryProblem("target-failing", f"{topic} fails", open_ms / 1000)
         return self._log.partitions
 
     def partitions(self, topic: str) -> int:
-        """All topics of the log have the same number."""
+        """Number of partitions of a topic; the same for all topics."""
         return self._log.partitions
 
     def open_circuit(self, topic: str) -> None:
-        """Send nothing to a topic for some time."""
+        """Send nothing to a topic for ``CIRCUIT_OPEN_MS``."""
         self._open_until_ms[topic] = self._log.clock.now_ms + CIRCUIT_OPEN_MS
 
 
@@ -132,7 +132,7 @@ class SimRequests:
         self._formats = formats
 
     def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]) -> dict[str, RequestRecord]:
-        """The requests that compaction has left."""
+        """Source -> request, without the requests that compaction has removed."""
         found = {}
         for row, origin in timers:
             topic, partition, offset = origin.request.rsplit("/", 2)
@@ -143,7 +143,7 @@ class SimRequests:
         return found
 
     def request_format(self, source: str) -> RequestFormat:
-        """The format of a topic."""
+        """The request format of the topic of a source."""
         return self._formats[source.rsplit("/", 2)[0]]
 
 
@@ -152,15 +152,15 @@ class SimOutbox(OutgoingOutbox):
 
     Args:
         log: the cluster.
-        settings: names of topics, number of retries.
+        settings: settings of the app.
         machine: (request topic, partition).
-        faults: of the worker.
-        routes: of the worker.
+        faults: faults of the worker.
+        routes: routes of the worker.
 
     Attributes:
-        policy_change: a class whose methods replace those of the policy; tests set it.
-        new_records: makes the buffer of a transaction.
-        counters: of the partition.
+        policy_change: a class whose methods replace those of the delivery policy.
+        new_records: class of the buffer of a transaction.
+        counters: counters of the partition.
     """
 
     policy_change: ClassVar[type[Any] | None] = None
@@ -187,23 +187,23 @@ class SimOutbox(OutgoingOutbox):
         self._offset_sent = -1
 
     def open(self) -> None:
-        """Fence the former owner and roll back what it left open."""
+        """Fence the former owner and abort its open transaction."""
         self._producer.init_transactions()
         self._faults.point("after fencing")
 
     def begin(self, tick: Tick) -> None:
-        """Start to fill a transaction; the brokers hear of it at the commit."""
+        """Begin to fill a transaction. The brokers open it at the commit."""
         self._tick = tick
         self._records = self.new_records()
         self.counters.begin()
         self._begin(tick, self._records)
 
     def commit(self, progress: Progress) -> None:
-        """Add ``progress``, send everything, and make all of it visible."""
+        """Add ``progress``, send all records, and commit."""
         while refused := self._fill_and_send(progress):
             self._producer.abort()
-            news = [self._refuse(record.topic, record, "it has no key") for record in refused]
-            if not any(news):
+            noted = [self._refuse(record.topic, record, "it has no key") for record in refused]
+            if not any(noted):
                 raise Lost("records are refused again")
             self._records = self.new_records()
             self._begin_again(self._tick, self._records)
@@ -213,10 +213,10 @@ class SimOutbox(OutgoingOutbox):
         self._faults.point("after a commit")
 
     def _fill_and_send(self, progress: Progress) -> list[Buffered]:
-        """Send a transaction; returns the records that were refused."""
+        """Send a transaction, and return the records that were refused."""
         self._outgoing.add_given_up(self._requests, lambda: True)
         self._outgoing.add_progress(progress, TOPIC_ID, PROGRESS_PARTITION)
-        # Partitions are sent to in any order: the progress may come first.
+        # A producer sends to partitions in any order, so the progress may be sent first.
         self._records.added.insert(0, self._records.added.pop())
         self._faults.point("before a transaction")
         if self._faults.take(f.UNREACHABLE):
@@ -247,7 +247,7 @@ class SimOutbox(OutgoingOutbox):
         return refused
 
     def _end(self) -> None:
-        """Commit. Whatever its outcome, a machine that is not told of it starts anew [I5]."""
+        """Commit. If the outcome is unknown, the machine must be opened again [I5]."""
         if self._faults.take(f.REQUEST_LOST):
             raise Lost("the commit timed out")
         self._producer.commit()

@@ -1,7 +1,7 @@
-"""Timers without waiting: for the tests of programs that use them.
+"""Timers with a simulated clock, for the tests of programs that use timers.
 
-A whole timer service in memory, with a clock that moves when you say so. What runs inside is the worker's own machine,
-so a timer fires here as it would on Kafka: at its second, once, with its key, value and headers::
+A timer service in memory; your test moves its clock. It runs the worker's own machine, so a timer fires as on Kafka:
+once, at its due second, with its key, value and headers::
 
     from timers.testing import SimTimers
 
@@ -16,9 +16,9 @@ so a timer fires here as it would on Kafka: at its second, once, with its key, v
         [callback] = timers.fired
         assert (callback.topic, callback.key, callback.value) == ("order-timeouts", b"order-17", b"unpaid")
 
-:meth:`SimTimers.schedule`, ``update`` and ``cancel`` take what those of :class:`timers.client.TimersClient` take, and
-refuse what these refuse: give it to your code in the client's place. :meth:`SimTimers.restart` kills the worker, with
-its disk if you like, to show that your program does not mind.
+``schedule``, ``update`` and ``cancel`` have the arguments and errors of :class:`timers.client.TimersClient`: your code
+can use a ``SimTimers`` instead of a client. :meth:`SimTimers.restart` kills and restarts the worker, if you want on an
+empty disk.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Fired(NamedTuple):
     key: bytes | None
     value: bytes
     headers: list[Header]
-    """All of them, in order: the request's, then ``timer-id``, ``timer-due`` and ``timer-fired``."""
+    """All headers: those of the request, then ``timer-id``, ``timer-due`` and ``timer-fired``."""
     timer_id: str
-    """What :meth:`SimTimers.schedule` returned."""
+    """The id that :meth:`SimTimers.schedule` returned."""
     due_s: int
-    """Epoch second it was asked for."""
+    """Due second of the timer."""
     at_ms: int
     """Epoch milliseconds at which the broker appended it."""
 
@@ -74,13 +74,13 @@ class SimTimers:
     """A timer service in memory.
 
     Args:
-        now_s: epoch second at which its clock stands first.
+        now_s: epoch second at which its clock starts.
         missing_topics: callback topics that do not exist; all others do.
 
     Attributes:
-        fired: every callback so far, in order. Clear it as you like.
-        dead_letters: every request given up so far.
-        clock: the time; :meth:`advance` moves it.
+        fired: all callbacks so far, in order. A test may clear it.
+        dead_letters: all dead letters so far.
+        clock: its clock; :meth:`advance` moves it.
     """
 
     def __init__(self, now_s: float = EPOCH_S, missing_topics: Iterable[str] = ()) -> None:
@@ -91,10 +91,10 @@ class SimTimers:
         settings = self._settings
         self._log = SimLog(self.clock, partitions=1)
         self._log.missing.update(missing_topics)
-        self._seen = 0
+        self._read_count = 0
         self._machines = [(settings.request_topic, 0), (settings.id_topic, 0)]
-        self._told: dict[str, VerdictMessage] = {}
-        self._retries = (settings.retry_topic, 0)
+        self._verdicts: dict[str, VerdictMessage] = {}
+        self._retry_machine = (settings.retry_topic, 0)
         limits = Limits(settings.chunk_timers, settings.chunk_bytes, settings.max_request_bytes)
         self._worker = SimWorker("worker", self._log, settings, limits)
         self._encode = Encoder(settings.max_request_bytes)
@@ -112,7 +112,7 @@ class SimTimers:
         token: str | None = None,
         id: str | None = None,
     ) -> str:
-        """Ask for a timer; ``delay`` counts from the simulated now. One that is due already fires before this returns.
+        """Request a timer; ``delay`` counts from the simulated time. An overdue timer fires before this returns.
 
         Returns:
             The id that was given, or the timer id.
@@ -124,8 +124,8 @@ class SimTimers:
         if id is not None:
             self._set(id, request)
             return id
-        due, payload, travelling = self._encoded(request)
-        return self.produce(b"%d" % due, payload, travelling)
+        due_s, payload, encoded_headers = self._encoded(request)
+        return self.produce(b"%d" % due_s, payload, encoded_headers)
 
     def update(
         self,
@@ -140,32 +140,32 @@ class SimTimers:
         token: str | None = None,
         timeout_s: float = 0,
     ) -> VerdictMessage:
-        """Set a timer again, and return the verdict on the former one. ``timeout_s`` has no effect here."""
+        """Replace a timer, and return the verdict. ``timeout_s`` has no effect here."""
         return self._verdict(id, self._set(id, TimerRequest(topic, key, value, at, delay, headers, token)))
 
     def cancel(self, id: str, *, timeout_s: float = 0) -> VerdictMessage:
-        """Cancel a timer that has an id; what came of it."""
+        """Cancel a timer with an id, and return the verdict. ``timeout_s`` has no effect here."""
         return self._verdict(id, self._append(self._settings.id_topic, id_key(id), None, ()))
 
     def _set(self, id: str, request: TimerRequest) -> str:
-        due_s, payload, travelling = self._encoded(request)
-        all_headers = [*travelling, *future_by_id.encode_headers(due_s)]
+        due_s, payload, encoded_headers = self._encoded(request)
+        all_headers = [*encoded_headers, *future_by_id.encode_headers(due_s)]
         return self._append(self._settings.id_topic, id_key(id), payload, all_headers)
 
     def _verdict(self, id: str, source: str) -> VerdictMessage:
-        return self._told.pop(source, VerdictMessage(id, UNKNOWN, None))
+        return self._verdicts.pop(source, VerdictMessage(id, UNKNOWN, None))
 
     def _encoded(self, request: TimerRequest) -> tuple[int, bytes, list[Header]]:
         due_s = due_second(request.at, request.delay, now_ns=self.clock.now_ms * 1_000_000)
-        _, payload, encoded = self._encode(request._replace(at=due_s, delay=None))
-        travelling = [(name, data.encode() if isinstance(data, str) else data) for name, data in encoded or ()]
-        return due_s, payload, travelling
+        _, payload, headers = self._encode(request._replace(at=due_s, delay=None))
+        encoded_headers = [(name, data.encode() if isinstance(data, str) else data) for name, data in headers or ()]
+        return due_s, payload, encoded_headers
 
     def produce(self, key: bytes | None, value: bytes | None, headers: Iterable[Header] = ()) -> str:
-        """Put a record of your own on the request topic, good or bad, as a foreign producer would.
+        """Write any record to the request topic, as a producer without the client does.
 
         Returns:
-            Its ``<topic>/<partition>/<offset>``: the timer id if it is a good one, the source of a dead letter if not.
+            Its ``<topic>/<partition>/<offset>``: the ``timer-id`` of its callback, or the source of its dead letter.
         """
         return self._append(self._settings.request_topic, key, value, headers)
 
@@ -175,10 +175,10 @@ class SimTimers:
         return record.source
 
     def advance(self, seconds: float | timedelta) -> list[Fired]:
-        """Let time pass, firing what comes due at its second, however far that is.
+        """Move the clock forward, and fire each timer at its due second.
 
         Returns:
-            What has fired meanwhile.
+            The callbacks of that time.
         """
         if isinstance(seconds, timedelta):
             seconds = seconds.total_seconds()
@@ -197,7 +197,7 @@ class SimTimers:
 
     @property
     def pending(self) -> int:
-        """How many timers wait."""
+        """Number of pending timers."""
         return sum(len(rows) for machine in self._open() for _, rows in machine.waiting(NEVER))
 
     def _open(self) -> list[Machine]:
@@ -207,12 +207,12 @@ class SimTimers:
         return min((machine.oldest_due_s for machine in self._open() if machine.oldest_due_s is not None), default=None)
 
     def restart(self, *, lose_disk: bool = False) -> None:
-        """Kill the worker and start it again, on an empty disk if you say so. It must make no difference."""
+        """Kill the worker and start it again, with ``lose_disk`` on an empty disk. All timers are kept."""
         self._worker.crash()
         if lose_disk:
             self._worker.disk.wipe()
         self._worker.start()
-        self._worker.assign([*self._machines, self._retries])
+        self._worker.assign([*self._machines, self._retry_machine])
         self._tick()
 
     def _tick(self) -> None:
@@ -220,25 +220,25 @@ class SimTimers:
         self._run()
 
     def _run(self) -> None:
-        """Let the worker do all that it can do now."""
+        """Run the worker until it is idle, and read the records that it has written."""
         self._worker.poll_ticks()
-        # A timer that cannot be sent becomes a dead letter by way of the retry topic: so that one comes second.
+        # A timer that cannot be sent goes to the retry topic before it becomes a dead letter.
         for machine in self._machines:
             self._worker.settle(machine)
-        self._worker.settle(self._retries)
-        for record in self._log.committed[self._seen :]:
-            self._tell(record)
-        self._seen = len(self._log.committed)
+        self._worker.settle(self._retry_machine)
+        for record in self._log.committed[self._read_count :]:
+            self._read(record)
+        self._read_count = len(self._log.committed)
 
-    def _tell(self, record: SimRecord) -> None:
+    def _read(self, record: SimRecord) -> None:
         settings = self._settings
-        ours = {name: (value or b"").decode() for name, value in record.headers if name.startswith(h.PREFIX)}
+        values = {name: (value or b"").decode() for name, value in record.headers if name.startswith(h.PREFIX)}
         if record.topic == settings.dead_letter_topic:
-            code, message, source = ours[h.TIMER_ERROR], ours[h.TIMER_ERROR_MESSAGE], ours[h.TIMER_SOURCE]
+            code, message, source = values[h.TIMER_ERROR], values[h.TIMER_ERROR_MESSAGE], values[h.TIMER_SOURCE]
             self.dead_letters.append(DeadLetter(code, message, source, record.key, record.value))
             return
         if record.topic == settings.verdict_topic:
-            self._told[ours[h.TIMER_SOURCE]] = verdict.decode(record.value or b"")
+            self._verdicts[values[h.TIMER_SOURCE]] = verdict.decode(record.value or b"")
             return
         if record.topic in settings.own_topics:
             return
@@ -248,8 +248,8 @@ class SimTimers:
                 record.key or b"",
                 record.value or b"",
                 list(record.headers),
-                ours[h.TIMER_ID],
-                int(ours[h.TIMER_DUE]),
+                values[h.TIMER_ID],
+                int(values[h.TIMER_DUE]),
                 record.timestamp_ms,
             )
         )

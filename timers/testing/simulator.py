@@ -20,7 +20,7 @@ from timers.testing import faults as f
 from timers.testing.cluster import SimCluster
 from timers.testing.cold import SimCold
 from timers.testing.id_oracle import Violation
-from timers.testing.worker import SOUND, Parts, SimWorker
+from timers.testing.worker import REAL, Parts, SimWorker
 from timers.testing.workload import TARGETS
 from timers.wire.headers import TIMER_FIRED_OFFSET
 
@@ -30,15 +30,15 @@ SEGMENT_MS = (CLEANING_S + 1) * 1000
 """Records younger than this are in the active segment, which is not compacted."""
 
 SETTLE_ROUNDS = 400
-"""Maximum number of seconds at the end until all due timers have fired; the pauses between retries double."""
+"""Maximum number of seconds at the end until all due timers have fired. Retries take long: their pauses double."""
 
 
 class SimulationFailed(AssertionError):
     """A run broke a promise.
 
     Attributes:
-        seed: to replay it.
-        history: its steps.
+        seed: seed that replays the run.
+        history: the steps of the run.
     """
 
     def __init__(self, seed: int, history: list[str], cause: BaseException) -> None:
@@ -52,16 +52,16 @@ class SimulationFailed(AssertionError):
 
 
 class Simulator(SimCluster):
-    """One run.
+    """One random run.
 
     Args:
-        seed: decides everything.
+        seed: seed of the random sources.
         steps: number of steps with faults.
         parts: the classes that workers are made of; see :class:`timers.testing.worker.Parts`.
         worker: the class of a worker.
     """
 
-    def __init__(self, seed: int, steps: int = 150, parts: Parts = SOUND, worker: type[SimWorker] = SimWorker) -> None:
+    def __init__(self, seed: int, steps: int = 150, parts: Parts = REAL, worker: type[SimWorker] = SimWorker) -> None:
         super().__init__(seed, parts, worker)
         self.history: list[str] = []
         self._steps = steps
@@ -69,12 +69,12 @@ class Simulator(SimCluster):
         actions: list[tuple[Callable[[], str], float]] = [
             (self._work, 60),
             (self._request, 14),
-            (self._second, 12),
+            (self._pass_time, 12),
             (self._restart, 8),
             (self._tick_again, 2),
             (self._pause_oscillator, 1),
             (self._step_clock, 1),
-            (self._glitch, 1),
+            (self._jump_clock, 1),
             (self._arm, 5),
             (self._lose_fetch, 2),
             (self._read_again, 2),
@@ -82,7 +82,7 @@ class Simulator(SimCluster):
             (self._rebalance, 3),
             (self._take_over, 2),
             (self._flap, 1),
-            (self._target, 2),
+            (self._change_target, 2),
         ]
         self._cold = SimCold(self.log, self._settings, self._cold_random)
         if self._settings.hot_horizon_s:
@@ -93,19 +93,19 @@ class Simulator(SimCluster):
         # times in a row would be found too rarely.
         self._actions = [action for action, _ in actions]
         self._weights = [weight * self._random.choice([0.2, 1, 1, 3, 6]) for _, weight in actions]
-        self._fetches = self._random.choice([0.15, 0.5, 0.9])
+        self._fetch_probability = self._random.choice([0.15, 0.5, 0.9])
         """Probability that a machine gets a fetch before a step."""
-        users = [machine for machine in self.machines if machine[0] != self._settings.retry_topic]
-        self._focus = self._random.choice(users * 2 + self.machines)
-        """The machine that most actions choose, so that faults meet each other."""
-        self._idles = self._random.choice([0.05, 0.5])
+        request_machines = [machine for machine in self.machines if machine[0] != self._settings.retry_topic]
+        self._focus = self._random.choice(request_machines * 2 + self.machines)
+        """The machine that most actions choose, so that several faults hit one machine."""
+        self._idle_probability = self._random.choice([0.05, 0.5])
         """Probability that a machine has been idle for long."""
 
     def run(self) -> None:
         """Do all steps, and check.
 
         Raises:
-            SimulationFailed: a promise was broken, or the worker's own code raised what it should not.
+            SimulationFailed: a promise was broken, or the worker raised an unexpected exception.
         """
         try:
             self._assign_unowned()
@@ -117,26 +117,26 @@ class Simulator(SimCluster):
         except Exception as error:
             raise SimulationFailed(self.seed, self.history, error) from error
 
-    # ---- what happens -------------------------------------------------------------------------------------------
+    # ---- actions ------------------------------------------------------------------------------------------------
 
     def _work(self) -> str:
-        """One machine of one worker does a step. A worker that lost the partition may be chosen too."""
+        """Do a step of one machine. Its worker may have lost the partition."""
         busy = [worker for worker in self.workers if worker.runners]
         if not busy:
             return self._restart()
         worker = self._random.choice(busy)
-        return self._work_on(worker, self._machine(list(worker.runners)))
+        return self._work_on(worker, self._random_machine(list(worker.runners)))
 
     def _work_on(self, worker: SimWorker, name: TopicPartition) -> str:
         worker.poll_ticks()
-        if self._random.random() < self._fetches:
+        if self._random.random() < self._fetch_probability:
             self._deliver(worker, name)
         return self._step(worker, name)
 
-    def _machine(self, among: list[TopicPartition]) -> TopicPartition:
+    def _random_machine(self, among: list[TopicPartition]) -> TopicPartition:
         return self._focus if self._focus in among and self._random.random() < 0.7 else self._random.choice(among)
 
-    def _victim(self) -> SimWorker:
+    def _random_worker(self) -> SimWorker:
         """Returns a random worker; often the owner of the machine in focus."""
         owner = self._owner.get(self._focus)
         return owner if owner is not None and self._random.random() < 0.5 else self._random.choice(self.workers)
@@ -148,13 +148,13 @@ class Simulator(SimCluster):
 
     def _step(self, worker: SimWorker, name: TopicPartition) -> str:
         runner = worker.runners[name]
-        runner.idle_too_long = runner.idle_too_long or self._random.random() < self._idles
+        runner.idle_too_long = runner.idle_too_long or self._random.random() < self._idle_probability
         worker.step(name)
         self.checkers.check(runner if worker.runners.get(name) is runner else None)
         if worker.runners.get(name) is runner:
             self.checkers.stores.check_idle(runner)
         if worker.runners.get(name) is runner and self._random.random() < 0.05:
-            self.checkers.stores.recovers(runner, self.limits, self._random)
+            self.checkers.stores.check_recovery(runner, self.limits, self._random)
         if not worker.alive:
             return f"{worker.name} went down {worker.faults.passed}"
         return f"{worker.name} {name[0]}/{name[1]} at {runner.machine.progress}"
@@ -162,8 +162,8 @@ class Simulator(SimCluster):
     def _request(self) -> str:
         return self._workload.produce()
 
-    def _second(self) -> str:
-        """Time passes: mostly one second, and mostly with a tick."""
+    def _pass_time(self) -> str:
+        """Let time pass, mostly one second, mostly with a tick."""
         self.clock.advance_ms(self._random.choice([1, 300, 1000, 1000, 1000, 3000]))
         if self._paused:
             self._paused -= 1
@@ -172,13 +172,13 @@ class Simulator(SimCluster):
         return "tick"
 
     def _tick(self) -> None:
-        """The oscillator's clock may be wrong by hours: the key of a tick is information only."""
+        """Write a tick. Its key may be wrong by hours: only its append time counts."""
         key = self.clock.now_s + self._random.choice([0, 0, 3, -3600, 3600])
         self.log.append(self._settings.oscillator_topic, b"%d" % key, b"1", partition=0)
         self.checkers.note_tick(self.clock.now_s)
 
     def _tick_again(self) -> str:
-        """An old tick is delivered again."""
+        """Deliver an old tick again."""
         worker = self._random.choice(self.workers)
         records = self.log.fetch(self._settings.oscillator_topic, 0, 0, committed=False).records
         if not records or not worker.alive:
@@ -186,12 +186,12 @@ class Simulator(SimCluster):
         old = self._random.choice(records[-6:])
         since = max(self.checkers.steps_back, default=-1)
         if old.seq < since:
-            return "nothing"  # after the clock went back, ticks of the former time are not read again
+            return "nothing"  # ticks from before a backward step are not read again
         worker.deliver_tick(Tick(old.timestamp_ms), old.seq)
         return f"{worker.name} {old.timestamp_ms}"
 
     def _compact(self) -> str:
-        """The brokers compact closed segments."""
+        """Compact the closed segments of a partition."""
         (topic,) = self._settings.schedule_topics
         partition = self._schedule_random.randrange(self.log.partitions)
         to_offset = self.log.offset_at(topic, partition, self.clock.now_ms - SEGMENT_MS)
@@ -212,8 +212,8 @@ class Simulator(SimCluster):
         self._set_clock(milliseconds)
         return f"by {milliseconds} ms"
 
-    def _glitch(self) -> str:
-        """The brokers' clock jumps ahead for a few steps, and back."""
+    def _jump_clock(self) -> str:
+        """Set the brokers' clock forward for a few steps, and back."""
         milliseconds = self._random.choice([3000, 6000, 20_000])
         self._set_clock(milliseconds)
         worked = [self._work() for _ in range(self._random.randint(0, 4))]
@@ -221,7 +221,7 @@ class Simulator(SimCluster):
         return f"by {milliseconds} ms for {len(worked)} steps"
 
     def _set_clock(self, milliseconds: int) -> None:
-        """Set the brokers' clock. Senders of requests use it too, and the oscillator ticks."""
+        """Set the brokers' clock, and write a request and a tick at the new time."""
         self.clock.step_ms(milliseconds)
         if milliseconds < 0:
             self.log.seq += 1
@@ -230,22 +230,22 @@ class Simulator(SimCluster):
         self._tick()
 
     def _promote(self) -> str:
-        """Cold timers come back: early, late, or more than once."""
+        """Promote cold timers: early, late, or more than once."""
         return self._cold.promote(self._cold_random.choice([-1, 1, 4, 20]))
 
     def _forge(self) -> str:
         return self._workload.forge(self._cold_random)
 
     def _change_horizon(self) -> str:
-        """A worker opens machines with another horizon from now on."""
+        """Change the horizon with which a worker opens machines."""
         worker = self._cold_random.choice(self.workers)
         worker.hot_horizon_s = self._cold_random.choice([0, 2, 3, 5, 8, 100])
         return f"{worker.name} {worker.hot_horizon_s}"
 
-    # ---- what goes wrong ----------------------------------------------------------------------------------------
+    # ---- faults -------------------------------------------------------------------------------------------------
 
     def _arm(self) -> str:
-        worker = self._victim()
+        worker = self._random_worker()
         fault = self._random.choice([*f.ALL, "crash", "crash", "crash before a commit"])
         if fault == "crash":
             worker.faults.crash_after(self._random.randint(0, 12))
@@ -256,8 +256,8 @@ class Simulator(SimCluster):
         return f"{fault} for {worker.name}"
 
     def _lose_fetch(self) -> str:
-        """The framework drops a fetch without an error."""
-        worker = self._victim()
+        """Lose a fetch of each machine of a worker, as the framework may do."""
+        worker = self._random_worker()
         for runner in worker.runners.values():
             fetches = runner.loop.fetches
             if fetches and self._random.random() < 0.5:
@@ -267,14 +267,14 @@ class Simulator(SimCluster):
         return worker.name
 
     def _read_again(self) -> str:
-        """Requests are fetched again."""
-        worker = self._victim()
+        """Let a worker fetch some requests again."""
+        worker = self._random_worker()
         for runner in worker.runners.values():
             runner.read_to = self._random.randint(max(0, runner.read_to - 10), runner.read_to)
         return worker.name
 
     def _crash(self) -> str:
-        worker = self._victim()
+        worker = self._random_worker()
         worker.crash()
         how = self._random.choice(["killed", "killed", "power lost", "disk lost"])
         if how == "power lost":
@@ -284,7 +284,7 @@ class Simulator(SimCluster):
         return f"{worker.name} {how}"
 
     def _restart(self) -> str:
-        """Stopped workers start, or partitions without an owner are assigned, or both."""
+        """Start stopped workers, or assign partitions without an owner, or both."""
         for worker in self.workers:
             if not worker.alive and self._random.random() < 0.7:
                 worker.start()
@@ -293,25 +293,25 @@ class Simulator(SimCluster):
         return ", ".join(worker.name for worker in self.workers if worker.alive)
 
     def _rebalance(self) -> str:
-        """A partition moves after its owner has closed it."""
-        name = self._machine(self.machines)
+        """Move a partition after its owner has closed it."""
+        name = self._random_machine(self.machines)
         for worker in self.workers:
             worker.revoke(name)
         return f"{name[0]}/{name[1]} to {self._give_to_any(name)}"
 
     def _take_over(self) -> str:
-        """A partition moves while its former owner still runs, until the former owner is fenced."""
-        name = self._machine(self.machines)
+        """Move a partition while its former owner still runs; the new owner fences it."""
+        name = self._random_machine(self.machines)
         former = self._owner.get(name)
         return f"{name[0]}/{name[1]} from {former.name if former else 'no worker'} to {self._give_to_any(name, former)}"
 
     def _flap(self) -> str:
-        """A partition moves to another worker and back, and time passes meanwhile."""
-        name = self._machine(self.machines)
+        """Move a partition to another worker and back; time passes between the moves."""
+        name = self._random_machine(self.machines)
         owner = self._owner.get(name)
         others = [worker for worker in self.workers if worker.alive and worker is not owner]
         if owner is None or not others:
-            return "nowhere to go"
+            return "no other worker"
         other = self._random.choice(others)
         if name in owner.runners and self._random.random() < 0.5:
             self._deliver(owner, name)
@@ -328,10 +328,10 @@ class Simulator(SimCluster):
             self._give(name, owner)
         return f"{name[0]}/{name[1]} from {owner.name} to {other.name} and back"
 
-    def _target(self) -> str:
-        """A callback topic begins or stops to fail."""
-        flaky = TARGETS[-1]
-        (self.log.failing.discard if flaky in self.log.failing else self.log.failing.add)(flaky)
+    def _change_target(self) -> str:
+        """Let a callback topic begin to fail, or stop failing."""
+        topic = TARGETS[-1]
+        (self.log.failing.discard if topic in self.log.failing else self.log.failing.add)(topic)
         return f"failing: {sorted(self.log.failing)}"
 
     # ---- the end ------------------------------------------------------------------------------------------------
@@ -340,10 +340,10 @@ class Simulator(SimCluster):
         """Stop the faults, and let time pass until all due timers have fired."""
         self.history.append(f"{self.clock.now_ms} settle")
         self._workload.end_all_transactions()
-        if self._delivery_random.random() < 0.5:  # else they fail for ever, and nothing else waits for them
+        if self._delivery_random.random() < 0.5:  # else the topics keep failing, and must not delay other timers
             self.log.failing.clear()
-        newest = max((r.timestamp_ms for r in self.log.committed), default=0)
-        until_s = max(self._workload.latest_due_s, newest // 1000) + 2
+        newest_ms = max((r.timestamp_ms for r in self.log.committed), default=0)
+        until_s = max(self._workload.latest_due_s, newest_ms // 1000) + 2
         self.clock.now_ms = max(self.clock.now_ms, until_s * 1000)
         for worker in self.workers:
             worker.faults.clear()
@@ -357,7 +357,7 @@ class Simulator(SimCluster):
                 f"{SETTLE_ROUNDS} s without faults, and machines still have requests to read or timers to fire"
             )
         for runner in (self._owner[name].runners[name] for name in self.machines):
-            self.checkers.stores.recovers(runner, self.limits, self._random)
+            self.checkers.stores.check_recovery(runner, self.limits, self._random)
         self.checkers.check_end(until_s)
 
     def _settle_once(self) -> None:

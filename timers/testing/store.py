@@ -1,4 +1,4 @@
-"""A worker's disk: stores that outlive the process, until they are lost."""
+"""The disk of a simulated worker: its stores survive a crash of the process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _UNSYNCED_WRITES = 6
 
 
 _Image: TypeAlias = tuple[int, list[tuple[OrderKey, Row]], dict[bytes, Entry], int | None]
-"""All that a store holds."""
+"""A copy of the content of a store."""
 
 
 class SimStore(MemoryStore):
-    """The in-memory store with places to die at, and a past to fall back to.
+    """The in-memory store, with points at which the worker may crash, and earlier images for a power loss.
 
     Args:
-        faults: of the worker that holds it open.
+        faults: faults of its worker.
         group: rows in a group; small, so that chunks end inside a second.
     """
 
@@ -44,27 +44,27 @@ class SimStore(MemoryStore):
         return [row for _, row in self._rows]
 
     def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = NO_ENTRIES) -> None:
-        """Add rows, write or forget entries, and move ``applied``."""
+        """Add rows, write or delete entries, and set ``applied``."""
         self.faults.point("before a store write")
         self._past.append(self._image())
         super().write(rows, applied, entries)
         self.faults.point("after a store write")
 
     def delete(self, through: OrderKey, count: int) -> None:
-        """Forget every row at or below ``through``."""
+        """Delete all rows at or below ``through``."""
         self.faults.point("before a store delete")
         self._past.append(self._image())
         super().delete(through, count)
         self.faults.point("after a store delete")
 
     def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
-        """Forget what has fired meanwhile."""
+        """Delete the rows that have fired since the store was written."""
         self._past.append(self._image())
         super().drop_through(fired_through, next_offset)
         self.faults.point("after opening a store")
 
     def note_read_through(self, second: int) -> None:
-        """Remember that all that the log held then is here."""
+        """Store ``second`` as the read-through time."""
         self._past.append(self._image())
         super().note_read_through(second)
 
@@ -72,21 +72,21 @@ class SimStore(MemoryStore):
         return self.applied, self._rows[:], self._entries.copy(), self.read_through_s
 
     def empty(self) -> None:
-        """Begin anew."""
+        """Delete everything."""
         self.applied, self._rows, self._entries, self.read_through_s = 0, [], {}, None
         self.condemned = False
 
     def lose_power(self, writes: int) -> None:
-        """Go back by some write batches, as a disk does that had not synced them."""
+        """Lose the last ``writes`` write batches, which were not synced."""
         for _ in range(min(writes, len(self._past))):
             self.applied, self._rows, self._entries, self.read_through_s = self._past.pop()
 
 
 class SimDisk:
-    """The stores of one worker, by machine. Survives a crash.
+    """The stores of one worker, by machine.
 
     Args:
-        store: what a store is made of.
+        store: class of the stores.
     """
 
     def __init__(self, store: type[SimStore] = SimStore) -> None:
@@ -95,7 +95,7 @@ class SimDisk:
         self._open: set[TopicPartition] = set()
 
     def open(self, machine: TopicPartition, faults: Faults) -> SimStore:
-        """The store of ``machine``; there is one lock, as RocksDB has."""
+        """Open the store of ``machine``. A store has one lock, as in RocksDB."""
         assert machine not in self._open, f"the store of {machine} is open already"
         if machine not in self._stores:
             self._stores[machine] = self._store(faults)
@@ -109,16 +109,16 @@ class SimDisk:
         self._open.discard(machine)
 
     def crash(self) -> None:
-        """The process died: its locks are gone."""
+        """Release all locks, as after a crash of the process."""
         self._open.clear()
 
     def lose_power(self, writes: int) -> None:
-        """The machine died: so is what was not synced."""
+        """Crash, and lose the last ``writes`` write batches of each store."""
         self.crash()
         for store in self._stores.values():
             store.lose_power(writes)
 
     def wipe(self) -> None:
-        """The disk is gone."""
-        assert not self._open, "a disk is lost with the process on it"
+        """Lose all stores."""
+        assert not self._open, "the process must end before its disk is lost"
         self._stores.clear()

@@ -1,4 +1,4 @@
-"""What must hold of the stores of machines: each is the function of its log, as it runs and when it is read again."""
+"""Checks that the store of each machine is what its log says, while it runs and after a recovery."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from timers.store.memory import MemoryStore
 from timers.testing.id_oracle import Violation
 from timers.testing.log import SimLog
 from timers.testing.machine_log import MachineLog
+from timers.testing.refusing_outbox import RefusingOutbox
 from timers.testing.schedules import ScheduleLog
-from timers.testing.silent import SilentOutbox
 from timers.testing.worker import SimRunner
 from timers.wire.formats import RequestFormat
 
 
 class StoreChecks:
-    """Compares stores with logs.
+    """Compares the stores of machines with their logs.
 
     Args:
         log: the cluster.
         settings: of the app.
-        formats: request topic -> how it is read.
-        logs: what is known of each machine from the log alone; the caller keeps them up to date.
+        formats: request topic -> its request format.
+        logs: the state of each machine as its log says; the caller keeps them up to date.
     """
 
     def __init__(
@@ -44,52 +44,52 @@ class StoreChecks:
         self._formats = formats
         self._logs = logs
 
-    def hold(self, runner: SimRunner) -> None:
-        """The live state is the function of the log that it should be: also a zombie's, of its own progress.
+    def check(self, runner: SimRunner) -> None:
+        """Check the rows and the index of a machine. A fenced machine is checked with its own progress.
 
         Raises:
-            Violation: it is not.
+            Violation: they differ from the log.
         """
         store = runner.store
         log = self._logs[runner.name]
         progress = runner.machine.progress
         if log.schedules is not None:
-            self._hold_what_was_read(runner, log.schedules)
+            self._check_schedules(runner, log.schedules)
             return
-        want, keys = log.pending(progress, store.applied), [(due_s, row[0]) for due_s, row in _alive(runner)]
-        if keys != want:
-            missing, surplus = sorted(set(want) - set(keys)), sorted(set(keys) - set(want))
-            raise Violation(f"the store of {runner.name} is not its log: missing {missing}, surplus {surplus}")
+        expected, keys = log.pending(progress, store.applied), [(due_s, row[0]) for due_s, row in _alive(runner)]
+        if keys != expected:
+            missing, surplus = sorted(set(expected) - set(keys)), sorted(set(keys) - set(expected))
+            raise Violation(f"the store of {runner.name} differs from its log: missing {missing}, surplus {surplus}")
         if log.id_oracle is not None:
-            known, told = dict(store.entries_after(b"", 10**6)), log.entries(progress, store.applied)
-            for id in known.keys() | told.keys():
-                entry = told.get(id)
+            known, wanted = dict(store.entries_after(b"", 10**6)), log.entries(progress, store.applied)
+            for id in known.keys() | wanted.keys():
+                entry = wanted.get(id)
                 if known.get(id) != entry and (
                     entry is None or not is_over(entry, progress.fired_through, self._retention_s)
                 ):
                     raise Violation(f"the index of {runner.name} holds {known.get(id)} for {id!r}, not {entry}")
 
-    def _hold_what_was_read(self, runner: SimRunner, log: ScheduleLog) -> None:
-        """As above, but for what compaction took before this store could read it."""
+    def _check_schedules(self, runner: SimRunner, log: ScheduleLog) -> None:
+        """Check rows and index, except for records that compaction removed before this store read them."""
         store, fired_through = runner.store, runner.machine.progress.fired_through
-        want, keys = log.pending(store.applied, fired_through), [(due_s, row[0]) for due_s, row in _alive(runner)]
-        missing = [key for key in want if key not in keys and not log.is_compacted(key)]
-        surplus = [key for key in keys if key not in want and key > fired_through]
-        known, told = dict(store.entries_after(b"", 10**6)), log.entries(store.applied)
-        for key in list(surplus):  # its successor was gone before it could be read, and is followed by another
+        expected, keys = log.pending(store.applied, fired_through), [(due_s, row[0]) for due_s, row in _alive(runner)]
+        missing = [key for key in expected if key not in keys and not log.is_compacted(key)]
+        surplus = [key for key in keys if key not in expected and key > fired_through]
+        known, wanted = dict(store.entries_after(b"", 10**6)), log.entries(store.applied)
+        for key in list(surplus):  # compaction removed the version that replaced it
             if log.is_compacted(key):
                 surplus.remove(key)
         if missing or surplus:
-            raise Violation(f"the store of {runner.name} is not its log: missing {missing}, surplus {surplus}")
-        for id in known.keys() | told.keys():
-            held, entry = known.get(id), told.get(id)
+            raise Violation(f"the store of {runner.name} differs from its log: missing {missing}, surplus {surplus}")
+        for id in known.keys() | wanted.keys():
+            held, entry = known.get(id), wanted.get(id)
             if held != entry and not any(
                 each is not None and (each[:2] <= fired_through or log.is_compacted(each[:2])) for each in (held, entry)
             ):
                 raise Violation(f"the index of {runner.name} holds {held} for {id!r}, not {entry}")
 
     def check_idle(self, runner: SimRunner) -> None:
-        """A machine that waits for its next tick or fetch has no timer that may fire.
+        """Check that an idle machine has no due timer.
 
         Raises:
             Violation: it has one.
@@ -106,11 +106,11 @@ class StoreChecks:
         if due:
             raise Violation(f"{runner.name} waits for a tick, but {due[0]} is due")
 
-    def recovers(self, runner: SimRunner, limits: Limits, random: Random) -> None:
-        """A fresh machine over an empty store comes to the same state from the log alone, however it is cut.
+    def check_recovery(self, runner: SimRunner, limits: Limits, random: Random) -> None:
+        """Check that a recovery of an empty store, with fetches of random sizes, ends in the same state.
 
         Raises:
-            Violation: it does not.
+            Violation: the state differs.
         """
         if runner.machine.recovering:
             return
@@ -119,8 +119,8 @@ class StoreChecks:
         request_format = self._formats[runner.name[0]]
         horizon_s = progress.setting_at(HOT_HORIZON, progress.next_offset, 0)
         spec = PartitionSpec(runner.name, request_format, limits, 1, horizon_s, self._retention_s)
-        silent: Any = SilentOutbox()
-        machine = spec.machine(progress, store, silent)
+        refusing: Any = RefusingOutbox()
+        machine = spec.machine(progress, store, refusing)
         while machine.recovering:
             piece = self._log.fetch(*runner.name, machine.position, random.randint(1, 40))
             end = min(piece.to_offset, progress.next_offset)
@@ -129,14 +129,14 @@ class StoreChecks:
         rows = [row for due_s, group in store.scan((-1, 0), 10**12) for row in index.alive(due_s, group)]
         live = [row for _, row in _alive(runner)]
         schedules = self._logs[runner.name].schedules
-        if schedules is not None:  # what was read before compaction took it is not to be had any more
+        if schedules is not None:  # compaction removed some records that the live machine has read
             live = [row for row in live if not schedules.requests[row[0]].record.compacted]
         if rows != live:
             raise Violation(f"recovery of {runner.name} from its log differs from its live state")
 
 
 def _alive(runner: SimRunner) -> list[tuple[int, Row]]:
-    """Rows that may fire, with their due seconds; worked out from the index by hand."""
+    """(due second, row) of each stored row that the index holds."""
     store = runner.store
     rows = [(due_s, row) for (due_s, _), row in zip(store.keys, store.rows, strict=True)]
     if not runner.indexed:

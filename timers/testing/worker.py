@@ -1,8 +1,8 @@
 """A worker without threads: the same steps in the same order as :mod:`timers.worker.machines.runner` and ``pool``.
 
-The real runner takes what waits in its inbox, then makes at most one chunk, one acceptance and one commit of progress,
-and so on. Here each of these rounds is one call of :meth:`SimWorker.step`, so that anything may happen between two of
-them, and at any of the points of :class:`timers.testing.faults.Faults` inside one.
+The real runner repeats a round: read its inbox, then do at most one chunk, one acceptance and one commit of progress.
+Here each round is one call of :meth:`SimWorker.step`. Faults happen between two rounds, or inside one at the points of
+:class:`timers.testing.faults.Faults`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from timers.testing.outbox import PROGRESS_PARTITION, SimOutbox, SimRoutes
 from timers.testing.store import SimDisk, SimStore
 from timers.wire import progress as progress_record
 
-MAX_WAITING = 4
+MAX_WAITING_FETCHES = 4
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Parts(Classes):
     store: type[SimStore] = SimStore
 
 
-SOUND = Parts()
-"""The product's own machine."""
+REAL = Parts()
+"""The product's own classes."""
 
 
 class SimRunner:
@@ -53,9 +53,9 @@ class SimRunner:
 
     Attributes:
         read_to: offset from which the consumer reads on.
-        observed: each tick that the machine was told, with the log's ``seq`` at which the tick was appended.
+        observed: (``seq`` of the log at its append, tick) of each tick that the machine has observed.
         tick_s: second of the last tick.
-        idle_too_long: whether the next commit of progress is due even if only time has passed.
+        idle_too_long: whether progress is committed after the next step even without firings.
     """
 
     def __init__(self, name: TopicPartition, loop: Loop, store: SimStore, *, indexed: bool) -> None:
@@ -70,13 +70,13 @@ class SimRunner:
         self.tick_s = -1
 
     def tick(self, tick: Tick, seq: int, end: int | None) -> None:
-        """Hand over the time, and the end of the log at that time."""
+        """Give the machine a tick, and the end of the log at that time."""
         self.loop.add_tick(tick, end)
         self.observed.append((seq, tick))
         self.tick_s = tick.second
 
     def step(self) -> None:
-        """Do one step, and what it asks for."""
+        """Do one step, and read requests again if the loop asks for it."""
         outcome = self.loop.step(idle_too_long=self.idle_too_long)
         if outcome.read_again_from is not None:
             self.read_to = outcome.read_again_from
@@ -85,22 +85,22 @@ class SimRunner:
 
 
 class SimWorker:
-    """One process.
+    """One worker process.
 
     Args:
-        name: for messages.
+        name: name in messages.
         log: the cluster.
         settings: of the app.
         limits: of each machine.
-        parts: what it is made of.
+        parts: its classes.
 
     Attributes:
-        disk: survives a crash.
-        faults: what will go wrong in it.
+        disk: its stores; they survive a crash.
+        faults: its faults.
         runners: open machines.
-        alive: False between a crash, or being fenced, and :meth:`start`.
-        hot_horizon_s: how far ahead is hot, for machines that it opens from now on.
-        ours: asks the group whether a machine is still this worker's, after its transaction failed.
+        alive: False after a crash until :meth:`start`.
+        hot_horizon_s: horizon of the machines that it opens from now on.
+        is_owner: asks the group whether this worker still owns a machine whose transaction failed.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class SimWorker:
         self.parts = parts
         self.formats = enabled_formats(settings)
         self.hot_horizon_s = settings.hot_horizon_s
-        self.ours: Callable[[TopicPartition], bool] = lambda machine: True
+        self.is_owner: Callable[[TopicPartition], bool] = lambda machine: True
         self._routes = SimRoutes(log)
         self._last_tick: tuple[int, Tick] | None = None
         self._ticks_read_to = 0
@@ -130,7 +130,7 @@ class SimWorker:
     # ---- ownership ----------------------------------------------------------------------------------------------
 
     def assign(self, machines: Iterable[TopicPartition]) -> None:
-        """Open machines: fence every former owner first, then read; only then is the newest progress final."""
+        """Open machines. The progress is read after all former owners are fenced, because it is final only then."""
         fresh = [machine for machine in machines if machine not in self.runners]
         outboxes = {
             machine: self.parts.outbox(self.log, self.settings, machine, self.faults, self._routes) for machine in fresh
@@ -143,7 +143,7 @@ class SimWorker:
             self.crash()
 
     def fence(self, outboxes: Mapping[TopicPartition, SimOutbox]) -> None:
-        """End the former owners."""
+        """Fence the former owners."""
         for outbox in outboxes.values():
             outbox.open()
 
@@ -160,7 +160,7 @@ class SimWorker:
             runner.tick(self._last_tick[1], self._last_tick[0], None)
 
     def spec(self, machine: TopicPartition) -> PartitionSpec:
-        """Returns what decides how a machine works. The key of its seals is the same in each run."""
+        """Returns the specification of a machine. The key of its seals is the same in each run."""
         request_format = self.formats[machine[0]]
         limits = self.limits if request_format.topic_is_compacted else replace(self.limits, stale_after_s=0)
         new_seal = crc32(repr(machine).encode()) | 1
@@ -168,15 +168,15 @@ class SimWorker:
         return PartitionSpec(machine, request_format, limits, new_seal, self.hot_horizon_s, retention_s, self.parts)
 
     def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
-        """Apply to a store what was committed since it was written."""
+        """Delete the rows that fired since the store was written, or empty the store."""
         if not spec.catch_up(store, progress):
             store.empty()
 
     def read_progress(self, machine: TopicPartition) -> Progress:
-        """Newest committed progress of a machine.
+        """Returns the newest committed progress of a machine.
 
-        Read to the very end: what another machine left open on the partition must be decided first, since a committed
-        record may stand behind it.
+        Open transactions of other machines on the partition must end first, because committed records may be after
+        them.
         """
         where = self.settings.progress_topic, PROGRESS_PARTITION
         self.wait_for_the_end(*where)
@@ -186,23 +186,23 @@ class SimWorker:
         return progress_record.decode(values[-1])[0] if values else Progress()
 
     def wait_for_the_end(self, topic: str, partition: int) -> None:
-        """Wait until nothing is open on a partition."""
+        """Wait until no transaction is open on a partition."""
         self.log.time_out(topic, partition)
 
     def revoke(self, machine: TopicPartition) -> None:
-        """Close one machine; an open transaction is left to the next owner's fencing."""
+        """Close one machine. The next owner aborts an open transaction when it fences this worker."""
         if self.runners.pop(machine, None) is not None:
             self.disk.close(machine)
 
     def crash(self) -> None:
-        """Die: nothing in memory is left."""
+        """End the process; its memory is lost."""
         self.alive = False
         self.runners.clear()
         self.disk.crash()
         self._last_tick = None
 
     def start(self) -> None:
-        """Start the process (again). Ticks are read from the newest."""
+        """Start the process. It reads ticks from the end of the topic on."""
         self.alive = True
         self._routes = SimRoutes(self.log)
         self._ticks_read_to = self.log.end(self.settings.oscillator_topic, 0)
@@ -210,7 +210,7 @@ class SimWorker:
     # ---- flow ---------------------------------------------------------------------------------------------------
 
     def poll_ticks(self) -> None:
-        """Read the oscillator; the last tick is the present, also if the brokers' clock went back before it."""
+        """Read new ticks, and deliver the last one, also if the brokers' clock went back before it."""
         fetched = self.log.fetch(self.settings.oscillator_topic, 0, self._ticks_read_to, committed=False)
         self._ticks_read_to = fetched.to_offset
         if fetched.records:
@@ -218,38 +218,38 @@ class SimWorker:
             self.deliver_tick(self.tick_of(latest.key, latest.timestamp_ms), latest.seq)
 
     def tick_of(self, key: bytes, append_ms: int) -> Tick:
-        """The time of a tick is its append time; its key only informs."""
+        """The tick of an oscillator record: its append time, not its key."""
         return Tick(append_ms)
 
     def deliver_tick(self, tick: Tick, seq: int) -> None:
-        """Hand the time to every machine."""
+        """Deliver a tick to all machines."""
         self._last_tick = (seq, tick)
         for name, runner in self.runners.items():
             runner.tick(tick, seq, self.end_of(name))
 
     def end_of(self, machine: TopicPartition) -> int:
-        """Where a log ends for committed readers."""
+        """The end of a log for committed readers."""
         return self.log.last_stable(*machine)
 
     def poll_requests(self, machine: TopicPartition, max_offsets: int = 50) -> Fetched | None:
-        """Fetch what comes next for a machine; None if too much waits already.
+        """Fetch the next requests of a machine; None if too many fetches wait.
 
-        If there is nothing new the range is empty. It is handed over all the same: if the last fetch was lost on the
-        way, nothing else would tell [I7].
+        A fetch without new requests has an empty range. The machine gets it too: by its start the machine finds a gap
+        after a lost fetch [I7].
         """
         runner = self.runners[machine]
-        if len(runner.loop.fetches) >= MAX_WAITING:
+        if len(runner.loop.fetches) >= MAX_WAITING_FETCHES:
             return None
         fetched = self.fetch(machine, runner.read_to, max_offsets)
         runner.read_to = fetched.to_offset
         return fetched
 
     def fetch(self, machine: TopicPartition, from_offset: int, max_offsets: int) -> Fetched:
-        """What the consumer reads."""
+        """The requests that the consumer reads."""
         return self.log.fetch(*machine, from_offset, max_offsets)
 
     def settle(self, machine: TopicPartition) -> None:
-        """Let one machine read and fire until there is nothing more for it to do."""
+        """Let one machine read and fire until it is idle."""
         runner = self.runners[machine]
         while True:
             fetched = self.poll_requests(machine)
@@ -260,16 +260,16 @@ class SimWorker:
                 break
 
     def step(self, machine: TopicPartition) -> None:
-        """One round of one machine, and what its owner does about the outcome."""
+        """Do one round of one machine. After a failed transaction the machine is opened again."""
         runner = self.runners[machine]
         try:
             runner.step()
         except (Lost, Fenced) as error:
-            # All of it became visible, or nothing: fencing decides, and the committed progress says which.
+            # The transaction is committed or not; after fencing, the committed progress tells which.
             self.revoke(machine)
-            if self.ours(machine):
+            if self.is_owner(machine):
                 self.assign([machine])
             elif isinstance(error, Fenced):
-                self.crash()  # the worker ends, as after a crash, and is started again
+                self.crash()  # another worker owns the machine: the process ends
         except Crashed:
             self.crash()

@@ -1,4 +1,4 @@
-"""Requests as the world sends them: good, late, wrong, many for one second, far ahead."""
+"""The requests of a simulation: valid, late, invalid, many for one second, far ahead."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ FAR_S = 10 * 365 * 86_400
 SCHEDULE_IDS = (b"vid1-online", b"vid2-online", b"\xff\xfe", b"s")
 
 TARGETS = ("orders", "mails", "flaky")
-"""Callback topics; the last one fails now and then."""
+"""Callback topics; the last one fails at times."""
 
 UNKNOWN_FIELD = b"\x7a\x01x"
-"""Field 15 of a ``Future``, which no producer of ours writes."""
+"""Field 15 of a ``Future``; the client does not write it."""
 
 
 class Workload:
-    """Produces requests at random.
+    """Writes random requests.
 
     Args:
-        random: the only source of chance.
-        log: where they go.
+        random: random source.
+        log: the cluster.
         topic: request topic.
-        id_topic: of timers with an id; empty if that request format is closed.
-        schedule_topic: of schedules; empty if that request format is closed.
-        without_key: whether some topics take no callback without a key, and some requests ask for one.
-        large: whether some topics have limits, and some requests are larger.
+        id_topic: request topic of timers with an id; empty: none.
+        schedule_topic: request topic of schedules; empty: none.
+        without_key: whether some topics refuse callbacks without a key, and some requests have such callbacks.
+        large: whether some topics have limits, so that some requests are too large.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Workload:
         self._id_topic = id_topic
         self._schedule_topic = schedule_topic
         self._ids = [b"id-%d" % number for number in range(random.choice([1, 2, 5]))]
-        self._users: list[SimTransaction] = []
+        self._open_transactions: list[SimTransaction] = []
         self.latest_due_s = 0
         self._kinds: list[tuple[Callable[[], None], int]] = [
             (self.near, 12),
@@ -68,38 +68,38 @@ class Workload:
         if without_key:
             self._kinds += [(self.without_key, 6)]
         if id_topic:
-            often = random.choice([1, 4])
-            self._kinds += [(self.set_by_id, 8 * often), (self.cancel, 3 * often), (self.wrong_by_id, 1)]
+            factor = random.choice([1, 4])
+            self._kinds += [(self.set_by_id, 8 * factor), (self.cancel, 3 * factor), (self.wrong_by_id, 1)]
 
         if schedule_topic:
-            often = random.choice([1, 4])
+            factor = random.choice([1, 4])
             self._kinds += [
-                (self.set_schedule, 10 * often),
-                (self.overtake, 2 * often),
-                (self.delete_schedule, 3 * often),
+                (self.set_schedule, 10 * factor),
+                (self.overtake, 2 * factor),
+                (self.delete_schedule, 3 * factor),
                 (self.wrong_schedule, 1),
             ]
 
     def produce(self) -> str:
-        """Do one of the things above; says which."""
+        """Do one of the actions below, and return its name."""
         kinds, weights = zip(*self._kinds, strict=True)
         kind: Callable[[], None] = self._random.choices(kinds, weights)[0]
         kind()
         return kind.__name__
 
     def near(self) -> None:
-        """A timer that comes due while the simulation runs."""
+        """Write a timer that is due during the simulation."""
         self._send(self._log.clock.now_s + self._random.randint(0, 12))
 
     def burst(self) -> None:
-        """Many timers for one second."""
+        """Write many timers for one second."""
         due_s = self._log.clock.now_s + self._random.randint(0, 6)
         partition = self._random.randrange(self._log.partitions)
         for _ in range(self._random.randint(4, 14)):
             self._send(due_s, partition)
 
     def large(self) -> None:
-        """A timer that is too large for some topics."""
+        """Write a timer that is too large for some topics."""
         due_s = self._log.clock.now_s + self._random.randint(-1, 6)
         value = future.encode(self._random.choice([*TARGETS, "mails", "missing"]), "k", b"v")
         headers: list[Header] = [("large", b"x" * self._random.choice([120, 300]))]
@@ -107,22 +107,22 @@ class Workload:
         self.latest_due_s = max(self.latest_due_s, due_s)
 
     def without_key(self) -> None:
-        """A timer whose callback has no key."""
+        """Write a timer whose callback has no key."""
         due_s = self._log.clock.now_s + self._random.randint(-1, 6)
         value = future.encode(self._random.choice(["orders", "mails"]), "", b"%d" % self._random.randrange(3))
         self._append(b"%d" % due_s, value, self._random.randrange(self._log.partitions), [(TIMER_KEY, None)])
         self.latest_due_s = max(self.latest_due_s, due_s)
 
     def late(self) -> None:
-        """A timer whose second is over."""
+        """Write a timer whose due second is over."""
         self._send(max(0, self._log.clock.now_s - self._random.choice([1, 1, 2, 5, 1000])))
 
     def far(self) -> None:
-        """A timer that the simulation will not see."""
+        """Write a timer that is due after the simulation."""
         self._send(self._log.clock.now_s + FAR_S, far=True)
 
     def chain(self) -> None:
-        """A timer that sets a timer, and so on; not each may."""
+        """Write a timer whose callback is a request, and so on; some of these requests are refused."""
         random = self._random
         due_s = self._log.clock.now_s + random.randint(2, 14)
         self.latest_due_s = max(self.latest_due_s, due_s)
@@ -135,15 +135,15 @@ class Workload:
         self._append(key, value, random.randrange(self._log.partitions), headers)
 
     def wrong(self) -> None:
-        """A record that is no request, or asks for what may not be."""
+        """Write a record that must become a dead letter."""
         due = b"%d" % (self._log.clock.now_s + self._random.randint(0, 9))
-        good = future.encode("orders", "k", b"v")
+        valid = future.encode("orders", "k", b"v")
         key, value = self._random.choice(
             [
-                (None, good),
-                (b"soon", good),
-                (b"-5", good),
-                (due + b"000", good),
+                (None, valid),
+                (b"soon", valid),
+                (b"-5", valid),
+                (due + b"000", valid),
                 (due, None),
                 (due, b"\xff\xff"),
                 (due, future.encode("", "k", b"v")),
@@ -158,7 +158,7 @@ class Workload:
         self._append(key, value, self._random.randrange(self._log.partitions), headers)
 
     def forge(self, random: Random) -> str:
-        """A request that poses as one which comes back from the cold."""
+        """Write a request that looks like a promoted copy, with a wrong seal."""
         partition = random.randrange(self._log.partitions)
         named = f"{self._topic}/{partition}/{random.randrange(self._log.end(self._topic, partition) + 1)}"
         headers: list[Header] = [(TIMER_PROMOTED, named.encode()), (TIMER_SEAL, b"0" * 32)]
@@ -168,33 +168,33 @@ class Workload:
         return named
 
     def set_by_id(self, transaction: SimTransaction | None = None) -> None:
-        """A timer with an id, or a new version of one."""
+        """Write a timer with an id, or a new version of one."""
         random = self._random
         due_s = max(0, self._log.clock.now_s + random.choice([*range(-2, 10), -1000, FAR_S]))
         target = random.choices([*TARGETS, "missing"], [12, 6, 3, 1])[0]
-        value = future.encode(target, "k", b"%d" % self._log.seq)  # a value of its own tells versions apart
+        value = future.encode(target, "k", b"%d" % self._log.seq)  # each version has another value
         headers: list[Header] = random.choice([[], [("a", None), ("timer-id", b"forged")]])
         self._by_id(value, [*headers, *future_by_id.encode_headers(due_s)], transaction)
         if due_s < self._log.clock.now_s + FAR_S // 2:
             self.latest_due_s = max(self.latest_due_s, due_s)
 
     def cancel(self) -> None:
-        """A null value."""
+        """Write a null value, which cancels a timer."""
         self._by_id(None, [])
 
     def wrong_by_id(self) -> None:
-        """A record without an id, or that says not when."""
-        good = future.encode("orders", "k", b"%d" % self._log.seq)
+        """Write a record without an id or without a due second."""
+        valid = future.encode("orders", "k", b"%d" % self._log.seq)
         key, headers = self._random.choice(
             [(None, [("timer-due", b"7")]), (b"id-0", [("timer-due", b"soon")]), (b"x", [])]
         )
-        self._log.append(self._id_topic, key, good, headers)
+        self._log.append(self._id_topic, key, valid, headers)
 
     def _by_id(self, value: bytes | None, headers: list[Header], transaction: SimTransaction | None = None) -> None:
         self._log.append(self._id_topic, self._random.choice(self._ids), value, headers, None, transaction)
 
     def set_schedule(self, transaction: SimTransaction | None = None, id: bytes | None = None) -> None:
-        """A schedule, or a new version of one; its timestamp is its producer's."""
+        """Write a schedule, or a new version of one, with a timestamp of its producer."""
         random, now_s = self._random, self._log.clock.now_s
         due_s = max(0, now_s + random.choice([*range(-2, 10), *range(4), -1000, FAR_S]))
         target = random.choices([*TARGETS, "missing"], [12, 6, 3, 1])[0]
@@ -206,18 +206,18 @@ class Workload:
             self.latest_due_s = max(self.latest_due_s, due_s)
 
     def overtake(self) -> None:
-        """Versions of one id in quick succession, some of which fire before the next is read."""
+        """Write several versions of one id; some fire before the next one is read."""
         id = self._random.choice(SCHEDULE_IDS)
         for _ in range(self._random.randint(2, 4)):
             self.set_schedule(id=id)
 
     def delete_schedule(self) -> None:
-        """A null value; receivers copy headers, and may copy those of a tombstone."""
+        """Write a null value, which deletes a schedule. Users may copy the headers of a tombstone."""
         forged = (TIMER_FIRED_OFFSET, b"%d" % self._random.randrange(40))
         self._schedule(None, None, self._random.choice([[], [], [], [forged]]))
 
     def wrong_schedule(self) -> None:
-        """A record that does not say when, or where to; it may erase a good one."""
+        """Write a schedule without a due second or target; compaction may then remove a valid one."""
         headers = self._random.choice([[], [("scheduler-epoch", b"soon")], [("scheduler-epoch", b"7")]])
         self._schedule(None, b"%d" % self._log.seq, headers)
 
@@ -233,10 +233,10 @@ class Workload:
         self._log.append(self._schedule_topic, key, value, headers, None, transaction, timestamp_ms)
 
     def begin_transaction(self) -> None:
-        """A user's transaction over some requests; open until it ends."""
+        """Write some requests in a transaction of a user, which stays open."""
         number = self._log.seq
         transaction = self._log.begin(f"user-{number}", self._log.new_epoch(f"user-{number}"))
-        self._users.append(transaction)
+        self._open_transactions.append(transaction)
         for _ in range(self._random.randint(1, 3)):
             if self._schedule_topic and self._random.random() < 0.5:
                 self.set_schedule(transaction)
@@ -246,14 +246,14 @@ class Workload:
                 self._send(self._log.clock.now_s + self._random.randint(-2, 9), transaction=transaction)
 
     def end_transaction(self) -> None:
-        """Commit or abort one of them."""
-        if self._users:
-            transaction = self._users.pop(self._random.randrange(len(self._users)))
+        """Commit or abort one open transaction."""
+        if self._open_transactions:
+            transaction = self._open_transactions.pop(self._random.randrange(len(self._open_transactions)))
             self._log.finish(transaction, commit=self._random.random() < 0.5)
 
     def end_all_transactions(self) -> None:
-        """No user hangs for ever."""
-        while self._users:
+        """Commit or abort all open transactions."""
+        while self._open_transactions:
             self.end_transaction()
 
     def _send(

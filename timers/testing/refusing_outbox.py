@@ -1,4 +1,4 @@
-"""An outbox that refuses everything: a recovery must emit nothing [I15]."""
+"""An outbox that must not be used: a recovery emits nothing [I15]."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from timers.testing.id_oracle import Violation
 
 
-class SilentOutbox:
+class RefusingOutbox:
     """Raises :class:`Violation` when a machine uses it."""
 
     def __getattr__(self, name: str) -> Any:

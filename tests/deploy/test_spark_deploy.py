@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from timers.cli.spark.engine import engine
-from timers.cli.spark.options import launch_of
+from timers.cli.spark.options import launch
 
 SPARK = Path(__file__).parents[2] / "deploy" / "spark"
 MANIFESTS: dict[str, Any] = {
@@ -43,7 +43,7 @@ def test_the_driver_is_started_with_options_that_there_are() -> None:
     with pytest.raises(click.UsageError):
         parsed(["--checkpiont=x"])
     pytest.importorskip("pyspark", reason="needs the extra 'spark'")
-    conf = dict(launch_of("engine", options["master"], options["conf"], options["log_file"]).conf)
+    conf = dict(launch(options["master"], options["conf"], options["log_file"], "engine").conf)
     # Executors call the driver by its service.
     assert conf["spark.driver.host"] == MANIFESTS["service"]["metadata"]["name"]
     ports = {str(port["port"]) for port in MANIFESTS["service"]["spec"]["ports"]}

@@ -23,13 +23,13 @@ LaunchOf: TypeAlias = Callable[..., "Launch"]
 
 
 def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that say where Spark runs. The command gets one argument, ``launch_of``: see :func:`_launch_of`."""
+    """Options that say where Spark runs. The command gets one argument, ``launch_of``: see :func:`launch`."""
 
     @functools.wraps(command)
     def with_launch(
         *arguments: Any, master: str | None, conf: tuple[str, ...], log_file: Path | None, **options: Any
     ) -> Any:
-        return command(*arguments, launch_of=functools.partial(_launch_of, master, conf, log_file), **options)
+        return command(*arguments, launch_of=functools.partial(launch, master, conf, log_file), **options)
 
     for option in reversed(
         [
@@ -52,7 +52,7 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_launch
 
 
-def _launch_of(
+def launch(
     master: str | None,
     conf: tuple[str, ...],
     log_file: Path | None,

@@ -195,7 +195,7 @@ def test_ports_and_paths_are_those_of_the_worker() -> None:
         "readiness": "/health/ready",
     }
     assert all(probe["port"] == "web" for probe in probes.values())
-    pages = set(re.findall(r'@app\.page\("([^"]+)"\)', (ROOT / "timers" / "worker" / "web.py").read_text()))
+    pages = set(re.findall(r'@page\("([^"]+)"\)', (ROOT / "timers" / "worker" / "web.py").read_text()))
     named = {path for file in FILES for path in re.findall(r"(?<=[ '}])/(?:health/\w+|metrics)\b", file.read_text())}
     assert named == {"/health/live", "/health/ready", "/metrics"} <= pages
 

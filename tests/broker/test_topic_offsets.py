@@ -12,7 +12,7 @@ from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S
 from timers.config.settings import Settings
 from timers.errors import TimersError
-from timers.kafka.topic_offsets import Topics
+from timers.kafka.topic_offsets import TopicOffsets
 
 pytestmark = pytest.mark.broker
 
@@ -28,7 +28,7 @@ def test_where_topics_begin_and_end(system: System) -> None:
         reader = system.reader(topic)
         times = [record.append_ms for record in reader.take(4)]
     system.admin.delete_records([TopicPartition(cut, 0, 2)])[TopicPartition(cut, 0)].result(DEADLINE_S)
-    topics = Topics(system.settings)
+    topics = TopicOffsets(system.settings)
     assert topics.existing([cut, "nowhere", whole]) == sorted([cut, whole])
     assert topics.starts([whole, cut]) == {whole: {0: 0, 1: 0}, cut: {0: 2}}
     assert topics.ends([whole, "nowhere"]) == {whole: {0: 4, 1: 0}}
@@ -43,4 +43,4 @@ def test_where_topics_begin_and_end(system: System) -> None:
 def test_no_broker_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("timers.kafka.topic_offsets.TIMEOUT_S", 1.0)
     with pytest.raises(TimersError, match=r"^no broker answers at 127\.0\.0\.1:1: is it running"):
-        Topics(Settings.load({"TIMERS_BROKERS": "127.0.0.1:1"}))
+        TopicOffsets(Settings.load({"TIMERS_BROKERS": "127.0.0.1:1"}))

@@ -17,7 +17,7 @@ from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.spark.sim_engine import Dying
 from timers.kafka import connection
-from timers.kafka.topic_offsets import Topics
+from timers.kafka.topic_offsets import TopicOffsets
 from timers.spark import cold
 from timers.spark.audit import report
 from timers.spark.audit.outcomes import Moment
@@ -120,7 +120,7 @@ def test_the_audit_accounts_for_what_is_cold(spark: SparkSession, system: System
 
     assert audited() == ({"fired": 5, "pending": 4, "cold": 9}, 0)
     topic = system.request_topic
-    ends = Topics(system.settings).ends([topic])[topic]
+    ends = TopicOffsets(system.settings).ends([topic])[topic]
     gone = [TopicPartition(topic, partition, end) for partition, end in ends.items()]
     for future in system.admin.delete_records(gone).values():
         future.result(DEADLINE_S)

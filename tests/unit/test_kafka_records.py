@@ -42,7 +42,7 @@ END = KafkaError._PARTITION_EOF
 
 
 def offsets(consumer: Any, start: int, end: int, **arguments: Any) -> list[int]:
-    return [message.offset() for message in records.read(consumer, "t", 0, start, end, patience_s=0.0, **arguments)]
+    return [message.offset() for message in records.read(consumer, "t", 0, start, end, timeout_s=0.0, **arguments)]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def offsets(consumer: Any, start: int, end: int, **arguments: Any) -> list[int]:
 def test_reading_ends_at_the_end_whatever_the_gaps(events: list[Event | None], found: list[int]) -> None:
     consumer = SimConsumer(*events)
     if None in events:
-        read = records.read(consumer, "t", 0, 3, 5, patience_s=60.0)  # type: ignore[arg-type]
+        read = records.read(consumer, "t", 0, 3, 5, timeout_s=60.0)  # type: ignore[arg-type]
         assert [message.offset() for message in read] == found
     else:
         assert offsets(consumer, 3, 5) == found

@@ -291,7 +291,7 @@ def test_an_error_callback_of_the_applications_own_is_called_too(monkeypatch: py
 class SimClient:
     """A librdkafka client whose brokers refuse us at the second look."""
 
-    def __init__(self, reports: connection.Reports, error: KafkaError | None) -> None:
+    def __init__(self, reports: connection.ErrorReports, error: KafkaError | None) -> None:
         self._reports = reports
         self._error = error
         self.looks = 0
@@ -315,7 +315,7 @@ class SimClient:
 )
 def test_a_refusal_ends_the_wait_with_its_reason(code: int, said: str, expected: str) -> None:
     settings = Settings.load(SASL)
-    reports = connection.Reports(settings)
+    reports = connection.ErrorReports(settings)
     client = SimClient(reports, KafkaError(code, f"sasl_ssl://a:1/bootstrap: {said} (after 3ms in state AUTH_REQ)"))
     with pytest.raises(AccessError, match=expected) as error:
         connection.metadata(client, reports, timeout_s=60)
@@ -325,7 +325,7 @@ def test_a_refusal_ends_the_wait_with_its_reason(code: int, said: str, expected:
 
 
 def test_brokers_that_are_away_are_no_refusal() -> None:
-    reports = connection.Reports(Settings.load(SASL))
+    reports = connection.ErrorReports(Settings.load(SASL))
     client = SimClient(reports, KafkaError(KafkaError._TRANSPORT, "a:1/bootstrap: Connect failed: Connection refused"))
     with pytest.raises(KafkaException):
         connection.metadata(client, reports, timeout_s=0.001)

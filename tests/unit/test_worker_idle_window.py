@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timers.worker.queries.idle_window import FROM, TO, IdleWindow
+from timers.worker.queries.idle_window import END, START, IdleWindow
 
 NOW_S = 1_800_000_000
 
@@ -12,12 +12,12 @@ NOW_S = 1_800_000_000
 @pytest.mark.parametrize(
     ("now_s", "wait_s"),
     [
-        (NOW_S, FROM),
-        (NOW_S + FROM / 2, FROM / 2),
-        (NOW_S + FROM, 0),
-        (NOW_S + TO - 0.01, 0),
-        (NOW_S + TO + 0.01, 0.99 - TO + FROM),
-        (NOW_S + 0.99, 0.01 + FROM),
+        (NOW_S, START),
+        (NOW_S + START / 2, START / 2),
+        (NOW_S + START, 0),
+        (NOW_S + END - 0.01, 0),
+        (NOW_S + END + 0.01, 0.99 - END + START),
+        (NOW_S + 0.99, 0.01 + START),
         (None, 0),
     ],
 )
@@ -26,7 +26,7 @@ def test_it_comes_once_a_second(now_s: float | None, wait_s: float) -> None:
 
 
 async def test_wait_ends_when_it_begins() -> None:
-    now = iter([NOW_S + FROM - 0.02, NOW_S + FROM])
+    now = iter([NOW_S + START - 0.02, NOW_S + START])
     idle_window = IdleWindow(lambda: next(now))
     await idle_window.wait()
     assert idle_window.wait_s == 0

@@ -25,7 +25,7 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(monkeypatch: 
     refused, renewed = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def ensure(settings: Settings, *, all_of_them: bool) -> Cluster:
+    def ensure(settings: Settings, *, user_topics: bool) -> Cluster:
         loop.call_soon_threadsafe(refused.set)
         raise AccessError("lacks Create")
 
@@ -38,7 +38,7 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(monkeypatch: 
 
     monkeypatch.setattr(module, "GRACE_S", -1.0)
     monkeypatch.setattr(module, "RETRY_S", 0.01)
-    monkeypatch.setattr(module.topics, "look", look)
+    monkeypatch.setattr(module.topics, "existing_topics", look)
     monkeypatch.setattr(module.topics, "ensure", ensure)
     watch = LogWatch(settings, whole, renew)
     await watch.start()

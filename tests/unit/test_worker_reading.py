@@ -58,12 +58,12 @@ class Rig(MachineRig):
             RequestRecord(sent.offset, sent.key, sent.value, sent.headers, sent.timestamp_ms)
         )
         ((due_s, (row,)),) = decoded.rows.items()
-        found = reading.by_record(self.machine, self.place, row, due_s, sent.timestamp_ms // 1000, with_value=False)
+        found = reading.find_record(self.machine, self.place, row, due_s, sent.timestamp_ms // 1000, with_value=False)
         assert found is None or (found["due"], found["source"]) == (due_s, sent.source)
         return found and found["state"]
 
     def of_id(self, id: str) -> str | None:
-        found = reading.by_id(self.machine, self.place, id, with_value=False)
+        found = reading.find_by_id(self.machine, self.place, id, with_value=False)
         return found and found["state"]
 
     @property
@@ -156,8 +156,8 @@ def test_no_state_is_known_while_the_log_is_read_again() -> None:
     row: Row = (0, "t", "k", b"", None, None)
     for ask in (
         lambda: reading.page(machine, rig.place, ANY, START, 1),
-        lambda: reading.by_id(machine, rig.place, "a", with_value=False),
-        lambda: reading.by_record(machine, rig.place, row, 50, 0, with_value=False),
+        lambda: reading.find_by_id(machine, rig.place, "a", with_value=False),
+        lambda: reading.find_record(machine, rig.place, row, 50, 0, with_value=False),
     ):
         with pytest.raises(Recovering):
             ask()

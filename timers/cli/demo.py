@@ -58,7 +58,7 @@ def run_demo(settings: Settings, topic: str = TOPIC, still_well: Callable[[], No
 
     topic_admin.create_if_missing(settings, topic, partitions=1)
     with Tail(settings, topic) as tail, TimersClient(settings.brokers, timeout_s=10) as client:
-        _until(tail.opened, still_well, f"waiting for topic {topic!r} to appear ...")
+        _until(tail.assign_partitions, still_well, f"waiting for topic {topic!r} to appear ...")
         request_topic = settings.request_topic
         _until(
             lambda: topic_admin.exists(settings, request_topic),

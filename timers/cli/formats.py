@@ -81,7 +81,7 @@ def _partitions(settings: Settings, topics: Collection[str]) -> dict[str, int | 
     from timers.kafka.clients import admin_client
     from timers.kafka.error_codes import UNREACHABLE, code_of
 
-    reports = connection.Reports(settings)
+    reports = connection.ErrorReports(settings)
     admin = admin_client(settings, reports)
     found: dict[str, int | None] = {}
     for topic in topics:
@@ -89,6 +89,6 @@ def _partitions(settings: Settings, topics: Collection[str]) -> dict[str, int | 
             found[topic] = connection.partitions_of(admin, reports, topic)
         except KafkaException as error:
             if code_of(error) in UNREACHABLE:
-                raise reports.explained(error, "the list of topics cannot be read") from error
+                raise reports.user_error(error, "the list of topics cannot be read") from error
             found[topic] = None
     return found

@@ -31,9 +31,9 @@ def watch(topic: str, from_beginning: bool, count: int | None, as_json: bool) ->
     from timers.kafka.tail import Tail  # not at the top: `--help` needs no librdkafka
 
     with Tail(settings, topic, from_beginning=from_beginning) as tail:
-        if not tail.opened():
+        if not tail.assign_partitions():
             click.echo(f"waiting for topic {topic!r}, which does not exist yet at {settings.brokers} ...", err=True)
-            while not tail.opened():
+            while not tail.assign_partitions():
                 time.sleep(_LOOK_AGAIN_S)
         seen = 0
         for message in tail:

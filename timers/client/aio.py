@@ -197,7 +197,7 @@ class AsyncTimersClient(ClientParts):
         self._publisher.refuse()
         if self._ids is not None:
             await asyncio.to_thread(self._ids.close)
-        give_up = time.monotonic() + self._publisher.timeout_s
-        while self._waiting and time.monotonic() < give_up:
+        deadline = time.monotonic() + self._publisher.timeout_s
+        while self._waiting and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_EVERY_S)  # polled by the loop; a flush would settle its futures from a thread
         await asyncio.to_thread(self._publisher.close)

@@ -51,7 +51,7 @@ class Connection:
     max_request_bytes: int
     extra: Mapping[str, Any] = field(repr=False)
     """The application's own producer properties. They may contain a password."""
-    reports: connection.Reports = field(repr=False)
+    reports: connection.ErrorReports = field(repr=False)
 
     @property
     def brokers(self) -> str:
@@ -89,7 +89,7 @@ class Connection:
             raise SettingsError(f"producer_config may not set {name!r}: {_OURS[name]}")
         limit = max_request_bytes or settings.max_request_bytes
         settings = replace(settings, brokers=brokers or settings.brokers, id_topic=id_topic or settings.id_topic)
-        return cls(settings, topic, timeout_s, limit, extra, connection.Reports(settings))
+        return cls(settings, topic, timeout_s, limit, extra, connection.ErrorReports(settings))
 
     def producer(self, *, linger_ms: int, **more: Any) -> Producer:
         """An idempotent producer that spreads requests over all partitions.

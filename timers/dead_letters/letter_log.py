@@ -46,7 +46,7 @@ class LetterLog:
         self._settings = settings
         self.topic = settings.dead_letter_topic
         self._formats = {topic: kind.request_format for kind in REQUEST_FORMATS for topic in kind.topics(settings)}
-        self._reports = connection.Reports(settings)
+        self._reports = connection.ErrorReports(settings)
         self._properties = {**connection.librdkafka(settings), "error_cb": self._reports, "enable.partition.eof": True}
         self._consumer = reader(self._properties)
         self._aside: Consumer | None = None  # reads requests while `_consumer` reads letters
@@ -72,7 +72,7 @@ class LetterLog:
         try:
             return connection.partitions_of(self._consumer, self._reports, topic)
         except KafkaException as error:
-            raise self._explained(error, topic) from error
+            raise self._user_error(error, topic) from error
 
     def _ends(self, reader: Consumer, topic: str, partition: int) -> tuple[int, int]:
         """First offset and last stable offset."""
@@ -80,11 +80,11 @@ class LetterLog:
             here = TopicPartition(topic, partition)
             low, end = reader.get_watermark_offsets(here, timeout=TIMEOUT_S, cached=False)
         except KafkaException as error:
-            raise self._explained(error, topic) from error
+            raise self._user_error(error, topic) from error
         return low, end
 
-    def _explained(self, error: KafkaException, topic: str) -> TimersError:
-        return self._reports.explained(error, f"topic {topic!r} cannot be read")
+    def _user_error(self, error: KafkaException, topic: str) -> TimersError:
+        return self._reports.user_error(error, f"topic {topic!r} cannot be read")
 
     def spans(self, letter_filter: LetterFilter) -> list[Span]:
         """The offsets to read for a filter, up to the present end. For positions it is only their offsets."""
@@ -119,7 +119,7 @@ class LetterLog:
         try:
             (found,) = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
         except KafkaException as error:
-            raise self._explained(error, self.topic) from error
+            raise self._user_error(error, self.topic) from error
         return found.offset if found.offset >= 0 else _NO_END
 
     def read(self, letter_filter: LetterFilter, spans: Iterable[Span]) -> Iterator[Letter]:
@@ -162,9 +162,9 @@ class LetterLog:
 
     def _read(self, consumer: Consumer, topic: str, span: Span) -> Iterator[Any]:
         try:
-            yield from records.read(consumer, topic, *span, patience_s=TIMEOUT_S)
+            yield from records.read(consumer, topic, *span, timeout_s=TIMEOUT_S)
         except KafkaException as error:
-            raise self._explained(error, topic) from error
+            raise self._user_error(error, topic) from error
 
     def original(self, letter: Letter) -> RequestRecord | None:
         """The request of a dead letter. For a truncated dead letter it is read from its source; None if it is gone."""

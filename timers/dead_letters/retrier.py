@@ -31,7 +31,7 @@ class Retrier:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._reports = connection.Reports(settings)
+        self._reports = connection.ErrorReports(settings)
         self._admin = admin_client(settings, self._reports)
         try:
             self._partitions = {settings.request_topic: self._partitions_of(settings.request_topic)}
@@ -43,7 +43,7 @@ class Retrier:
                 max_message_bytes(settings) + OVERHEAD_BYTES,  # a mark contains two sources beside the limit of a key
             )
         except KafkaException as error:
-            raise self._explained(error) from error
+            raise self._user_error(error) from error
 
     def _partitions_of(self, topic: str) -> int:
         count = connection.partitions_of(self._admin, self._reports, topic)
@@ -72,7 +72,7 @@ class Retrier:
                 ]
                 send([Record(self._settings.retried_topic, 0, *mark) for mark in marks])
         except KafkaException as error:
-            raise self._explained(error) from error
+            raise self._user_error(error) from error
         return sources
 
     def _home(self, letter: Letter) -> tuple[str, int]:
@@ -84,7 +84,7 @@ class Retrier:
             self._partitions[topic] = self._partitions_of(topic)
         return topic, partition % self._partitions[topic]
 
-    def _explained(self, error: KafkaException) -> TimersError:
+    def _user_error(self, error: KafkaException) -> TimersError:
         settings = self._settings
         if code_of(error) in FENCED:
             return PublishError("another `timers dead-letters retry` has begun since: this one stops")
@@ -95,4 +95,4 @@ class Retrier:
                 f"takes Write on topics {request_topics} and {settings.retried_topic!r} and on transactional id "
                 f"{topics.retrier_id(settings.app_id)!r}"
             )
-        return self._reports.explained(error, f"the brokers at {settings.brokers} refuse the requests", PublishError)
+        return self._reports.user_error(error, f"the brokers at {settings.brokers} refuse the requests", PublishError)

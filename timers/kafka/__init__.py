@@ -1,1 +1,1 @@
-"""What this project knows of Kafka: connections, topics and their metadata, progress records, reading requests."""
+"""Access to Kafka: connections, topics and their metadata, progress records, reading requests."""

@@ -12,7 +12,7 @@ from timers.kafka import connection
 from timers.wire.dead_letter import OVERHEAD_BYTES
 
 TRANSACTION_TIMEOUT_MS = 10_000
-"""Of every transaction: an open one holds back all read_committed readers of its partitions."""
+"""Timeout of each transaction. An open one holds back all read_committed readers of its partitions."""
 
 LIBRDKAFKA_LOG = logging.getLogger("timers.kafka.librdkafka")
 """Takes librdkafka's own log, which would otherwise go to stderr. Failures reach the caller as exceptions."""
@@ -29,7 +29,7 @@ def librdkafka(settings: Settings) -> dict[str, Any]:
         # By default librdkafka waits up to 10 s between two connection attempts; timers would fire late.
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,
-        # librdkafka would repeat on stderr, up to thirty times a second, what the failing call reports.
+        # librdkafka would repeat the error of a failing call on stderr, up to thirty times a second.
         "log_level": 0,
     }
 
@@ -54,8 +54,8 @@ def reader(properties: Mapping[str, Any], log: logging.Logger = LIBRDKAFKA_LOG, 
     return Consumer(config, logger=log)
 
 
-def admin_client(settings: Settings, reports: connection.Reports) -> AdminClient:
-    """An admin client for a command or a job. Its questions create no topics."""
+def admin_client(settings: Settings, reports: connection.ErrorReports) -> AdminClient:
+    """An admin client for a command or a job. Its requests create no topics."""
     config = {**connection.librdkafka(settings), "allow.auto.create.topics": False, "error_cb": reports}
     return AdminClient(config, logger=LIBRDKAFKA_LOG)
 

@@ -22,9 +22,9 @@ from timers.errors import AccessError, SettingsError, TimersError
 from timers.kafka.error_codes import MOVING, NO_TOPIC, UNREACHABLE, code_of
 
 TIMEOUT_S = 10.0
-"""How long one question to the brokers may take."""
+"""How long one request to the brokers may take."""
 
-_FIRST_TRY_S = 1.0
+_FIRST_ATTEMPT_S = 1.0
 
 
 def librdkafka(settings: Settings) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def java(settings: Settings) -> dict[str, str]:
             config |= {
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.certificate.chain": settings.ssl_cert_file.read_text(),
-                "ssl.keystore.key": _for_java(settings.ssl_key_file, settings.ssl_key_password),
+                "ssl.keystore.key": _unencrypted_key(settings.ssl_key_file, settings.ssl_key_password),
             }
     if uses_sasl(settings.security_protocol):
         kind = "plain.Plain" if settings.sasl_mechanism == "PLAIN" else "scram.Scram"
@@ -106,7 +106,7 @@ def java(settings: Settings) -> dict[str, str]:
     return config
 
 
-def _for_java(path: Path, password: Secret) -> str:
+def _unencrypted_key(path: Path, password: Secret) -> str:
     """The private key as unencrypted PKCS#8, which every Java reads. Java 17 cannot decrypt keys of OpenSSL 3."""
     from cryptography.hazmat.primitives import serialization  # installed with the extra for Spark only
 
@@ -116,7 +116,7 @@ def _for_java(path: Path, password: Secret) -> str:
     except TypeError:  # there is a password, but the key is not encrypted; OpenSSL ignores such a password too
         key = serialization.load_pem_private_key(text, None)
     except ValueError as error:
-        raise _unusable("TIMERS_SSL_KEY_FILE", path, "a file of a PEM private key", OSError(0, str(error))) from None
+        raise _file_error("TIMERS_SSL_KEY_FILE", path, "a file of a PEM private key", OSError(0, str(error))) from None
     form = serialization.PrivateFormat.PKCS8
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
 
@@ -136,7 +136,7 @@ def ssl_context(settings: Settings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=settings.ssl_ca_file)
     except (ssl.SSLError, OSError) as error:
-        raise _unusable("TIMERS_SSL_CA_FILE", settings.ssl_ca_file, "a file of PEM certificates", error) from None
+        raise _file_error("TIMERS_SSL_CA_FILE", settings.ssl_ca_file, "a file of PEM certificates", error) from None
     context.check_hostname = settings.ssl_check_hostname
     if settings.ssl_cert_file is not None:
         try:
@@ -147,11 +147,11 @@ def ssl_context(settings: Settings) -> ssl.SSLContext:
                 f"a PEM certificate that goes with TIMERS_SSL_KEY_FILE={str(settings.ssl_key_file)!r} and "
                 "TIMERS_SSL_KEY_PASSWORD"
             )
-            raise _unusable("TIMERS_SSL_CERT_FILE", settings.ssl_cert_file, expected, error) from None
+            raise _file_error("TIMERS_SSL_CERT_FILE", settings.ssl_cert_file, expected, error) from None
     return context
 
 
-def _unusable(env: str, value: object, expected: str, error: OSError) -> SettingsError:
+def _file_error(env: str, value: object, expected: str, error: OSError) -> SettingsError:
     reason = getattr(error, "reason", None) or error.strerror
     return SettingsError(f"{env}={str(value)!r} is not {expected} ({reason})")
 
@@ -163,8 +163,8 @@ def principal(settings: Settings) -> str:
     return f"the owner of {settings.ssl_cert_file}" if settings.ssl_cert_file else "User:ANONYMOUS"
 
 
-class Reports:
-    """The ``error_cb`` of one librdkafka client. Only this callback tells why a login is refused: calls just time out.
+class ErrorReports:
+    """The ``error_cb`` of one librdkafka client. Only this callback gets the reason of a refused login: calls time out.
 
     The client must be polled for the callback to run.
 
@@ -178,31 +178,31 @@ class Reports:
 
     def __call__(self, error: KafkaError) -> None:
         """Store the refusal, if the report is one."""
-        said = _essence(error.str())
+        reason = _short_reason(error.str())
         settings = self._settings
         if error.code() == KafkaError._AUTHENTICATION:
             self.refusal = AccessError(
                 f"the brokers at {settings.brokers} refuse the login of TIMERS_SASL_USERNAME="
-                f"{settings.sasl_username!r} ({said}): check that name, its password and TIMERS_SASL_MECHANISM="
+                f"{settings.sasl_username!r} ({reason}): check that name, its password and TIMERS_SASL_MECHANISM="
                 f"{settings.sasl_mechanism!r}"
             )
         elif error.code() == KafkaError._SSL:
             self.refusal = AccessError(
-                f"the brokers at {settings.brokers} cannot be trusted ({said}): does TIMERS_SSL_CA_FILE contain the "
+                f"the brokers at {settings.brokers} cannot be trusted ({reason}): does TIMERS_SSL_CA_FILE contain the "
                 "authority that signed their certificate, and does the certificate name this host?"
             )
-        elif "ssl/tls alert" in said:
+        elif "ssl/tls alert" in reason:
             self.refusal = AccessError(
-                f"the brokers at {settings.brokers} refuse the client's certificate ({said}): set TIMERS_SSL_CERT_FILE "
-                "and TIMERS_SSL_KEY_FILE to one that they trust"
+                f"the brokers at {settings.brokers} refuse the client's certificate ({reason}): set "
+                "TIMERS_SSL_CERT_FILE and TIMERS_SSL_KEY_FILE to one that they trust"
             )
 
     def hint(self) -> str:
         """A further possible cause when no broker answers, as a question."""
         return f"do the brokers speak TIMERS_SECURITY_PROTOCOL={self._settings.security_protocol!r}?"
 
-    def explained(self, error: KafkaException, failed: str, kind: type[TimersError] = TimersError) -> TimersError:
-        """The error that a user sees.
+    def user_error(self, error: KafkaException, failed: str, kind: type[TimersError] = TimersError) -> TimersError:
+        """An error with a sentence for users.
 
         Args:
             error: raised by a call of the client.
@@ -218,7 +218,7 @@ class Reports:
         return kind(f"{failed}: {reason.str()} ({reason.name()})")
 
 
-def _essence(text: str) -> str:
+def _short_reason(text: str) -> str:
     """librdkafka's text without the address, the timing, and the advice on librdkafka's own properties."""
     text = re.sub(r"^\S+://\S+: ", "", text)
     return re.sub(r"(, verify that ssl\.ca\.location.*)? ?\(after .*$", "", text)
@@ -229,32 +229,32 @@ class _Client(Protocol):
     def poll(self, timeout: float = -1) -> Any: ...
 
 
-def metadata(client: _Client, reports: Reports, timeout_s: float, topic: str | None = None) -> Any:
+def metadata(client: _Client, reports: ErrorReports, timeout_s: float, topic: str | None = None) -> Any:
     """``client.list_topics`` that ends at once when the brokers refuse the login, instead of after ``timeout_s``.
 
     Raises:
         AccessError: the brokers refuse the login, or their certificate cannot be trusted.
         KafkaException: no broker answers within ``timeout_s``.
     """
-    give_up = monotonic() + timeout_s
-    try_s = _FIRST_TRY_S
+    deadline = monotonic() + timeout_s
+    attempt_s = _FIRST_ATTEMPT_S
     while True:
-        left_s = give_up - monotonic()
+        remaining_s = deadline - monotonic()
         try:
-            found = client.list_topics(topic, timeout=max(0.1, min(try_s, left_s)))
+            found = client.list_topics(topic, timeout=max(0.1, min(attempt_s, remaining_s)))
             reports.refusal = None
             return found
         except KafkaException as error:
             client.poll(0)
             if reports.refusal is not None:
                 raise reports.refusal from None
-            if code_of(error) not in UNREACHABLE or monotonic() >= give_up:
+            if code_of(error) not in UNREACHABLE or monotonic() >= deadline:
                 raise
-        try_s *= 2
+        attempt_s *= 2
 
 
-def partitions_of(client: _Client, reports: Reports, topic: str, timeout_s: float | None = None) -> int:
-    """Number of partitions of a topic; 0 if the topic does not exist. The question does not create it.
+def partitions_of(client: _Client, reports: ErrorReports, topic: str, timeout_s: float | None = None) -> int:
+    """Number of partitions of a topic; 0 if the topic does not exist. The request does not create it.
 
     Raises:
         AccessError: the brokers refuse the login, or their certificate cannot be trusted.

@@ -1,8 +1,8 @@
 """Asks the brokers for last stable offsets at the beginning of each second.
 
-A timer with an id fires when everything is read that was in its log when its second began
-(:mod:`timers.core.second_barrier`). The end known from the last fetch is older than the tick. So a worker asks once a
-second, for all its partitions together.
+A timer with an id fires when the machine has read all records that were in its log when the second began
+(:mod:`timers.core.second_barrier`). The end known from the last fetch is older than the tick. So a worker asks the
+brokers once a second, for all its partitions together.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from timers.kafka.clients import librdkafka
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
-"""Without an answer in this time, the timers of the second fire with the next second."""
+"""Without an answer within this time, the timers of the second fire with the next second."""
 
 
 class LastStableOffsets:
-    """Asks for last stable offsets on its own connection: on a shared one the question would wait behind a fetch.
+    """Asks for last stable offsets on its own connection: on a shared one the request would wait for a fetch.
 
-    Connects at the first question. Call it from the event loop only.
+    Connects at the first request. Call it from the event loop only.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -36,7 +36,7 @@ class LastStableOffsets:
         self._admin: AdminClient | None = None
 
     async def ask(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Last stable offsets of ``tps``, without the partitions that no broker answers for."""
+        """Last stable offsets of ``tps``, without partitions for which no broker answers."""
         if self._admin is None:
             self._admin = AdminClient(librdkafka(self._settings))
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]

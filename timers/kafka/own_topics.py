@@ -27,19 +27,19 @@ class OwnTopic:
     operations: tuple[Any, ...]
     """ACL operations that the worker needs, in addition to Describe and DescribeConfigs."""
     needs_append_time: bool = False
-    """Its record times decide when timers fire, so they must be the broker's."""
+    """The times of its records decide when timers fire, so the broker must set them."""
     needs_all_records: bool = False
-    """Losing a record to retention loses a timer."""
-    needs_room: bool = False
-    """A record that does not fit in the topic stops its partition."""
-    theirs: bool = False
-    """Its producers own an existing topic: the worker warns about its configuration, and does not change it."""
+    """If retention deletes a record, a timer is lost."""
+    must_fit_requests: bool = False
+    """It must take the largest request: a record that does not fit stops its partition."""
+    warn_only: bool = False
+    """The worker warns about the configuration of an existing topic and does not change it: its producers own it."""
     must_exist: bool = False
     """Its users create and configure it. The worker neither creates nor checks it."""
 
 
-def _of_requests(settings: Settings) -> dict[str, str]:
-    """Configuration of a topic of requests: unlimited retention, the brokers' time, and the largest requests fit."""
+def _request_config(settings: Settings) -> dict[str, str]:
+    """Configuration of a topic of requests: unlimited retention, the brokers' time, room for the largest request."""
     return {
         "cleanup.policy": "delete",
         TIMESTAMP_TYPE: LOG_APPEND_TIME,
@@ -50,23 +50,23 @@ def _of_requests(settings: Settings) -> dict[str, str]:
 
 
 def own_topics(settings: Settings) -> list[OwnTopic]:
-    """Every topic the worker needs."""
-    requests = _of_requests(settings)
-    passing = {
+    """Every topic that the worker needs."""
+    requests = _request_config(settings)
+    short_lived = {
         "cleanup.policy": "delete",
         TIMESTAMP_TYPE: LOG_APPEND_TIME,
         "retention.ms": "3600000",
         "segment.ms": "600000",
     }
-    asks: tuple[Any, ...] = (_READ, _WRITE) if settings.canary_interval_s else (_READ,)
-    canary = [OwnTopic(settings.canary_topic, passing, (_READ, _WRITE))] if settings.canary_interval_s else []
+    request_operations: tuple[Any, ...] = (_READ, _WRITE) if settings.canary_interval_s else (_READ,)
+    canary = [OwnTopic(settings.canary_topic, short_lived, (_READ, _WRITE))] if settings.canary_interval_s else []
     return [
-        OwnTopic(settings.request_topic, requests, asks, needs_append_time=True, needs_all_records=True),
+        OwnTopic(settings.request_topic, requests, request_operations, needs_append_time=True, needs_all_records=True),
         *_more_formats(settings, requests),
         OwnTopic(settings.retry_topic, requests, (_READ, _WRITE), needs_append_time=True, needs_all_records=True),
         OwnTopic(
             settings.oscillator_topic,
-            passing,
+            short_lived,
             (_READ, _WRITE),
             needs_append_time=True,
         ),
@@ -97,8 +97,8 @@ def _cold_topic(settings: Settings) -> list[OwnTopic]:
     and the largest request of a request topic must fit, with the headers that are added to it."""
     if not settings.hot_horizon_s:
         return []
-    config = _of_requests(settings)
-    return [OwnTopic(settings.cold_topic, config, (_WRITE,), needs_all_records=True, needs_room=True)]
+    config = _request_config(settings)
+    return [OwnTopic(settings.cold_topic, config, (_WRITE,), needs_all_records=True, must_fit_requests=True)]
 
 
 def _more_formats(settings: Settings, requests: dict[str, str]) -> list[OwnTopic]:
@@ -115,7 +115,7 @@ def _more_formats(settings: Settings, requests: dict[str, str]) -> list[OwnTopic
                 (_READ,),
                 needs_append_time=True,
                 needs_all_records=True,
-                theirs=True,
+                warn_only=True,
             )
         )
     if settings.has_ids:

@@ -26,7 +26,7 @@ TIMEOUT_S = 25.0
 the broker looks for timed-out transactions, which it does every 10 s."""
 
 TAIL_RECORDS = 2_000
-"""Records read from the end first. The newest progress of a running machine is among them; otherwise all are read."""
+"""Records read from the end first. The newest progress of a running machine is among them; fallback all are read."""
 
 
 def progress_partition(tp: TopicPartition, cluster: Cluster, settings: Settings) -> int:
@@ -36,15 +36,15 @@ def progress_partition(tp: TopicPartition, cluster: Cluster, settings: Settings)
 
 
 class ProgressLog:
-    """A reader of the progress topic and of the ends of request logs. Blocks: not for the event loop."""
+    """Reads the progress topic and the ends of request logs. Its methods block: do not call them on the event loop."""
 
     def __init__(self, settings: Settings, cluster: Cluster) -> None:
         self._settings = settings
         self._cluster = cluster
         common = {**librdkafka(settings), "group.id": settings.app_id}
         self._consumer = reader(common, enable_partition_eof=True, fetch_wait_max_ms=50, auto_offset_reset="error")
-        # For a committed reader a log ends before the oldest open transaction of any machine, although later records
-        # may be committed. So reading must go up to the end that an uncommitted reader sees.
+        # A committed reader sees the log only up to the oldest open transaction of any machine, although later records
+        # may be committed. So the end to read up to comes from an uncommitted reader.
         self._end_finder = reader(common, isolation_level="read_uncommitted")
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class ProgressLog:
         newest: dict[bytes, bytes] = {}
         topic = self._settings.progress_topic
         try:
-            for message in read(self._consumer, topic, partition, start, end, patience_s=TIMEOUT_S):
+            for message in read(self._consumer, topic, partition, start, end, timeout_s=TIMEOUT_S):
                 key, value = message.key(), message.value()
                 if key in keys and value is not None:
                     newest[key] = value
@@ -141,8 +141,8 @@ class ProgressLog:
         """
         topic = tp[0]
         count = self._cluster.partitions[topic]
-        for (of, _), record in records.items():
-            if of != topic:
+        for (record_topic, _), record in records.items():
+            if record_topic != topic:
                 continue
             progress, topic_id = progress_record.decode(record)
             known = progress.setting_at(PARTITIONS, progress.next_offset, count)
@@ -172,9 +172,9 @@ class ProgressLog:
             progress,
         )
 
-    def _mismatch(self, tp: TopicPartition, sentence: str, otherwise: Progress) -> Progress:
+    def _mismatch(self, tp: TopicPartition, sentence: str, fallback: Progress) -> Progress:
         name = "/".join(map(str, tp))
         if name not in self._settings.accept_loss.split(","):
             raise LogMismatch(f"{sentence}. To go on without them, start once with TIMERS_ACCEPT_LOSS={name}")
         logger.warning("%s; going on, as TIMERS_ACCEPT_LOSS says", sentence)
-        return otherwise
+        return fallback

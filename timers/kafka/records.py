@@ -1,4 +1,4 @@
-"""Reading confluent-kafka messages, and ranges of offsets."""
+"""Reads headers of confluent-kafka messages, and ranges of offsets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(
     start: int,
     end: int,
     *,
-    patience_s: float,
+    timeout_s: float,
     while_waiting: Callable[[], None] = lambda: None,
 ) -> Iterator[Message]:
     """Records with offsets from ``start``, inclusive, to ``end``, exclusive, in order.
@@ -45,22 +45,22 @@ def read(
         partition: its partition.
         start: first offset; records before the log's start are skipped according to ``auto.offset.reset``.
         end: the offset to stop before.
-        patience_s: longest time without a record.
+        timeout_s: longest time without a record.
         while_waiting: called while there is no record; may raise to stop.
 
     Raises:
-        KafkaException: the partition cannot be read; ``_TIMED_OUT`` after ``patience_s`` without a record.
+        KafkaException: the partition cannot be read; ``_TIMED_OUT`` after ``timeout_s`` without a record.
     """
     if start >= end:
         return
     consumer.assign([TopicPartition(topic, partition, start)])
     try:
-        give_up = monotonic() + patience_s
+        deadline = monotonic() + timeout_s
         while True:
             first = consumer.poll(_POLL_S)
             if first is None:
                 while_waiting()
-                if monotonic() > give_up:
+                if monotonic() > deadline:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
                 continue
             for message in (first, *consumer.consume(_BATCH, timeout=0)):
@@ -69,7 +69,7 @@ def read(
                     yield message
                     if offset + 1 == end:
                         return
-                    give_up = monotonic() + patience_s  # here, because the caller may take long for a record
+                    deadline = monotonic() + timeout_s  # set here, because the caller may need long for a record
                 elif error is None or error.code() == KafkaError._PARTITION_EOF:
                     if offset >= end:
                         return

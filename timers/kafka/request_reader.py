@@ -27,14 +27,14 @@ from timers.wire.topics import parse_source
 
 logger = logging.getLogger(__name__)
 
-READ_THROUGH = 1000
-"""Largest distance of two wanted records that is read instead of skipped: a new assignment costs as much (1 ms)."""
+MAX_GAP = 1000
+"""Largest number of offsets between two wanted records that are read, not skipped: a seek takes as long (1 ms)."""
 
-PATIENCE_S = 5.0
-"""After this time without a record the brokers count as unreachable."""
+TIMEOUT_S = 5.0
+"""After this time without a record the brokers are considered unreachable."""
 
-LONGEST_S = 30.0
-"""Longest time for one transaction. A request not found by then is dead-lettered as the machine understood it."""
+MAX_READING_S = 30.0
+"""Longest time for one transaction. A dead letter without its request by then holds what the machine stored."""
 
 POLL_S = 0.2
 
@@ -45,7 +45,7 @@ class RequestReader:
     Args:
         settings: of the worker.
         formats: the request topics and their formats. Other topics are never read.
-        isolation: ``read_uncommitted`` is right for offsets that were already read as committed.
+        isolation: ``read_uncommitted`` is enough for offsets that a committed reader has already read.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RequestReader:
             may_wait: returns whether waiting may continue; called about five times a second.
 
         Returns:
-            The requests that the log still has and that ask for just that timer, by source.
+            The requests that the log still has, if each asks for its timer, by source.
 
         Raises:
             Lost: the brokers do not answer, or ``may_wait`` returned False.
@@ -101,7 +101,7 @@ class RequestReader:
             if where is not None and where[0] in self._formats:
                 wanted.setdefault(where[:2], []).append(where[2])
         found: dict[str, RequestRecord] = {}
-        give_up = monotonic() + LONGEST_S
+        deadline = monotonic() + MAX_READING_S
         for (topic, partition), offsets in wanted.items():
             while not self._lock.acquire(timeout=POLL_S):
                 _check(may_wait)
@@ -111,7 +111,7 @@ class RequestReader:
                     found[f"{topic}/{partition}/{offset}"] = RequestRecord(
                         offset, message.key(), message.value(), headers_of(message), message.timestamp()[1]
                     )
-                    if monotonic() > give_up:
+                    if monotonic() > deadline:
                         logger.warning("%s/%d: reading requests for dead letters took too long", topic, partition)
                         break
             except KafkaException as error:
@@ -123,17 +123,17 @@ class RequestReader:
 
     def _read(self, topic: str, partition: int, offsets: list[int], may_wait: Callable[[], bool]) -> Iterator[Message]:
         """The records of these offsets, sorted, as far as the log still has them."""
-        consumer = self._opened()
-        low, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S, cached=False)
+        consumer = self._open_consumer()
+        low, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S, cached=False)
         stop_waiting = partial(_check, may_wait)
-        for run in _runs([offset for offset in offsets if low <= offset < end]):
+        for group in _groups([offset for offset in offsets if low <= offset < end]):
             for message in read(
-                consumer, topic, partition, run[0], run[-1] + 1, patience_s=PATIENCE_S, while_waiting=stop_waiting
+                consumer, topic, partition, group[0], group[-1] + 1, timeout_s=TIMEOUT_S, while_waiting=stop_waiting
             ):
-                if message.offset() in run:
+                if message.offset() in group:
                     yield message
 
-    def _opened(self) -> Consumer:
+    def _open_consumer(self) -> Consumer:
         if self._closed:
             raise Lost("told to stop")
         if self._consumer is None:
@@ -163,13 +163,13 @@ def _check(may_wait: Callable[[], bool]) -> None:
         raise Lost("told to stop")
 
 
-def _runs(offsets: list[int]) -> Iterator[list[int]]:
+def _groups(offsets: list[int]) -> Iterator[list[int]]:
     """Sorted offsets in groups that are read without a seek."""
-    run: list[int] = []
+    group: list[int] = []
     for offset in offsets:
-        if run and offset > run[-1] + READ_THROUGH:
-            yield run
-            run = []
-        run.append(offset)
-    if run:
-        yield run
+        if group and offset > group[-1] + MAX_GAP:
+            yield group
+            group = []
+        group.append(offset)
+    if group:
+        yield group

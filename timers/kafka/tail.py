@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 _TOPIC_CHECK_S = 10.0
-"""Time between two looks for new partitions."""
+"""Time between two searches for new partitions."""
 
 
 class Tail:
@@ -29,11 +29,11 @@ class Tail:
     Args:
         settings: where the brokers are, and how to log in.
         topic: the topic to read; it need not exist yet.
-        from_beginning: start with the oldest record, instead of the first one after :meth:`opened`.
+        from_beginning: start with the oldest record, instead of the first one after :meth:`assign_partitions`.
     """
 
     def __init__(self, settings: Settings, topic: str, *, from_beginning: bool = False) -> None:
-        self._reports = connection.Reports(settings)
+        self._reports = connection.ErrorReports(settings)
         self._topic = topic
         self._from_beginning = from_beginning
         self._partitions = 0
@@ -47,7 +47,7 @@ class Tail:
     ) -> None:
         self._consumer.close()
 
-    def opened(self) -> bool:
+    def assign_partitions(self) -> bool:
         """Assign the topic's partitions, also those added since the last call. False while the topic does not exist.
 
         After the return no later record is missed: reading starts at the present end of the log, and partitions that
@@ -66,7 +66,7 @@ class Tail:
         except KafkaException as error:
             if code_of(error) in NO_TOPIC | MOVING:
                 return False
-            raise self._explained(error) from error
+            raise self._user_error(error) from error
         if added:
             self._consumer.incremental_assign(added)
             self._partitions += len(added)
@@ -91,16 +91,16 @@ class Tail:
             elif (error := message.error()) is None:
                 yield message
             elif error.code() in NO_TOPIC or not error.retriable():
-                raise self._explained(KafkaException(error))
+                raise self._user_error(KafkaException(error))
             if time.monotonic() > check_at:
                 check_at = time.monotonic() + _TOPIC_CHECK_S
                 self._look_for_partitions()
 
     def _look_for_partitions(self) -> None:
         try:
-            self.opened()
+            self.assign_partitions()
         except TimersError:  # librdkafka reconnects by itself
             logger.info("cannot look for new partitions of %s", self._topic, exc_info=True)
 
-    def _explained(self, error: KafkaException) -> TimersError:
-        return self._reports.explained(error, f"topic {self._topic!r} cannot be read")
+    def _user_error(self, error: KafkaException) -> TimersError:
+        return self._reports.user_error(error, f"topic {self._topic!r} cannot be read")

@@ -1,4 +1,4 @@
-"""Questions to the admin client: whether a topic exists, its configuration, and creating it."""
+"""Asks the brokers whether a topic exists and how it is configured, and creates topics."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _GRACE_S = 5.0
 
 
 def exists(settings: Settings, topic: str) -> bool:
-    """Whether a topic exists. The question does not create it.
+    """Whether a topic exists. The request does not create it.
 
     Raises:
         TimersError: no broker answers, or the topic may not be described.
     """
-    reports = connection.Reports(settings)
+    reports = connection.ErrorReports(settings)
     try:
         return connection.partitions_of(admin_client(settings, reports), reports, topic) > 0
     except KafkaException as error:
-        raise reports.explained(error, f"topic {topic!r} cannot be described") from error
+        raise reports.user_error(error, f"topic {topic!r} cannot be described") from error
 
 
 def create_if_missing(settings: Settings, topic: str, *, partitions: int, cleanup_policy: str = "delete") -> bool:
@@ -49,14 +49,14 @@ def create_if_missing(settings: Settings, topic: str, *, partitions: int, cleanu
     Raises:
         TimersError: no broker answers, or the brokers refuse.
     """
-    reports = connection.Reports(settings)
+    reports = connection.ErrorReports(settings)
     admin = admin_client(settings, reports)
     config = {TIMESTAMP_TYPE: LOG_APPEND_TIME, "cleanup.policy": cleanup_policy}
     try:
         connection.metadata(admin, reports, connection.TIMEOUT_S)
         return create(admin, NewTopic(topic, partitions, settings.replication or -1, config=config))
     except KafkaException as error:
-        raise reports.explained(error, f"topic {topic!r} cannot be created") from error
+        raise reports.user_error(error, f"topic {topic!r} cannot be created") from error
 
 
 def create(admin: AdminClient, topic: NewTopic, timeout_s: float = connection.TIMEOUT_S) -> bool:

@@ -14,7 +14,7 @@ DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default of ``max.message.bytes``."""
 
 REFRESH_S = 300.0
-"""Age at which answers are asked for again: the default of Java's producer."""
+"""Age at which the brokers are asked again: the default of Java's producer."""
 
 
 class Topic(NamedTuple):
@@ -26,7 +26,7 @@ class Topic(NamedTuple):
 
 
 class TopicMetadata:
-    """Questions about topics. Every call asks the brokers and may raise ``KafkaException``.
+    """Asks the brokers about topics. Each call sends a request and may raise ``KafkaException``.
 
     Args:
         admin: asks the brokers.
@@ -38,7 +38,7 @@ class TopicMetadata:
         self._timeout_s = timeout_s
 
     def topics(self) -> dict[str, Topic]:
-        """All topics. A question for one name would create the topic on brokers that allow it."""
+        """All topics. A request for one name would create the topic on brokers that allow it."""
         found = self._admin.list_topics(timeout=self._timeout_s).topics
         return {
             name: Topic(len(topic.partitions), all(part.leader != -1 for part in topic.partitions.values()))

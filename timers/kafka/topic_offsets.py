@@ -26,7 +26,7 @@ Offsets = dict[str, dict[int, int]]
 _POLL_S = 0.5
 
 
-class Topics:
+class TopicOffsets:
     """The topics that exist, and their offsets. Joins no group and commits nothing.
 
     Raises:
@@ -35,12 +35,12 @@ class Topics:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._reports = connection.Reports(settings)
+        self._reports = connection.ErrorReports(settings)
         self._admin = admin_client(settings, self._reports)
         try:
             found = connection.metadata(self._admin, self._reports, TIMEOUT_S)
         except KafkaException as error:
-            raise self._explained(error) from error
+            raise self._user_error(error) from error
         self._partitions = {name: sorted(topic.partitions) for name, topic in found.topics.items()}
 
     def existing(self, topics: Iterable[str]) -> list[str]:
@@ -56,48 +56,48 @@ class Topics:
         return self._partitions[topic]
 
     def starts(self, topics: Iterable[str]) -> Offsets:
-        """First offset of each partition that retention and compaction have left."""
-        return self._places(topics, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        """First offset of each partition that retention has not deleted."""
+        return self._offsets_at(topics, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def ends(self, topics: Iterable[str]) -> Offsets:
         """Last stable offset of each partition: committed readers stop before the oldest open transaction."""
-        return self._places(topics, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return self._offsets_at(topics, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def at(self, topics: Iterable[str], time_ms: int) -> Offsets:
         """Offset of the first record with this time or a later one; the end if there is none."""
         names = list(topics)
         ends = self.ends(names)
-        found = self._places(names, OffsetSpec.for_timestamp(time_ms))
+        found = self._offsets_at(names, OffsetSpec.for_timestamp(time_ms))
         return {
-            topic: {p: min(offset, ends[topic][p]) if offset >= 0 else ends[topic][p] for p, offset in places.items()}
-            for topic, places in found.items()
+            topic: {p: min(offset, ends[topic][p]) if offset >= 0 else ends[topic][p] for p, offset in offsets.items()}
+            for topic, offsets in found.items()
         }
 
-    def _places(self, topics: Iterable[str], spec: OffsetSpec) -> Offsets:
+    def _offsets_at(self, topics: Iterable[str], spec: OffsetSpec) -> Offsets:
         names = self.existing(topics)
         wanted = {TopicPartition(topic, p): spec for topic in names for p in self._partitions[topic]}
-        places: Offsets = {topic: {} for topic in names}
+        offsets: Offsets = {topic: {} for topic in names}
         if not wanted:
-            return places
-        give_up = monotonic() + TIMEOUT_S
+            return offsets
+        deadline = monotonic() + TIMEOUT_S
         while True:
             futures = self._admin.list_offsets(
                 wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
             )
             try:
                 for where, future in futures.items():
-                    places[where.topic][where.partition] = future.result(TIMEOUT_S).offset
-                return places
+                    offsets[where.topic][where.partition] = future.result(TIMEOUT_S).offset
+                return offsets
             except KafkaException as error:
-                if code_of(error) not in MOVING or monotonic() > give_up:
-                    raise self._explained(error, where.topic) from error
+                if code_of(error) not in MOVING or monotonic() > deadline:
+                    raise self._user_error(error, where.topic) from error
                 sleep(_POLL_S)
                 # The client asks the old leader until its metadata is refreshed.
                 with suppress(KafkaException):
                     connection.metadata(self._admin, self._reports, TIMEOUT_S)
 
     def whole_since_ms(self, topics: Iterable[str], as_of_ms: int) -> dict[str, int]:
-        """Time since which each topic is complete; 0 if nothing was ever deleted, as far as offsets show.
+        """Time since which each topic has all records; 0 if its offsets show no deletion.
 
         It is the time of the first record in a partition that lost records. For a compacted topic it is ``as_of_ms``:
         any record may be missing.
@@ -113,11 +113,11 @@ class Topics:
         return since
 
     def _compacted(self, topics: list[str]) -> list[str]:
-        """The compacted ones of ``topics``, as far as their configuration may be read."""
+        """Those of ``topics`` that are compacted; without topics whose configuration may not be read."""
         try:
             found = configs(self._admin, topics, TIMEOUT_S, skip_denied=True)
         except KafkaException as error:
-            raise self._explained(error) from error
+            raise self._user_error(error) from error
         return [topic for topic, config in found.items() if "compact" in config["cleanup.policy"]]
 
     def _time_of(self, topic: str, partition: int, offset: int) -> int:
@@ -125,11 +125,11 @@ class Topics:
         properties = {**connection.librdkafka(self._settings), "error_cb": self._reports}
         with closing(reader(properties, enable_partition_eof=True)) as consumer:
             try:
-                first = next(read(consumer, topic, partition, offset, sys.maxsize, patience_s=TIMEOUT_S))
+                first = next(read(consumer, topic, partition, offset, sys.maxsize, timeout_s=TIMEOUT_S))
             except KafkaException as error:
-                raise self._explained(error, topic) from error
+                raise self._user_error(error, topic) from error
         return int(first.timestamp()[1])
 
-    def _explained(self, error: KafkaException, topic: str = "") -> TimersError:
+    def _user_error(self, error: KafkaException, topic: str = "") -> TimersError:
         topics = f"topic {topic!r}" if topic else "the list of topics"
-        return self._reports.explained(error, f"{topics} cannot be read")
+        return self._reports.user_error(error, f"{topics} cannot be read")

@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 TIMEOUT_S = 30.0
 VISIBLE_POLL_S = 0.1
 
-GIVEN_S = 5.0
-"""How long to look for a topic that its users may have created just now."""
+USER_TOPIC_WAIT_S = 5.0
+"""How long to wait for a topic that its users may have created just now."""
 
 MIN_STALE_S = 10
 """Smallest limit: a running machine may be this far behind for a moment."""
@@ -55,28 +55,28 @@ class Cluster:
     """How long a store of a compacted topic may fall behind its log [I9]: half of ``delete.retention.ms``."""
 
 
-def ensure(settings: Settings, *, all_of_them: bool = True) -> Cluster:
+def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
     """Create missing topics; correct or refuse the configuration of the others. Blocks.
 
     Args:
         settings: of the worker.
-        all_of_them: also the topics that their users create.
+        user_topics: whether to check the topics that users create, too.
 
     Raises:
         TopicConfigError: with the configuration of a topic timers would be lost or fire early, or it cannot be created.
         AccessError: the brokers refuse the login, or do not allow an operation that the worker needs.
     """
-    reports = connection.Reports(settings)
+    reports = connection.ErrorReports(settings)
     config: dict[str, Any] = {**librdkafka(settings), "error_cb": reports}
     admin = AdminClient(config)
     try:
         metadata = connection.metadata(admin, reports, TIMEOUT_S)
-        wanted = [topic for topic in own_topics(settings) if all_of_them or not topic.must_exist]
-        made = _create(admin, settings, _missing(admin, settings, wanted))
+        wanted = [topic for topic in own_topics(settings) if user_topics or not topic.must_exist]
+        created = _create(admin, settings, _find_missing(admin, settings, wanted))
         found = _describe(admin, [topic.name for topic in wanted])
         _check_access(settings, wanted, found)
-        existing = [topic for topic in wanted if topic.name not in made and not topic.must_exist]
-        _check(admin, settings, existing)
+        existing = [topic for topic in wanted if topic.name not in created and not topic.must_exist]
+        _check_configs(admin, settings, existing)
         stale_after_s = _stale_after_s(admin, [topic for topic in wanted if topic.must_exist])
     except KafkaException as error:
         raise TopicConfigError(
@@ -86,7 +86,7 @@ def ensure(settings: Settings, *, all_of_them: bool = True) -> Cluster:
     return _cluster(metadata.cluster_id or "", found, stale_after_s)
 
 
-def look(admin: AdminClient, settings: Settings) -> Cluster:
+def existing_topics(admin: AdminClient, settings: Settings) -> Cluster:
     """The worker's topics that exist now. Blocks.
 
     Raises:
@@ -101,15 +101,15 @@ def look(admin: AdminClient, settings: Settings) -> Cluster:
         except KafkaException as error:
             if code_of(error) != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
-    given = [topic for topic in own_topics(settings) if topic.must_exist and topic.name in found]
-    return _cluster(cluster_id, found, _stale_after_s(admin, given))
+    user_topics = [topic for topic in own_topics(settings) if topic.must_exist and topic.name in found]
+    return _cluster(cluster_id, found, _stale_after_s(admin, user_topics))
 
 
-def _stale_after_s(admin: AdminClient, given: list[OwnTopic]) -> dict[str, int]:
-    """See :class:`Cluster`. Called repeatedly, because the users of these topics may change them."""
+def _stale_after_s(admin: AdminClient, user_topics: list[OwnTopic]) -> dict[str, int]:
+    """``stale_after_s`` of :class:`Cluster`. Called repeatedly, because users may change these topics."""
     return {
         name: max(MIN_STALE_S, int(config["delete.retention.ms"]) // 2000)
-        for name, config in configs(admin, [topic.name for topic in given], TIMEOUT_S).items()
+        for name, config in configs(admin, [topic.name for topic in user_topics], TIMEOUT_S).items()
         if "compact" in config["cleanup.policy"]
     }
 
@@ -128,63 +128,63 @@ def _uuid_bytes(uuid: Any) -> bytes:
     return int(high & 2**64 - 1).to_bytes(8, "big") + int(low & 2**64 - 1).to_bytes(8, "big")
 
 
-def _missing(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> list[OwnTopic]:
-    """Topics that do not exist. They are looked up before they are created: a worker may lack the right to create."""
-    give_up = monotonic() + GIVEN_S
+def _find_missing(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> list[OwnTopic]:
+    """Topics that do not exist, after a wait for those of users. The worker may not have the right to create topics."""
+    deadline = monotonic() + USER_TOPIC_WAIT_S
     while True:
-        missing = _look_for(admin, settings, wanted)
-        if not any(topic.must_exist for topic in missing) or monotonic() > give_up:
+        missing = _missing_now(admin, settings, wanted)
+        if not any(topic.must_exist for topic in missing) or monotonic() > deadline:
             return missing
         sleep(VISIBLE_POLL_S)
 
 
-def _look_for(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> list[OwnTopic]:
-    missing, lacking = [], []
+def _missing_now(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> list[OwnTopic]:
+    missing, missing_rights = [], []
     described = admin.describe_topics(TopicCollection([topic.name for topic in wanted]), request_timeout=TIMEOUT_S)
     for topic in wanted:
         try:
             described[topic.name].result()
         except KafkaException as error:
             if code_of(error) in NOT_ALLOWED:
-                lacking += _not_in(topic, ())
+                missing_rights += _missing_rights(topic, ())
             elif code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 missing.append(topic)
             else:
                 raise
-    if lacking:
-        raise _lacking(settings, lacking)
+    if missing_rights:
+        raise _access_error(settings, missing_rights)
     return missing
 
 
 def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> set[str]:
-    lacking = [topic.name for topic in wanted if topic.must_exist]
-    if lacking:
+    missing = [topic.name for topic in wanted if topic.must_exist]
+    if missing:
         raise TopicConfigError(
-            f"TIMERS_SCHEDULE_TOPICS names {lacking[0]!r}, which does not exist at {settings.brokers}: create it as "
+            f"TIMERS_SCHEDULE_TOPICS names {missing[0]!r}, which does not exist at {settings.brokers}: create it as "
             "its producers want it (kafka-topics.sh --create --config cleanup.policy=compact), or name another"
         )
     if not wanted:
         return set()
     replication = settings.replication or -1
     new = [NewTopic(topic.name, settings.partitions, replication, config=topic.config) for topic in wanted]
-    made = set()
+    created = set()
     for name, future in admin.create_topics(new, operation_timeout=TIMEOUT_S).items():
         try:
             future.result()
-            made.add(name)
+            created.add(name)
         except KafkaException as error:
             if code_of(error) in NOT_ALLOWED:
-                raise _lacking(settings, [f"Create on topic {name!r}, which does not exist"]) from None
+                raise _access_error(settings, [f"Create on topic {name!r}, which does not exist"]) from None
             if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise TopicConfigError(f"topic {name!r} cannot be created: {error.args[0].str()}") from None
-    if made:
-        logger.info("created topics %s with %d partitions each", ", ".join(sorted(made)), settings.partitions)
-    return made
+    if created:
+        logger.info("created topics %s with %d partitions each", ", ".join(sorted(created)), settings.partitions)
+    return created
 
 
 def _describe(admin: AdminClient, names: list[str]) -> dict[str, Any]:
     """Descriptions of topics that exist. A broker may learn of a new topic some time after its creation."""
-    give_up = monotonic() + TIMEOUT_S
+    deadline = monotonic() + TIMEOUT_S
     while True:
         described = admin.describe_topics(
             TopicCollection(names), include_authorized_operations=True, request_timeout=TIMEOUT_S
@@ -192,38 +192,38 @@ def _describe(admin: AdminClient, names: list[str]) -> dict[str, Any]:
         try:
             return {name: future.result() for name, future in described.items()}
         except KafkaException as error:
-            if code_of(error) != KafkaError.UNKNOWN_TOPIC_OR_PART or monotonic() > give_up:
+            if code_of(error) != KafkaError.UNKNOWN_TOPIC_OR_PART or monotonic() > deadline:
                 raise
         sleep(VISIBLE_POLL_S)
 
 
 def _check_access(settings: Settings, wanted: list[OwnTopic], found: dict[str, Any]) -> None:
-    """Check all rights before the worker starts. Later, refusals would come one by one, some after minutes."""
-    lacking = []
+    """Check all rights before the worker starts. Later, the brokers would refuse one by one, some after minutes."""
+    missing_rights = []
     for topic in wanted:
         allowed = found[topic.name].authorized_operations
         if allowed is not None:  # brokers before 2.3 do not say
-            lacking += _not_in(topic, allowed)
+            missing_rights += _missing_rights(topic, allowed)
     if not group_access.may_join(settings):
-        lacking.append(f"Read on group {settings.app_id!r}")
-    if lacking:
-        raise _lacking(settings, lacking)
+        missing_rights.append(f"Read on group {settings.app_id!r}")
+    if missing_rights:
+        raise _access_error(settings, missing_rights)
 
 
-def _not_in(topic: OwnTopic, allowed: Collection[Any]) -> list[str]:
+def _missing_rights(topic: OwnTopic, allowed: Collection[Any]) -> list[str]:
     missing = [each for each in (*topic.operations, AclOperation.DESCRIBE_CONFIGS) if each not in allowed]
     names = ", ".join(str(each.name).title().replace("_", "") for each in missing)
     return [f"{names} on topic {topic.name!r}"] if missing else []
 
 
-def _lacking(settings: Settings, lacking: list[str]) -> AccessError:
+def _access_error(settings: Settings, missing_rights: list[str]) -> AccessError:
     return AccessError(
-        f"{connection.principal(settings)} lacks at {settings.brokers}: {'; '.join(lacking)} (docs/security.md has the "
-        "kafka-acls lines of all that a worker needs)"
+        f"{connection.principal(settings)} lacks at {settings.brokers}: {'; '.join(missing_rights)} (docs/security.md "
+        "has the kafka-acls lines of all that a worker needs)"
     )
 
 
-def _check(admin: AdminClient, settings: Settings, existing: list[OwnTopic]) -> None:
+def _check_configs(admin: AdminClient, settings: Settings, existing: list[OwnTopic]) -> None:
     found = configs(admin, [topic.name for topic in existing], TIMEOUT_S)
     for topic in existing:
         config = found[topic.name]
@@ -231,21 +231,21 @@ def _check(admin: AdminClient, settings: Settings, existing: list[OwnTopic]) -> 
         if config["cleanup.policy"] != policy:
             raise TopicConfigError(
                 f"topic {topic.name!r} has cleanup.policy={config['cleanup.policy']}, which would lose timers; it must "
-                f"be exactly {policy}: {_alter(settings, topic.name, f'cleanup.policy={policy}')}"
+                f"be exactly {policy}: {_alter_command(settings, topic.name, f'cleanup.policy={policy}')}"
             )
         if topic.needs_append_time and config[TIMESTAMP_TYPE] != LOG_APPEND_TIME:
-            if topic.theirs:
-                _warn_of_their_time(settings, topic.name)
+            if topic.warn_only:
+                _warn_of_producer_time(settings, topic.name)
             else:
                 _set_append_time(admin, settings, topic.name)
-        room = topic.config["max.message.bytes"] if topic.needs_room else "0"
-        if int(config["max.message.bytes"] or 0) < int(room):
+        needed = topic.config["max.message.bytes"] if topic.must_fit_requests else "0"
+        if int(config["max.message.bytes"] or 0) < int(needed):
             raise TopicConfigError(
-                f"topic {topic.name!r} has max.message.bytes={config['max.message.bytes']}, less than the {room} that "
-                f"a request may take: {_alter(settings, topic.name, f'max.message.bytes={room}')}"
+                f"topic {topic.name!r} has max.message.bytes={config['max.message.bytes']}, less than the {needed} "
+                f"that a request may take: {_alter_command(settings, topic.name, f'max.message.bytes={needed}')}"
             )
         if topic.needs_all_records:
-            _warn_of_limits(settings, topic.name, config)
+            _warn_of_retention(settings, topic.name, config)
 
 
 def _set_append_time(admin: AdminClient, settings: Settings, topic: str) -> None:
@@ -256,22 +256,22 @@ def _set_append_time(admin: AdminClient, settings: Settings, topic: str) -> None
     except KafkaException as error:
         raise TopicConfigError(
             f"topic {topic!r} needs {TIMESTAMP_TYPE}={LOG_APPEND_TIME}, and this worker may not set it "
-            f"({error.args[0].str()}): {_alter(settings, topic, f'{TIMESTAMP_TYPE}={LOG_APPEND_TIME}')}"
+            f"({error.args[0].str()}): {_alter_command(settings, topic, f'{TIMESTAMP_TYPE}={LOG_APPEND_TIME}')}"
         ) from None
     logger.info("set %s=%s on topic %s", TIMESTAMP_TYPE, LOG_APPEND_TIME, topic)
 
 
-def _warn_of_their_time(settings: Settings, topic: str) -> None:
+def _warn_of_producer_time(settings: Settings, topic: str) -> None:
     logger.warning(
         "topic %s has %s=CreateTime: its countdowns begin at the producers' times; to use the brokers' times "
         "instead: %s",
         topic,
         TIMESTAMP_TYPE,
-        _alter(settings, topic, f"{TIMESTAMP_TYPE}={LOG_APPEND_TIME}"),
+        _alter_command(settings, topic, f"{TIMESTAMP_TYPE}={LOG_APPEND_TIME}"),
     )
 
 
-def _warn_of_limits(settings: Settings, topic: str, config: dict[str, str]) -> None:
+def _warn_of_retention(settings: Settings, topic: str, config: dict[str, str]) -> None:
     for name in ("retention.ms", "retention.bytes"):
         if config[name] != UNLIMITED:
             logger.warning(
@@ -279,11 +279,11 @@ def _warn_of_limits(settings: Settings, topic: str, config: dict[str, str]) -> N
                 topic,
                 name,
                 config[name],
-                _alter(settings, topic, f"{name}={UNLIMITED}"),
+                _alter_command(settings, topic, f"{name}={UNLIMITED}"),
             )
 
 
-def _alter(settings: Settings, topic: str, change: str) -> str:
+def _alter_command(settings: Settings, topic: str, change: str) -> str:
     return (
         f"kafka-configs.sh --bootstrap-server {settings.brokers} --alter --entity-type topics "
         f"--entity-name {topic} --add-config {change}"

@@ -74,21 +74,21 @@ class TransactionalWriter:
         sources: dict[int, str] = {}
         failures: list[KafkaError] = []
 
-        def note(index: int, error: KafkaError | None, message: Message) -> None:
+        def on_delivery(index: int, error: KafkaError | None, message: Message) -> None:
             if error is not None:
                 failures.append(error)
             else:
                 sources[index] = topics.source(message.topic(), message.partition(), message.offset())  # type: ignore[arg-type]
 
         for index, (topic, partition, key, value, headers) in enumerate(records):
-            report = partial(note, index)
+            report = partial(on_delivery, index)
             self._producer.produce(topic, value, key, partition, headers=list(headers), on_delivery=report)
             self._producer.poll(0)
-        give_up = monotonic() + TRANSACTION_TIMEOUT_MS / 1000
+        deadline = monotonic() + TRANSACTION_TIMEOUT_MS / 1000
         # Not flush(): it goes on calling delivery callbacks while the exception of a fatal error is pending.
         while len(sources) + len(failures) < len(records):
             self._producer.poll(_POLL_S)
-            if monotonic() > give_up:
+            if monotonic() > deadline:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         if failures:
             raise KafkaException(failures[0])
@@ -96,10 +96,10 @@ class TransactionalWriter:
 
     def _commit(self) -> None:
         """Commit. A call that timed out is repeated: it continues the same commit."""
-        for left in reversed(range(_COMMIT_TRIES)):
+        for tries_left in reversed(range(_COMMIT_TRIES)):
             try:
                 self._producer.commit_transaction(TIMEOUT_S)
                 return
             except KafkaException as error:
-                if not left or not error.args[0].retriable():
+                if not tries_left or not error.args[0].retriable():
                     raise

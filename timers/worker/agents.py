@@ -1,4 +1,4 @@
-"""The three agents of the design. Each passes on what it receives; the machines decide about time."""
+"""The three Faust agents: they pass requests and ticks to the machines, and write ticks. Machines decide what fires."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 TICK_VALUE = b"1"
 
 TICK_TIMEOUT_S = 5.0
-"""How long to wait for a tick's acknowledgement. The next tick makes up for one that is given up."""
+"""How long to wait for a tick's acknowledgement. After a lost tick, the next one fires the timers of both."""
 
 RETRY_PAUSE_S = 0.2
 
@@ -35,7 +35,7 @@ class BatchSchema(Schema):
         """Batches have no key."""
 
     def loads_value(self, app: Any, message: Any, **kwargs: Any) -> Any:
-        """The batch, as the transport made it."""
+        """The batch that the transport made."""
         return message.value
 
 
@@ -72,8 +72,8 @@ class TickScheduler(Service):
             except TimeoutError:
                 logger.warning("the oscillator agent did not answer for %.0f s", TICK_TIMEOUT_S + 1.0)
 
-    def acknowledged(self, sent_s: float, acked_s: float, append_ms: int) -> None:
-        """Take the delivery report of a tick: monotonic times of sending and acknowledgement, and its append time."""
+    def on_acknowledged(self, sent_s: float, acked_s: float, append_ms: int) -> None:
+        """Note the delivery report of a tick: monotonic times of sending and acknowledgement, and its append time."""
         self._phase.observe(sent_s, acked_s, append_ms)
         second = append_ms // 1000
         if self._last_second is not None and second > self._last_second + 1:
@@ -83,18 +83,18 @@ class TickScheduler(Service):
         self._last_second = max(second, self._last_second or 0)
         self._answered.set()
 
-    def failed(self) -> None:
-        """Go on after a tick that was not delivered."""
+    def on_failed(self) -> None:
+        """Let the next tick begin after one that was not delivered."""
         self._answered.set()
 
 
 class Agents(NamedTuple):
-    """What the agents need from the app."""
+    """The result of :func:`register`."""
 
     tick_scheduler: TickScheduler
-    """To be started."""
+    """The app must start it."""
     ticks: Any
-    """The channel that takes each tick that was read."""
+    """The channel for the ticks that the app reads."""
 
 
 def register(app: faust.App, settings: Settings, pool: Pool, clock: Clock, formats: Collection[str]) -> Agents:
@@ -125,19 +125,19 @@ def register(app: faust.App, settings: Settings, pool: Pool, clock: Clock, forma
 
     @app.agent(due_ticks, name="oscillator")
     async def oscillator(seconds: faust.StreamT[Any]) -> None:
-        """Send one tick per second. Its time is the broker's append time; its key is for human readers only."""
+        """Send one tick for each second. Its time is the broker's append time; its key is for human readers only."""
         async for _ in seconds:
             sent_s = monotonic()
             try:
                 async with asyncio.timeout(TICK_TIMEOUT_S):
                     sending = await oscillator_topic.send(key=str(int(clock.now_s())).encode(), value=TICK_VALUE)
-                    # A tick that arrives after the timeout does no harm; to cancel it makes Faust log a traceback.
+                    # A tick that arrives after the timeout does no harm. Cancelling it makes Faust log a traceback.
                     report = await asyncio.shield(sending)
             except Exception as error:
                 logger.warning("a tick was not delivered: %r", error)
                 await asyncio.sleep(RETRY_PAUSE_S)
-                tick_scheduler.failed()
+                tick_scheduler.on_failed()
             else:
-                tick_scheduler.acknowledged(sent_s, monotonic(), report.timestamp)
+                tick_scheduler.on_acknowledged(sent_s, monotonic(), report.timestamp)
 
     return Agents(tick_scheduler, read_ticks)

@@ -1,4 +1,4 @@
-"""All that this package uses of Faust's and mode's private parts; no other module may.
+"""The only module of this package that may use private parts of Faust and mode.
 
 Each class gives public names to the private methods that the worker calls or overrides.
 :mod:`timers.worker.library_versions` checks at start that the installed versions are ones this file was written for.
@@ -55,7 +55,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return self.make_consumer(transport)
 
     def _stopped_set(self) -> None:
-        """In a crash the thread's event loop may be closed already, and then mode's method raises RuntimeError."""
+        """Tell waiters that the thread has stopped. After a crash its event loop may be closed: RuntimeError."""
         with contextlib.suppress(RuntimeError):
             super()._stopped_set()
 

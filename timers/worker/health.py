@@ -1,4 +1,4 @@
-"""Whether the worker is alive and whether it is ready; each as the list of reasons why not.
+"""Returns why a worker is not alive, and why it is not ready: lists of reasons, empty if it is.
 
 Alive: its threads make progress; a worker that waits for brokers is alive. Ready: timers fire.
 """
@@ -16,7 +16,7 @@ READY_TICK_S = 5.0
 
 
 def stuck(status: WorkerStatus) -> list[str]:
-    """The threads that make no progress, a sentence each. The main event loop is alive if it answers this."""
+    """A sentence for each thread that makes no progress. An answer proves that the main event loop makes some."""
     heartbeats = {
         "the producers' event loop": status.pool.producers.heartbeat,
         **{
@@ -35,7 +35,7 @@ def stuck(status: WorkerStatus) -> list[str]:
 
 
 def unready(status: WorkerStatus) -> list[str]:
-    """Why timers do not fire, or not all of them, a sentence each."""
+    """The reasons why some or all timers do not fire, a sentence each."""
     pool, tick_age_s = status.pool, status.tick_age_s
     reasons = []
     if tick_age_s is None:

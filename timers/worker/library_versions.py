@@ -8,14 +8,14 @@ from timers.errors import TimersError
 
 SUPPORTED = {"aiokafka": ("0.13", "0.14"), "faust-streaming": ("0.15",), "mode-streaming": ("0.7",)}
 """Library -> versions (major.minor) that :mod:`timers.kafka.aiokafka_internals` and
-:mod:`timers.worker.faust_internals` were written for."""
+:mod:`timers.worker.faust_internals` use the private parts of."""
 
 
 def check_library_versions() -> None:
-    """Check what is installed.
+    """Check the installed versions.
 
     Raises:
-        TimersError: a library has a version with which the worker was never tried.
+        TimersError: the worker was not tested with the version of a library.
     """
     for library, supported in SUPPORTED.items():
         installed = version(library)

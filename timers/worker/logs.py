@@ -28,7 +28,7 @@ class JsonFormatter(logging.Formatter):
     (its traceback)."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without a line end."""
+        """The JSON object of ``record``."""
         at = datetime.fromtimestamp(record.created, UTC)
         line = {
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -91,8 +91,8 @@ class OwnErrorFilter(logging.Filter):
 
 
 def timers_error_in(error: BaseException | None) -> TimersError | None:
-    """The :class:`TimersError` that ``error`` is or was caused by."""
-    seen: set[int] = set()  # a chain of contexts can be a circle
+    """The first :class:`TimersError` among ``error`` and its causes; None if there is none."""
+    seen: set[int] = set()  # the contexts of exceptions can form a cycle
     while error is not None and id(error) not in seen:
         if isinstance(error, TimersError):
             return error

@@ -1,7 +1,7 @@
 """Measurements of a partition that other threads read: totals, transactions, and the heartbeat of its thread.
 
-Kept for every partition that this process has ever owned, so that totals never decrease. Only the thread of the machine
-writes. Readers need no lock: each value is one number.
+They are kept for every partition that this process has ever owned, so that totals never decrease. Only the machine's
+thread writes them. Readers need no lock: each value is one number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from time import monotonic
 from timers.core.counters import Counters, Histogram
 
 TRANSACTION_BOUNDS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0)
-"""Up to the longest that a transaction may last."""
+"""Bounds of the histogram; the last one is the transaction timeout."""
 
 HEARTBEAT_PAUSE_S = 1.0
 
@@ -39,7 +39,7 @@ class Heartbeat:
 
 
 async def keep_heartbeat(heartbeat: Heartbeat) -> None:
-    """Note progress of the event loop that runs this, without end."""
+    """Update the heartbeat of the event loop that runs this, every second, until cancelled."""
     while True:
         heartbeat.beat()
         await asyncio.sleep(HEARTBEAT_PAUSE_S)

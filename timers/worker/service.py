@@ -42,14 +42,14 @@ logger = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.005
 
 HEARTBEAT_S = 3.0
-"""Kafka's default. A member learns of a rebalance from the next heartbeat, so it does not grow with the session
-timeout."""
+"""Kafka's default. A member learns of a rebalance from the answer to its next heartbeat, so the interval does not grow
+with the session timeout."""
 
 METADATA_MAX_AGE_S = 30
 """The group notices added partitions of a request topic within this time."""
 
 END_TIMEOUT_S = 15
-"""How long Faust's clients may take to disconnect at the end. All machines are closed before."""
+"""How long Faust's clients may take to disconnect at the end, after all machines are closed."""
 
 
 class TimersWorker(Worker):
@@ -143,15 +143,14 @@ class TimersApp(faust_internals.App):
         self.on_partitions_revoked.connect(self._close_machines)
 
     def adopt_port(self) -> None:
-        """Take over the web port that Faust's command line chose, and the worker id that it implies. Before the
-        start."""
+        """Use the web port of Faust's command line, and the worker id computed from it. Call it before the start."""
         self.settings = self.status.settings = self.settings.on_port(self.conf.web_port)
         self.conf.canonical_url = URL(self.settings.canonical_url)
         self.conf.consumer_group_instance_id = self.conf.broker_client_id = self.settings.worker_id
         self.conf.datadir = _data_dir(self.settings)
 
     async def on_first_start(self) -> None:
-        """Create topics and parts. Faust joins the group later: a topic that appeared then would have no owner."""
+        """Create the topics and the parts. Faust joins the group after this: topics created later have no owner."""
         check_port(self.settings)  # `timers worker` has not checked a port from Faust's options
         # Stores hold callbacks: other users of the machine must not read them. An existing directory keeps its mode.
         self.conf.datadir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -182,7 +181,7 @@ class TimersApp(faust_internals.App):
             self.status.canary = Canary(settings, partitions, self._publish, self._request_partitions, now_s, **service)
 
     async def on_started(self) -> None:
-        """Start ticks after everything that needs them."""
+        """Start to read and write ticks, after Faust has started the agents that receive them."""
         await super().on_started()
         await self.add_runtime_dependency(self.tick_reader)
         await self.add_runtime_dependency(self._tick_scheduler)
@@ -194,11 +193,11 @@ class TimersApp(faust_internals.App):
         """Close the machines: Faust sends no revoked signal when it stops."""
         await self._pool.close()
         await self._query_pages.close()
-        self._limit_end()
+        self._end_after_timeout()
         await super().on_stop()
 
-    def _limit_end(self) -> None:
-        """End the process after :data:`END_TIMEOUT_S`: Faust's clients wait without end for brokers that are away."""
+    def _end_after_timeout(self) -> None:
+        """End the process after :data:`END_TIMEOUT_S`: Faust's clients wait forever for brokers that are down."""
 
         def end() -> None:
             logger.warning("the brokers did not answer for %d s; ending without leaving the group", END_TIMEOUT_S)
@@ -226,13 +225,13 @@ class TimersApp(faust_internals.App):
         return [partition for topic, partition in self._pool.runners if topic == self.settings.request_topic]
 
     async def _renew(self, cluster: Cluster, checked: Mapping[TopicPartition, bool]) -> None:
-        """Take in a change of the topics, and end the suspension of partitions whose topic was checked."""
+        """Apply a change of the topics, and end the suspension of partitions whose topic was checked."""
         try:
             await self._pool.renew(cluster, checked)
-            self.tick_reader.read_from(cluster.partitions.get(self.settings.oscillator_topic, 0))
+            self.tick_reader.set_partitions(cluster.partitions.get(self.settings.oscillator_topic, 0))
             if self.status.canary is not None:
-                self.status.canary.read_from(cluster.partitions.get(self.settings.canary_topic, 0))
-            # Those that were suspended again meanwhile wait for the next check.
+                self.status.canary.set_partitions(cluster.partitions.get(self.settings.canary_topic, 0))
+            # A partition that was suspended again meanwhile waits for the next check.
             await self.consumer.end_suspension(tp for tp in checked if not self.log_watch.is_suspended(tp))
         except Exception as error:
             self.end(error)
@@ -247,8 +246,8 @@ def _data_dir(settings: Settings) -> Any:
 
 def _tune_interpreter() -> None:
     # Batches are many and short-lived: with its defaults the garbage collector scans them again and again. The
-    # collection before the freeze takes the admin client that created topics, which its errors keep in a reference
-    # cycle: librdkafka would end the process by an assertion when the brokers go away and come back.
+    # collection before the freeze deletes the admin client that created topics, which a reference cycle with its errors
+    # keeps in memory: librdkafka would end the process by an assertion when the brokers stop and start again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)

@@ -1,4 +1,4 @@
-"""What a running worker shows of itself: health pages and metrics read it and do not change it."""
+"""The state of a running worker that its health pages and metrics read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.worker.agents import TickScheduler
-from timers.worker.canary import Canary, Sight
+from timers.worker.canary import Canary, Observation
 from timers.worker.clock import Clock
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.transport import BatchConsumer
@@ -24,11 +24,11 @@ class WorkerStatus:
         settings: of the worker.
         pool: its machines.
         query_counts: of its query pages.
-        shown_callers: callers that a scrape has shown by name. They keep their names, so that no total decreases.
-        consumer: fetches the requests. The app sets it and those below at its start; until then they are None.
+        shown_callers: callers that have a label of their own in the metrics.
+        consumer: fetches the requests. The app sets this and the next three at its start; before, they are None.
         tick_reader: reads the ticks.
         log_watch: watches the topics.
-        canary: sends canary timers; None also where they are off.
+        canary: sends canary timers; None if they are off.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class WorkerStatus:
 
     @property
     def consumer_heartbeat(self) -> Heartbeat | None:
-        """Of the consumer's event loop; None before the start."""
+        """Heartbeat of the consumer's event loop; None before the start."""
         return None if self.consumer is None else self.consumer.thread.heartbeat
 
     @property
@@ -87,6 +87,6 @@ class WorkerStatus:
         return None if now_s is None else self._clock.now_s() - now_s
 
     @property
-    def canaries(self) -> Mapping[int, Sight]:
-        """Request partition -> what was seen of its canary timers."""
-        return {} if self.canary is None else self.canary.sights
+    def canaries(self) -> Mapping[int, Observation]:
+        """Request partition -> last callback of its canary timers."""
+        return {} if self.canary is None else self.canary.latest

@@ -1,4 +1,4 @@
-"""Reads all partitions of a topic from its end on, outside the group and without commits."""
+"""Reads new records of all partitions of a topic, outside the group and without commits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POLL_MS = 1000
 
 
 class TopicTail(Service):
-    """Passes the records of a topic to :meth:`take`.
+    """Passes the records of a topic to :meth:`handle`.
 
     Args:
         settings: of the worker.
@@ -42,11 +42,11 @@ class TopicTail(Service):
         self._isolation_level = isolation_level
 
     @abstractmethod
-    async def take(self, records: dict[TopicPartition, list[Any]]) -> None:
+    async def handle(self, records: dict[TopicPartition, list[Any]]) -> None:
         """Handle the records of a poll; there may be none."""
 
-    def read_from(self, partitions: int) -> None:
-        """Read this many partitions from now on."""
+    def set_partitions(self, partitions: int) -> None:
+        """Change the number of partitions to read."""
         self._partitions = partitions
 
     @Service.task
@@ -71,7 +71,7 @@ class TopicTail(Service):
                 consumer.assign(partitions)
                 await consumer.seek_to_end(*partitions)
                 while not self.should_stop and self._partitions == count:
-                    await self.take(await consumer.getmany(timeout_ms=POLL_MS))
+                    await self.handle(await consumer.getmany(timeout_ms=POLL_MS))
             except KafkaError as error:
                 logger.warning("reading %s failed (%r); trying again", self._topic, error)
                 await self.sleep(RETRY_S)

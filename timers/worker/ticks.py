@@ -50,10 +50,10 @@ class TickReader(TopicTail):
 
     @property
     def age_s(self) -> float:
-        """Seconds since the last counted tick: one of another second than the one before."""
+        """Seconds since the last counted tick. A tick is counted if its second differs from that of the tick before."""
         return monotonic() - self._counted_at
 
-    async def take(self, records: dict[TopicPartition, list[Any]]) -> None:
+    async def handle(self, records: dict[TopicPartition, list[Any]]) -> None:
         """Pass on the newest tick."""
         # The last record of each partition: if the clock went back within a batch, earlier ones show the old time.
         times = [batch[-1].timestamp for batch in records.values() if batch[-1].timestamp_type == LOG_APPEND_TIME]
@@ -66,7 +66,7 @@ class TickReader(TopicTail):
                 )
             return
         self._wrong_time = False
-        # Also a tick older than the last one is passed on: machines must learn that the broker's clock went back.
+        # A tick older than the last one is passed on too: machines must learn that the broker's clock went back.
         newest = max(times)
         if newest // 1000 != self._newest_ms // 1000:
             self._counted_at = monotonic()

@@ -89,14 +89,14 @@ def _workers_progress(settings: Settings, cluster: Cluster) -> dict[str, Progres
 
     topic = settings.request_topic
     log = ProgressLog(settings, cluster)
-    give_up = time.monotonic() + PROGRESS_TIMEOUT_S
+    deadline = time.monotonic() + PROGRESS_TIMEOUT_S
     try:
         while True:
             try:
                 found = log.read((topic, partition) for partition in range(cluster.partitions[topic]))
                 break
             except KafkaException as error:  # such as a partition that changes its leader
-                if time.monotonic() > give_up:
+                if time.monotonic() > deadline:
                     reason = error.args[0].str()
                     raise TimersError(
                         f"the progress of workers cannot be read from {settings.progress_topic!r}: {reason}"

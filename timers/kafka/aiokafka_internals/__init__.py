@@ -1,5 +1,5 @@
-"""All that this package uses of aiokafka's private parts; no other module may.
+"""The only modules of this package that may use private parts of aiokafka.
 
-:mod:`timers.worker.library_versions` checks at start that the installed aiokafka is a version these modules were
-written for.
+:mod:`timers.worker.library_versions` checks at start that the installed aiokafka is a version that these modules
+support.
 """

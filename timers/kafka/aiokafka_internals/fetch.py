@@ -1,8 +1,8 @@
 """The consumer's fetcher: fewer copies of records, headers with invalid names, and positions without a broker request.
 
-Kafka says that a header's name is UTF-8, and no broker checks it. aiokafka raises an error for such a batch, which
-would end the worker and every later one at the same record. Here the batch is parsed again as Java does it, with U+FFFD
-in place of bytes that are not UTF-8.
+By Kafka's protocol the name of a header is UTF-8, but no broker checks it. For another name aiokafka raises an error,
+which would end this worker and each later one at the same record. This module parses such a batch again as Java does,
+with U+FFFD in place of bytes that are not UTF-8.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def fetch_errors(response: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def positions(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
-    """The next offset that each assigned partition hands out; without partitions that have no position yet."""
+    """The offset of the next record of each assigned partition; without partitions that have no position yet."""
     return {tp: state.position for tp, state in _states(consumer).items() if state.has_valid_position}
 
 
@@ -52,7 +52,7 @@ def _states(consumer: AIOKafkaConsumer) -> dict[TopicPartition, Any]:
 
 
 class RecordsWithData(MemoryRecords):
-    """aiokafka's records, which also keep the bytes they are parsed from."""
+    """aiokafka's records, with the bytes that they are parsed from."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
@@ -60,7 +60,7 @@ class RecordsWithData(MemoryRecords):
 
 
 class _BatchAsList:
-    """A batch that yields all its records as one list: to hand on single records costs more than to parse them."""
+    """A batch that yields all its records as one list: passing on single records takes longer than parsing them."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
@@ -78,7 +78,7 @@ class _BatchAsList:
 
 
 class _RecordList(list[Any]):
-    """The records of one batch; aiokafka takes it for one record with the last offset."""
+    """The records of one batch. aiokafka treats the list as one record with the last offset."""
 
     @property
     def offset(self) -> int:
@@ -103,7 +103,7 @@ class _BatchesAsLists:
 
 
 class UncopiedRecords(fetcher.PartitionRecords):
-    """Hands out the records of aiokafka's Cython parser without a copy.
+    """Returns the records of aiokafka's Cython parser without a copy.
 
     aiokafka copies each into a ``ConsumerRecord`` of twelve fields, which takes longer (0.7 us) than parsing it. The
     parser's record has all that request formats read: ``offset``, ``key``, ``value``, ``headers``, ``timestamp``.
@@ -148,7 +148,7 @@ class _LenientRecords(_MemoryRecordsPy):
 
     def __init__(self, data: bytes, from_offset: int) -> None:
         super().__init__(data)
-        # Earlier batches were handed out; their transaction markers must not be counted twice.
+        # Earlier batches were returned before; their transaction markers must not be counted twice.
         while self.has_next() and _DefaultRecordBatchPy(self._next_slice).next_offset <= from_offset:
             self._cache_next()
 
@@ -178,7 +178,7 @@ class _LenientBytes(bytearray):
 
 
 class WholeFetchResult(fetcher.FetchResult):
-    """Hands out all records of a fetch at once if no maximum is given."""
+    """Returns all records of a fetch at once if no maximum is given."""
 
     _partition_records: Any
 
@@ -193,7 +193,7 @@ class WholeFetchResult(fetcher.FetchResult):
 
 
 def install() -> None:
-    """Make aiokafka's fetcher use these classes: it offers no other way than the module names that it looks up."""
+    """Make aiokafka's fetcher use these classes. It has no option for this, so the names in its module are replaced."""
     fetcher.FetchResult = WholeFetchResult
     fetcher.PartitionRecords = UncopiedRecords
     fetcher.MemoryRecords = RecordsWithData

@@ -29,20 +29,20 @@ class DescribedGroup(NamedTuple):
     members: list[DescribedMember]
 
 
-def call_with_each_response(consumer: AIOKafkaConsumer, look: Callable[[Any, float, Any], None]) -> None:
-    """Have ``look(request, sent_at, response)`` called with each response before aiokafka handles it.
+def call_with_each_response(consumer: AIOKafkaConsumer, on_response: Callable[[Any, float, Any], None]) -> None:
+    """Call ``on_response(request, sent_at, response)`` for each response, before aiokafka handles it.
 
-    ``sent_at`` is monotonic. ``look`` may change the response.
+    ``sent_at`` is a monotonic time. ``on_response`` may change the response.
     """
     send = consumer._client.send
 
-    async def send_and_look(node_id: int, request: Any, **kwargs: Any) -> Any:
+    async def send_and_report(node_id: int, request: Any, **kwargs: Any) -> Any:
         sent_at = monotonic()
         response = await send(node_id, request, **kwargs)
-        look(request, sent_at, response)
+        on_response(request, sent_at, response)
         return response
 
-    consumer._client.send = send_and_look
+    consumer._client.send = send_and_report
 
 
 def member_id(request: Any) -> str:
@@ -98,7 +98,7 @@ def user_data(member: DescribedMember) -> Any:
 
 
 def assignor_with_user_data(sent: Mapping[str, str]) -> type[RoundRobinPartitionAssignor]:
-    """The round robin assignor under its usual name, which sends this as JSON when the member joins."""
+    """The round robin assignor, which also sends ``sent`` as JSON when the member joins."""
 
     class AssignorWithUserData(RoundRobinPartitionAssignor):
         @classmethod

@@ -1,6 +1,6 @@
-"""Whether the brokers allow this user to join the worker's consumer group, asked before the worker starts.
+"""Asks, before the worker starts, whether the brokers allow this user to join its consumer group.
 
-The question is a heartbeat with an unknown member id. It needs the same right as joining, READ on the group, and
+The request is a heartbeat with an unknown member id. It needs the same right as joining, READ on the group, and
 changes nothing. librdkafka's ``describe_consumer_groups`` is not used, because it can abort the process when no
 coordinator answers (``rd_kafka_enq_once_del_source_return: Assertion``, librdkafka issues 3663 and 4605).
 """
@@ -44,7 +44,7 @@ async def _may_join(settings: Settings) -> bool:
             await client.bootstrap()
             for _ in range(_TRIES):
                 try:
-                    return await _ask(client, settings.app_id)
+                    return await _send_heartbeat(client, settings.app_id)
                 except _NO_COORDINATOR_YET:
                     await asyncio.sleep(_PAUSE_S)
     except GroupAuthorizationFailedError:
@@ -56,7 +56,7 @@ async def _may_join(settings: Settings) -> bool:
     return True
 
 
-async def _ask(client: AIOKafkaClient, group: str) -> bool:
+async def _send_heartbeat(client: AIOKafkaClient, group: str) -> bool:
     node = await client.coordinator_lookup(CoordinationType.GROUP, group)
     answer = await client.send(node, HeartbeatRequest(group, 0, "unknown-member"), group=ConnectionGroup.COORDINATION)
     error = for_code(answer.error_code)

@@ -1,4 +1,4 @@
-"""Producing: which records a broker refused and why, how a transaction failed, and how a producer is closed at once.
+"""Finds which records a broker refused and why, and why a transaction failed; closes a producer at once.
 
 From version 8 of the produce request on (KIP-467, Kafka 2.4) a broker that refuses a batch lists each bad record of it.
 aiokafka can read such an answer, but its list of versions ends at 7, its sender drops the list of records, and it has
@@ -8,7 +8,7 @@ Seen with Kafka 4.2: all bad records of a batch are listed, each with its first 
 bad, the code of the batch is INVALID_TIMESTAMP, also for records without a key. Nothing of a refused batch is appended.
 The next batch to the same partition fails with ``OutOfOrderSequenceNumber``, unless it has bad records of its own.
 
-What this relies on:
+This module relies on:
 
 ==========================================================  ==========================================================
 ``aiokafka.protocol.produce.ProduceRequest._CLASSES``       versions that may be used, in ascending order
@@ -53,7 +53,7 @@ class RefusedRecord(NamedTuple):
     """One record that the broker does not take."""
 
     place: int
-    """Its index in the batch."""
+    """Index of the record in its batch."""
     why: str
     """The broker's sentence; may be empty."""
 
@@ -70,7 +70,7 @@ class RecordsRefused(KafkaError):
     retriable = False
 
     def __init__(self, topic: str, partition: int, code: int, why: str, records: tuple[RefusedRecord, ...]) -> None:
-        super().__init__(topic, partition, code, why, records)  # all of them: aiokafka copies its errors by their args
+        super().__init__(topic, partition, code, why, records)  # all values: aiokafka copies an error by its args
         self.topic = topic
         self.partition = partition
         self.code = code
@@ -95,7 +95,7 @@ class _Handler(sender.SendProduceReqHandler):
 
 
 def refusals(response: Any) -> dict[TopicPartition, RecordsRefused]:
-    """What an answer to a produce request, of any version, says about bad records."""
+    """The refused batches in an answer to a produce request of any version."""
     found: dict[TopicPartition, RecordsRefused] = {}
     for topic, partitions in response.topics:
         for partition, code, *rest in partitions:
@@ -113,7 +113,7 @@ def refusals(response: Any) -> dict[TopicPartition, RecordsRefused]:
 def records_of(batch: BatchBuilder) -> list[Any]:
     """The records of a batch that was sent, each with ``key``, ``value`` and ``headers``. About 1 us a record.
 
-    So nothing is kept for each record while a batch is filled.
+    So the producer stores nothing for each record while it fills a batch.
     """
     return list(DefaultRecordBatch(bytes(batch._buffer)))
 
@@ -141,7 +141,7 @@ def install() -> None:
     """Let all producers of this process use version 8 of the produce request. May be called again.
 
     Raises:
-        UnknownAiokafka: its private parts have changed.
+        UnknownAiokafka: its private parts are not as expected.
     """
     check()
     if ProduceRequest_v8 not in ProduceRequest._CLASSES:
@@ -153,7 +153,7 @@ def check() -> None:
     """Check the fields of the answer and the list of versions.
 
     Raises:
-        UnknownAiokafka: it is not.
+        UnknownAiokafka: they are not as expected.
     """
     names = ("partition", "error_code", "offset", "timestamp", "log_start_offset", "record_errors", "error_message")
     partition = ProduceResponse_v8.SCHEMA.fields[0].array_of.fields[1].array_of

@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from timers.errors import SettingsError
-from timers.kafka.topic_offsets import Offsets, Topics
+from timers.kafka.topic_offsets import Offsets, TopicOffsets
 
 MARGIN_MS = 60_000
 """Outputs are read from this long before the first request on, because their times may come from another clock."""
@@ -71,7 +71,9 @@ class Scope:
         """From which time on outputs can belong to the requests; None: from the start."""
         return None if self.from_ms is None else max(0, self.from_ms - MARGIN_MS)
 
-    def span(self, topics: Topics, request_topics: Collection[str], ends: Offsets, whole: Collection[str]) -> Span:
+    def span(
+        self, topics: TopicOffsets, request_topics: Collection[str], ends: Offsets, whole: Collection[str]
+    ) -> Span:
         """The offsets to read.
 
         Args:

@@ -40,7 +40,7 @@ class CallbackTopics:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._metadata = TopicMetadata(admin_client(settings, connection.Reports(settings)), connection.TIMEOUT_S)
+        self._metadata = TopicMetadata(admin_client(settings, connection.ErrorReports(settings)), connection.TIMEOUT_S)
         self._known: frozenset[str] = frozenset()
         self._limits: dict[str, Limits] = {}
         self._looked = False

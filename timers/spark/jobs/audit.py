@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timers.config.settings import Settings
-from timers.kafka.topic_offsets import Offsets, Topics
+from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.request_formats import enabled_formats
 from timers.spark import kafka, requests
 from timers.spark.audit import cold_tier, disks, evidence, figures, outcomes, versions
@@ -90,7 +90,7 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
     """
     if audit.cold is not None:
         cold_tier.check(spark, audit.cold)  # before the stages that take minutes
-    topics = Topics(audit.settings)
+    topics = TopicOffsets(audit.settings)
     plan = _plan(audit, topics)
     stages = _Stages(say)
     asked = _requests(spark, audit, plan).persist(StorageLevel.DISK_ONLY)
@@ -138,7 +138,7 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
 # ---- read ------------------------------------------------------------------------------------------------------------
 
 
-def _plan(audit: Audit, topics: Topics) -> _Plan:
+def _plan(audit: Audit, topics: TopicOffsets) -> _Plan:
     """Choose the offsets before reading. Ends of outputs come first, so that the requests of all outputs are read."""
     settings = audit.settings
     formats = enabled_formats(settings)

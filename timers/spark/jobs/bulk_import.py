@@ -20,7 +20,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from timers.config.settings import Settings
 from timers.errors import SettingsError
-from timers.kafka.topic_offsets import Offsets, Topics
+from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark import kafka, rows
 from timers.spark.columns import schema
 from timers.spark.ledger import BEGUN, DONE, Steps
@@ -77,7 +77,7 @@ def run(spark: SparkSession, job: Import, say: Console) -> Imported:
         SettingsError: TIMERS_ID_TOPIC is not set or does not exist, or the files lack a column.
     """
     topic = _topic(job.settings)
-    topics = Topics(job.settings)
+    topics = TopicOffsets(job.settings)
     if topic not in topics.existing([topic]):
         raise SettingsError(f"topic TIMERS_ID_TOPIC={topic!r} does not exist at {job.settings.brokers}: start a worker")
     ledger = Ledger(spark, job.ledger)

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from timers.config.settings import Settings
 from timers.core.grouping import groups
 from timers.errors import SparkError
-from timers.kafka.topic_offsets import Offsets, Topics
+from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark import cold, kafka
 from timers.spark.cold import PROMOTED, ColdTables, cold_sources, day_of
 from timers.spark.columns import header_text
@@ -56,7 +56,7 @@ class Logs:
 
     def ends(self) -> Offsets:
         """Where the request logs end now, for committed readers."""
-        return Topics(self._settings).ends(cold_sources(self._settings))
+        return TopicOffsets(self._settings).ends(cold_sources(self._settings))
 
     def in_time(self) -> Column:
         """Condition: a cold request without a recorded copy has certainly not been promoted."""

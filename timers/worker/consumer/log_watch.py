@@ -102,10 +102,10 @@ class LogWatch(Service):
 
     async def _look_up(self) -> None:
         suspended = dict(self._suspended)
-        cluster = await asyncio.to_thread(topics.look, self._admin, self._settings)
+        cluster = await asyncio.to_thread(topics.existing_topics, self._admin, self._settings)
         if self._note_missing(cluster):
-            await asyncio.to_thread(topics.ensure, self._settings, all_of_them=False)
-            cluster = await asyncio.to_thread(topics.look, self._admin, self._settings)
+            await asyncio.to_thread(topics.ensure, self._settings, user_topics=False)
+            cluster = await asyncio.to_thread(topics.existing_topics, self._admin, self._settings)
             self._note_missing(cluster)
         checked = {tp: out_of_range for tp, out_of_range in suspended.items() if tp[0] in cluster.topic_ids}
         if cluster != self._cluster or checked:

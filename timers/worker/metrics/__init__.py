@@ -1,1 +1,1 @@
-"""The metrics of a worker: which there are, where each is read, and how Prometheus gets them."""
+"""The metrics of a worker: their declarations, their values, and their form for Prometheus."""

@@ -2,7 +2,7 @@
 
 Totals are kept once a transaction (:mod:`timers.core.counters`); all other values are read at a scrape
 (:mod:`.samples`). ``docs/metrics.md`` has the same table as :data:`METRICS`; a test compares them. The number of label
-values is bounded: partitions that this worker has owned, and codes and ways that are known here.
+values is bounded: partitions that this worker has owned, and the codes and ways that this version has.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ METRICS = (
     Entry(
         "timers_partitions_reopened_total",
         "Partitions opened again after a failed transaction.",
-        lambda status: samples.one(sum(metrics.reopened for metrics in samples.partition_metrics(status))),
+        lambda status: samples.single(sum(metrics.reopened for metrics in samples.partition_metrics(status))),
     ),
     Entry(
         "timers_pending{topic,partition}",
         "Timers stored and not yet fired.",
-        lambda status: samples.each(status, lambda runner: runner.machine.pending),
+        lambda status: samples.per_partition(status, lambda runner: runner.machine.pending),
     ),
     Entry(
         "timers_oldest_overdue_seconds{topic,partition}",
@@ -166,12 +166,12 @@ METRICS = (
     Entry(
         "timers_recovering{topic,partition}",
         "1 while the partition reads its log again and does not fire.",
-        lambda status: samples.each(status, lambda runner: runner.machine.recovering),
+        lambda status: samples.per_partition(status, lambda runner: runner.machine.recovering),
     ),
     Entry(
         "timers_recovery_remaining_offsets{topic,partition}",
         "Offsets still to be read again; at least as many as records.",
-        lambda status: samples.each(status, lambda runner: runner.machine.remaining),
+        lambda status: samples.per_partition(status, lambda runner: runner.machine.remaining),
     ),
     Entry(
         "timers_recovery_records_total",
@@ -196,12 +196,12 @@ METRICS = (
     Entry(
         "timers_partitions",
         "Partitions that this worker owns of the request topics and the retry topic.",
-        lambda status: samples.one(len(status.pool.runners)),
+        lambda status: samples.single(len(status.pool.runners)),
     ),
     Entry(
         "timers_partitions_stopped",
         "Of the partitions assigned to this worker, those that must not run because their log lost records.",
-        lambda status: samples.one(len(status.pool.stopped)),
+        lambda status: samples.single(len(status.pool.stopped)),
     ),
     Entry(
         "timers_topic_partitions{topic}",
@@ -211,37 +211,37 @@ METRICS = (
     Entry(
         "timers_ready",
         "1 if /health/ready answers 200.",
-        lambda status: samples.one(not health.unready(status)),
+        lambda status: samples.single(not health.unready(status)),
     ),
     Entry(
         "timers_tick_age_seconds",
         "Seconds since the last counted tick: timers fire only at ticks.",
-        lambda status: samples.one(status.tick_age_s),
+        lambda status: samples.single(status.tick_age_s),
     ),
     Entry(
         "timers_ticks_missed_total",
         "Seconds without a tick of this worker.",
-        lambda status: samples.one(status.missed_ticks),
+        lambda status: samples.single(status.missed_ticks),
     ),
     Entry(
         "timers_clock_skew_seconds",
         "This worker's clock minus the brokers'. Timers do not depend on it; other programs on the machine may.",
-        lambda status: samples.one(status.clock_skew_s),
+        lambda status: samples.single(status.clock_skew_s),
     ),
     Entry(
         "timers_broker_clock_back",
         "1 while the brokers' clock is behind seconds that have fired; new requests wait until it has caught up.",
-        lambda status: samples.one(status.pool.held),
+        lambda status: samples.single(status.pool.held),
     ),
     Entry(
         "timers_open_circuits",
         "Callback topics whose circuit is open because they failed; their timers go through the retry topic.",
-        lambda status: samples.one(status.pool.open_circuits),
+        lambda status: samples.single(status.pool.open_circuits),
     ),
     Entry(
         "timers_canary_lag_seconds{topic,partition}",
         "How late the last canary timer of the partition arrived at its receiver, by the brokers' clock.",
-        lambda status: samples.canary(status, lambda sight: sight.lag_s),
+        lambda status: samples.canary(status, lambda observation: observation.lag_s),
     ),
     Entry(
         "timers_canary_age_seconds{topic,partition}",
@@ -252,7 +252,7 @@ METRICS = (
     Entry(
         "timers_canary_interval_seconds",
         "TIMERS_CANARY_INTERVAL_S, if canaries are on.",
-        lambda status: samples.one(None if status.canary is None else status.canary.interval_s),
+        lambda status: samples.single(None if status.canary is None else status.canary.interval_s),
     ),
     Entry(
         "timers_queries_total{query,outcome}",

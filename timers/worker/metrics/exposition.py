@@ -46,8 +46,8 @@ def _family(entry: Entry, samples: Samples) -> Metric:
 
 def registry(status: WorkerStatus) -> CollectorRegistry:
     """The worker's metrics and those of its process."""
-    made = CollectorRegistry()
+    metrics = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=made)
-    made.register(WorkerCollector(status))
-    return made
+        collector(registry=metrics)
+    metrics.register(WorkerCollector(status))
+    return metrics

@@ -1,4 +1,4 @@
-"""Reads the values of metrics at a scrape, from what the worker keeps anyway.
+"""Reads the values of metrics at a scrape, from the state of the worker.
 
 A scrape runs in a thread of its own: collections that other threads change are copied first.
 """
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from timers.core.counters import MAX_CALLERS, OTHER_CALLERS, Counters, Histogram
 from timers.core.timer import TopicPartition
-from timers.worker.canary import Sight
+from timers.worker.canary import Observation
 from timers.worker.machines.opening import store_path
 from timers.worker.machines.runner import Runner
 from timers.worker.partition_metrics import PartitionMetrics
@@ -29,7 +29,7 @@ FAILURES = ("delivery", "fenced", "unknown")
 """Why a transaction failed: a target refused, another worker owns the partition, or its outcome is not known."""
 
 
-def one(value: float | None) -> Samples:
+def single(value: float | None) -> Samples:
     """The value of a metric without labels; no sample for None."""
     return [] if value is None else [((), value)]
 
@@ -52,7 +52,7 @@ def by_format(status: WorkerStatus, total: Callable[[Counters], float]) -> Sampl
 
 
 def callers(status: WorkerStatus) -> Samples:
-    """Records by caller. The callers counted first keep their names, so that no total decreases."""
+    """Records by caller. A caller that has a label keeps it, so that no total decreases."""
     totals: dict[Labels, float] = {}
     shown = status.shown_callers
     for counters in all_counters(status):
@@ -64,18 +64,18 @@ def callers(status: WorkerStatus) -> Samples:
 
 
 def partition_metrics(status: WorkerStatus) -> list[PartitionMetrics]:
-    """Of each partition that this process has owned."""
+    """The metrics of each partition that this process has owned."""
     return list(status.pool.partition_metrics.values())
 
 
 def all_counters(status: WorkerStatus) -> Iterator[Counters]:
-    """Of each partition that this process has owned."""
+    """The counters of each partition that this process has owned."""
     return (metrics.counters for metrics in partition_metrics(status))
 
 
 def total(status: WorkerStatus, value: Callable[[Counters], float]) -> Samples:
     """Sum of a value over all partitions."""
-    return one(sum(map(value, all_counters(status))))
+    return single(sum(map(value, all_counters(status))))
 
 
 def sum_by(known: Iterable[str], parts: Iterable[Mapping[str, int]]) -> Samples:
@@ -91,15 +91,15 @@ def _merged(parts: Iterable[Histogram]) -> Histogram | None:
     merged: Histogram | None = None
     for part in parts:
         merged = merged or Histogram(part.bounds)
-        merged.counts = [ours + more for ours, more in zip(merged.counts, part.counts, strict=True)]
+        merged.counts = [first + second for first, second in zip(merged.counts, part.counts, strict=True)]
         merged.sum += part.sum
     return merged
 
 
 def lag(status: WorkerStatus) -> Samples:
     """Lags by way."""
-    for way, none in Counters().lag.items():
-        yield (way,), _merged([none, *(counters.lag[way] for counters in all_counters(status))]) or none
+    for way, empty in Counters().lag.items():
+        yield (way,), _merged([empty, *(counters.lag[way] for counters in all_counters(status))]) or empty
 
 
 def transactions(status: WorkerStatus) -> Samples:
@@ -116,7 +116,7 @@ def failures(status: WorkerStatus) -> Samples:
 # ---- partitions that this worker owns now ---------------------------------------------------------------------------
 
 
-def each(status: WorkerStatus, value: Callable[[Runner], float]) -> Samples:
+def per_partition(status: WorkerStatus, value: Callable[[Runner], float]) -> Samples:
     """A value of each owned partition."""
     return [(_labels(tp), value(runner)) for tp, runner in status.pool.runners.items()]
 
@@ -159,7 +159,7 @@ def _directory_bytes(path: Path) -> int:
 def data_disk(status: WorkerStatus, value: Callable[[Any], int]) -> Samples:
     """A value of the usage of the file system that holds the stores."""
     try:
-        return one(value(shutil.disk_usage(status.settings.data_dir)))
+        return single(value(shutil.disk_usage(status.settings.data_dir)))
     except OSError:  # the directory does not exist yet, or the disk fails
         return []
 
@@ -171,29 +171,29 @@ def topic_partitions(status: WorkerStatus) -> Samples:
 
 
 def watermarks(status: WorkerStatus, value: Callable[[int, int], int]) -> Samples:
-    """A value of (high watermark, last stable offset) of each owned partition."""
+    """A value computed from high watermark and last stable offset of each owned partition."""
     return [(_labels(tp), value(high, stable)) for tp, (high, stable) in status.watermarks.items()]
 
 
 def unread(status: WorkerStatus) -> Samples:
-    """Offsets of each partition that are not accepted yet."""
+    """Number of offsets of each partition that are not accepted yet."""
     for tp, (high, _) in status.watermarks.items():
         runner = status.pool.runners.get(tp)
         if runner is not None:
             yield _labels(tp), max(0, high - runner.machine.progress.next_offset)
 
 
-def canary(status: WorkerStatus, value: Callable[[Sight], float | None]) -> Samples:
+def canary(status: WorkerStatus, value: Callable[[Observation], float | None]) -> Samples:
     """A value of the canary of each partition that has one."""
-    for partition, sight in status.canaries.items():
-        seen = value(sight)
+    for partition, observation in status.canaries.items():
+        seen = value(observation)
         if seen is not None:
             yield (status.settings.request_topic, str(partition)), seen
 
 
 def canary_age(status: WorkerStatus) -> Samples:
     """Seconds since the last canary of each partition came back."""
-    return canary(status, lambda sight: monotonic() - sight.seen_at)
+    return canary(status, lambda observation: monotonic() - observation.last_callback_at)
 
 
 # ---- the worker -----------------------------------------------------------------------------------------------------

@@ -21,16 +21,16 @@ from timers.wire.query import Query, Timer
 from timers.worker.consumer.group import Member, Unsettled
 from timers.worker.machines.pool import Pool
 from timers.worker.queries.idle_window import IdleWindow
-from timers.worker.queries.partition_sources import LocalSource, PartitionSource, Sought
+from timers.worker.queries.partition_sources import LocalSource, Lookup, PartitionSource
 from timers.worker.queries.remote_partitions import RemoteSource
 
-READING_S = 2.0
+MAX_READING_S = 2.0
 """A page ends after this time with the timers found so far: a filter may skip many timers."""
 
 PAGE_BYTES = 8 * 1024 * 1024
 """A page with values ends at this size, plus at most one read of each source."""
 
-GROUP_S = 3.0
+GROUP_TIMEOUT_S = 3.0
 """How long to wait for the group's coordinator."""
 
 
@@ -72,7 +72,7 @@ class Queries:
         requests = {
             topic: request_format for topic, request_format in pool.formats.items() if topic != settings.retry_topic
         }
-        # Not the machines' shared reader: queries must not delay the writing of dead letters.
+        # The machines use another reader: queries must not delay the writing of dead letters.
         self._request_reader = RequestReader(settings, requests, isolation="read_committed")
 
     async def close(self) -> None:
@@ -95,26 +95,26 @@ class Queries:
         return _answer([each.timer for each in page.listed], page.through, sources, missing)
 
     async def find(self, id: str, with_value: bool, *, forwarded: bool) -> Answer:
-        """The timer with an id, or of a record ``<topic>/<partition>/<offset>``; several if two topics have the id.
+        """The timer with an id, or of the record that the id names; several if two topics have the id.
 
         Args:
-            id: from the timer's sender, or from a callback's ``timer-id`` header.
+            id: from the timer's sender, or ``<topic>/<partition>/<offset>`` of a request.
             with_value: whether to include the callback's value.
             forwarded: whether another worker asks: then only this worker's partitions are read.
         """
         where = topics.parse_source(id)
-        sought = Sought(id, where if where is not None and where[0] in self._pool.formats else None, with_value)
-        # The partition of an id depends on the partitioner of its producer: any may have it.
+        lookup = Lookup(id, where if where is not None and where[0] in self._pool.formats else None, with_value)
+        # The partition of an id depends on the partitioner of its producer, so any partition may have it.
         may_have_it = {
             tp
             for tp in self._partitions()
-            if self._pool.formats[tp[0]].has_ids or (sought.record is not None and tp == sought.record[:2])
+            if self._pool.formats[tp[0]].has_ids or (lookup.record is not None and tp == lookup.record[:2])
         }
         sources, missing = await self._sources(may_have_it, forwarded)
 
         async def ask(source: PartitionSource) -> list[Timer]:
             try:
-                return await source.find(sought)
+                return await source.find(lookup)
             except Silent as why:
                 source.missing.update(dict.fromkeys(source.partitions, str(why)))
                 return []
@@ -139,7 +139,7 @@ class Queries:
                 tp,
                 self._pool.formats[tp[0]],
                 moved=tp[0] == self._settings.retry_topic,
-                hidden=self._settings.canary_topic,
+                hidden_topic=self._settings.canary_topic,
                 request_reader=self._request_reader,
                 idle_window=self._idle_window,
             )
@@ -147,26 +147,26 @@ class Queries:
             if tp in wanted
         ]
         missing = {tp: "it is stopped: see /health/ready of its worker" for tp in self._pool.stopped if tp in wanted}
-        rest = wanted - missing.keys() - {tp for source in sources for tp in source.partitions}
-        if forwarded or not rest:
+        remote = wanted - missing.keys() - {tp for source in sources for tp in source.partitions}
+        if forwarded or not remote:
             return sources, missing
         try:
-            async with asyncio.timeout(GROUP_S):
+            async with asyncio.timeout(GROUP_TIMEOUT_S):
                 owners = await self._members()
         except (Unsettled, TimeoutError) as error:
-            return sources, missing | dict.fromkeys(rest, str(error) or "the group is rebalancing")
+            return sources, missing | dict.fromkeys(remote, str(error) or "the group is rebalancing")
         by_owner: dict[Member, set[TopicPartition]] = {}
-        for tp in rest:
+        for tp in remote:
             owner = owners.get(tp)
-            why_not = "no worker owns it" if owner is None else self._why_not(owner)
-            if owner is None or why_not:
-                missing[tp] = why_not
+            reason = "no worker owns it" if owner is None else self._reason_not_to_ask(owner)
+            if owner is None or reason:
+                missing[tp] = reason
             else:
                 by_owner.setdefault(owner, set()).add(tp)
         sources += [RemoteSource(self._session(), owner, tps) for owner, tps in by_owner.items()]
         return sources, missing
 
-    def _why_not(self, owner: Member) -> str:
+    def _reason_not_to_ask(self, owner: Member) -> str:
         """Why a partition's owner cannot be asked; empty if it can be."""
         if owner.worker_id == self._settings.worker_id:
             return "its worker is opening it"
@@ -184,7 +184,7 @@ class _PageBudget:
     """Limits of one page: reading time and bytes of values."""
 
     def __init__(self) -> None:
-        self._end_at = monotonic() + READING_S
+        self._end_at = monotonic() + MAX_READING_S
         self.value_bytes = 0
 
     def used_up(self) -> bool:
@@ -193,7 +193,7 @@ class _PageBudget:
 
 
 class _ReadAhead:
-    """A source whose first page is read at once, so that all sources read at the same time."""
+    """A source that begins to read its first page before it is asked, so that all sources read at the same time."""
 
     def __init__(self, source: PartitionSource, query: Query, limit: int, budget: _PageBudget) -> None:
         self._source = source

@@ -13,12 +13,12 @@ from timers.wire import query as wire
 from timers.wire.query import InvalidQueryError
 from timers.worker.queries.answers import Answer, Queries
 
-AT_ONCE = 4
-"""Queries that are answered at a time. Those from other workers have a limit of their own: with a common one, two
+MAX_CONCURRENT = 4
+"""Queries that are answered at a time. Queries from other workers have a limit of their own: with a common limit, two
 workers could wait for each other."""
 
-WAIT_S = 2.0
-"""A query that waits longer for its turn is refused with 503."""
+MAX_WAIT_S = 2.0
+"""A query that waits longer is refused with 503."""
 
 LIST, GET, FORWARDED = "list", "get", "forwarded"
 KINDS = (LIST, GET, FORWARDED)
@@ -28,7 +28,7 @@ BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 
 _BAD, _FORBIDDEN, _NOT_FOUND, _UNAVAILABLE = 400, 403, 404, 503
 
-_Ask: TypeAlias = Callable[[Queries, bool], Awaitable[tuple[dict[str, Any], Answer]]]
+_RunQuery: TypeAlias = Callable[[Queries, bool], Awaitable[tuple[dict[str, Any], Answer]]]
 """(queries, whether another worker asks) -> (the body's first fields, answer)."""
 
 
@@ -57,10 +57,10 @@ class QueryCounts:
 
 
 class QueryPages:
-    """The pages.
+    """Handlers of the two pages.
 
     Args:
-        allowed: ``TIMERS_QUERIES``.
+        allowed: value of ``TIMERS_QUERIES``.
 
     Attributes:
         counts: of the queries answered.
@@ -69,7 +69,7 @@ class QueryPages:
 
     def __init__(self, allowed: str) -> None:
         self._allowed = allowed
-        self._turns = {False: asyncio.Semaphore(AT_ONCE), True: asyncio.Semaphore(AT_ONCE)}
+        self._slots = {False: asyncio.Semaphore(MAX_CONCURRENT), True: asyncio.Semaphore(MAX_CONCURRENT)}
         self.counts = QueryCounts()
         self.queries: Queries | None = None
 
@@ -83,43 +83,43 @@ class QueryPages:
 
         @page(wire.LIST_PATH)
         async def timers(web: Any, request: Any) -> Any:
-            async def ask(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
+            async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 query = wire.parse_query(dict(request.query))
                 self._check_values_allowed(query.with_values)
                 answer = await queries.page(query, forwarded=forwarded)
                 return {"next": None if answer.through is None else wire.cursor(answer.through)}, answer
 
-            return await self._answer(web, request, LIST, ask)
+            return await self._answer(web, request, LIST, run)
 
         @page(wire.FIND_PATH)
         async def timer(web: Any, request: Any) -> Any:
-            async def ask(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
+            async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
                 id, with_value = wire.parse_find(dict(request.query))
                 self._check_values_allowed(with_value)
                 return {"id": id}, await queries.find(id, with_value, forwarded=forwarded)
 
-            return await self._answer(web, request, GET, ask)
+            return await self._answer(web, request, GET, run)
 
-    async def _answer(self, web: Any, request: Any, kind: str, ask: _Ask) -> Any:
+    async def _answer(self, web: Any, request: Any, kind: str, run: _RunQuery) -> Any:
         forwarded = wire.FORWARDED in request.headers
         begun = monotonic()
         body: dict[str, Any]
         try:
-            async with _Turn(self._turns[forwarded]):
-                first_fields, answer = await ask(self._allowed_queries(), forwarded)
+            async with _Slot(self._slots[forwarded]):
+                first_fields, answer = await run(self._allowed_queries(), forwarded)
         except InvalidQueryError as error:
             body, status, outcome = {"error": str(error)}, _BAD, REFUSED
         except _RefusedError as error:
             body, status, outcome = {"error": str(error)}, error.status, REFUSED
         else:
-            missing = {wire.partition_name(*machine): why for machine, why in sorted(answer.missing.items())}
+            missing = {wire.partition_name(*tp): why for tp, why in sorted(answer.missing.items())}
             body = {
                 **first_fields,
                 "timers": answer.timers,
                 "missing": [{"partition": name, "reason": why} for name, why in missing.items()],
             }
             if forwarded:
-                body["partitions"] = [wire.partition_name(*machine) for machine in answer.answered]
+                body["partitions"] = [wire.partition_name(*tp) for tp in answer.answered]
             status = 200 if kind == LIST or answer.timers else _UNAVAILABLE if missing and not forwarded else _NOT_FOUND
             outcome = PARTIAL if missing else COMPLETE
         self.counts.add(FORWARDED if forwarded else kind, outcome, monotonic() - begun)
@@ -140,18 +140,18 @@ class QueryPages:
             )
 
 
-class _Turn:
-    """One of the queries that are answered now."""
+class _Slot:
+    """Holds one of the slots for queries; waits until one is free."""
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
-        self._places = places
+    def __init__(self, slots: asyncio.Semaphore) -> None:
+        self._slots = slots
 
     async def __aenter__(self) -> None:
         try:
-            async with asyncio.timeout(WAIT_S):
-                await self._places.acquire()
+            async with asyncio.timeout(MAX_WAIT_S):
+                await self._slots.acquire()
         except TimeoutError:
-            raise _RefusedError(_UNAVAILABLE, f"{AT_ONCE} queries are being answered: try again later") from None
+            raise _RefusedError(_UNAVAILABLE, f"{MAX_CONCURRENT} queries are being answered: try again later") from None
 
     async def __aexit__(self, *_: object) -> None:
-        self._places.release()
+        self._slots.release()

@@ -30,11 +30,11 @@ ANSWER_S = 3.0
 """How long to wait for a machine; after this its partition is missing in the answer."""
 
 PAUSE_FACTOR = 1.0
-"""After each slice a listing pauses for its duration times this, so that due timers get the interpreter."""
+"""After each slice a listing pauses for its duration times this, so that the threads that fire timers can run."""
 
 
-class Sought(NamedTuple):
-    """The timer to find."""
+class Lookup(NamedTuple):
+    """Which timer to find."""
 
     id: str
     """From its sender, or from a callback's ``timer-id`` header."""
@@ -52,12 +52,12 @@ class PartitionSource(Protocol):
 
     @property
     def missing(self) -> dict[TopicPartition, str]:
-        """Those of them that its answer did not cover -> why."""
+        """Partition that the answer did not cover -> why."""
 
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers."""
 
-    async def find(self, sought: Sought) -> list[Timer]:
+    async def find(self, lookup: Lookup) -> list[Timer]:
         """The timer, if it exists; several if two partitions have the id."""
 
 
@@ -69,7 +69,7 @@ class LocalSource:
         tp: its partition.
         request_format: of its request topic.
         moved: whether that is the retry topic.
-        hidden: callback topic whose timers are listed only on request.
+        hidden_topic: callback topic whose timers are listed only on request.
         request_reader: reads committed records again.
         idle_window: the part of each second in which pages are read.
     """
@@ -81,7 +81,7 @@ class LocalSource:
         request_format: RequestFormat,
         *,
         moved: bool,
-        hidden: str,
+        hidden_topic: str,
         request_reader: RequestReader,
         idle_window: IdleWindow,
     ) -> None:
@@ -89,7 +89,7 @@ class LocalSource:
         self._idle_window = idle_window
         self._place = Place(*tp, moved)
         self._format = request_format
-        self._hidden = hidden
+        self._hidden = hidden_topic
         self._request_reader = request_reader
         self.partitions = (tp,)
         self.missing: dict[TopicPartition, str] = {}
@@ -103,25 +103,25 @@ class LocalSource:
         await asyncio.sleep((monotonic() - begun) * PAUSE_FACTOR)
         return page
 
-    async def find(self, sought: Sought) -> list[Timer]:
-        """By its id in the index, and by its record if the id is one."""
+    async def find(self, lookup: Lookup) -> list[Timer]:
+        """The timer with the id, and the timer of the record that the id names; either may be missing."""
         found = []
         if self._format.has_ids:
             found.append(
-                await self._ask(lambda machine: reading.by_id(machine, self._place, sought.id, sought.with_value))
+                await self._ask(lambda machine: reading.find_by_id(machine, self._place, lookup.id, lookup.with_value))
             )
-        if sought.record is not None and sought.record[:2] == self._place[:2]:
-            found.append(await self._find_record(sought, sought.record[2]))
+        if lookup.record is not None and lookup.record[:2] == self._place[:2]:
+            found.append(await self._find_record(lookup, lookup.record[2]))
         return [timer for timer in found if timer is not None]
 
-    async def _find_record(self, sought: Sought, offset: int) -> Timer | None:
+    async def _find_record(self, lookup: Lookup, offset: int) -> Timer | None:
         """Read the record again: only it has the due second, by which the store is ordered."""
         if self._place.moved or offset >= await self._ask(lambda machine: machine.progress.next_offset):
             return None
         source = topics.source(self._place.topic, self._place.partition, offset)
-        give_up = monotonic() + ANSWER_S
+        deadline = monotonic() + ANSWER_S
         try:
-            records = await asyncio.to_thread(self._request_reader.read, [source], lambda: monotonic() < give_up)
+            records = await asyncio.to_thread(self._request_reader.read, [source], lambda: monotonic() < deadline)
         except Lost:
             raise Silent("the brokers did not return its records in time") from None
         if source not in records:
@@ -136,7 +136,7 @@ class LocalSource:
         ((due_s, (row,)),) = decoded.rows.items()
         append_s = sent.timestamp // 1000
         return await self._ask(
-            lambda machine: reading.by_record(machine, self._place, row, due_s, append_s, sought.with_value)
+            lambda machine: reading.find_record(machine, self._place, row, due_s, append_s, lookup.with_value)
         )
 
     async def _ask(self, question: Callable[[core.Machine], _T]) -> _T:

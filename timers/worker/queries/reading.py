@@ -13,7 +13,7 @@ from timers.wire import topics
 from timers.wire.query import Timer
 
 SLICE_ROWS = 1024
-"""About the number of rows read at a time. They take about a millisecond, which is how long a tick may have to wait."""
+"""Approximate number of rows read at a time. It takes about 1 ms, and a tick may have to wait for it."""
 
 SLICE_BYTES = 1024 * 1024
 """Maximum size of the values read at a time."""
@@ -29,15 +29,15 @@ class Place(NamedTuple):
     topic: str
     partition: int
     moved: bool
-    """Whether it is of the retry topic."""
+    """Whether the topic is the retry topic, to which timers are moved."""
 
 
 class TimerFilter(NamedTuple):
     """Which timers to list."""
 
     topic: str | None
-    """Callback topic; None: any but ``hidden``."""
-    hidden: str
+    """Callback topic; None: any but ``hidden_topic``."""
+    hidden_topic: str
     """Callback topic whose timers are listed only if ``topic`` names it."""
     to_s: int | None
     with_values: bool
@@ -57,7 +57,7 @@ def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Posit
             break
         for row in rows:
             position = (due_s, place.topic, place.partition, row[0])
-            if row[1] == timer_filter.topic or (timer_filter.topic is None and row[1] != timer_filter.hidden):
+            if row[1] == timer_filter.topic or (timer_filter.topic is None and row[1] != timer_filter.hidden_topic):
                 timer = wire.describe(
                     row, due_s, place.topic, place.partition, moved=place.moved, with_value=timer_filter.with_values
                 )
@@ -71,7 +71,7 @@ def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Posit
     return Page(listed, None)
 
 
-def by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Timer | None:
+def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Timer | None:
     """The latest version of a timer with an id, pending or remembered.
 
     Raises:
@@ -91,7 +91,7 @@ def by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Timer | 
     return None if row is None else _with_state(row, due_s, place, wire.PENDING, with_value)
 
 
-def by_record(machine: Machine, place: Place, row: Row, due_s: int, append_s: int, with_value: bool) -> Timer | None:
+def find_record(machine: Machine, place: Place, row: Row, due_s: int, append_s: int, with_value: bool) -> Timer | None:
     """The state of an accepted request, given the row that was decoded from it.
 
     Raises:
@@ -101,7 +101,7 @@ def by_record(machine: Machine, place: Place, row: Row, due_s: int, append_s: in
     key = due_s, row[0]
     id = None if row[5] is None else row[5].timer_id
     latest = machine.find_returned(row[0]) if id is None else machine.find(id_bytes(id))
-    # It is stored under its own offset or, after it was promoted from the cold tier, under that of its copy.
+    # The timer is stored under its own offset or, after its promotion from the cold tier, under that of its copy.
     for each in (key,) if latest is None else (key, latest[:2]):
         stored = _row(machine, each)
         if stored is not None and (each == key or _source(stored) == topics.source(*place[:2], row[0])):

@@ -16,19 +16,19 @@ from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.query import Query, Timer
 from timers.worker.consumer.group import Member
-from timers.worker.queries.partition_sources import Sought
+from timers.worker.queries.partition_sources import Lookup
 
 ANSWER_S = 8.0
 """Longer than a worker takes for an answer; see :mod:`timers.worker.queries.answers`."""
 
 
 class RemoteSource:
-    """Another worker.
+    """The partitions of another worker.
 
     Args:
         session: HTTP session of this worker.
         member: the other worker.
-        partitions: those to ask about; what it answers about others is ignored.
+        partitions: those to ask about; answers about others are ignored.
     """
 
     def __init__(self, session: aiohttp.ClientSession, member: Member, partitions: set[TopicPartition]) -> None:
@@ -48,9 +48,9 @@ class RemoteSource:
             raise self._not_a_worker() from None
         return Page([each for each in listed if each.position[1:3] in self.partitions], through)
 
-    async def find(self, sought: Sought) -> list[Timer]:
+    async def find(self, lookup: Lookup) -> list[Timer]:
         """The timer, if it exists."""
-        answer = await self._get(wire.FIND_PATH, {"id": sought.id, "value": str(int(sought.with_value))})
+        answer = await self._get(wire.FIND_PATH, {"id": lookup.id, "value": str(int(lookup.with_value))})
         try:
             named: list[tuple[Timer, Any]] = [
                 (timer, topics.parse_source(timer["source"])) for timer in answer["timers"]

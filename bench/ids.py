@@ -117,9 +117,9 @@ class SealedSchedules(Sealed):
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
         tombstones = schedule.tombstones(rows)
-        self._batches.end("schedules", 0, tombstones, 1)
+        self._batches.add_tombstones("schedules", 0, tombstones, 1)
         self.tombstones += zip([id for id, _ in tombstones], [row[0] for row in rows], strict=True)
-        going = [schedule.fired(row, b"schedules") for row in rows]
+        going = [schedule.callback_row(row, b"schedules") for row in rows]
         self._batches.fire_schedules("target", 4, going, [(h.TIMER_DUE, b"1"), (h.TIMER_FIRED, b"1")], 1)
         self.fired += len(rows)
 

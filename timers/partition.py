@@ -23,7 +23,7 @@ from timers.core.second_barrier import CLEANING_S, NoBarrier, SecondBarrier
 from timers.core.store_validity import AnyAge, StoreAge, catch_up
 from timers.core.timer import TopicPartition
 from timers.core.variant import Variant
-from timers.wire.cold import PartitionFormat
+from timers.wire.cold import PartitionColdFormat
 from timers.wire.formats import RequestFormat
 
 
@@ -93,7 +93,7 @@ class PartitionSpec:
         if not self.request_format.allows_cold_tier or not concerns(progress, self.hot_horizon_s):
             return NoHorizon()
         return self.classes.horizon(
-            PartitionFormat(*self.tp),
+            PartitionColdFormat(*self.tp),
             store,
             self.hot_horizon_s,
             self.new_seal,

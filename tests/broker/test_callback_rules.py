@@ -64,7 +64,7 @@ def test_a_timer_may_set_a_timer_up_to_the_configured_depth(chained: System) -> 
     letters = await_letters(chained, {refused, past.source, at_no_time.source})
     for source, said in (
         (refused, f"TIMERS_MAX_DEPTH={MAX_DEPTH} allows no more"),
-        (past.source, f"due at {due_s}, which does not lie ahead of {due_s}"),
+        (past.source, f"due at {due_s}, which is not after {due_s}"),
         (at_no_time.source, "its key 'soon' is not an epoch second"),
     ):
         letter, request = letters[source], by_source[source]

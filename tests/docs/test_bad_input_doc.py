@@ -6,7 +6,7 @@ from pathlib import Path
 
 from timers.config.settings import Settings, describe
 from timers.wire import topics
-from timers.wire.dead_letter import CODES, WHEN_DUE
+from timers.wire.dead_letter import CODES, CODES_WHEN_DUE
 from timers.worker.metrics.catalog import METRICS
 
 DOC = (Path(__file__).parents[2] / "docs" / "bad-input.md").read_text()
@@ -15,7 +15,7 @@ DOC = (Path(__file__).parents[2] / "docs" / "bad-input.md").read_text()
 def test_every_code_has_a_meaning_and_a_way_out() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| (on arrival|when due) \| (.+) \| (.+) \|$", DOC, re.MULTILINE)
     assert tuple(code for code, *_ in rows) == CODES
-    assert {code for code, judged, *_ in rows if judged == "when due"} == WHEN_DUE
+    assert {code for code, judged, *_ in rows if judged == "when due"} == CODES_WHEN_DUE
 
 
 def test_what_is_judged_on_arrival_is_what_decoding_rejects() -> None:

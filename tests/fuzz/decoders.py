@@ -139,12 +139,14 @@ def schedules(draw: Draw) -> set[str]:
         for rows in decoded.rows.values():
             for row in rows:
                 record = by_offset[row[0]]
-                assert schedule.published(row) == (record.key, record.value, list(record.headers), record.timestamp)
+                assert schedule.as_published(row) == (record.key, record.value, list(record.headers), record.timestamp)
         assert [op[1] for op in decoded.operations] == [record.offset for record in sent if record.key]
         rejected = {each.offset for each in decoded.rejected}
         at = {op[1] for op in decoded.operations if op[2] is None} - rejected
         assert all(by_offset[offset].value is None for offset in at)
-        decoded.rows = {due_s: [schedule.fired(row, b"s") for row in rows] for due_s, rows in decoded.rows.items()}
+        decoded.rows = {
+            due_s: [schedule.callback_row(row, b"s") for row in rows] for due_s, rows in decoded.rows.items()
+        }
         outcomes |= _checked([record for record in sent if record.offset not in at], decoded, by_bytes=True)
         outcomes |= {"cancel"} if at else set()
     return outcomes
@@ -201,7 +203,7 @@ def progress_records(draw: Draw) -> set[str]:
     return {"read"}
 
 
-_SENTENCES = frozenset({"cannot be read", "has version", "is no number"})
+_SENTENCES = frozenset({"cannot be read", "has version", "is not a number"})
 
 
 def dead_letters(draw: Draw) -> set[str]:

@@ -14,7 +14,7 @@ from timers.core.progress import HOT_HORIZON, Progress
 from timers.core.timer import Decoded, Forwarded, Rejected
 from timers.testing import SimOutbox
 from timers.wire import topics
-from timers.wire.cold import PartitionFormat, RequestRecord
+from timers.wire.cold import PartitionColdFormat, RequestRecord
 
 
 class CountsEveryCopy(Horizon):
@@ -65,14 +65,14 @@ class UsesThePresentHorizon(Horizon):
 class ChecksNoSeal(Horizon):
     """A copy needs no seal."""
 
-    def __init__(self, format: PartitionFormat, *args: Any, **others: Any) -> None:
+    def __init__(self, format: PartitionColdFormat, *args: Any, **others: Any) -> None:
         super().__init__(FormatWithoutSealCheck(format), *args, **others)
 
 
 class FormatWithoutSealCheck:
     """A format that does not check the seal of a copy."""
 
-    def __init__(self, format: PartitionFormat) -> None:
+    def __init__(self, format: PartitionColdFormat) -> None:
         self.has_returned = format.has_returned
         self.may_leave = format.may_leave
 

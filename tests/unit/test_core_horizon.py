@@ -283,7 +283,7 @@ def test_copied_headers_that_are_not_the_last_two_are_dropped_like_any_of_ours()
 
 def test_a_request_whose_headers_leave_no_room_stays_hot() -> None:
     rig = ColdRig()
-    rig.ask(20, headers=[("a", bytes(cold.MAX_BESIDES_BYTES))])
+    rig.ask(20, headers=[("a", bytes(cold.MAX_KEY_AND_HEADERS_BYTES))])
     assert (rig.ledger.forwarded, rig.machine.pending) == ([], 1)
     rig.tick(20)
     assert rig.ledger.fired == [(20, 0)]
@@ -370,7 +370,7 @@ def test_a_cold_id_is_not_forgotten_while_it_is_away() -> None:
 
 def test_an_id_whose_headers_leave_no_room_is_hot_in_the_index_too() -> None:
     rig = ColdRig(indexed=True)
-    rig.ask(20, b"x", headers=[("a", bytes(cold.MAX_BESIDES_BYTES))])
+    rig.ask(20, b"x", headers=[("a", bytes(cold.MAX_KEY_AND_HEADERS_BYTES))])
     rig.tick(20)
     rig.cancel(b"x")
     assert rig.told == [ALREADY_FIRED]

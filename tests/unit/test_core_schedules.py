@@ -43,9 +43,9 @@ class Ledger(SimLedger):
     def commit(self, progress: Progress) -> None:
         super().commit(progress)
         for row in self._tombstones:
-            self._log.append(TOPIC, schedule.published(row).key, None, schedule.tombstone_headers(row[0]), 0)
+            self._log.append(TOPIC, schedule.as_published(row).key, None, schedule.tombstone_headers(row[0]), 0)
         for row in self._copies:
-            key, value, headers, timestamp_ms = schedule.published(row)
+            key, value, headers, timestamp_ms = schedule.as_published(row)
             self._log.append(TOPIC, key, value, headers, 0, timestamp_ms=timestamp_ms)
 
 

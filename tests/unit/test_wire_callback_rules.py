@@ -80,7 +80,7 @@ def following(
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("1000", "due at 1000, which does not lie ahead of 1000"),
+        ("1000", "due at 1000, which is not after 1000"),
         ("7", "due at 7"),
         ("", "the callback is itself a request, but its key '' is not an epoch second"),
         ("tomorrow", "its key 'tomorrow'"),

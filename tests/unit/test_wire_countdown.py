@@ -239,4 +239,4 @@ def test_a_key_that_no_future_can_hold_comes_through_a_retry() -> None:
 def test_keys_of_any_kind_can_be_listed(key: Any, said: Any, shown: bytes) -> None:
     timer = query.describe((7, "T", key, b"m", None, None), 5, "t", 0, moved=False, with_value=False)
     assert json.loads(json.dumps(timer))["key"] == said
-    assert query.key_shown(timer) == shown
+    assert query.key_as_bytes(timer) == shown

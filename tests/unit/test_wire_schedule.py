@@ -48,7 +48,7 @@ def test_a_schedule_is_just_a_kafka_message_with_specific_headers_and_a_payload(
     """ "Let's take a look at the message produced for the previously described schedule message." """
     due_s, row = row_of(record())
     assert due_s == 1893456000
-    _, topic, key, value, headers, origin = schedule.fired(row, b"schedules")
+    _, topic, key, value, headers, origin = schedule.callback_row(row, b"schedules")
     assert (topic, key, value) == ("online-videos", b"vid1", b'"video 1"')
     assert headers == [
         ("customer-header", b"dummy"),
@@ -74,7 +74,7 @@ def test_an_empty_payload_is_no_tombstone() -> None:
 def test_ids_and_target_keys_may_be_any_bytes(data: bytes) -> None:
     sent = [*SENT[:2], ("scheduler-target-key", data), SENT[3]]
     _, row = row_of(record(key=data or b"x", headers=sent))
-    _, _, key, _, headers, origin = schedule.fired(row, b"schedules")
+    _, _, key, _, headers, origin = schedule.callback_row(row, b"schedules")
     assert key == data
     assert ("scheduler-key", data or b"x") in (headers or ())
     assert origin is not None and id_bytes(origin.timer_id) == (data or b"x")
@@ -97,7 +97,7 @@ def test_customer_headers_keep_their_order_and_of_ours_and_theirs_none_travels()
         ("b", b"2"),
     ]
     _, row = row_of(record(headers=headers))
-    travelled = schedule.fired(row, b"s")[4]
+    travelled = schedule.callback_row(row, b"s")[4]
     assert travelled is not None
     assert travelled[:-3] == [("b", None), ("customer-header", b"dummy"), ("a", b"\xff"), ("b", b"2")]
     assert [name for name, _ in travelled[-3:]] == ["scheduler-timestamp", "scheduler-key", "scheduler-topic"]
@@ -121,14 +121,14 @@ def test_of_several_headers_the_first_counts() -> None:
 )
 def test_what_waits_can_be_published_as_it_was(headers: Any) -> None:
     _, row = row_of(record(key=b"\xff", headers=headers, timestamp=1607918336_789))
-    assert schedule.published(row) == (b"\xff", b'"video 1"', headers, 1607918336_789)
-    again = record(*schedule.published(row)[:3], timestamp=1607918336_789)
+    assert schedule.as_published(row) == (b"\xff", b'"video 1"', headers, 1607918336_789)
+    again = record(*schedule.as_published(row)[:3], timestamp=1607918336_789)
     assert row_of(again)[1] == row
 
 
 def test_a_schedule_whose_record_is_gone_is_written_anew() -> None:
     _, row = row_of(record())
-    gone = schedule.fired(row, b"schedules")
+    gone = schedule.callback_row(row, b"schedules")
     assert gone[5] is not None
     key, value, headers = schedule.rebuild_request(gone, gone[5])
     assert (key, value, sorted(headers)) == (b"vid1-online", b'"video 1"', sorted(SENT))
@@ -138,7 +138,7 @@ def test_it_comes_through_the_retry_topic_as_it_is() -> None:
     for key in (b"vid1", b"\xff", None):
         headers = [*SENT[:2], ("scheduler-target-key", key), SENT[3]]
         _, row = row_of(record(key=b"\xfe", headers=headers))
-        _, topic, text, value, all_headers, origin = schedule.fired(row, b"schedules")
+        _, topic, text, value, all_headers, origin = schedule.callback_row(row, b"schedules")
         assert origin is not None
         moved = origin._replace(attempt=1, source="schedules/0/7")
         request, on_the_way = future.encode_retry(topic, text, value, all_headers, moved)

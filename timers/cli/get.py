@@ -11,7 +11,7 @@ from timers.cli.asking import ask
 from timers.config.settings import Settings
 from timers.wire import query as wire
 from timers.wire.printable import one_line
-from timers.wire.query import Timer, key_shown
+from timers.wire.query import Timer, key_as_bytes
 
 UNKNOWN = 4
 """Exit code, as of ``timers cancel``."""
@@ -53,7 +53,7 @@ def _sentence(timer: Timer) -> str:
         parts.append(f"due {timer['due_at']} ({timer['due']}, {_from_now(timer['due'] - time.time())})")
     if "topic" in timer:
         parts.append(f"topic {timer['topic']}")
-        parts.append(f"key {one_line(key_shown(timer))}")
+        parts.append(f"key {one_line(key_as_bytes(timer))}")
         parts.append(f"{timer['value_bytes']:,} bytes")
     if "error" in timer:
         parts.append(timer["error"])

@@ -16,7 +16,7 @@ from timers.config.settings import Settings
 from timers.errors import QueryError
 from timers.wire import query as wire
 from timers.wire.printable import one_line
-from timers.wire.query import Query, Timer, key_shown
+from timers.wire.query import Query, Timer, key_as_bytes
 
 _COLUMNS = ("DUE", "TOPIC", "KEY", "ID", "BYTES")
 _WIDTHS = (20, 24, 24, 28, 0)
@@ -101,7 +101,7 @@ def _cells(timer: Timer) -> tuple[str, ...]:
     return (
         timer["due_at"],
         timer["topic"],
-        one_line(key_shown(timer)),
+        one_line(key_as_bytes(timer)),
         one_line(timer["id"].encode(errors="backslashreplace")) + again,
         f"{timer['value_bytes']:,}",
     )

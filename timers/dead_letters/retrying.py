@@ -150,7 +150,7 @@ def judge(
         return Verdict(None, "with an id", reason)
     if request_format.republish_unchanged or not (decoded.rows or decoded.operations):
         return Verdict(request)
-    if decoded.rows and letter.opened.code in dead_letter.WHEN_DUE:
+    if decoded.rows and letter.opened.code in dead_letter.CODES_WHEN_DUE:
         return Verdict(request._replace(headers=_with_due_second(request.headers or (), next(iter(decoded.rows)))))
     if decoded.operations and not force:
         reason = "it has an id, and would replace a newer request with that id; its sender can publish it again"
@@ -160,5 +160,5 @@ def judge(
 
 def _with_due_second(headers: Sequence[Header], due_s: int) -> list[Header]:
     """Headers that keep the original due second of a request that failed when it was due."""
-    added: list[Header] = [] if h.republished_due(headers) is not None else [(h.TIMER_AGAIN, b"%d" % due_s)]
+    added: list[Header] = [] if h.former_due(headers) is not None else [(h.TIMER_AGAIN, b"%d" % due_s)]
     return [*headers, *added]

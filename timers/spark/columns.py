@@ -94,8 +94,8 @@ def digits(text: Column, most: int) -> Column:
 def id_shown(id: Column) -> Column:
     """The text of an id, as :func:`timers.wire.headers.id_shown` shows it."""
     text = id.cast("string")
-    by_bytes = F.concat(F.lit(h.HEX), F.lower(F.hex(id)))
-    return F.when(F.is_valid_utf8(text) & ~text.startswith(h.HEX), text).when(id.isNotNull(), by_bytes)
+    by_bytes = F.concat(F.lit(h.HEX_PREFIX), F.lower(F.hex(id)))
+    return F.when(F.is_valid_utf8(text) & ~text.startswith(h.HEX_PREFIX), text).when(id.isNotNull(), by_bytes)
 
 
 def timer_id() -> Column:

@@ -19,7 +19,7 @@ from timers.core.timer import id_bytes
 from timers.spark.arrow import headers_of, record_batch
 from timers.spark.columns import schema, size_bytes
 from timers.wire import headers as h
-from timers.wire.cold import PartitionFormat
+from timers.wire.cold import PartitionColdFormat
 from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.future import decode_retry
 from timers.wire.topics import source
@@ -97,7 +97,7 @@ def _decoded(
     """Offset -> columns ``kind`` to ``code`` of its row."""
     rows_by_offset: dict[int, tuple[Any, ...]] = {}
     if request_format.allows_cold_tier:
-        has_returned = PartitionFormat(topic, partition).has_returned
+        has_returned = PartitionColdFormat(topic, partition).has_returned
         for copy in filter(has_returned, chunk):
             rows_by_offset[copy.offset] = (COPY, None, None, None, None, 0, source(topic, partition, copy.offset), None)
         if rows_by_offset:

@@ -31,7 +31,7 @@ from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
 from timers.wire.callback_rules import CallbackRules
-from timers.wire.cold import PartitionFormat, decode_cold
+from timers.wire.cold import PartitionColdFormat, decode_cold
 from timers.wire.formats import schedule
 
 
@@ -129,7 +129,7 @@ class Checkers:
         request = Request(record, key, row, name, attempt, timer_id)
         log = self.logs[record.topic, record.partition]
         log.changed = True
-        if row is not None and PartitionFormat(record.topic, record.partition).has_returned(record):
+        if row is not None and PartitionColdFormat(record.topic, record.partition).has_returned(record):
             self._add_copy(log, request)
             return
         if log.id_oracle is not None and decoded.operations:
@@ -148,7 +148,7 @@ class Checkers:
         decoded = (rejecting or request_format.decode)([record], settings.max_request_bytes)
         row, key = None, None
         for due_s, rows in decoded.rows.items():
-            row, key = schedule.fired(rows[0], record.topic.encode()), (due_s, record.offset)
+            row, key = schedule.callback_row(rows[0], record.topic.encode()), (due_s, record.offset)
         request = Request(record, key, row, record.source, -1, record.source)
         log = self.logs[record.topic, record.partition]
         assert log.schedules is not None

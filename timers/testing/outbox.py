@@ -19,7 +19,7 @@ from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.callback_rules import CallbackRules
 from timers.wire.formats import RequestFormat, RequestRecord
-from timers.wire.outgoing import Outgoing, OutgoingOutbox
+from timers.wire.outgoing import BaseOutbox, Outgoing
 from timers.wire.partitioner import partitions_for
 
 TOPIC_ID = b"simulated topic."
@@ -72,7 +72,7 @@ class SimRecords:
         """Add firings of rows whose ids are any bytes."""
         self.fire(topic, partitions, rows, b"", tail, now_ms)
 
-    def end(
+    def add_tombstones(
         self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[h.Header]]], now_ms: int
     ) -> None:
         """Add tombstones."""
@@ -147,7 +147,7 @@ class SimRequests:
         return self._formats[source.rsplit("/", 2)[0]]
 
 
-class SimOutbox(OutgoingOutbox):
+class SimOutbox(BaseOutbox):
     """Implements :class:`timers.core.ports.Outbox`.
 
     Args:

@@ -1,4 +1,4 @@
-"""Which callbacks the settings allow. Asked when a timer fires, never when it is accepted: settings may change [I4]."""
+"""Decides which callbacks the settings allow: when a timer fires, not when it is accepted, as settings change [I4]."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from timers.core.delivery import DeliveryProblem
 from timers.core.timer import Row, key_bytes
 from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError, decode_due
-from timers.wire.future import topic_asked_for
+from timers.wire.future import callback_topic
 
-INTERNAL = "__"
-"""First characters of the names of Kafka's own topics, and of those of many tools."""
+INTERNAL_PREFIX = "__"
+"""Prefix of the names of Kafka's own topics, and of the topics of many tools."""
 
 
 class RuleSettings(Protocol):
@@ -37,64 +37,64 @@ class RuleSettings(Protocol):
 class CallbackRules:
     """Implements :class:`timers.core.delivery.Rules` by ``TIMERS_CALLBACK_ALLOW`` and ``TIMERS_CALLBACK_DENY``.
 
-    * The canary topic is always allowed: its timers are the engine's own, perhaps of another worker.
-    * A denied topic is denied, also if it is allowed too.
-    * The engine's other topics are denied. Exception: the request topic, where it is allowed by its full name. Then a
-      timer may set another timer.
+    * The canary topic is always allowed: workers of this app request its timers.
+    * A topic that is in both lists is denied.
+    * The engine's other topics are denied. Exception: the request topic, if its full name is in the list of allowed
+      topics. Then a timer may set another timer.
     * A topic that begins with ``__`` is allowed only by a pattern that begins with ``__`` too.
-    * Any other topic is allowed if a pattern allows it, or if there is no list of allowed ones.
+    * Any other topic is allowed if a pattern allows it, or if the list of allowed topics is empty.
     """
 
     def __init__(self, settings: RuleSettings) -> None:
         self._request_topic = settings.request_topic
         self._canary_topic = settings.canary_topic
         self._max_depth = settings.max_depth
-        self._own = frozenset(settings.own_topics)
+        self._own_topics = frozenset(settings.own_topics)
         self._allow = _patterns(settings.callback_allow)
         self._deny = _patterns(settings.callback_deny)
 
     def denied(self, topic: str) -> str | None:
-        """Why a callback may not go to ``topic``, in one sentence; None if it may."""
+        """Return why no callback may go to ``topic``, in one sentence; None if callbacks may."""
         if topic == self._canary_topic:
             return None
         for text, pattern in self._deny.items():
             if pattern.fullmatch(topic):
                 return f"callBackTopic {topic!r} is denied by {text!r} of TIMERS_CALLBACK_DENY"
-        if topic in self._own:
+        if topic in self._own_topics:
             if topic == self._request_topic and topic in self._allow:
                 return None
             return f"callBackTopic {topic!r} is internal: callbacks may not go there"
         allowing = [text for text, pattern in self._allow.items() if pattern.fullmatch(topic)]
-        if topic.startswith(INTERNAL) and not any(text.startswith(INTERNAL) for text in allowing):
+        if topic.startswith(INTERNAL_PREFIX) and not any(text.startswith(INTERNAL_PREFIX) for text in allowing):
             return f"callBackTopic {topic!r} is internal: callbacks may not go there"
         if self._allow and not allowing:
             return f"callBackTopic {topic!r} is not among those of TIMERS_CALLBACK_ALLOW"
         return None
 
     def next_request(self, row: Row, due_s: int) -> Row | DeliveryProblem:
-        """The row of a timer whose callback is a request, with the headers that a request needs.
+        """Return the row of a timer whose callback is a request, with the headers that a request needs.
 
-        The two due seconds are compared, not the time of firing: so a chain of timers survives an outage of any length.
+        It compares the two due seconds, and not the time of firing. So an outage does not end a chain of timers.
 
         Args:
             row: the timer; its callback goes to the request topic.
-            due_s: its due second.
+            due_s: due second of the timer.
 
         Returns:
             The row as it is sent, or ``topic-denied`` if it may not set another timer.
         """
         _, _, key, value, headers, _ = row
         try:
-            next_s = decode_due(key_bytes(key) or b"")
+            next_due_s = decode_due(key_bytes(key) or b"")
         except InvalidRequestError as error:
             return _denied(f"the callback is itself a request, but its {error}")
-        if next_s <= due_s:
-            return _denied(f"the callback is itself a request, due at {next_s}, which does not lie ahead of {due_s}")
+        if next_due_s <= due_s:
+            return _denied(f"the callback is itself a request, due at {next_due_s}, which is not after {due_s}")
         depth = h.depth(headers or ())
         if depth >= self._max_depth:
             return _denied(f"{depth} timers have set each other, and TIMERS_MAX_DEPTH={self._max_depth} allows no more")
         kept = [header for header in headers or () if header[0] != h.DEPTH]
-        if topic_asked_for(value) == self._request_topic:  # else receivers would copy the count to their own requests
+        if callback_topic(value) == self._request_topic:  # other receivers may copy headers to their requests
             kept.append((h.DEPTH, b"%d" % (depth + 1)))
         return (*row[:4], kept or None, row[5])
 
@@ -104,5 +104,5 @@ def _denied(reason: str) -> DeliveryProblem:
 
 
 def _patterns(text: str) -> dict[str, re.Pattern[str]]:
-    """Each pattern of a list; ``*`` stands for any characters. The expressions of ``fnmatch`` do not backtrack."""
-    return {each: re.compile(fnmatch.translate(each)) for each in text.split(",") if each}
+    """Return pattern -> regular expression; ``*`` is any characters. Those of ``fnmatch`` do not backtrack."""
+    return {pattern: re.compile(fnmatch.translate(pattern)) for pattern in text.split(",") if pattern}

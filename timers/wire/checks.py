@@ -30,19 +30,19 @@ def rejected(record: Any, error: InvalidRequestError) -> Rejected:
     return Rejected(record.offset, error.code, str(error), record.key, record.value, tuple(record.headers or ()))
 
 
-def decode_due(digits: bytes | None, where: str = "key") -> int:
+def decode_due(digits: bytes | None, part: str = "key") -> int:
     """Return the due epoch second: a full match of ``[0-9]{1,11}``.
 
     Args:
-        digits: the bytes that hold it.
-        where: the part of the record that holds it, for the message of an error.
+        digits: the due second as text.
+        part: the part of the record that holds it, for the message of an error.
 
     Raises:
-        InvalidRequestError: it is missing (``key-missing``, ``due-missing``) or is no due second (``key-*``).
+        InvalidRequestError: the due second is missing (``key-missing``, ``due-missing``) or wrong (``key-*``).
     """
     if digits is None:
-        reason = f"the record has no {where}: it says the due epoch second, in digits"
-        if where == "key":
+        reason = f"the record has no {part}: it says the due epoch second, in digits"
+        if part == "key":
             raise InvalidRequestError("key-missing", reason)
         raise InvalidRequestError("due-missing", reason)
     if digits.isdigit() and len(digits) <= MAX_DUE_DIGITS:  # on bytes, isdigit accepts ASCII digits only
@@ -51,44 +51,44 @@ def decode_due(digits: bytes | None, where: str = "key") -> int:
     if digits.isdigit() and len(digits) <= MAX_DUE_DIGITS + 3:
         seconds = -(-int(digits) // 1000)
         raise InvalidRequestError(
-            "key-in-milliseconds", f"{where} {shown} is in milliseconds: in seconds it is {seconds}"
+            "key-in-milliseconds", f"{part} {shown} is in milliseconds: in seconds it is {seconds}"
         )
     if digits[:1] == b"-" and digits[1:].isdigit():
-        raise InvalidRequestError("key-negative", f"{where} {shown} is negative: a due epoch second has 1 to 11 digits")
-    raise InvalidRequestError("key-not-a-number", f"{where} {shown} is not an epoch second: 1 to 11 ASCII digits")
+        raise InvalidRequestError("key-negative", f"{part} {shown} is negative: a due epoch second has 1 to 11 digits")
+    raise InvalidRequestError("key-not-a-number", f"{part} {shown} is not an epoch second: 1 to 11 ASCII digits")
 
 
-def check_id(id: bytes | None, max_bytes: int, where: str = "key") -> None:
+def check_id(id: bytes | None, max_bytes: int, part: str = "key") -> None:
     """Check the id of a timer.
 
     Raises:
-        InvalidRequestError: it is missing or longer than ``max_bytes``.
+        InvalidRequestError: the id is missing or longer than ``max_bytes``.
     """
     if not id:
-        raise InvalidRequestError("id-missing", f"{where} is missing or empty: it holds the timer's id")
+        raise InvalidRequestError("id-missing", f"{part} is missing or empty: it holds the timer's id")
     if len(id) > max_bytes:
         raise InvalidRequestError("id-too-long", f"the id has {len(id)} bytes, more than {max_bytes}")
 
 
-def check_topic(topic: str, where: str) -> None:
-    """Check the callback topic that stands in the part ``where`` of a record.
+def check_topic(topic: str, part: str) -> None:
+    """Check the callback topic, which is in ``part`` of a record.
 
     Raises:
-        InvalidRequestError: it is missing, or is no legal topic name.
+        InvalidRequestError: the topic is missing, or is no legal topic name.
     """
     if not topic:
         raise InvalidRequestError(
-            "topic-missing", f"{where} is empty or missing: it names the topic to send the callback to"
+            "topic-missing", f"{part} is empty or missing: it names the topic to send the callback to"
         )
     if not is_legal(topic):
-        raise InvalidRequestError("topic-invalid", f"{where} {topic[:60]!r} is not {LEGAL_FORM}")
+        raise InvalidRequestError("topic-invalid", f"{part} {topic[:60]!r} is not {LEGAL_FORM}")
 
 
 def check_size(value: bytes, max_request_bytes: int) -> None:
     """Check the size of a request's value.
 
     Raises:
-        InvalidRequestError: it is larger than ``max_request_bytes``.
+        InvalidRequestError: the value is larger than ``max_request_bytes``.
     """
     if len(value) > max_request_bytes:
         raise InvalidRequestError(

@@ -13,7 +13,7 @@ A promoted copy goes to the topic and partition of the request. It has key, valu
     timer-seal: <32 hex digits>
 
 The seal is an HMAC of source, key, value and headers of the request. Its secret is stored only in the progress of the
-partition. So other producers can repeat a copy, which has no effect, but cannot forge or change one.
+partition. So another producer can repeat a copy, which has no effect, but cannot forge or change a copy.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ MAX_APPEND_DIGITS = 18
 SEAL_DIGITS = 32
 """32 hex digits are 128 bits."""
 
-MAX_BESIDES_BYTES = 32 * 1024
+MAX_KEY_AND_HEADERS_BYTES = 32 * 1024
 """A request whose key and headers are larger stays hot. The engine's topics allow 64 KiB beside the value, and
-the headers of a cold request and of a promoted copy must fit, too."""
+the headers of a cold request and of a promoted copy must fit in it too."""
 
 
 class Cold(NamedTuple):
@@ -81,14 +81,14 @@ COLD_HEADERS = (h.TIMER_SOURCE, h.TIMER_DUE, h.TIMER_APPENDED, h.TIMER_SEAL)
 
 def decode_cold(headers: Sequence[h.Header]) -> Cold | None:
     """Decode the headers of a record of the cold topic; None if no machine wrote the record."""
-    ours = headers[-len(COLD_HEADERS) :]
-    if tuple(name for name, _ in ours) != COLD_HEADERS:
+    last_headers = headers[-len(COLD_HEADERS) :]
+    if tuple(name for name, _ in last_headers) != COLD_HEADERS:
         return None
-    source, due, append, proof = (data or b"" for _, data in ours)
+    source, due, append, digits = (data or b"" for _, data in last_headers)
     if not append.isdigit() or len(append) > MAX_APPEND_DIGITS:
         return None
     try:
-        return Cold(source.decode(), checks.decode_due(due), int(append), proof, list(headers[: -len(COLD_HEADERS)]))
+        return Cold(source.decode(), checks.decode_due(due), int(append), digits, list(headers[: -len(COLD_HEADERS)]))
     except ValueError:
         return None
 
@@ -98,7 +98,7 @@ def encode_promoted(cold: Cold) -> list[h.Header]:
     return [*cold.headers, (h.TIMER_PROMOTED, cold.source.encode()), (h.TIMER_SEAL, cold.seal)]
 
 
-class PartitionFormat:
+class PartitionColdFormat:
     """Implements :class:`timers.core.horizon.ColdFormat` for one partition."""
 
     def __init__(self, topic: str, partition: int) -> None:
@@ -118,24 +118,24 @@ class PartitionFormat:
             return checks.rejected(record, error)
 
     def _unseal(self, record: Any, secret: int) -> Unsealed:
-        *headers, (_, named), (_, proof) = record.headers
-        source = (named or b"").decode(errors="replace")
-        where = topics.parse_source(source)
-        if where is None or where[:2] != (self._topic, self._partition) or where[2] >= record.offset:
+        *headers, (_, promoted), (_, seal_digits) = record.headers
+        source = (promoted or b"").decode(errors="replace")
+        place = topics.parse_source(source)
+        if place is None or place[:2] != (self._topic, self._partition) or place[2] >= record.offset:
             raise InvalidRequestError(
                 "promotion-invalid",
                 f"header {h.TIMER_PROMOTED} {source[:300]!r} does not name an earlier record of "
                 f"{self._topic}/{self._partition}",
             )
-        if not hmac.compare_digest(seal(secret, source, record.key, record.value, headers), proof or b""):
+        if not hmac.compare_digest(seal(secret, source, record.key, record.value, headers), seal_digits or b""):
             raise InvalidRequestError(
                 "promotion-invalid",
                 f"header {h.TIMER_SEAL} is not the seal of {source}: this record is not a copy of it, or the topic or "
                 "its progress was created again since",
             )
-        sent = RequestRecord(record.offset, record.key, record.value, headers, record.timestamp)
-        return Unsealed(sent, where[2], source)
+        request = RequestRecord(record.offset, record.key, record.value, headers, record.timestamp)
+        return Unsealed(request, place[2], source)
 
     def may_leave(self, record: Any) -> bool:
-        """Return whether key and headers leave room for the headers of a cold request."""
-        return dead_letter.size(record.key, None, record.headers or ()) <= MAX_BESIDES_BYTES
+        """Return whether key and headers leave space for the headers of a cold request."""
+        return dead_letter.size(record.key, None, record.headers or ()) <= MAX_KEY_AND_HEADERS_BYTES

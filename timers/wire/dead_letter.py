@@ -1,4 +1,4 @@
-"""Encodes and decodes dead letters, and the marks that say which of them were published again."""
+"""Encodes and decodes dead letters, and marks: records that say which dead letters were published again."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from timers.core.timer import Rejected
 from timers.wire import headers as h
 
 OVERHEAD_BYTES = 64 * 1024
-"""The engine's topics and producers allow this much more than the largest request, for keys and headers."""
+"""The engine's topics and producers allow so many bytes more than the largest request, for keys and headers."""
 
 CODES = (
     *("key-missing", "key-not-a-number", "key-negative", "key-in-milliseconds"),
@@ -25,7 +25,7 @@ CODES = (
 RETRIES_EXHAUSTED = "retries-exhausted"
 """Code of a dead letter that a receiver writes after its last attempt (:mod:`timers.client.retry`)."""
 
-WHEN_DUE = frozenset({"topic-unknown", "topic-denied", "message-too-large", "message-refused", "target-failing"})
+CODES_WHEN_DUE = frozenset({"topic-unknown", "topic-denied", "message-too-large", "message-refused", "target-failing"})
 """Codes of checks that run when the timer is due. All other checks run on arrival."""
 
 
@@ -42,14 +42,14 @@ def encode(rejected: Rejected, source: str, max_bytes: int) -> DeadLetter:
 
     If it has more than ``max_bytes``, the dead letter is truncated: it has only the headers of the error.
     """
-    ours: list[h.Header] = [
+    error_headers: list[h.Header] = [
         (h.TIMER_ERROR, rejected.code.encode()),
         (h.TIMER_ERROR_MESSAGE, rejected.message.encode()),
         (h.TIMER_SOURCE, source.encode()),
     ]
-    if size(rejected.key, rejected.value, rejected.headers) + size(None, None, ours) > max_bytes:
-        return DeadLetter(None, None, ours)
-    return DeadLetter(rejected.key, rejected.value, [*rejected.headers, *ours])
+    if size(rejected.key, rejected.value, rejected.headers) + size(None, None, error_headers) > max_bytes:
+        return DeadLetter(None, None, error_headers)
+    return DeadLetter(rejected.key, rejected.value, [*rejected.headers, *error_headers])
 
 
 class DecodedDeadLetter(NamedTuple):
@@ -65,16 +65,16 @@ class DecodedDeadLetter(NamedTuple):
 
 def decode(headers: Sequence[h.Header]) -> DecodedDeadLetter | None:
     """Decode the headers of a record; None if it is not a dead letter. Key and value are those of the request."""
-    request, ours = list(headers[:-3]), headers[-3:]
-    if [name for name, _ in ours] != [h.TIMER_ERROR, h.TIMER_ERROR_MESSAGE, h.TIMER_SOURCE]:
+    request_headers, error_headers = list(headers[:-3]), headers[-3:]
+    if [name for name, _ in error_headers] != [h.TIMER_ERROR, h.TIMER_ERROR_MESSAGE, h.TIMER_SOURCE]:
         return None
-    code, message, source = ((data or b"").decode(errors="replace") for _, data in ours)
-    return DecodedDeadLetter(code, message, source, request)
+    code, message, source = ((data or b"").decode(errors="replace") for _, data in error_headers)
+    return DecodedDeadLetter(code, message, source, request_headers)
 
 
-def is_truncated(key: bytes | None, value: bytes | None, opened: DecodedDeadLetter) -> bool:
-    """Return whether a dead letter has no key, value or headers of its request. An empty request has none, too."""
-    return key is None and value is None and not opened.headers
+def is_truncated(key: bytes | None, value: bytes | None, decoded: DecodedDeadLetter) -> bool:
+    """Return whether a dead letter has no key, value or headers of its request. For an empty request it is True too."""
+    return key is None and value is None and not decoded.headers
 
 
 class Mark(NamedTuple):
@@ -89,7 +89,7 @@ class Mark(NamedTuple):
 
 
 def encode_mark(mark: Mark) -> tuple[bytes, bytes, list[h.Header]]:
-    """Return key, value and headers of a mark. The newest one counts. Inverse: :func:`decode_mark`."""
+    """Return key, value and headers of a mark. The newest one of a dead letter counts. Inverse: :func:`decode_mark`."""
     return mark.letter.encode(), mark.timer_id.encode(), [(h.TIMER_SOURCE, mark.source.encode())]
 
 

@@ -1,4 +1,4 @@
-"""The native request format, a ``Future`` in a record whose key is the due epoch second; and the retry topic."""
+"""Encodes and decodes native requests (key: due epoch second, value: ``Future``), and records of the retry topic."""
 
 import contextlib
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
         max_request_bytes: largest value accepted.
     """
     by_key: dict[bytes, list[Row]] = {}
-    bad: list[Rejected] = []
+    rejections: list[Rejected] = []
     legal: set[str] = set()
     from_string = Future.FromString
     for record in records:
@@ -41,18 +41,18 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
                 check(value, topic, max_request_bytes)
                 legal.add(topic)
         except (KeyError, TypeError, DecodeError):
-            # The first record of its second, or one that cannot be read: the slower checks find out which.
+            # The first record of this due second, or a bad record: the slower checks decide which.
             try:
                 future = parse(value, max_request_bytes)
                 topic = future.callBackTopic
                 decode_due(record.key)
             except InvalidRequestError as error:
-                bad.append(rejected(record, error))
+                rejections.append(rejected(record, error))
                 continue
             legal.add(topic)
             rows = by_key.setdefault(record.key, [])
         except InvalidRequestError as error:
-            bad.append(rejected(record, error))
+            rejections.append(rejected(record, error))
             continue
         headers = record.headers
         key: Key = future.callBackKey
@@ -60,10 +60,10 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             key = h.callback_key(headers, key)
             headers = h.without_timer_headers(headers)
         rows.append((record.offset, topic, key, future.callBack, headers or None, None))
-    return Decoded(_by_due(by_key), bad)
+    return Decoded(_by_due(by_key), rejections)
 
 
-def topic_asked_for(request: bytes) -> str:
+def callback_topic(request: bytes) -> str:
     """Return the callback topic of a request's value; empty if it has none or is no request."""
     try:
         return str(Future.FromString(request).callBackTopic)
@@ -80,7 +80,7 @@ class RequestSummary(NamedTuple):
 
 
 def summarize_request(request_key: bytes | None, request: bytes | None) -> RequestSummary:
-    """Return what can be read of a record, for people."""
+    """Return what a record asks for, as far as it can be read."""
     due_s = None
     with contextlib.suppress(InvalidRequestError):
         due_s = decode_due(request_key)
@@ -131,13 +131,13 @@ def check(value: bytes, topic: str, max_request_bytes: int) -> None:
 
 
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
-    """Build the record of a request from what its timer holds."""
+    """Return key, value and headers of a request, rebuilt from its timer."""
     _, topic, key, value, headers, _ = row
-    request, more = _encode_any(topic, key, value)
-    return b"%d" % origin.due_s, request, [*(headers or ()), *more]
+    request, key_headers = _encode_with_key(topic, key, value)
+    return b"%d" % origin.due_s, request, [*(headers or ()), *key_headers]
 
 
-def _encode_any(topic: str, key: Key, value: bytes) -> tuple[bytes, list[h.Header]]:
+def _encode_with_key(topic: str, key: Key, value: bytes) -> tuple[bytes, list[h.Header]]:
     """Return the value of a request, and the header that holds its key if the key is not text."""
     if isinstance(key, str):
         return encode(topic, key, value), []
@@ -151,34 +151,34 @@ def encode_retry(
     topic: str, key: Key, value: bytes, headers: Sequence[h.Header] | None, origin: Origin
 ) -> tuple[bytes, list[h.Header]]:
     """Return value and headers of a record on the retry topic. Inverse: :func:`decode_retry`."""
-    ours: list[h.Header] = [
+    own_headers: list[h.Header] = [
         (h.TIMER_ID, id_bytes(origin.timer_id)),
         (h.TIMER_DUE, str(origin.due_s).encode()),
         (h.TIMER_ATTEMPT, str(origin.attempt).encode()),
     ]
     if origin.source is not None:
-        ours.append((h.TIMER_SOURCE, origin.source.encode()))
-    request, more = _encode_any(topic, key, value)
-    return request, [*(headers or ()), *ours, *more]
+        own_headers.append((h.TIMER_SOURCE, origin.source.encode()))
+    request, key_headers = _encode_with_key(topic, key, value)
+    return request, [*(headers or ()), *own_headers, *key_headers]
 
 
 def decode_retry(records: Sequence[Any], max_request_bytes: int) -> Decoded:
-    """Decode records of the retry topic. Only the engine writes there, so ``timer-*`` headers count."""
+    """Decode records of the retry topic. Only the engine writes there, so ``timer-*`` headers are trusted."""
     decoded = Decoded()
     for record in records:
-        ours = {name: value for name, value in record.headers or () if name.startswith(h.PREFIX) and value is not None}
+        own = {name: value for name, value in record.headers or () if name.startswith(h.PREFIX) and value is not None}
         try:
             future = parse(record.value, max_request_bytes)
             due_s = decode_due(record.key)
-            source = ours[h.TIMER_SOURCE].decode() if h.TIMER_SOURCE in ours else None
-            attempt = int(ours[h.TIMER_ATTEMPT][:9])
-            origin = Origin(id_text(ours[h.TIMER_ID]), decode_due(ours[h.TIMER_DUE]), attempt, source)
+            source = own[h.TIMER_SOURCE].decode() if h.TIMER_SOURCE in own else None
+            attempt = int(own[h.TIMER_ATTEMPT][:9])
+            origin = Origin(id_text(own[h.TIMER_ID]), decode_due(own[h.TIMER_DUE]), attempt, source)
         except InvalidRequestError as error:
             decoded.rejected.append(rejected(record, error))
             continue
         except (KeyError, ValueError):
-            broken = InvalidRequestError("retry-headers-missing", "this app did not write this retry record")
-            decoded.rejected.append(rejected(record, broken))
+            unreadable = InvalidRequestError("retry-headers-missing", "this app did not write this retry record")
+            decoded.rejected.append(rejected(record, unreadable))
             continue
         row: Row = (
             record.offset,

@@ -8,7 +8,7 @@ Header: TypeAlias = tuple[str, bytes | None]
 
 PREFIX = "timer-"
 """Prefix of the engine's headers. Such headers of a request are dropped: a receiver may have copied them from a
-callback, so they prove nothing."""
+callback, so they are not trusted."""
 
 TIMER_ID = "timer-id"
 """On a callback: the id of the timer, or ``<topic>/<partition>/<offset>`` of its request if it has none."""
@@ -27,7 +27,7 @@ TIMER_KEY = "timer-key"
 
 TIMER_AGAIN = "timer-again"
 """On a request that is published again after its timer failed: its former due epoch second, in ASCII digits. The timer
-then has no id, whatever the record says, because the id may belong to a newer timer by now. The header has no effect if
+then has no id, even if the record has one, because a newer timer may have this id now. The header has no effect if
 that second is not over when the record is appended."""
 
 TIMER_ERROR = "timer-error"
@@ -57,9 +57,9 @@ TIMER_FIRED_OFFSET = "timer-fired-offset"
 """On a tombstone of the engine in a schedule topic: offset of the version that has fired, in ASCII digits."""
 
 DEPTH = "callback-depth"
-"""On a request that a timer sent and that sets another timer: how many timers in a row set each other before it, in
-ASCII digits. The name does not begin with `timer-`, because the header must reach the next request. A producer may set
-it too: this only brings the limit nearer."""
+"""On a request that a timer sent and that sets another timer: how many timers set each other before it, one after
+the other, in ASCII digits. The name does not begin with `timer-`, because the header must reach the next request. A
+producer may set it too: then the limit comes earlier."""
 
 MAX_DEPTH_DIGITS = 9
 
@@ -74,12 +74,12 @@ def last(headers: Sequence[Header], name: str) -> bytes | None:
 
 
 def depth(headers: Sequence[Header]) -> int:
-    """Return how many timers in a row set each other before this request; 0 if the headers do not say it."""
+    """Return how many timers set each other before this request, from the header; 0 without a valid header."""
     text = last(headers, DEPTH)
     return int(text) if text is not None and text.isdigit() and len(text) <= MAX_DEPTH_DIGITS else 0
 
 
-def republished_due(headers: Sequence[Header]) -> bytes | None:
+def former_due(headers: Sequence[Header]) -> bytes | None:
     """Return the former due second of a request that is published again; None for any other request."""
     return last(headers, TIMER_AGAIN)
 
@@ -89,20 +89,20 @@ def callback_key(headers: Sequence[Header], key: str | bytes | None) -> str | by
     return next((value for name, value in reversed(headers) if name == TIMER_KEY), key)
 
 
-HEX = "\\x"
+HEX_PREFIX = "\\x"
 """Prefix of an id that is shown as hex digits."""
 
 
 def id_shown(id: bytes) -> str:
     """Return a timer's id as text: the id itself, or ``\\x`` and hex digits if it is not UTF-8.
 
-    Two ids never have the same text: an id that begins with the prefix is shown as hex digits, too.
+    Two ids never have the same text: an id that begins with ``\\x`` is also shown as hex digits.
     """
     try:
         text = id.decode()
     except UnicodeDecodeError:
-        return HEX + id.hex()
-    return HEX + id.hex() if text.startswith(HEX) else text
+        return HEX_PREFIX + id.hex()
+    return HEX_PREFIX + id.hex() if text.startswith(HEX_PREFIX) else text
 
 
 def without_timer_headers(headers: Sequence[Header]) -> list[Header]:

@@ -1,7 +1,7 @@
 """Writes the records of a transaction: firings, retries, dead letters, tombstones, verdicts, cold requests, progress.
 
-The worker and the simulator share this code. They differ in where the records go (:class:`Records`) and from where
-requests are read again (:class:`Requests`).
+The worker and the simulator share this code. They have different :class:`Records`, which take the records, and
+different :class:`Requests`, which read requests again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from timers.wire import verdict as verdict_record
 from timers.wire.formats import RequestFormat, RequestRecord, schedule
 from timers.wire.partitioner import partitions_for, partitions_of
 
-SURELY_FITS_BYTES = 32 * 1024
-"""A request of this size without headers fits in the retry topic, whatever its limit."""
+ALWAYS_FITS_BYTES = 32 * 1024
+"""A request of this size without headers fits in the retry topic with any limit."""
 
 
-class Names(Protocol):
+class Settings(Protocol):
     """The settings that the records depend on."""
 
     @property
@@ -48,29 +48,29 @@ class Names(Protocol):
 
 
 class Topics(Routes, Protocol):
-    """What is known of topics, the engine's own included."""
+    """Facts about callback topics and the engine's own topics."""
 
     def partitions(self, topic: str) -> int:
-        """Number of partitions of a topic of the engine."""
+        """Return the number of partitions of a topic of the engine."""
 
 
 class Records(Protocol):
     """The records of one transaction, in the order in which they are added."""
 
     def size(self, key: bytes | None, value: bytes | None, headers: list[h.Header]) -> int:
-        """Bytes of a batch with nothing but this record: what the limit of a topic is compared with."""
+        """Return the bytes of a batch that holds only this record: Kafka compares them with the topic's limit."""
 
     def fire(
         self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[h.Header], now_ms: int
     ) -> None:
-        """Add firings; the id of a row is ``id_prefix`` and its offset, unless the row has an id."""
+        """Add firings. The id of a row without an id is ``id_prefix`` and its offset."""
 
     def fire_schedules(
         self, topic: str, partitions: int, rows: Sequence[Row], tail: list[h.Header], now_ms: int
     ) -> None:
         """Add firings of rows whose ids are any bytes."""
 
-    def end(
+    def add_tombstones(
         self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[h.Header]]], now_ms: int
     ) -> None:
         """Add tombstones, given by key and headers."""
@@ -91,33 +91,33 @@ class Requests(Protocol):
     """Reads requests from the log again."""
 
     def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]) -> Mapping[str, RequestRecord]:
-        """Source -> request, of those timers whose requests are still in the log.
+        """Return source -> request, for timers whose requests are still in the log.
 
         Raises:
-            Lost: the brokers do not answer, or ``may_wait`` is False.
+            Lost: the brokers do not answer, or ``may_wait`` returned False.
         """
 
     def request_format(self, source: str) -> RequestFormat:
-        """The format in which the request at ``source`` is written."""
+        """Return the format of the request at ``source``."""
 
 
 class Outgoing:
     """Implements :class:`timers.core.delivery.Output`, and writes the other records of a machine.
 
     Args:
-        names: of topics. machine: whose records. topics: of the cluster. counters: of the partition. now_ms: the
-        brokers' time, for record times.
+        machine: topic and partition of the machine. facts: about topics. counters: of the partition.
+        now_ms: returns the brokers' time, for the times of records.
 
     Attributes:
-        given_up: timers whose dead letters are written by :meth:`add_given_up`.
+        given_up: timers whose dead letters :meth:`add_given_up` will write.
     """
 
     def __init__(
-        self, names: Names, machine: TopicPartition, topics_known: Topics, counters: Counters, now_ms: Callable[[], int]
+        self, settings: Settings, machine: TopicPartition, facts: Topics, counters: Counters, now_ms: Callable[[], int]
     ) -> None:
-        self._names = names
+        self._settings = settings
         self._topic, self._partition = machine
-        self._topics = topics_known
+        self._topics = facts
         self._counters = counters
         self._now_ms = now_ms
         self._source_prefix = topics.source(*machine, 0)[:-1]
@@ -127,9 +127,9 @@ class Outgoing:
         self.given_up: list[GivenUp] = []
 
     def delivery(self, variant: type[Delivery], rules: Rules) -> Delivery:
-        """The policy that decides what is written here."""
-        names = self._names
-        terms = Terms(self._source_prefix, names.request_topic, names.retry_topic, names.retry_attempts)
+        """Return the policy that decides what is written here."""
+        settings = self._settings
+        terms = Terms(self._source_prefix, settings.request_topic, settings.retry_topic, settings.retry_attempts)
         return variant(terms, self._topics, rules, self)
 
     def begin(self, tick: Tick, records: Records) -> None:
@@ -149,78 +149,78 @@ class Outgoing:
 
     def send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         """Fire timers of a request topic."""
-        self._records.fire(topic, partitions, rows, self._id_prefix, self._tail(due_s), self._now_ms())
+        self._records.fire(topic, partitions, rows, self._id_prefix, self._time_headers(due_s), self._now_ms())
         self._counters.transaction.fire(due_s, len(rows))
 
     def send_schedules(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         """Fire schedules."""
-        self._records.fire_schedules(topic, partitions, rows, self._tail(due_s), self._now_ms())
+        self._records.fire_schedules(topic, partitions, rows, self._time_headers(due_s), self._now_ms())
         self._counters.transaction.fire(due_s, len(rows))
 
     def send_retried(self, topic: str, partitions: int, rows: Sequence[Row]) -> None:
         """Fire timers of the retry topic; each one has its own due second."""
         keys, now_ms = [key_bytes(row[2]) for row in rows], self._now_ms()
-        chosen = partitions_for(keys, [row[0] for row in rows], partitions)
-        for row, key, partition in zip(rows, keys, chosen, strict=True):
+        numbers = partitions_for(keys, [row[0] for row in rows], partitions)
+        for row, key, partition in zip(rows, keys, numbers, strict=True):
             origin = Origin(*row[5] or ())
             self._records.add(topic, partition, key, row[3], self._fired_headers(row, origin), now_ms)
             self._counters.transaction.fire_again(origin.due_s)
 
     def size(self, row: Row, origin: Origin) -> int:
-        """Bytes of a batch with nothing but the callback of ``row``."""
+        """Return the bytes of a batch that holds only the callback of ``row``."""
         return self._records.size(key_bytes(row[2]), row[3], self._fired_headers(row, origin))
 
     def _fired_headers(self, row: Row, origin: Origin) -> list[h.Header]:
-        return [*(row[4] or ()), (h.TIMER_ID, id_bytes(origin.timer_id)), *self._tail(origin.due_s)]
+        return [*(row[4] or ()), (h.TIMER_ID, id_bytes(origin.timer_id)), *self._time_headers(origin.due_s)]
 
-    def _tail(self, due_s: int) -> list[h.Header]:
+    def _time_headers(self, due_s: int) -> list[h.Header]:
         return [(h.TIMER_DUE, b"%d" % due_s), (h.TIMER_FIRED, self._fired_ms)]
 
     def retry(self, row: Row, origin: Origin, due_s: int) -> int | None:
-        """Move a timer to the retry topic; or the size of its record, if that is too large for the topic."""
+        """Move a timer to the retry topic; if its record is too large for the topic, return its bytes instead."""
         _, topic, key, value, headers, _ = row
-        retry_topic, due = self._names.retry_topic, b"%d" % due_s
+        retry_topic, due = self._settings.retry_topic, b"%d" % due_s
         request, all_headers = future.encode_retry(topic, key, value, headers, origin)
-        if headers is not None or len(request) > SURELY_FITS_BYTES:
+        if headers is not None or len(request) > ALWAYS_FITS_BYTES:
             size = self._records.size(due, request, all_headers)
             if size > self._limit(retry_topic):
                 return size
-        # Any partition is right. This one spreads the retries of one second as their requests are spread.
+        # Any partition is correct; this choice spreads retries over partitions as their requests are spread.
         partition = self._partition % self._topics.partitions(retry_topic)
         self._records.add(retry_topic, partition, due, request, all_headers, self._now_ms())
         self._counters.transaction.retried += 1
         return None
 
     def give_up(self, given_up: GivenUp) -> None:
-        """Have :meth:`add_given_up` write a dead letter."""
+        """Note a timer; :meth:`add_given_up` writes its dead letter."""
         self.given_up.append(given_up)
 
     def add_given_up(self, requests: Requests, may_wait: Callable[[], bool]) -> None:
-        """Write the dead letters of timers that were given up, each with its request as it was sent.
+        """Write the dead letters of the timers in ``given_up``, each with its request as it was sent.
 
         Raises:
-            Lost: their requests cannot be read now.
+            Lost: the requests cannot be read now.
         """
         given_up, self.given_up = self.given_up, []
         found = requests.find([(each.row, each.origin) for each in given_up], may_wait)
         for row, origin, code, reason in given_up:
-            sent = found.get(origin.request)
+            request = found.get(origin.request)
             request_format = requests.request_format(origin.request)
-            if sent is not None:
-                key, value, headers = sent.key, sent.value, list(sent.headers or row[4] or ())
+            if request is not None:
+                key, value, headers = request.key, request.value, list(request.headers or row[4] or ())
             else:
                 reason = f"{reason}; its request is no longer in the log, so key and value are written anew"
                 key, value, headers = request_format.rebuild_request(row, origin)
-            if not request_format.republish_unchanged and h.republished_due(headers) is None:
+            if not request_format.republish_unchanged and h.former_due(headers) is None:
                 headers.append((h.TIMER_AGAIN, b"%d" % origin.due_s))
             self._add_dead_letter(Rejected(row[0], code, reason, key, value, headers), origin.request)
 
     def reject(self, rejected: Rejected) -> None:
-        """Write the dead letter of a request that was never accepted."""
+        """Write the dead letter of a request that was rejected on arrival."""
         self._add_dead_letter(rejected, f"{self._source_prefix}{rejected.offset}")
 
     def _add_dead_letter(self, rejected: Rejected, source: str) -> None:
-        topic = self._names.dead_letter_topic
+        topic = self._settings.dead_letter_topic
         self._counters.transaction.dead_letter(rejected.code)
         key, value, headers = dead_letter.encode(rejected, source, self._limit(topic))
         count = self._topics.partitions(topic)
@@ -228,44 +228,44 @@ class Outgoing:
         self._records.add(topic, partition, key, value, headers, self._now_ms())
 
     def _limit(self, own_topic: str) -> int:
-        own = self._names.max_request_bytes + dead_letter.OVERHEAD_BYTES
-        return self._topics.max_message_bytes.get(own_topic, own)
+        default = self._settings.max_request_bytes + dead_letter.OVERHEAD_BYTES
+        return self._topics.max_message_bytes.get(own_topic, default)
 
     def end_schedules(self, rows: Sequence[Row]) -> list[Row]:
-        """Write a tombstone for each schedule, on the partition it came from; returns the rows as they are sent.
+        """Write a tombstone for each schedule, on the schedule's own partition; return the rows as they are sent.
 
-        Not on the partition of its key's hash: producers hash in different ways, and a tombstone deletes only there.
+        Producers hash keys in different ways, and a tombstone deletes only records of its own partition.
         """
-        self._records.end(self._topic, self._partition, schedule.tombstones(rows), self._now_ms())
+        self._records.add_tombstones(self._topic, self._partition, schedule.tombstones(rows), self._now_ms())
         topic = self._topic.encode()
-        return [schedule.fired(row, topic) for row in rows]
+        return [schedule.callback_row(row, topic) for row in rows]
 
     def end_schedule(self, rejected: Rejected) -> None:
         """Write the tombstone of a schedule that was rejected."""
-        ended = [(rejected.key, schedule.tombstone_headers(rejected.offset))]
-        self._records.end(self._topic, self._partition, ended, self._now_ms())
+        tombstone = rejected.key, schedule.tombstone_headers(rejected.offset)
+        self._records.add_tombstones(self._topic, self._partition, [tombstone], self._now_ms())
 
-    # ---- what a machine itself decides --------------------------------------------------------------------------
+    # ---- decisions of the machine ------------------------------------------------------------------------------
 
     def republish(self, rows: Sequence[Row]) -> None:
         """Add schedules to their topic as they were published."""
         for row in rows:
-            key, value, headers, timestamp_ms = schedule.published(row)
+            key, value, headers, timestamp_ms = schedule.as_published(row)
             self._records.add(self._topic, self._partition, key, value, headers, timestamp_ms)
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
         """Add verdicts on cancels and replacements."""
-        topic = self._names.verdict_topic
+        topic = self._settings.verdict_topic
         ids = [verdict.id for verdict in verdicts]
-        now_ms, counted = self._now_ms(), self._counters.transaction.verdicts
+        now_ms, counts = self._now_ms(), self._counters.transaction.verdicts
         for verdict, partition in zip(verdicts, partitions_of(ids, self._topics.partitions(topic)), strict=True):
             headers = [(h.TIMER_SOURCE, b"%b%d" % (self._id_prefix, verdict.offset))]
             self._records.add(topic, partition, verdict.id, verdict_record.encode(verdict), headers, now_ms)
-            counted[verdict.verdict] = counted.get(verdict.verdict, 0) + 1
+            counts[verdict.verdict] = counts.get(verdict.verdict, 0) + 1
 
     def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        """Add requests that go cold."""
-        topic = self._names.cold_topic
+        """Add the cold requests to the cold topic."""
+        topic = self._settings.cold_topic
         partition, now_ms = self._partition % self._topics.partitions(topic), self._now_ms()
         for record, due_s, secret in forwarded:
             headers = cold.encode_cold(record, f"{self._source_prefix}{record.offset}", due_s, secret)
@@ -276,15 +276,11 @@ class Outgoing:
         """Add the progress that the transaction commits."""
         key = progress_record.encode_key(self._topic, self._partition)
         value = progress_record.encode(progress, topic_id)
-        self._records.add(self._names.progress_topic, partition, key, value, (), self._now_ms())
+        self._records.add(self._settings.progress_topic, partition, key, value, (), self._now_ms())
 
 
-class OutgoingOutbox:
-    """The part of :class:`timers.core.ports.Outbox` that is the same on Kafka and in the simulator.
-
-    Args:
-        outgoing: writes the records. delivery: decides what is written.
-    """
+class BaseOutbox:
+    """The methods of :class:`timers.core.ports.Outbox` that the worker and the simulator share."""
 
     def __init__(self, outgoing: Outgoing, delivery: Delivery) -> None:
         self._outgoing = outgoing

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SEED = 0x9747B28C
-_M = np.uint32(0x5BD1E995)
+_MULTIPLIER = np.uint32(0x5BD1E995)
 
 
 def partitions_of(keys: Sequence[bytes], count: int) -> list[int]:
@@ -20,14 +20,14 @@ def partitions_of(keys: Sequence[bytes], count: int) -> list[int]:
     if count == 1 or not keys:
         return [0] * len(keys)
     lengths = np.fromiter(map(len, keys), dtype=np.int64, count=len(keys))
-    first = int(lengths[0])
-    if (lengths == first).all():
-        hashes = _murmur2(b"".join(keys), len(keys), first)
+    first_length = int(lengths[0])
+    if (lengths == first_length).all():
+        hashes = _murmur2(b"".join(keys), len(keys), first_length)
     else:
         hashes = np.empty(len(keys), dtype=np.uint32)
         for length in np.unique(lengths):
-            where = np.nonzero(lengths == length)[0]
-            hashes[where] = _murmur2(b"".join([keys[i] for i in where.tolist()]), len(where), int(length))
+            positions = np.nonzero(lengths == length)[0]
+            hashes[positions] = _murmur2(b"".join([keys[i] for i in positions.tolist()]), len(positions), int(length))
     partitions: list[int] = ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)).tolist()
     return partitions
 
@@ -43,18 +43,18 @@ def partitions_for(keys: Sequence[bytes | None], offsets: Sequence[int], count: 
 def _murmur2(joined: bytes, count: int, length: int) -> NDArray[np.uint32]:
     """Return murmur2 of ``count`` concatenated keys of ``length`` bytes each. It wraps at 32 bits, like Java's int."""
     data = np.frombuffer(joined, dtype=np.uint8).reshape(count, length)
-    whole = length // 4
-    words = np.ascontiguousarray(data[:, : whole * 4]).view("<u4").reshape(count, whole).astype(np.uint32)
+    whole_words = length // 4
+    words = np.ascontiguousarray(data[:, : whole_words * 4]).view("<u4").reshape(count, whole_words).astype(np.uint32)
     hashes = np.full(count, _SEED ^ length, dtype=np.uint32)
-    for column in range(whole):
-        k = words[:, column] * _M
-        k ^= k >> np.uint32(24)
-        hashes = (hashes * _M) ^ (k * _M)
-    rest = length - whole * 4
-    if rest:
-        for index in range(rest - 1, -1, -1):
-            hashes ^= data[:, whole * 4 + index].astype(np.uint32) << np.uint32(8 * index)
-        hashes *= _M
+    for column in range(whole_words):
+        mixed = words[:, column] * _MULTIPLIER
+        mixed ^= mixed >> np.uint32(24)
+        hashes = (hashes * _MULTIPLIER) ^ (mixed * _MULTIPLIER)
+    rest_bytes = length - whole_words * 4
+    if rest_bytes:
+        for index in range(rest_bytes - 1, -1, -1):
+            hashes ^= data[:, whole_words * 4 + index].astype(np.uint32) << np.uint32(8 * index)
+        hashes *= _MULTIPLIER
     hashes ^= hashes >> np.uint32(13)
-    hashes *= _M
+    hashes *= _MULTIPLIER
     return hashes ^ (hashes >> np.uint32(15))

@@ -41,7 +41,7 @@ def decode(value: bytes) -> tuple[Progress, bytes]:
         )
     fired = (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER
     try:
-        settings = tuple(SettingChange(c.name, c.from_offset, int(c.value)) for c in message.settings)
+        settings = tuple(SettingChange(each.name, each.from_offset, int(each.value)) for each in message.settings)
     except ValueError:
         raise LogMismatch(
             "a progress record holds a setting that is not a number: was it written by this app?"

@@ -15,7 +15,7 @@ from timers.wire.printable import json_value
 
 LIST_PATH = "/timers"
 FIND_PATH = "/timer"
-"""Used with ``?id=``, because proxies change a path with an id such as ``..``."""
+"""The id is the parameter ``id``, because proxies change a path that holds an id such as ``..``."""
 
 FORWARDED = "Timers-Forwarded"
 """Header of a query that one worker forwards to another, which then answers for its own partitions only."""
@@ -43,14 +43,14 @@ class InvalidQueryError(ValueError):
 
 
 class Query(NamedTuple):
-    """What to list."""
+    """Which timers a listing shows, and where its page begins."""
 
     topic: str | None = None
     """Callback topic; None: any."""
     from_s: int = 0
     """First due second."""
     to_s: int | None = None
-    """Due second to end before."""
+    """Due second before which the listing ends; None: no end."""
     limit: int = DEFAULT_LIMIT
     after: Position = START
     """Position of the last timer of the page before."""
@@ -78,9 +78,8 @@ def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, w
     Args:
         row: the stored row.
         due_s: second in which it fires.
-        topic: topic of its record.
-        partition: partition of its record.
-        moved: whether ``topic`` is the retry topic.
+        topic, partition: of its record.
+        moved: whether the timer was moved: ``topic`` is the retry topic.
         with_value: whether to add the callback's value, as base64.
     """
     offset, callback_topic, key, value = row[:4]
@@ -105,7 +104,7 @@ def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, w
     return timer
 
 
-def key_shown(timer: Timer) -> bytes:
+def key_as_bytes(timer: Timer) -> bytes:
     """Return the callback key of an answer as bytes; empty if there is none."""
     key = timer["key"]
     if isinstance(key, dict):
@@ -119,16 +118,16 @@ def position_of(timer: Timer) -> Position:
     Raises:
         ValueError, KeyError, TypeError: the answer is not one that :func:`describe` makes.
     """
-    where = topics.parse_source(timer["position" if "position" in timer else "source"])
-    if where is None:
+    place = topics.parse_source(timer["position" if "position" in timer else "source"])
+    if place is None:
         raise ValueError("no position")
-    return int(timer["due"]), *where
+    return int(timer["due"]), *place
 
 
 def cursor(position: Position) -> str:
     """Return a position as text. Inverse: :func:`parse_cursor`."""
-    due_s, *where = position
-    return f"{due_s}/{'/'.join(map(str, where))}"
+    due_s, *place = position
+    return f"{due_s}/{'/'.join(map(str, place))}"
 
 
 def parse_cursor(text: str) -> Position:
@@ -138,32 +137,32 @@ def parse_cursor(text: str) -> Position:
         InvalidQueryError: the text is not a cursor.
     """
     due_s, _, source = text.partition("/")
-    where = topics.parse_source(source)
-    if where is None or not re.fullmatch(r"[0-9]{1,11}", due_s, re.ASCII):
+    place = topics.parse_source(source)
+    if place is None or not re.fullmatch(r"[0-9]{1,11}", due_s, re.ASCII):
         raise InvalidQueryError(f"cursor={text!r} is not a cursor from the `next` of an answer")
-    return int(due_s), *where
+    return int(due_s), *place
 
 
 def parse_query(parameters: Mapping[str, str]) -> Query:
     """Return the query for a listing.
 
     Raises:
-        InvalidQueryError: one of them is wrong.
+        InvalidQueryError: a parameter is wrong.
     """
     _check_names(parameters, ("topic", "from", "to", "limit", "cursor", "value"))
     topic = parameters.get("topic")
     if topic is not None and not topics.is_legal(topic):
         raise InvalidQueryError(f"topic={topic!r} is not {topics.LEGAL_FORM}")
-    limit = _number(parameters, "limit", 4) if "limit" in parameters else DEFAULT_LIMIT
+    limit = _parse_number(parameters, "limit", 4) if "limit" in parameters else DEFAULT_LIMIT
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidQueryError(f"limit={limit} is not between 1 and {MAX_LIMIT}: ask for more by `cursor`")
     return Query(
         topic,
-        _number(parameters, "from", 11) if "from" in parameters else 0,
-        _number(parameters, "to", 11) if "to" in parameters else None,
+        _parse_number(parameters, "from", 11) if "from" in parameters else 0,
+        _parse_number(parameters, "to", 11) if "to" in parameters else None,
         limit,
         parse_cursor(parameters["cursor"]) if "cursor" in parameters else START,
-        _flag(parameters, "value"),
+        _parse_flag(parameters, "value"),
     )
 
 
@@ -177,19 +176,19 @@ def parse_find(parameters: Mapping[str, str]) -> tuple[str, bool]:
     id = parameters.get("id", "")
     if not id:
         raise InvalidQueryError("id is missing: ask for /timer?id=ID, percent-encoded")
-    return id, _flag(parameters, "value")
+    return id, _parse_flag(parameters, "value")
 
 
 def parameters_of(query: Query) -> dict[str, str]:
     """Return the parameters of a query. Inverse: :func:`parse_query`."""
-    asked = {"limit": str(query.limit), "from": str(query.from_s), "value": str(int(query.with_values))}
+    parameters = {"limit": str(query.limit), "from": str(query.from_s), "value": str(int(query.with_values))}
     if query.topic is not None:
-        asked["topic"] = query.topic
+        parameters["topic"] = query.topic
     if query.to_s is not None:
-        asked["to"] = str(query.to_s)
+        parameters["to"] = str(query.to_s)
     if query.after != START:
-        asked["cursor"] = cursor(query.after)
-    return asked
+        parameters["cursor"] = cursor(query.after)
+    return parameters
 
 
 def _check_names(parameters: Mapping[str, str], known: tuple[str, ...]) -> None:
@@ -198,15 +197,15 @@ def _check_names(parameters: Mapping[str, str], known: tuple[str, ...]) -> None:
             raise InvalidQueryError(f"{name!r} is not a parameter: there are {', '.join(known)}")
 
 
-def _number(parameters: Mapping[str, str], name: str, digits: int) -> int:
+def _parse_number(parameters: Mapping[str, str], name: str, digits: int) -> int:
     text = parameters[name]
     if not re.fullmatch(rf"[0-9]{{1,{digits}}}", text, re.ASCII):
-        what = "an epoch second, such as 1896091200" if digits > 4 else f"a number from 1 to {MAX_LIMIT}"
-        raise InvalidQueryError(f"{name}={text!r} is not {what}")
+        expected = "an epoch second, such as 1896091200" if digits > 4 else f"a number from 1 to {MAX_LIMIT}"
+        raise InvalidQueryError(f"{name}={text!r} is not {expected}")
     return int(text)
 
 
-def _flag(parameters: Mapping[str, str], name: str) -> bool:
+def _parse_flag(parameters: Mapping[str, str], name: str) -> bool:
     text = parameters.get(name, "0")
     if text not in ("0", "1"):
         raise InvalidQueryError(f"{name}={text!r} is not 0 or 1")

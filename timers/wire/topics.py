@@ -37,7 +37,7 @@ def canary(app_id: str) -> str:
 
 
 def retried(app_id: str) -> str:
-    """The compacted topic that says which dead letters were published again. The first retry of one creates it."""
+    """The compacted topic that says which dead letters were published again. The first retry creates it."""
     return f"{app_id}-dead-letters-retried"
 
 

@@ -1,7 +1,7 @@
-"""Encodes and decodes verdicts: the result of a cancel or update, written in the transaction that accepts it.
+"""Encodes and decodes verdicts: the answer to a cancel or a replacement, in the transaction that accepts it.
 
-Key: the id. Value: JSON. Header ``timer-source``: the record of the cancel or update, by which its producer finds the
-verdict. ::
+Key: the id. Value: JSON. Header ``timer-source``: source of the cancel or replacement; its producer finds the
+verdict by it. ::
 
     {"id": "order-17", "verdict": "cancelled", "due": 1893456000}
 """
@@ -28,11 +28,11 @@ def encode(verdict: Verdict) -> bytes:
     return as_json(VerdictMessage(verdict.id.decode(), verdict.verdict, verdict.due_s)).encode()
 
 
-def as_json(told: VerdictMessage) -> str:
+def as_json(message: VerdictMessage) -> str:
     """Return a verdict as JSON."""
-    due = "null" if told.due_s is None else told.due_s
-    # By hand: a JSON encoder takes 3 us for these three fields, this takes 0.6 us.
-    return f'{{"id": {_quoted(told.id)}, "verdict": "{told.verdict}", "due": {due}}}'
+    due = "null" if message.due_s is None else message.due_s
+    # Not by a JSON encoder, which takes 3 us for these three fields; this takes 0.6 us.
+    return f'{{"id": {_quoted(message.id)}, "verdict": "{message.verdict}", "due": {due}}}'
 
 
 def decode(value: bytes) -> VerdictMessage:
@@ -41,7 +41,7 @@ def decode(value: bytes) -> VerdictMessage:
     Raises:
         ValueError: the value is not a verdict.
     """
-    told = json.loads(value)
-    if not isinstance(told, dict) or not {"id", "verdict", "due"} <= told.keys():
+    fields = json.loads(value)
+    if not isinstance(fields, dict) or not {"id", "verdict", "due"} <= fields.keys():
         raise ValueError(f"not a verdict: {value[:80]!r}")
-    return VerdictMessage(told["id"], told["verdict"], told["due"])
+    return VerdictMessage(fields["id"], fields["verdict"], fields["due"])

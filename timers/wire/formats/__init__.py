@@ -24,7 +24,7 @@ RequestBuilder: TypeAlias = Callable[[Row, Origin], tuple[bytes | None, bytes, l
 
 
 class RequestFormat(NamedTuple):
-    """How the records of a request topic are read, and what is special about such a topic."""
+    """How the records of a request topic are read, and what such a topic allows."""
 
     name: str
     """Shown by ``timers formats`` and in the metrics label ``format``."""
@@ -51,7 +51,7 @@ class RequestFormat(NamedTuple):
         return self.decode([record], len(record.value or b""))
 
     def is_request_of(self, record: RequestRecord, row: Row, origin: Origin) -> bool:
-        """Return whether ``record`` asks for this timer. After a topic was made again, an offset holds another one."""
+        """Return whether ``record`` asks for this timer: the topic may be a new one, with other requests."""
         rows = self.read(record).rows.get(origin.due_s, [])
         asked = [(each[1:4], each[5] and each[5].timer_id) for each in rows]
         return asked == [(tuple(row[1:4]), origin.timer_id if origin.has_id else None)]

@@ -1,12 +1,12 @@
-"""The countdown format: JSON with the number of seconds to wait, as delay services on a Redis sorted set take it.
+"""The countdown format: JSON with the number of seconds to wait, as in delay services on Redis.
 
 ::
 
     {"topic": "T", "message": "<message body>", "countdown": 120}
 
-The due second is the record's timestamp plus the countdown, rounded up. The callback gets the record's key. With a
-field ``id``, which must then be the record key too, the timer has an id, and ``{"id": "order-17", "cancel": true}``
-cancels it. Other fields are ignored.
+The due second is the record's timestamp plus the countdown, rounded up. The callback gets the record's key. The field
+``id`` gives the timer an id, which must also be the record key; then ``{"id": "order-17", "cancel": true}`` cancels the
+timer. Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _STRUCTURE = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
 class _Number(str):
-    """A JSON number as it is written. A float would lose digits, and a very long integer would take long to parse."""
+    """A JSON number as it is written. A float would lose digits, and a very long integer would be slow to parse."""
 
     __slots__ = ()
 
 
-def _constant(name: str) -> NoReturn:
+def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
@@ -58,7 +58,7 @@ class _Object(list[tuple[str, Any]]):
     """A JSON object as a list of its fields in order, with repeated ones."""
 
 
-_JSON = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_constant, object_pairs_hook=_Object)
+_JSON = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_refuse, object_pairs_hook=_Object)
 
 
 class CountdownRequest(NamedTuple):
@@ -98,8 +98,8 @@ def encode(topic: str, message: str, countdown: float = 0) -> bytes:
 
 
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
-    """Build the record of a request from what its timer holds: without its id, and due at once if the caller does not
-    add ``timer-again``."""
+    """Return key, value and headers of a request, rebuilt from its timer. It has no id, and is due at once unless the
+    caller adds ``timer-again``."""
     _, topic, key, message, headers, _ = row
     return key_bytes(key), encode(topic, message.decode()), [*(headers or ())]
 
@@ -115,10 +115,10 @@ def _decode_record(decoded: Decoded, record: Any, headers: Headers, max_request_
     if countdown_ms is None:
         decoded.operations.append((record.key, record.offset, None, 0))
         return CANCEL
-    due_s = _republished_due_s(headers, record.timestamp)
+    due_s = _former_due_s(headers, record.timestamp)
     republished = due_s is not None
     if due_s is None:
-        due_s = _due_s(record.timestamp, countdown_ms)
+        due_s = _compute_due_s(record.timestamp, countdown_ms)
     origin = None
     if id is not None and not republished:
         origin = Origin(id, due_s, 0)
@@ -133,14 +133,14 @@ def _caller(headers: Headers) -> str:
     return name.decode(errors="replace")[:MAX_CALLER_CHARACTERS] if name else NO_CALLER
 
 
-def _republished_due_s(headers: Headers, timestamp_ms: int) -> int | None:
+def _former_due_s(headers: Headers, timestamp_ms: int) -> int | None:
     """Return the former due second of a message that is published again; None for any other message."""
-    digits = h.republished_due(headers)
+    digits = h.former_due(headers)
     due_s = None if digits is None else checks.decode_due(digits, f"header {h.TIMER_AGAIN}")
     return due_s if due_s is not None and due_s * 1000 <= timestamp_ms else None
 
 
-def _due_s(timestamp_ms: int, countdown_ms: int) -> int:
+def _compute_due_s(timestamp_ms: int, countdown_ms: int) -> int:
     if timestamp_ms < 0:
         raise InvalidRequestError(
             "time-missing", "the record has no timestamp, which the countdown starts from: give its topic LogAppendTime"
@@ -160,9 +160,9 @@ def parse(value: bytes | None, max_request_bytes: int) -> CountdownRequest:
     if value is None:
         raise InvalidRequestError("value-missing", "the record has no value: JSON is expected")
     checks.check_size(value, max_request_bytes)
-    text, fields = _fields(value)
-    id = _id(fields.get("id"))
-    if _flag(fields.get("cancel")):
+    text, fields = _parse_object(value)
+    id = _read_id(fields.get("id"))
+    if _read_flag(fields.get("cancel")):
         if id is None:
             raise InvalidRequestError("id-missing", "only a timer with an id can be cancelled: the field id is missing")
         return CountdownRequest(id, "", b"", None)
@@ -171,13 +171,13 @@ def parse(value: bytes | None, max_request_bytes: int) -> CountdownRequest:
             raise InvalidRequestError("field-missing", f"the field {name} is missing")
     topic, message, countdown = fields["topic"], fields["message"], fields["countdown"]
     if _is_text(message):
-        payload = _encoded(message, "field-invalid", "message")
+        payload = _encode_field(message, "field-invalid", "message")
     else:
         payload = _source_text(text, "message").encode()
-    return CountdownRequest(id, _topic(topic), payload, _countdown_ms(countdown))
+    return CountdownRequest(id, _read_topic(topic), payload, _countdown_ms(countdown))
 
 
-def _fields(value: bytes) -> tuple[str, dict[str, Any]]:
+def _parse_object(value: bytes) -> tuple[str, dict[str, Any]]:
     """Return a JSON object as text, and its fields."""
     try:
         text = value.decode()
@@ -185,7 +185,7 @@ def _fields(value: bytes) -> tuple[str, dict[str, Any]]:
             _check_depth(text)
         pairs = _JSON.decode(text)
         if not isinstance(pairs, _Object):
-            raise ValueError(f"it is {_shown(pairs)}")
+            raise ValueError(f"it is {_describe(pairs)}")
     except UnicodeDecodeError as error:
         reason = f"byte {error.start} is not UTF-8"
     except json.JSONDecodeError as error:
@@ -195,8 +195,8 @@ def _fields(value: bytes) -> tuple[str, dict[str, Any]]:
     else:
         fields = dict(pairs)
         if len(fields) < len(pairs):
-            twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-            raise InvalidRequestError("field-repeated", f"the field {twice!r:.60} is there twice")
+            repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+            raise InvalidRequestError("field-repeated", f"the field {repeated!r:.60} is there twice")
         return text, fields
     raise InvalidRequestError("value-not-json", f"the value of {len(value)} bytes is not a JSON object: {reason}")
 
@@ -212,22 +212,22 @@ def _check_depth(text: str) -> None:
             depth -= 1
 
 
-def _source_text(text: str, wanted: str) -> str:
+def _source_text(text: str, field: str) -> str:
     """Return the text of a field's value, character for character. ``text`` must be a valid JSON object."""
-    at = _skip(text, _skip(text, 0) + 1)
+    at = _skip_space(text, _skip_space(text, 0) + 1)
     while True:
         name, at = _JSON.raw_decode(text, at)
-        start = _skip(text, _skip(text, at) + 1)
+        start = _skip_space(text, _skip_space(text, at) + 1)
         _, end = _JSON.raw_decode(text, start)
-        if name == wanted:
+        if name == field:
             return text[start:end]
-        at = _skip(text, _skip(text, end) + 1)
+        at = _skip_space(text, _skip_space(text, end) + 1)
 
 
-def _skip(text: str, at: int) -> int:
+def _skip_space(text: str, at: int) -> int:
     """Return the position after the white space at ``at``."""
     found = _SPACE.match(text, at)
-    assert found is not None, "the pattern also matches no space at all"
+    assert found is not None, "the pattern also matches an empty text"
     return found.end()
 
 
@@ -235,7 +235,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and not isinstance(value, _Number)
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     """Return a value as text for the message of an error."""
     if isinstance(value, _Object):
         return "an object"
@@ -244,31 +244,31 @@ def _shown(value: Any) -> str:
     return f"{value:.60}" if isinstance(value, _Number) else f"{json.dumps(value):.60}"
 
 
-def _id(value: Any) -> str | None:
+def _read_id(value: Any) -> str | None:
     if value is None:
         return None
     if not _is_text(value):
-        raise InvalidRequestError("id-not-text", f"the field id is {_shown(value)}: a string is expected")
+        raise InvalidRequestError("id-not-text", f"the field id is {_describe(value)}: a string is expected")
     if not value:
         raise InvalidRequestError("id-missing", "the field id is empty: leave it out, or give the timer an id")
-    checks.check_id(_encoded(value, "id-not-text", "id"), MAX_ID_BYTES)
+    checks.check_id(_encode_field(value, "id-not-text", "id"), MAX_ID_BYTES)
     return str(value)
 
 
-def _flag(value: Any) -> bool:
+def _read_flag(value: Any) -> bool:
     if value is not None and not isinstance(value, bool):
-        raise InvalidRequestError("field-invalid", f"the field cancel is {_shown(value)}: true or false is expected")
+        raise InvalidRequestError("field-invalid", f"the field cancel is {_describe(value)}: true or false is expected")
     return bool(value)
 
 
-def _topic(value: Any) -> str:
+def _read_topic(value: Any) -> str:
     if not _is_text(value):
-        raise InvalidRequestError("field-invalid", f"the field topic is {_shown(value)}: a string is expected")
+        raise InvalidRequestError("field-invalid", f"the field topic is {_describe(value)}: a string is expected")
     checks.check_topic(value, "the field topic")
     return str(value)
 
 
-def _encoded(text: str, code: str, name: str) -> bytes:
+def _encode_field(text: str, code: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -283,7 +283,7 @@ def _countdown_ms(value: Any) -> int:
     The timestamp that it is added to is in whole milliseconds, so rounding here does not change the due second.
     """
     if not isinstance(value, _Number):
-        reason = f"the countdown is {_shown(value)}: a number of seconds is expected"
+        reason = f"the countdown is {_describe(value)}: a number of seconds is expected"
         raise InvalidRequestError("countdown-invalid", reason)
     found = _NUMBER.fullmatch(value) if len(value) <= MAX_NUMBER_CHARACTERS else None
     if found is None:

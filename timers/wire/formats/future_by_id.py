@@ -30,7 +30,7 @@ def decode_id(key: bytes | None) -> str:
     """Return the id that a record key holds.
 
     Raises:
-        InvalidRequestError: the id is missing or too long, or is not UTF-8, so that no verdict could name it.
+        InvalidRequestError: the id is missing or too long, or is not UTF-8, and a verdict is JSON.
     """
     checks.check_id(key, MAX_ID_BYTES)
     assert key
@@ -53,7 +53,7 @@ def decode_due(headers: Sequence[h.Header]) -> int:
 
 
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
-    """Build the record of a request from what its timer holds."""
+    """Return key, value and headers of a request, rebuilt from its timer."""
     _, value, headers = future.rebuild_request(row, origin)
     return origin.timer_id.encode(), value, [*headers, *encode_headers(origin.due_s)]
 
@@ -61,7 +61,7 @@ def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list
 def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     """Decode records of the topic of timers with an id: a hot path, about 2 us a record.
 
-    Each due second is parsed once for a batch. Most records have no other header.
+    Each due second is parsed once for a batch: most records have only this header.
 
     Args:
         records: with ``offset``, ``key``, ``value``, ``headers``, ``timestamp``, in ascending offset.
@@ -83,12 +83,12 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
                 continue
             if len(headers) == 1 and headers[0][0] == h.TIMER_DUE and headers[0][1] in seconds:
                 due_s = seconds[headers[0][1]]
-                travelling, again, given = None, False, ()
+                callback_headers, published_again, request_headers = None, False, ()
             else:
                 due_s = decode_due(headers or ())
-                travelling, given = h.without_timer_headers(headers) or None, headers
+                callback_headers, request_headers = h.without_timer_headers(headers) or None, headers
                 seconds[b"%d" % due_s] = due_s
-                again = h.republished_due(headers) is not None and due_s * 1000 <= record.timestamp
+                published_again = h.former_due(headers) is not None and due_s * 1000 <= record.timestamp
             try:
                 request = from_string(value)
             except DecodeError:
@@ -102,11 +102,11 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
             continue
         offset = record.offset
         origin = None
-        if not again:
+        if not published_again:
             origin = Origin(id, due_s, 0)
             operations.append((key, offset, due_s, record.timestamp // 1000))
-        row_key = h.callback_key(given, request.callBackKey) if given else request.callBackKey
-        row = (offset, topic, row_key, request.callBack, travelling, origin)
+        row_key = h.callback_key(request_headers, request.callBackKey) if request_headers else request.callBackKey
+        row = (offset, topic, row_key, request.callBack, callback_headers, origin)
         if due_s in by_due:
             by_due[due_s].append(row)
         else:

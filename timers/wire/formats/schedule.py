@@ -25,14 +25,14 @@ from timers.wire import headers as h
 from timers.wire.checks import InvalidRequestError, check_id, check_size, check_topic, decode_due, rejected
 
 PREFIX = "scheduler-"
-"""Prefix of the headers of kafka-message-scheduler. They are not sent with the callback, and neither is ``timer-*``."""
+"""Prefix of the headers of kafka-message-scheduler. They are not sent with the callback, like ``timer-*``."""
 
 EPOCH = "scheduler-epoch"
 TARGET_TOPIC = "scheduler-target-topic"
 TARGET_KEY = "scheduler-target-key"
 
 _PLAIN = (EPOCH, TARGET_TOPIC, TARGET_KEY)
-"""The headers that the client library writes: those of most schedules."""
+"""The headers of most schedules: those that the client library writes."""
 
 TIMESTAMP = "scheduler-timestamp"
 """On a callback: the timestamp of the schedule's record, in epoch seconds."""
@@ -75,7 +75,7 @@ def decode_rejecting_overdue(records: Sequence[Any], max_request_bytes: int) -> 
 def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: bool) -> Decoded:
     """Decode records of a schedule topic: a hot path, about 2 us a record.
 
-    A record that cannot be read also ends the schedule with its id, because compaction erases the good version before.
+    A record that cannot be read also ends the schedule with its id, because compaction removes the older, good version.
 
     Args:
         records: with ``offset``, ``key``, ``value``, ``headers``, ``timestamp``, in ascending offset.
@@ -102,8 +102,8 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
             if is_plain:
                 (_, epoch), (_, target), (_, target_key) = headers
             else:
-                given = dict(reversed(headers))
-                epoch, target, target_key = given.get(EPOCH), given.get(TARGET_TOPIC), given.get(TARGET_KEY)
+                by_name = dict(reversed(headers))
+                epoch, target, target_key = by_name.get(EPOCH), by_name.get(TARGET_TOPIC), by_name.get(TARGET_KEY)
             due_s = seconds.get(epoch)
             if due_s is None:
                 due_s = seconds[epoch] = decode_due(epoch, f"header {EPOCH}")
@@ -126,8 +126,8 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
             if key:
                 operations.append((key, offset, None, ANY_VERSION))
             continue
-        # `published` builds the record again, with timestamp and headers. Plain headers follow from the row itself, so
-        # the row keeps other headers only.
+        # `as_published` rebuilds the record, with timestamp and headers. Plain headers can be computed from the row, so
+        # the row keeps only other headers.
         if timestamp_ms != stamp_ms:
             stamp_ms, stamp = timestamp_ms, ((h.TIMER_TIMESTAMP, b"%d" % timestamp_ms),)
         kept = stamp if is_plain and epoch in plain else (*stamp, *headers)
@@ -146,7 +146,7 @@ def _decode_topic(topic: bytes | None) -> str:
     return name
 
 
-def fired(row: Row, topic: bytes) -> Row:
+def callback_row(row: Row, topic: bytes) -> Row:
     """Return the row of a schedule's callback: the hot path of firing.
 
     Args:
@@ -163,7 +163,7 @@ def fired(row: Row, topic: bytes) -> Row:
     return offset, target, key, value, headers, origin
 
 
-def published(row: Row) -> Schedule:
+def as_published(row: Row) -> Schedule:
     """Return a pending schedule as it was published."""
     _, topic, key, value, kept, origin = row
     assert kept is not None and origin is not None
@@ -172,11 +172,11 @@ def published(row: Row) -> Schedule:
 
 
 def rebuild_request(row: Row, origin: Origin) -> tuple[bytes | None, bytes, list[h.Header]]:
-    """Build the record of a schedule from its callback."""
+    """Return key, value and headers of a schedule, rebuilt from its callback."""
     _, topic, key, value, headers, _ = row
-    travelled = [header for header in headers or () if not header[0].startswith(PREFIX)]
-    asked = encode_headers(origin.due_s, topic, key_bytes(key))
-    return id_bytes(origin.timer_id), value, [*travelled, *asked]
+    callback_headers = [header for header in headers or () if not header[0].startswith(PREFIX)]
+    schedule_headers = encode_headers(origin.due_s, topic, key_bytes(key))
+    return id_bytes(origin.timer_id), value, [*callback_headers, *schedule_headers]
 
 
 # ---- tombstones of the engine ---------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class Batches:
                 batch.add(0, now_ms, key, value, all_headers)
             batch.count += 1
 
-    def end(
+    def add_tombstones(
         self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[Header]]], now_ms: int
     ) -> None:
         """Add tombstones, given by key and headers."""

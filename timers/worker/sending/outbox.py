@@ -22,7 +22,7 @@ from timers.errors import Fenced
 from timers.kafka.aiokafka_internals.produce import INVALID_TIMESTAMP, RecordsRefused, RefusedRecord, records_of
 from timers.kafka.request_reader import RequestReader
 from timers.request_formats import delivery_of
-from timers.wire.outgoing import Outgoing, OutgoingOutbox
+from timers.wire.outgoing import BaseOutbox, Outgoing
 from timers.worker.partition_metrics import PartitionMetrics
 from timers.worker.sending.batches import Batches, RecordBatch
 from timers.worker.sending.producer import Batch, DeliveryFailed, RecordsNotTaken, TransactionalProducer
@@ -37,7 +37,7 @@ MAX_REFUSALS = 20
 each record."""
 
 
-class KafkaOutbox(OutgoingOutbox):
+class KafkaOutbox(BaseOutbox):
     """One machine's outbox.
 
     Args:

@@ -135,13 +135,13 @@ async def test_what_is_on_its_way_at_the_close_is_settled_by_the_event_loop(
     client = AsyncTimersClient(brokers)
     await client.schedule("t", "first", b"", at=DUE_S)
     settlers: Counter[str] = Counter()
-    settle = client._settle
+    settle = client._set_result
 
     def note(*args: Any) -> None:
         settlers[threading.current_thread().name] += 1
         settle(*args)
 
-    monkeypatch.setattr(client, "_settle", note)
+    monkeypatch.setattr(client, "_set_result", note)
     scheduling = [asyncio.create_task(client.schedule("t", str(number), b"", at=DUE_S)) for number in range(100)]
     await asyncio.sleep(0)  # each has handed over its request
     await client.close()

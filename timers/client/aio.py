@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 from timers.client.by_id import ById
 from timers.client.config import DEFAULT_TIMEOUT_S
 from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, when_of
-from timers.client.publish import Answer, queue_stayed_full
+from timers.client.publish import OnResult, queue_full_error
 from timers.client.request import HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
 from timers.errors import TimersError
@@ -23,7 +23,7 @@ from timers.wire.verdict import VerdictMessage
 _T = TypeVar("_T")
 
 _POLL_EVERY_S = 0.001
-"""Interval of polls while an answer is awaited. A poll without an answer takes 2 µs."""
+"""Interval of polls while requests are unanswered. A poll without an answer takes 2 µs."""
 
 
 class AsyncTimersClient(ClientParts):
@@ -34,7 +34,7 @@ class AsyncTimersClient(ClientParts):
     """
 
     _opened = False
-    _waiting = 0
+    _unanswered = 0
     _polling: asyncio.TimerHandle | None = None
 
     @cached_property
@@ -76,7 +76,7 @@ class AsyncTimersClient(ClientParts):
         if id is not None:
             ids = self._by_id()
             await asyncio.to_thread(ids.open)
-            return await asyncio.wrap_future(await self._room(partial(ids.schedule, id, request)))
+            return await asyncio.wrap_future(await self._retry_while_full(partial(ids.schedule, id, request)))
         return await self._publish(partial(self._publisher.submit, request))
 
     async def send_later(
@@ -101,7 +101,7 @@ class AsyncTimersClient(ClientParts):
         dead_letter_topic: str | None = None,
     ) -> str | None:
         """Send a message again later; see :meth:`TimersClient.retry_later`."""
-        submit, is_dead_letter = self._planned(message, attempt, backoff, topic, dead_letter_topic)
+        submit, is_dead_letter = self._next_try(message, attempt, backoff, topic, dead_letter_topic)
         timer_id = await self._publish(submit)
         return None if is_dead_letter else timer_id
 
@@ -120,40 +120,40 @@ class AsyncTimersClient(ClientParts):
     ) -> VerdictMessage:
         """Replace a timer, and await the verdict; see :meth:`TimersClient.update`."""
         request = TimerRequest(topic, key, value, at, delay, headers, token)
-        ids = await self._listening()
-        return await self._verdict(await self._room(partial(ids.update, id, request)), ids, timeout_s)
+        ids = await self._open_for_verdicts()
+        return await self._await_verdict(await self._retry_while_full(partial(ids.update, id, request)), ids, timeout_s)
 
     async def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> VerdictMessage:
         """Cancel a timer with an id, and await the verdict; see :meth:`TimersClient.cancel`."""
-        ids = await self._listening()
-        return await self._verdict(await self._room(partial(ids.cancel, id)), ids, timeout_s)
+        ids = await self._open_for_verdicts()
+        return await self._await_verdict(await self._retry_while_full(partial(ids.cancel, id)), ids, timeout_s)
 
-    async def _listening(self) -> ById:
+    async def _open_for_verdicts(self) -> ById:
         ids = self._by_id()
         if not ids.listening:
             await asyncio.to_thread(ids.listen)
         return ids
 
-    async def _verdict(
-        self, asked: concurrent.futures.Future[VerdictMessage], ids: ById, timeout_s: float
+    async def _await_verdict(
+        self, future: concurrent.futures.Future[VerdictMessage], ids: ById, timeout_s: float
     ) -> VerdictMessage:
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(asked), timeout_s)
+            return await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)
         except TimeoutError:
-            raise ids.silence(timeout_s) from None
+            raise ids.no_verdict_error(timeout_s) from None
 
-    async def _room(self, hand_over: Callable[[], _T]) -> _T:
-        """Call ``hand_over`` as soon as the producer's queue has room."""
+    async def _retry_while_full(self, submit: Callable[[], _T]) -> _T:
+        """Return the result of ``submit``, which is tried again while the producer's queue is full."""
         deadline = time.monotonic() + self._publisher.timeout_s
         while True:
             try:
-                return hand_over()
+                return submit()
             except BufferError:
                 if time.monotonic() > deadline:
-                    raise queue_stayed_full(self._publisher.timeout_s) from None
+                    raise queue_full_error(self._publisher.timeout_s) from None
                 await asyncio.sleep(FULL_QUEUE_WAIT_S)
 
-    async def _publish(self, submit: Callable[[Answer], None]) -> str:
+    async def _publish(self, submit: Callable[[OnResult], None]) -> str:
         publisher = self._publisher
         if not self._opened:
             async with self._opening:  # many coroutines may start at once; one thread is enough to connect
@@ -162,25 +162,25 @@ class AsyncTimersClient(ClientParts):
                     self._opened = True
         loop = asyncio.get_running_loop()
         future: asyncio.Future[str] = loop.create_future()
-        await self._room(partial(submit, partial(self._settle, future)))
-        self._waiting += 1
+        await self._retry_while_full(partial(submit, partial(self._set_result, future)))
+        self._unanswered += 1
         if self._polling is None:
             self._polling = loop.call_later(_POLL_EVERY_S, self._poll, loop)
         return await future
 
     def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the results that have arrived, and poll again while an answer is awaited."""
+        """Set the results that have arrived, and poll again while requests are unanswered."""
         self._publisher.poll(0)
-        self._polling = loop.call_later(_POLL_EVERY_S, self._poll, loop) if self._waiting else None
+        self._polling = loop.call_later(_POLL_EVERY_S, self._poll, loop) if self._unanswered else None
 
-    def _settle(self, future: asyncio.Future[str], answer: str | TimersError) -> None:
-        self._waiting -= 1
+    def _set_result(self, future: asyncio.Future[str], result: str | TimersError) -> None:
+        self._unanswered -= 1
         if future.done():  # its task was cancelled
             return
-        if isinstance(answer, TimersError):
-            future.set_exception(answer)
+        if isinstance(result, TimersError):
+            future.set_exception(result)
         else:
-            future.set_result(answer)
+            future.set_result(result)
 
     @overload
     async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[True] = True) -> list[str]: ...
@@ -198,6 +198,6 @@ class AsyncTimersClient(ClientParts):
         if self._ids is not None:
             await asyncio.to_thread(self._ids.close)
         deadline = time.monotonic() + self._publisher.timeout_s
-        while self._waiting and time.monotonic() < deadline:
-            await asyncio.sleep(_POLL_EVERY_S)  # polled by the loop; a flush would settle its futures from a thread
+        while self._unanswered and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_EVERY_S)  # the loop polls; a flush would set its futures from another thread
         await asyncio.to_thread(self._publisher.close)

@@ -3,9 +3,9 @@
 Workers write all verdicts to one topic. A client reads the whole topic and gives each verdict to the call that waits
 for it, by the source of the request (``timer-source``).
 
-An update of an id without a timer gets no verdict. So the client publishes a second request, a probe, after each update
-that waits: a cancel of an id that has no timer, with the same request and verdict partitions. When its verdict,
-``unknown``, arrives, no verdict on the update can follow.
+An update of an id without a timer gets no verdict. So after each update that waits, the client publishes a probe to the
+same partition: a cancel of a new id, whose verdict goes to the same verdict partition. When this verdict, ``unknown``,
+arrives, no verdict on the update can follow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import partial
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from timers.client.config import Connection
-from timers.client.publish import Answer, Publisher
+from timers.client.publish import OnResult, Publisher
 from timers.client.request import Encoder, SentHeaders, TimerRequest, id_key
 from timers.core.operation import UNKNOWN
 from timers.errors import NoVerdictError, PublishError, SettingsError, TimersError
@@ -35,65 +35,65 @@ PARTITIONER = "murmur2_random"
 _POLL_S = 0.1
 
 
-class _Question:
-    """A call that waits for the verdict on one request. The verdict may arrive before the request's source is known."""
+class _Call:
+    """A call that waits for the verdict on one request. The verdict may arrive before the source of the request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._source: bytes | None = None
-        self._heard: dict[bytes, VerdictMessage] = {}
-        self.answer: Future[VerdictMessage] = Future()
+        self._verdicts: dict[bytes, VerdictMessage] = {}
+        self.future: Future[VerdictMessage] = Future()
 
-    def hear(self, source: bytes, told: VerdictMessage) -> None:
-        """Note a verdict on some request of the same id."""
+    def add_verdict(self, source: bytes, outcome: VerdictMessage) -> None:
+        """Store a verdict on a request of the same id; it is the result if the source is that of this call."""
         with self._lock:
-            self._heard[source] = told
+            self._verdicts[source] = outcome
             mine = source == self._source
         if mine:
-            self.settle(told)
+            self.set_result(outcome)
 
-    def known(self, source: bytes) -> None:
-        """Note the source of the request: the brokers have it."""
+    def set_source(self, source: bytes) -> None:
+        """Store the source of the request, which the brokers have acknowledged."""
         with self._lock:
             self._source = source
-            told = self._heard.get(source)
-        if told is not None:
-            self.settle(told)
+            outcome = self._verdicts.get(source)
+        if outcome is not None:
+            self.set_result(outcome)
 
-    def settle(self, told: VerdictMessage | TimersError) -> None:
-        """Set the answer, unless it is set or its future was cancelled."""
+    def set_result(self, result: VerdictMessage | TimersError) -> None:
+        """Set the result, unless there is one or the future was cancelled."""
         with contextlib.suppress(InvalidStateError):
-            if isinstance(told, TimersError):
-                self.answer.set_exception(told)
+            if isinstance(result, TimersError):
+                self.future.set_exception(result)
             else:
-                self.answer.set_result(told)
+                self.future.set_result(result)
 
 
 class ById:
     """A publisher of requests with an id, and a reader of verdicts that opens at the first :meth:`listen`. Thread-safe.
 
     Args:
-        to: connection of the client.
+        connection: connection of the client.
 
     Raises:
         SettingsError: no topic for timers with an id is set.
     """
 
-    def __init__(self, to: Connection) -> None:
-        if not to.settings.id_topic:
+    def __init__(self, connection: Connection) -> None:
+        if not connection.settings.id_topic:
             raise SettingsError(
                 "TIMERS_ID_TOPIC is not set, so timers have no ids: set it for workers and clients alike "
                 f"(try {topics.ID_REQUEST})"
             )
-        self._to = to.with_topic(to.settings.id_topic)
-        self._topic = self._to.request_topic
-        self._verdict_topic = to.settings.verdict_topic
-        self._publisher = Publisher(self._to, partitioner=PARTITIONER)
+        self._kafka = connection.with_topic(connection.settings.id_topic)
+        self._topic = self._kafka.request_topic
+        self._verdict_topic = connection.settings.verdict_topic
+        self._publisher = Publisher(self._kafka, partitioner=PARTITIONER)
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._consumer: Consumer | None = None
         self._threads: list[threading.Thread] = []
-        self._questions: dict[bytes, list[_Question]] = {}
+        self._calls: dict[bytes, list[_Call]] = {}
         self._verdict_partitions = 1
 
     def open(self) -> None:
@@ -123,21 +123,21 @@ class ById:
         with self._opening:
             if self._consumer is not None:
                 return
-            consumer = self._to.consumer()
+            consumer = self._kafka.consumer()
             try:
-                self._verdict_partitions = count = self._to.partitions_of(consumer, self._verdict_topic)
-                places = [TopicPartition(self._verdict_topic, partition) for partition in range(count)]
-                for place in places:
-                    _, place.offset = consumer.get_watermark_offsets(place, timeout=self._to.timeout_s, cached=False)
-                consumer.assign(places)
+                self._verdict_partitions = count = self._kafka.partitions_of(consumer, self._verdict_topic)
+                tps = [TopicPartition(self._verdict_topic, partition) for partition in range(count)]
+                for tp in tps:
+                    _, tp.offset = consumer.get_watermark_offsets(tp, timeout=self._kafka.timeout_s, cached=False)
+                consumer.assign(tps)
             except KafkaException as error:
                 consumer.close()
-                raise self._to.explain(error.args[0]) from error
+                raise self._kafka.user_error(error.args[0]) from error
             except BaseException:
                 consumer.close()
                 raise
             self._consumer = consumer
-            self._run("timers-client-verdicts", partial(self._hear, consumer))
+            self._run("timers-client-verdicts", partial(self._read_verdicts, consumer))
 
     def _run(self, name: str, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -151,11 +151,11 @@ class ById:
         for thread in self._threads:
             thread.join()
         with self._lock:
-            waiting = [question for questions in self._questions.values() for question in questions]
-        for question in waiting:
-            question.settle(PublishError("the client was closed before the verdict came"))
+            waiting = [call for calls in self._calls.values() for call in calls]
+        for call in waiting:
+            call.set_result(PublishError("the client was closed before the verdict came"))
 
-    # ---- asking -----------------------------------------------------------------------------------------------------
+    # ---- requests ---------------------------------------------------------------------------------------------------
 
     def schedule(self, id: str, request: TimerRequest) -> Future[str]:
         """Publish a timer, or a new version of one. The future is the id, once the brokers have it. Needs :meth:`open`.
@@ -166,51 +166,51 @@ class ById:
             BufferError: the producer's queue is full; try again soon. :meth:`update` and :meth:`cancel` raise the same.
         """
         key, value, headers = self._encode(id, request)
-        taken: Future[str] = Future()
+        future: Future[str] = Future()
 
-        def answer(said: str | TimersError) -> None:
+        def on_result(result: str | TimersError) -> None:
             with contextlib.suppress(InvalidStateError):
-                taken.set_exception(said) if isinstance(said, TimersError) else taken.set_result(id)
+                future.set_exception(result) if isinstance(result, TimersError) else future.set_result(id)
 
-        self._publish(key, value, headers, answer)
-        return taken
+        self._publish(key, value, headers, on_result)
+        return future
 
     def update(self, id: str, request: TimerRequest) -> Future[VerdictMessage]:
         """Publish a new version of a timer. The future is the verdict on the version before. Needs :meth:`listen`."""
         key, value, headers = self._encode(id, request)
-        question = self._ask(key)
-        probe = self._ask_behind(key, question)
+        call = self._add_call(key)
+        probe = self._probe_sender(key, call)
         try:
-            self._publish(key, value, headers, partial(self._sent, question, then=probe))
+            self._publish(key, value, headers, partial(self._sent, call, on_sent=probe))
         except BaseException:
-            self._drop(key, question)
+            self._remove_call(key, call)
             raise
-        return question.answer
+        return call.future
 
     def cancel(self, id: str) -> Future[VerdictMessage]:
         """Publish a cancel. The future is the verdict. Needs :meth:`listen`."""
         key = id_key(id)
-        question = self._ask(key)
+        call = self._add_call(key)
         try:
-            self._publish(key, None, [], partial(self._sent, question))
+            self._publish(key, None, [], partial(self._sent, call))
         except BaseException:
-            self._drop(key, question)
+            self._remove_call(key, call)
             raise
-        return question.answer
+        return call.future
 
-    def wait(self, asked: Future[VerdictMessage], timeout_s: float) -> VerdictMessage:
-        """The verdict.
+    def wait(self, future: Future[VerdictMessage], timeout_s: float) -> VerdictMessage:
+        """Wait for the verdict and return it.
 
         Raises:
             NoVerdictError: no verdict came in time.
         """
         try:
-            return asked.result(timeout_s)
+            return future.result(timeout_s)
         except TimeoutError:
-            asked.cancel()
-            raise self.silence(timeout_s) from None
+            future.cancel()
+            raise self.no_verdict_error(timeout_s) from None
 
-    def silence(self, timeout_s: float) -> NoVerdictError:
+    def no_verdict_error(self, timeout_s: float) -> NoVerdictError:
         """The error for a verdict that did not come in time."""
         return NoVerdictError(
             f"no verdict came within {timeout_s:g} s: does a worker run with TIMERS_ID_TOPIC={self._topic}? The "
@@ -218,88 +218,88 @@ class ById:
         )
 
     def _encode(self, id: str, request: TimerRequest) -> tuple[bytes, bytes, SentHeaders]:
-        due, value, headers = Encoder(self._to.max_request_bytes)(request)
+        due, value, headers = Encoder(self._kafka.max_request_bytes)(request)
         return id_key(id), value, [*(headers or ()), *future_by_id.encode_headers(int(due))]
 
     def _publish(
-        self, key: bytes, value: bytes | None, headers: SentHeaders, answer: Answer, partition: int = -1
+        self, key: bytes, value: bytes | None, headers: SentHeaders, on_result: OnResult, partition: int = -1
     ) -> None:
-        self._publisher.submit_record(self._topic, key, value, headers, answer, partition)
+        self._publisher.submit_record(self._topic, key, value, headers, on_result, partition)
 
-    def _sent(self, question: _Question, said: str | TimersError, *, then: Callable[[int], None] | None = None) -> None:
-        if isinstance(said, TimersError):
-            question.settle(said)
+    def _sent(self, call: _Call, result: str | TimersError, *, on_sent: Callable[[int], None] | None = None) -> None:
+        if isinstance(result, TimersError):
+            call.set_result(result)
             return
-        question.known(said.encode())
-        if then is not None:
-            then(int(said.rsplit("/", 2)[1]))
+        call.set_source(result.encode())
+        if on_sent is not None:
+            on_sent(int(result.rsplit("/", 2)[1]))
 
-    def _ask_behind(self, key: bytes, question: _Question) -> Callable[[int], None]:
-        """A function that publishes the probe for ``question`` to a partition."""
+    def _probe_sender(self, key: bytes, call: _Call) -> Callable[[int], None]:
+        """A function that publishes the probe of ``call`` to a partition."""
 
-        def told(answer: Future[VerdictMessage]) -> None:
-            if not answer.cancelled() and answer.exception() is None:
-                question.settle(VerdictMessage(key.decode(), UNKNOWN, None))
+        def on_probe_verdict(future: Future[VerdictMessage]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                call.set_result(VerdictMessage(key.decode(), UNKNOWN, None))
 
-        def ask(partition: int) -> None:
+        def send(partition: int) -> None:
             probe = _probe(key, self._verdict_partitions)
-            behind = self._ask(probe)
-            behind.answer.add_done_callback(told)
-            question.answer.add_done_callback(lambda _: behind.answer.cancel())
+            probe_call = self._add_call(probe)
+            probe_call.future.add_done_callback(on_probe_verdict)
+            call.future.add_done_callback(lambda _: probe_call.future.cancel())
             try:
-                self._publish(probe, None, [], partial(self._sent, behind), partition)
+                self._publish(probe, None, [], partial(self._sent, probe_call), partition)
             except (TimersError, BufferError) as error:
-                question.settle(error if isinstance(error, TimersError) else PublishError(str(error)))
+                call.set_result(error if isinstance(error, TimersError) else PublishError(str(error)))
 
-        return ask
+        return send
 
-    # ---- hearing ----------------------------------------------------------------------------------------------------
+    # ---- verdicts ---------------------------------------------------------------------------------------------------
 
-    def _ask(self, key: bytes) -> _Question:
-        question = _Question()
+    def _add_call(self, key: bytes) -> _Call:
+        call = _Call()
         with self._lock:
-            self._questions.setdefault(key, []).append(question)
-        question.answer.add_done_callback(lambda _: self._drop(key, question))
-        return question
+            self._calls.setdefault(key, []).append(call)
+        call.future.add_done_callback(lambda _: self._remove_call(key, call))
+        return call
 
-    def _drop(self, key: bytes, question: _Question) -> None:
+    def _remove_call(self, key: bytes, call: _Call) -> None:
         with self._lock:
-            left = [each for each in self._questions.get(key, ()) if each is not question]
+            left = [each for each in self._calls.get(key, ()) if each is not call]
             if left:
-                self._questions[key] = left
+                self._calls[key] = left
             else:
-                self._questions.pop(key, None)
+                self._calls.pop(key, None)
 
     def _poll(self) -> None:
         while self._publisher.poll(_POLL_S):
             pass
 
-    def _hear(self, consumer: Consumer) -> None:
+    def _read_verdicts(self, consumer: Consumer) -> None:
         while not self._publisher.closed:
             message = consumer.poll(_POLL_S)
             if message is not None and message.error() is None:
-                self._tell(message)
+                self._pass_on(message)
         consumer.close()
 
-    def _tell(self, message: Message) -> None:
+    def _pass_on(self, message: Message) -> None:
         with self._lock:
-            questions = list(self._questions.get(message.key() or b"", ()))
-        if questions:
+            calls = list(self._calls.get(message.key() or b"", ()))
+        if calls:
             source = dict(message.headers() or ())[h.TIMER_SOURCE]
             assert isinstance(source, bytes), "only workers write verdicts"
-            told = verdict.decode(message.value() or b"")
-            for question in questions:
-                question.hear(source, told)
+            outcome = verdict.decode(message.value() or b"")
+            for call in calls:
+                call.add_verdict(source, outcome)
 
 
 def _probe(key: bytes, partitions: int) -> bytes:
     """A new id whose verdict is written to the same partition as the verdict on ``key``."""
     from timers.wire.partitioner import partitions_of  # not at the top: numpy's import takes 0.1 s
 
-    home = partitions_of([key], partitions)[0]
+    verdict_partition = partitions_of([key], partitions)[0]
     while True:
         name = uuid.uuid4().hex
         probes = [f"probe-{name}-{number:06}".encode() for number in range(2 * partitions)]
         for probe, partition in zip(probes, partitions_of(probes, partitions), strict=True):
-            if partition == home:
+            if partition == verdict_partition:
                 return probe

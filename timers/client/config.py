@@ -24,7 +24,7 @@ _METADATA_REFRESH_MS = 60_000
 _QUEUE_MESSAGES = 500_000
 _QUEUE_KBYTES = 262_144
 
-_OURS = {
+_FIXED = {
     "bootstrap.servers": "the argument brokers says where to connect",
     "acks": "a timer counts as scheduled when all in-sync replicas have it",
     "request.required.acks": "a timer counts as scheduled when all in-sync replicas have it",
@@ -85,8 +85,8 @@ class Connection:
         if not 0.1 <= timeout_s <= 3600:
             raise SettingsError(f"timeout_s={timeout_s!r} is not a number of seconds between 0.1 and 3600 (try 30)")
         extra = dict(producer_config or {})
-        for name in sorted(_OURS.keys() & extra.keys()):
-            raise SettingsError(f"producer_config may not set {name!r}: {_OURS[name]}")
+        for name in sorted(_FIXED.keys() & extra.keys()):
+            raise SettingsError(f"producer_config may not set {name!r}: {_FIXED[name]}")
         limit = max_request_bytes or settings.max_request_bytes
         settings = replace(settings, brokers=brokers or settings.brokers, id_topic=id_topic or settings.id_topic)
         return cls(settings, topic, timeout_s, limit, extra, connection.ErrorReports(settings))
@@ -113,14 +113,14 @@ class Connection:
             "enable.idempotence": True,
             "partitioner": "random",
             "message.timeout.ms": int(self.timeout_s * 1000),
-            "error_cb": _both(self.reports, self.extra.get("error_cb")),
+            "error_cb": _call_both(self.reports, self.extra.get("error_cb")),
             **more,
         }
         try:
             return Producer(config, logger=_log)
         except (KafkaException, ValueError, TypeError) as error:
             # Only names: a value may be a password.
-            raise SettingsError(f"producer_config with {', '.join(sorted(self.extra))}: {_text(error)}") from error
+            raise SettingsError(f"producer_config with {', '.join(sorted(self.extra))}: {_reason(error)}") from error
 
     def consumer(self) -> Consumer:
         """A ``read_committed`` consumer that joins no group and commits nothing. The caller assigns its partitions."""
@@ -142,21 +142,21 @@ class Connection:
         try:
             count = connection.partitions_of(client, self.reports, topic, self.timeout_s)
         except KafkaException as error:
-            raise self.with_topic(topic).explain(error.args[0]) from error
+            raise self.with_topic(topic).user_error(error.args[0]) from error
         if not count:
-            raise self._no_topic(topic)
+            raise self._no_topic_error(topic)
         return count
 
-    def explain(self, error: KafkaError) -> TimersError:
+    def user_error(self, error: KafkaError) -> TimersError:
         """librdkafka's error as an exception whose message says what to do."""
         code = error.code()
         topic = self.request_topic
         if error.fatal():
             return PublishError(f"the producer cannot go on ({error.str()}): open a new client")
         if code in UNREACHABLE:
-            return self.unreachable()
+            return self.unreachable_error()
         if code in NO_TOPIC:
-            return self._no_topic(topic)
+            return self._no_topic_error(topic)
         if code == KafkaError.MSG_SIZE_TOO_LARGE:
             return InvalidTimerError(
                 f"the request with its headers is larger than the limit, which is {self.max_request_bytes} bytes "
@@ -167,10 +167,10 @@ class Connection:
             return PublishError(f"this client may not write to topic {topic!r}: it needs the ACLs WRITE and DESCRIBE")
         return PublishError(f"the broker did not take the request to {topic!r}: {error.str()} ({error.name()})")
 
-    def _no_topic(self, topic: str) -> PublishError:
+    def _no_topic_error(self, topic: str) -> PublishError:
         return PublishError(f"topic {topic!r} does not exist at {self.brokers}: start a worker, which creates it")
 
-    def unreachable(self) -> TimersError:
+    def unreachable_error(self) -> TimersError:
         """The error when no broker answered in time."""
         return self.reports.refusal or PublishError(
             f"no broker at {self.brokers} acknowledged within {self.timeout_s:g} s: is it running, is TIMERS_BROKERS "
@@ -179,15 +179,15 @@ class Connection:
         )
 
 
-def _both(ours: Callable[[KafkaError], None], theirs: Callable[[KafkaError], Any] | None) -> Callable[..., None]:
+def _call_both(first: Callable[[KafkaError], None], second: Callable[[KafkaError], Any] | None) -> Callable[..., None]:
     def report(error: KafkaError) -> None:
-        ours(error)
-        if theirs is not None:
-            theirs(error)
+        first(error)
+        if second is not None:
+            second(error)
 
     return report
 
 
-def _text(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     first = error.args[0] if error.args else error
     return first.str() if isinstance(first, KafkaError) else str(first)

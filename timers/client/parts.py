@@ -1,4 +1,4 @@
-"""The parts that both clients consist of. The clients differ in how they wait."""
+"""The parts that both clients share. The clients differ in how they wait for the brokers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from timers.client.by_id import ById
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection
-from timers.client.publish import CLOSED, Answer, Publisher
+from timers.client.publish import CLOSED, OnResult, Publisher
 from timers.client.request import TimerRequest
 from timers.client.retry import Backoff, plan
 from timers.errors import PublishError
@@ -39,8 +39,9 @@ class ClientParts:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_request_bytes: int | None = None,
     ) -> None:
-        self._to = Connection.resolve(brokers, request_topic, producer_config, timeout_s, max_request_bytes, id_topic)
-        self._publisher = Publisher(self._to)
+        arguments = brokers, request_topic, producer_config, timeout_s, max_request_bytes, id_topic
+        self._kafka = Connection.resolve(*arguments)
+        self._publisher = Publisher(self._kafka)
         self._ids: ById | None = None
         self._lock = threading.Lock()
 
@@ -49,17 +50,17 @@ class ClientParts:
             if self._publisher.closed:
                 raise PublishError(CLOSED)
             if self._ids is None:
-                self._ids = ById(self._to)
+                self._ids = ById(self._kafka)
             return self._ids
 
-    def _planned(
+    def _next_try(
         self, message: Any, attempt: int | None, backoff: Backoff, topic: str | None, dead_letter_topic: str | None
-    ) -> tuple[Callable[[Answer], None], bool]:
+    ) -> tuple[Callable[[OnResult], None], bool]:
         """A function that submits the next try of a message or its dead letter, and whether it is a dead letter."""
-        planned = plan(message, attempt, backoff, topic, dead_letter_topic or self._to.settings.dead_letter_topic)
-        if isinstance(planned, TimerRequest):
-            return partial(self._publisher.submit, planned), False
-        return partial(self._publisher.submit_record, *planned), True
+        record = plan(message, attempt, backoff, topic, dead_letter_topic or self._kafka.settings.dead_letter_topic)
+        if isinstance(record, TimerRequest):
+            return partial(self._publisher.submit, record), False
+        return partial(self._publisher.submit_record, *record), True
 
 
 def when_of(when: datetime | timedelta | float) -> When:

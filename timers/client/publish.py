@@ -38,7 +38,7 @@ class PartlyPublishedError(PublishError):
     """The brokers took only some of many timers.
 
     Attributes:
-        ids: the timer id of each request in order, None for those not taken; empty if no ids were asked for.
+        ids: the timer id of each request in order, None for those not taken; empty with ``ids=False``.
     """
 
     def __init__(self, message: str, ids: list[str | None]) -> None:
@@ -46,23 +46,23 @@ class PartlyPublishedError(PublishError):
         self.ids = ids
 
 
-Answer: TypeAlias = Callable[[str | TimersError], None]
-"""Called once for a request: with its source when the broker has it, or with an error. Must not block."""
+OnResult: TypeAlias = Callable[[str | TimersError], None]
+"""Called once for each request: with its source when the brokers have it, or with an error. It must not block."""
 
 
 class Publisher:
     """Publishes requests to one request topic. Thread-safe.
 
     Args:
-        to: the brokers and the request topic.
+        connection: the brokers and the request topic.
         properties: further properties of the producer for single timers, with ``_`` instead of ``.`` in their names.
     """
 
-    def __init__(self, to: Connection, **properties: Any) -> None:
-        self._to = to
+    def __init__(self, connection: Connection, **properties: Any) -> None:
+        self._kafka = connection
         self._properties = properties
-        self.timeout_s = to.timeout_s
-        self._handing = threading.Lock()
+        self.timeout_s = connection.timeout_s
+        self._submit_lock = threading.Lock()
         self._lock = threading.Lock()
         self._bulk_lock = threading.Lock()
         self._closed = threading.Event()
@@ -84,8 +84,8 @@ class Publisher:
 
     def _connected(self, **properties: Any) -> Producer:
         """A producer that knows the request topic's metadata, so that it sends its first request 0.5 s sooner."""
-        producer = self._to.producer(**properties)
-        self._to.partitions_of(producer, self._to.request_topic)
+        producer = self._kafka.producer(**properties)
+        self._kafka.partitions_of(producer, self._kafka.request_topic)
         return producer
 
     def _refuse_if_closed(self) -> None:
@@ -99,15 +99,15 @@ class Publisher:
 
     # --- single timers ------------------------------------------------------------------------------------------------
 
-    def submit(self, request: TimerRequest, answer: Answer) -> None:
-        """Give one request to the producer. A later :meth:`poll` calls ``answer``. Needs :meth:`open`.
+    def submit(self, request: TimerRequest, on_result: OnResult) -> None:
+        """Give one request to the producer. A later :meth:`poll` calls ``on_result``. Needs :meth:`open`.
 
         Raises:
             InvalidTimerError: the request is wrong.
             BufferError: the producer's queue is full; try again soon.
             PublishError: the producer refuses the request.
         """
-        self.submit_record(self._to.request_topic, *Encoder(self._to.max_request_bytes)(request), answer)
+        self.submit_record(self._kafka.request_topic, *Encoder(self._kafka.max_request_bytes)(request), on_result)
 
     def submit_record(
         self,
@@ -115,22 +115,22 @@ class Publisher:
         key: bytes | None,
         value: bytes | None,
         headers: SentHeaders | None,
-        answer: Answer,
+        on_result: OnResult,
         partition: int = -1,
     ) -> None:
-        """The same for a record of any topic; partition -1 is the partitioner's choice."""
-        report = partial(self._pass_on, answer)
-        with self._handing:  # close() waits for the records that were submitted before it
+        """Give a record of any topic to the producer; for partition -1 the partitioner chooses. As :meth:`submit`."""
+        report = partial(self._report, on_result)
+        with self._submit_lock:  # close() waits for the records that were submitted before it
             producer = self._single
             if producer is None or self._closed.is_set():
                 raise PublishError(CLOSED)
             try:
                 producer.produce(topic, value, key, partition, headers=headers, on_delivery=report)
             except KafkaException as error:
-                raise self._to.with_topic(topic).explain(error.args[0]) from error
+                raise self._kafka.with_topic(topic).user_error(error.args[0]) from error
 
-    def _pass_on(self, answer: Answer, error: KafkaError | None, message: Message) -> None:
-        answer(_timer_id(message) if error is None else self._to.explain(error))
+    def _report(self, on_result: OnResult, error: KafkaError | None, message: Message) -> None:
+        on_result(_timer_id(message) if error is None else self._kafka.user_error(error))
 
     def poll(self, wait_s: float) -> bool:
         """Call back with the brokers' answers; wait up to ``wait_s`` for the first one.
@@ -152,24 +152,26 @@ class Publisher:
         """
         with self._bulk_lock:
             self._refuse_if_closed()
-            found: list[str | None] = []
+            sources: list[str | None] = []
             failures = self._bulk_failures = []
             producer = self._bulk_producer(reports=ids)
             try:
-                count = self._produce_all(producer, requests, found if ids else None, failures)
-            finally:  # also when the caller's iterable raised: some requests may be on their way
+                count = self._produce_all(producer, requests, sources if ids else None, failures)
+            finally:  # also if the caller's iterable raised: some requests may have been sent
                 unanswered = producer.flush(self.timeout_s + _GRACE_S)
             if failures or unanswered:
-                first = self._to.explain(failures[0]) if failures else self._to.unreachable()
+                first = self._kafka.user_error(failures[0]) if failures else self._kafka.unreachable_error()
                 missing = len(failures) + unanswered
-                raise PartlyPublishedError(f"{missing} of {count} timers were not taken by the broker: {first}", found)
-        return [timer_id for timer_id in found if timer_id is not None] if ids else count
+                raise PartlyPublishedError(
+                    f"{missing} of {count} timers were not taken by the broker: {first}", sources
+                )
+        return [timer_id for timer_id in sources if timer_id is not None] if ids else count
 
     def _produce_all(
         self,
         producer: Producer,
         requests: Iterable[TimerRequest],
-        found: list[str | None] | None,
+        sources: list[str | None] | None,
         failures: list[KafkaError],
     ) -> int:
         """Encode and produce: 2 µs a timer, 3 µs with ids. The encoder takes 1 µs; keyword arguments would add 0.2."""
@@ -177,11 +179,11 @@ class Publisher:
         def note(index: int, error: KafkaError | None, message: Message) -> None:
             if error is not None:
                 failures.append(error)
-            elif found is not None:
-                found[index] = _timer_id(message)
+            elif sources is not None:
+                sources[index] = _timer_id(message)
 
-        encode = Encoder(self._to.max_request_bytes)
-        topic, produce, poll = self._to.request_topic, producer.produce, producer.poll
+        encode = Encoder(self._kafka.max_request_bytes)
+        topic, produce, poll = self._kafka.request_topic, producer.produce, producer.poll
         index = -1
         report: Callable[[KafkaError | None, Message], None] | None = None
         for index, request in enumerate(requests):
@@ -190,8 +192,8 @@ class Publisher:
             except InvalidTimerError as error:
                 before = f"the {index} before it are scheduled" if index else "nothing is scheduled"
                 raise InvalidTimerError(f"request {index}: {error} ({before})") from error
-            if found is not None:
-                found.append(None)
+            if sources is not None:
+                sources.append(None)
                 report = partial(note, index)
             while True:
                 try:
@@ -199,7 +201,7 @@ class Publisher:
                 except BufferError:
                     poll(_FULL_QUEUE_WAIT_S)
                 except KafkaException as error:
-                    raise self._to.explain(error.args[0]) from error
+                    raise self._kafka.user_error(error.args[0]) from error
                 else:
                     break
             if not index & 1023:
@@ -220,7 +222,7 @@ class Publisher:
 
     def refuse(self) -> None:
         """Refuse new requests. Requests that were submitted before are still sent and answered."""
-        with self._handing:
+        with self._submit_lock:
             self._closed.set()
 
     def close(self) -> None:
@@ -233,12 +235,11 @@ class Publisher:
             self._bulk.clear()
 
 
-def queue_stayed_full(timeout_s: float) -> PublishError:
+def queue_full_error(timeout_s: float) -> PublishError:
     """The error for a request that found no room in the producer's queue."""
     return PublishError(f"the producer's queue stayed full for {timeout_s:g} s")
 
 
 def _timer_id(message: Message) -> str:
-    return (
-        f"{message.topic()}/{message.partition()}/{message.offset()}"  # topics.source, without a call in the hot loop
-    )
+    # As topics.source, but without a call for each timer.
+    return f"{message.topic()}/{message.partition()}/{message.offset()}"

@@ -1,6 +1,6 @@
 """Checks the arguments of a timer and encodes them as the record of a request.
 
-Pure, except for the clock that delays start from. Both clients and the command line use :class:`Encoder`.
+Pure, except for the clock to which delays are added. Both clients and the command line use :class:`Encoder`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Record: TypeAlias = tuple[bytes, bytes, SentHeaders | None]
 class Encoder:
     """Makes the record that asks for a timer. One for each thread.
 
-    It runs for every timer of ``schedule_many``, so it is dense: it reuses one protobuf message, keeps topic and due
+    It runs for every timer of ``schedule_many``, so it must be fast. It reuses a protobuf message, keeps topic and due
     second for the next request, and looks for the cause of an error only after the error. 0.9 µs a timer, half of it in
     protobuf.
 
@@ -96,7 +96,7 @@ class Encoder:
                 )
             future.callBackTopic = topic
             self._topic = topic
-        more: SentHeaders = []
+        extra_headers: SentHeaders = []
         try:
             try:
                 future.callBackKey = key  # type: ignore[assignment]  # protobuf takes UTF-8 bytes for a string
@@ -104,7 +104,7 @@ class Encoder:
                 if key is not None and not isinstance(key, bytes):
                     raise
                 future.callBackKey = ""
-                more = [(names.TIMER_KEY, key)]
+                extra_headers = [(names.TIMER_KEY, key)]
             future.callBack = value if type(value) is bytes else value.encode()  # type: ignore[union-attr]
             payload = future.SerializeToString()
         except (TypeError, ValueError, AttributeError) as error:
@@ -115,8 +115,8 @@ class Encoder:
                 f"TIMERS_MAX_REQUEST_BYTES={self._max_request_bytes}: raise it for workers and clients, or send a "
                 "reference instead of the data"
             )
-        if more:
-            return self._record_key, payload, [*_headers(headers, token), *more]
+        if extra_headers:
+            return self._record_key, payload, [*_headers(headers, token), *extra_headers]
         return self._record_key, payload, _headers(headers, token) if headers or token is not None else None
 
 
@@ -124,7 +124,7 @@ def id_key(id: str) -> bytes:
     """The record key of a timer with an id.
 
     Raises:
-        InvalidTimerError: it is empty, too long, or cannot be told in a verdict.
+        InvalidTimerError: it is empty, too long, or cannot be part of a verdict.
     """
     key = id.encode(errors="surrogateescape")
     try:
@@ -219,7 +219,7 @@ def _is_utf8(text: str | bytes) -> bool:
 def _headers(headers: HeadersLike, token: str | None) -> list[tuple[str, bytes | str | None]]:
     """Checked headers and the token's header, which replaces a token among the given headers."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    travelling: list[tuple[str, bytes | str | None]] = []
+    checked: list[tuple[str, bytes | str | None]] = []
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InvalidTimerError(f"header {pair!r} is not a (name, value) pair")
@@ -240,9 +240,9 @@ def _headers(headers: HeadersLike, token: str | None) -> list[tuple[str, bytes |
                 raise InvalidTimerError(f"header {name!r} has characters that UTF-8 cannot carry: give bytes")
             value = value.encode()
         if token is None or name != names.TOKEN:
-            travelling.append((name, value))
+            checked.append((name, value))
     if token is not None:
         if not isinstance(token, str) or not token or not _is_utf8(token):
             raise InvalidTimerError(f"token {token!r} is not a non-empty str: make one with tokens.new_token()")
-        travelling.append((names.TOKEN, token.encode()))
-    return travelling
+        checked.append((names.TOKEN, token.encode()))
+    return checked

@@ -1,4 +1,4 @@
-"""Retries of messages that a receiver could not handle: a longer delay each time, and a dead letter in the end.
+"""Retries of messages that a receiver could not handle: the delay grows, and after the last try comes a dead letter.
 
 The header ``retry-attempt`` of a message counts its tries, so the receiver stores nothing. The dead letter has the form
 of the worker's dead letters: it contains a request for the message, so that ``timers dead-letters retry`` starts again.
@@ -50,8 +50,8 @@ class Backoff:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        good = 0 <= self.first_s <= self.most_s <= 10**9 and 1 <= self.factor <= 1000
-        if not (good and 0 <= self.jitter <= 1 and 0 <= self.attempts < 10**MAX_ATTEMPT_DIGITS):
+        valid = 0 <= self.first_s <= self.most_s <= 10**9 and 1 <= self.factor <= 1000
+        if not (valid and 0 <= self.jitter <= 1 and 0 <= self.attempts < 10**MAX_ATTEMPT_DIGITS):
             raise InvalidTimerError(
                 f"{self} makes no sense: 0 <= first_s <= most_s, factor from 1 to 1000, jitter from 0 to 1, "
                 f"attempts below {10**MAX_ATTEMPT_DIGITS}"
@@ -136,12 +136,12 @@ def plan(
     number = _attempt(received) + 1 if attempt is None else attempt
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < 10**MAX_ATTEMPT_DIGITS:
         raise InvalidTimerError(f"attempt={attempt!r} is not the number of a try: 1, 2, ...")
-    kept = [header for header in h.without_timer_headers(received.headers) if header[0] != ATTEMPT]
+    other_headers = [header for header in h.without_timer_headers(received.headers) if header[0] != ATTEMPT]
     target = topic or received.topic
     if number > backoff.attempts:
-        return _give_up(received, kept, target, backoff, dead_letter_topic)
+        return _dead_letter(received, other_headers, target, backoff, dead_letter_topic)
     delay_s = backoff.delay_s(number, random.random())
-    counted = [*kept, (ATTEMPT, b"%d" % number)]
+    counted = [*other_headers, (ATTEMPT, b"%d" % number)]
     return TimerRequest(target, received.key, received.value, None, delay_s, counted)
 
 
@@ -151,8 +151,8 @@ def _attempt(received: Received) -> int:
     return int(text) if text is not None and text.isdigit() and len(text) <= MAX_ATTEMPT_DIGITS else 0
 
 
-def _give_up(
-    received: Received, kept: Sequence[Header], target: str, backoff: Backoff, dead_letter_topic: str
+def _dead_letter(
+    received: Received, other_headers: Sequence[Header], target: str, backoff: Backoff, dead_letter_topic: str
 ) -> DeadLetterRecord:
     """The dead letter: a request that sends the message at once, and the source of the message's timer, if any."""
     due_s = due_second(time.time(), None)
@@ -160,10 +160,10 @@ def _give_up(
         TimerRequest(target, received.key, received.value or b"", due_s)
     )
     timer_id = (received.header(h.TIMER_ID) or b"").decode(errors="replace")
-    here = topics.source(received.topic, received.partition, received.offset)
-    source = timer_id if topics.parse_source(timer_id) else here
-    reason = f"{received.topic!r} gave it up after {backoff.attempts} tries; it stood at {here}"
-    all_headers = [*kept, *((name, data) for name, data in headers or () if not isinstance(data, str))]
+    position = topics.source(received.topic, received.partition, received.offset)
+    source = timer_id if topics.parse_source(timer_id) else position
+    reason = f"{received.topic!r} gave it up after {backoff.attempts} tries; it stood at {position}"
+    all_headers = [*other_headers, *((name, data) for name, data in headers or () if not isinstance(data, str))]
     rejected = Rejected(0, dead_letter.RETRIES_EXHAUSTED, reason, key, value, all_headers)
     letter = dead_letter.encode(rejected, source, MAX_DEAD_LETTER_BYTES)
     return dead_letter_topic, letter.key, letter.value or b"", [*letter.headers]

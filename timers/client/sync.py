@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.config import DEFAULT_TIMEOUT_S
 from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, when_of
-from timers.client.publish import Answer, queue_stayed_full
+from timers.client.publish import OnResult, queue_full_error
 from timers.client.request import HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
 from timers.errors import TimersError
@@ -71,7 +71,7 @@ class TimersClient(ClientParts):
             topic: where the callback goes.
             key: record key of the callback; None for none, so that callbacks are spread over its topic's partitions.
             value: record value of the callback; a str is sent as UTF-8.
-            at: due time: an aware datetime or epoch seconds, rounded up to a whole second. The past fires at once.
+            at: due time: an aware datetime or epoch seconds, rounded up to a whole second. A past time fires at once.
             delay: time from now: a timedelta or seconds. Give ``at`` or ``delay``.
             headers: record headers of the callback, in order; values may be None. ``timer-*`` is reserved.
             token: sent in the header ``callback-token``, for a receiver that may cancel (:mod:`timers.client.tokens`).
@@ -91,7 +91,7 @@ class TimersClient(ClientParts):
             return self._publish(partial(self._publisher.submit, request))
         ids = self._by_id()
         ids.open()
-        return self._room(partial(ids.schedule, id, request)).result()
+        return self._retry_while_full(partial(ids.schedule, id, request)).result()
 
     def send_later(
         self,
@@ -128,7 +128,7 @@ class TimersClient(ClientParts):
         topic: str | None = None,
         dead_letter_topic: str | None = None,
     ) -> str | None:
-        """Send a message that could not be handled to its topic again, after longer and longer delays.
+        """Send a message that could not be handled to its topic again, after a delay that grows with each attempt.
 
         Its key, value and headers are unchanged, with ``retry-attempt`` added to the headers. Commit the message's
         offset after this method has returned.
@@ -149,7 +149,7 @@ class TimersClient(ClientParts):
             InvalidTimerError: the message cannot be sent again, such as one without a value.
             PublishError: the broker did not take it within ``timeout_s``.
         """
-        submit, is_dead_letter = self._planned(message, attempt, backoff, topic, dead_letter_topic)
+        submit, is_dead_letter = self._next_try(message, attempt, backoff, topic, dead_letter_topic)
         timer_id = self._publish(submit)
         return None if is_dead_letter else timer_id
 
@@ -179,7 +179,7 @@ class TimersClient(ClientParts):
         request = TimerRequest(topic, key, value, at, delay, headers, token)
         ids = self._by_id()
         ids.listen()
-        return ids.wait(self._room(partial(ids.update, id, request)), timeout_s)
+        return ids.wait(self._retry_while_full(partial(ids.update, id, request)), timeout_s)
 
     def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> VerdictMessage:
         """Cancel a timer with an id, and wait for the verdict.
@@ -193,24 +193,24 @@ class TimersClient(ClientParts):
         """
         ids = self._by_id()
         ids.listen()
-        return ids.wait(self._room(partial(ids.cancel, id)), timeout_s)
+        return ids.wait(self._retry_while_full(partial(ids.cancel, id)), timeout_s)
 
-    def _publish(self, submit: Callable[[Answer], None]) -> str:
+    def _publish(self, submit: Callable[[OnResult], None]) -> str:
         self._publisher.open()
         self._start_polling()
         future: Future[str] = Future()
-        self._room(partial(submit, partial(_settle, future)))
+        self._retry_while_full(partial(submit, partial(_set_result, future)))
         return future.result()
 
-    def _room(self, hand_over: Callable[[], _T]) -> _T:
-        """Call ``hand_over`` as soon as the producer's queue has room."""
+    def _retry_while_full(self, submit: Callable[[], _T]) -> _T:
+        """Return the result of ``submit``, which is tried again while the producer's queue is full."""
         deadline = time.monotonic() + self._publisher.timeout_s
         while True:
             try:
-                return hand_over()
+                return submit()
             except BufferError:
                 if time.monotonic() > deadline:
-                    raise queue_stayed_full(self._publisher.timeout_s) from None
+                    raise queue_full_error(self._publisher.timeout_s) from None
                 time.sleep(FULL_QUEUE_WAIT_S)
 
     def _start_polling(self) -> None:
@@ -233,7 +233,7 @@ class TimersClient(ClientParts):
         """Schedule any number of timers, fast. Returns once the broker has them all.
 
         Args:
-            requests: taken one by one as there is room, so it may be a generator of any length.
+            requests: read one by one while the queue has room, so it may be a generator of any length.
             ids: whether to return the ids; ``ids=False`` is faster and holds nothing in memory.
 
         Returns:
@@ -255,8 +255,8 @@ class TimersClient(ClientParts):
             self._poller.join()
 
 
-def _settle(future: Future[str], answer: str | TimersError) -> None:
-    if isinstance(answer, TimersError):
-        future.set_exception(answer)
+def _set_result(future: Future[str], result: str | TimersError) -> None:
+    if isinstance(result, TimersError):
+        future.set_exception(result)
     else:
-        future.set_result(answer)
+        future.set_result(result)

@@ -48,13 +48,13 @@ class TokenStore(Protocol):
     """A store of one token for each name. Your own store needs these three methods."""
 
     def put(self, name: str, token: str) -> None:
-        """Hold ``token`` under ``name`` instead of any other."""
+        """Store ``token`` for ``name``; it replaces any other."""
 
     def take(self, name: str, token: str) -> bool:
-        """Reset ``name`` if it holds exactly ``token``. Compare and reset must be one step. True: it was held."""
+        """Delete the token of ``name`` if it is ``token``; return whether it was. This must be one step."""
 
     def reset(self, name: str) -> bool:
-        """Hold nothing under ``name``. True: something was held."""
+        """Delete the token of ``name``; return whether there was one."""
 
 
 class MappingTokens:
@@ -72,12 +72,12 @@ class MappingTokens:
         self._lock = threading.Lock()
 
     def put(self, name: str, token: str) -> None:
-        """Hold ``token`` under ``name`` instead of any other."""
+        """Store ``token`` for ``name``; it replaces any other."""
         with self._lock:
             self._mapping[name] = token
 
     def take(self, name: str, token: str) -> bool:
-        """Reset ``name`` if it holds exactly ``token``."""
+        """Delete the token of ``name`` if it is ``token``; return whether it was."""
         with self._lock:
             if self._mapping.get(name) != token:
                 return False
@@ -85,7 +85,7 @@ class MappingTokens:
             return True
 
     def reset(self, name: str) -> bool:
-        """Hold nothing under ``name``."""
+        """Delete the token of ``name``; return whether there was one."""
         with self._lock:
             if self._mapping.get(name) is None:
                 return False
@@ -126,30 +126,30 @@ class SqlTokens:
         commit: bool = True,
     ) -> None:
         # Identifiers cannot be parameters of a statement and become part of its text, so only plain names are allowed.
-        for what, name, pattern in (
+        for argument, name, pattern in (
             ("table", table, _QUALIFIED),
             ("name_column", name_column, _IDENTIFIER),
             ("token_column", token_column, _IDENTIFIER),
         ):
             if not pattern.fullmatch(name):
                 raise SettingsError(
-                    f"{what}={name!r} is not a plain SQL name: letters, digits and _, not starting with a digit"
+                    f"{argument}={name!r} is not a plain SQL name: letters, digits and _, not starting with a digit"
                 )
         if paramstyle not in _PLACEHOLDERS:
             raise SettingsError(f"paramstyle={paramstyle!r} is not one of {', '.join(_PLACEHOLDERS)}")
-        mark = _PLACEHOLDERS[paramstyle]
+        param = _PLACEHOLDERS[paramstyle]
         self._connection = connection
         self._commit = commit
         self._create = (
             f"CREATE TABLE IF NOT EXISTS {table} ({name_column} VARCHAR(255) PRIMARY KEY, {token_column} VARCHAR(255))"
         )
-        self._insert = f"INSERT INTO {table} ({name_column}, {token_column}) VALUES ({mark}, {mark})"
-        self._update = f"UPDATE {table} SET {token_column} = {mark} WHERE {name_column} = {mark}"
+        self._insert = f"INSERT INTO {table} ({name_column}, {token_column}) VALUES ({param}, {param})"
+        self._update = f"UPDATE {table} SET {token_column} = {param} WHERE {name_column} = {param}"
         self._take = (
-            f"UPDATE {table} SET {token_column} = NULL WHERE {name_column} = {mark} AND {token_column} = {mark}"
+            f"UPDATE {table} SET {token_column} = NULL WHERE {name_column} = {param} AND {token_column} = {param}"
         )
         self._reset = (
-            f"UPDATE {table} SET {token_column} = NULL WHERE {name_column} = {mark} AND {token_column} IS NOT NULL"
+            f"UPDATE {table} SET {token_column} = NULL WHERE {name_column} = {param} AND {token_column} IS NOT NULL"
         )
 
     def create_table(self) -> None:
@@ -157,20 +157,20 @@ class SqlTokens:
         self._run(self._create, ())
 
     def put(self, name: str, token: str) -> None:
-        """Hold ``token`` under ``name`` instead of any other; a name without a row gets one."""
+        """Store ``token`` for ``name``; it replaces any other. A name without a row gets one."""
         if self._run(self._update, (token, name)) == 0:
             try:
                 self._run(self._insert, (name, token))
-            except Exception:  # drivers have an IntegrityError each: did another receiver insert this name just now?
+            except Exception:  # drivers differ in their error if another receiver has inserted this name meanwhile
                 if self._run(self._update, (token, name)) == 0:
                     raise
 
     def take(self, name: str, token: str) -> bool:
-        """Reset ``name`` if it holds exactly ``token``."""
+        """Delete the token of ``name`` if it is ``token``; return whether it was."""
         return self._run(self._take, (name, token)) == 1
 
     def reset(self, name: str) -> bool:
-        """Hold nothing under ``name``."""
+        """Delete the token of ``name``; return whether there was one."""
         return self._run(self._reset, (name,)) == 1
 
     def _run(self, statement: str, values: tuple[str, ...]) -> int:
@@ -196,7 +196,7 @@ with ``headers`` as an attribute (aiokafka, Faust) or a method (confluent-kafka)
 
 
 class Timeouts:
-    """The timers that a receiver wants, one for each name, such as an order id.
+    """The tokens of the timers that a receiver waits for, one for each name, such as an order id.
 
     Args:
         store: keeps the tokens: :class:`MappingTokens`, :class:`SqlTokens`, or your own.
@@ -206,7 +206,7 @@ class Timeouts:
         self._store = store
 
     def arm(self, name: str) -> str:
-        """A new, stored token for ``name``. Schedule with it next. An earlier timer of this name is cancelled."""
+        """Return a new token, stored for ``name``; use it to schedule. An earlier timer of this name is cancelled."""
         token = new_token()
         self._store.put(name, token)
         return token
@@ -251,10 +251,10 @@ def token_of(callback: Callback) -> str | None:
 
 def embed(token: str, callback: bytes) -> bytes:
     """Callback bytes with ``token`` in a first line, ``callback-token:<token>``; :func:`extract` is the inverse."""
-    marked = _EMBEDDED + token.encode() + b"\n"
-    if not _TOKEN_IN_BYTES.fullmatch(marked):
+    line = _EMBEDDED + token.encode() + b"\n"
+    if not _TOKEN_IN_BYTES.fullmatch(line):
         raise SettingsError(f"token {token!r} cannot be embedded: 1 to 200 letters, digits, '.', '_' or '-'")
-    return marked + callback
+    return line + callback
 
 
 def extract(callback: bytes) -> tuple[str | None, bytes]:

@@ -1,4 +1,4 @@
-"""The audit's page and its lines, from findings: no Spark is started."""
+"""The page and the lines of an audit report, without Spark."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def findings(**faults: list[dict[str, object]]) -> Findings:
 
 
 class Page(HTMLParser):
-    """Which tags a page has, whether all that were opened are closed, and what can be read on it."""
+    """The tags of a page, those that are not closed, and its visible text."""
 
     VOID = ("meta", "br", "link", "img")
 
@@ -84,7 +84,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_a_clean_page_says_so_first() -> None:
+def test_a_page_without_faults_has_the_title_clean() -> None:
     html = report.page(findings(), SETTINGS)
     page = Page(html)
     assert page.open == [] and page.seen["svg"] == 3 and page.seen["script"] == 0
@@ -95,14 +95,14 @@ def test_a_clean_page_says_so_first() -> None:
     assert "10.0 kB" in page.text and "11.0 kB" in page.text
 
 
-def test_names_from_anybody_are_text() -> None:
+def test_names_are_escaped_in_html() -> None:
     evil = "<script>alert(1)</script>"
     html = report.page(findings(lost=[offender(evil, callback_topic=evil)]), SETTINGS)
     assert Page(html).seen["script"] == 0 and "&lt;script&gt;" in html
     assert "<title>Timer audit: 1 lost of 98 requests</title>" in html
 
 
-def test_what_the_engine_has_not_come_to_is_told_apart() -> None:
+def test_lost_timers_after_the_progress_of_the_engine_are_counted_apart() -> None:
     behind = findings(lost=[offender("a"), offender("b", due_s=DUE - 5)])
     assert report.hint(behind).startswith("1 of the 2 listed lost timers are due after the engine's own progress")
     assert report.hint(findings(lost=[offender("b", due_s=DUE - 5)])) == ""
@@ -110,7 +110,7 @@ def test_what_the_engine_has_not_come_to_is_told_apart() -> None:
     assert lines[0] == "2 lost of 99 requests" and "lost: a due 2023-11-14 22:13:20Z for orders" in lines
 
 
-def test_every_fault_has_its_table() -> None:
+def test_each_kind_of_fault_has_a_table() -> None:
     rows = {
         "lost": [offender(None, due_s=None, callback_topic=None, code="key-missing")],
         "duplicate": [offender("b", firings=2, fired_ms=DUE * 1000, positions=["orders/0/1", "orders/0/2"])],
@@ -121,13 +121,13 @@ def test_every_fault_has_its_table() -> None:
     text = Page(report.page(findings(**rows), SETTINGS)).text
     for fault in rows:
         assert f"1 {fault}" in text
-    said = report.as_json(findings(**rows))
-    assert not said["clean"] and said["offenders"]["lost"] == ["timer-request/0/5"]
+    decoded = report.as_json(findings(**rows))
+    assert not decoded["clean"] and decoded["offenders"]["lost"] == ["timer-request/0/5"]
 
 
 @pytest.mark.parametrize("hours", [0, 1, 5, 24, 100, 240])
-def test_charts_take_any_span(hours: int) -> None:
-    """Not even a warning, which the terminal would show; and no text of a colour that the page does not choose."""
+def test_charts_of_any_time_span_can_be_drawn(hours: int) -> None:
+    """Drawing gives no warning, and the page chooses the colour of each text."""
     found = findings()
     found.ahead = [Due(DUE + 3600 * hour, 1 + hour, 100) for hour in range(hours + 1)]
     drawn = "".join(re.findall(r"<svg.*?</svg>", report.page(found, SETTINGS), re.DOTALL))
@@ -135,7 +135,7 @@ def test_charts_take_any_span(hours: int) -> None:
     assert all("fill:" in style for style in re.findall(r'<text style="([^"]*)"', drawn))
 
 
-def test_nothing_at_all() -> None:
+def test_a_page_without_requests() -> None:
     empty = Findings(Moment(DUE * 1000, 5))
     assert "No request in scope" in report.page(empty, SETTINGS) and empty.clean
 

@@ -16,17 +16,17 @@ DUE_S = FIRST_S + np.arange(TIMERS, dtype=np.int64) // 100
 LAG_MS = 30
 
 FAULT = InjectedFault("kill", "worker-0", at_ms=FIRST_S * 1000 + 10, over_ms=FIRST_S * 1000 + 10, held={0: 150, 2: 150})
-"""Hits a worker with partitions 0 and 2 of 4, just after the first due second began."""
+"""A fault of a worker with partitions 0 and 2 of 4, just after the begin of the first due second."""
 
 
-def sound() -> Callbacks:
-    """Every timer fired once, 30 ms late; timer ``i`` on partition ``i % 4``, at offset ``i // 4``."""
+def correct_callbacks() -> Callbacks:
+    """Callbacks that fired once, 30 ms late; timer ``i`` is on partition ``i % 4``, at offset ``i // 4``."""
     numbers = np.arange(TIMERS, dtype=np.int64)
     return Callbacks(numbers, DUE_S * 1000 + LAG_MS, numbers % 4, numbers // 4)
 
 
 def repeated(found: Callbacks, places: list[int] | Ints) -> Callbacks:
-    """Only the records at ``places``, in that order."""
+    """The records at ``places``, in that order."""
     return found.only(places)
 
 
@@ -34,8 +34,8 @@ def judged(found: Callbacks, injected_faults: list[InjectedFault] | None = None)
     return verdict(found, DUE_S, [FAULT] if injected_faults is None else injected_faults)
 
 
-def test_a_sound_round_counts_and_keeps_every_promise() -> None:
-    found = judged(sound())
+def test_a_correct_round_counts_and_keeps_all_promises() -> None:
+    found = judged(correct_callbacks())
     assert found.kept and found.counts
     assert (found.accepted, found.fired.records) == (TIMERS, TIMERS)
     assert (found.fired.lost, found.fired.duplicates, found.fired.early, found.fired.altered) == (0, 0, 0, 0)
@@ -44,25 +44,25 @@ def test_a_sound_round_counts_and_keeps_every_promise() -> None:
 
 
 def test_a_lost_timer_is_found() -> None:
-    found = judged(repeated(sound(), np.delete(np.arange(TIMERS), 17)))
+    found = judged(repeated(correct_callbacks(), np.delete(np.arange(TIMERS), 17)))
     assert found.fired.lost == 1
     assert not found.kept
 
 
 def test_if_nothing_fired_all_timers_are_lost() -> None:
-    found = judged(repeated(sound(), []))
+    found = judged(repeated(correct_callbacks(), []))
     assert found.fired.lost == TIMERS
     assert not found.kept and not found.counts
 
 
 def test_a_timer_that_fired_twice_is_found() -> None:
-    found = judged(repeated(sound(), [*range(TIMERS), 17, 17]))
+    found = judged(repeated(correct_callbacks(), [*range(TIMERS), 17, 17]))
     assert found.fired.duplicates == 2
     assert not found.kept
 
 
 def test_a_timer_that_fired_a_millisecond_early_is_found() -> None:
-    whole = sound()
+    whole = correct_callbacks()
     append_ms = whole.append_ms.copy()
     append_ms[17] = DUE_S[17] * 1000 - 1
     found = judged(replace(whole, append_ms=append_ms))
@@ -71,7 +71,7 @@ def test_a_timer_that_fired_a_millisecond_early_is_found() -> None:
 
 
 def test_a_record_without_a_request_is_found() -> None:
-    whole = sound()
+    whole = correct_callbacks()
     numbers = whole.numbers.copy()
     numbers[17] = TIMERS
     found = judged(replace(whole, numbers=numbers))
@@ -82,7 +82,7 @@ def test_a_record_without_a_request_is_found() -> None:
 def test_a_timer_that_fires_too_long_after_the_last_fault_is_overdue() -> None:
     over_ms = FIRST_S * 1000 + 20_000
     last = replace(FAULT, over_ms=over_ms)
-    whole = sound()
+    whole = correct_callbacks()
     append_ms = whole.append_ms.copy()
     append_ms[17] = over_ms + CATCH_UP_S * 1000
     found = judged(replace(whole, append_ms=append_ms), [last])
@@ -103,6 +103,6 @@ def test_a_timer_that_fires_too_long_after_the_last_fault_is_overdue() -> None:
     ids=["all timers had fired", "no timer was due", "it held no partition", "the timers were published later"],
 )
 def test_a_round_does_not_count_if_a_fault_hit_no_timer_in_flight(miss: InjectedFault) -> None:
-    found = judged(sound(), [FAULT, miss])
+    found = judged(correct_callbacks(), [FAULT, miss])
     assert found.in_flight == (50, 0)
     assert not found.counts

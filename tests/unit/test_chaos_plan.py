@@ -13,7 +13,7 @@ def test_the_same_seed_makes_the_same_plan() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_each_kind_of_fault_comes_once_at_a_burst_during_publishing(seed: int) -> None:
+def test_each_kind_of_fault_happens_once_at_a_burst_during_publishing(seed: int) -> None:
     made = plan.make(seed, 4, 1_000_000)
     assert sorted(fault.kind for fault in made.faults) == sorted(plan.KINDS)
     moments = [fault.at_s for fault in made.faults]

@@ -1,4 +1,4 @@
-"""The command line as its users meet it: output, sentences and exit codes. Broker-side by librdkafka's mock cluster."""
+"""The command line: output, error sentences and exit codes, with librdkafka's mock cluster."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def environment(cluster: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of one command line."""
+    """Run one command line; return its exit code, stdout and stderr."""
     capsys.readouterr()
     code = main(args)
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
 
-# --- all commands -----------------------------------------------------------------------------------------------------
+# --- all commands ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])
-def test_help_names_every_command_and_a_way_to_begin(capsys: pytest.CaptureFixture[str], option: str) -> None:
+def test_help_names_all_commands_and_a_first_example(capsys: pytest.CaptureFixture[str], option: str) -> None:
     code, out, _ = run(capsys, option)
     assert code == 0
     for word in (
@@ -96,13 +96,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "args", [["nonsense"], ["schedule"], ["watch"], ["settings", "--nonsense"], ["watch", "a b"], ["demo", "-t", "a b"]]
 )
-def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
+def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
     code, out, err = run(capsys, *args)
     assert (code, out) == (2, "")
     assert "Error: " in err
 
 
-def test_a_wrong_setting_is_2_and_one_sentence(
+def test_a_wrong_setting_exits_with_2_and_one_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIMERS_WEB_PORT", "eighty")
@@ -111,7 +111,7 @@ def test_a_wrong_setting_is_2_and_one_sentence(
         assert run(capsys, *args) == (2, "", sentence)
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_a_closed_output_pipe_is_no_error() -> None:
     command = [sys.executable, "-m", "timers.cli.main", "settings"]
     with subprocess.Popen(
         command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -123,10 +123,12 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         assert process.wait(30) == 1
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
+# --- settings --------------------------------------------------------------------------------------------------------
 
 
-def test_settings_say_what_and_from_where(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_shows_values_and_their_sources(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TIMERS_PARTITIONS", "12")
     _, out, _ = run(capsys, "settings")
     assert "TIMERS_PARTITIONS=12   (environment)" in out
@@ -140,12 +142,12 @@ def test_settings_say_what_and_from_where(capsys: pytest.CaptureFixture[str], mo
     assert "| TIMERS_PARTITIONS | 12 |" in out
 
 
-# --- schedule ---------------------------------------------------------------------------------------------------------
+# --- schedule --------------------------------------------------------------------------------------------------------
 
 SCHEDULE = ["schedule", "--topic", "orders", "--key", "o-1"]
 
 
-def test_schedule_prints_due_time_and_then_the_id(capsys: pytest.CaptureFixture[str]) -> None:
+def test_schedule_prints_the_due_time_and_the_id(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, *SCHEDULE, "--at", "2100-01-01T00:00:00Z", "--value", "x", "-H", "a=b=c")
     assert (code, err) == (0, "")
     due, timer_id = out.splitlines()
@@ -153,7 +155,7 @@ def test_schedule_prints_due_time_and_then_the_id(capsys: pytest.CaptureFixture[
     assert re.fullmatch(r"timer-request/\d/\d+", timer_id)
 
 
-def test_schedule_takes_a_delay_and_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_schedule_accepts_a_delay_and_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "value").write_bytes(b"\xff\x00")
     before = time.time()
     code, out, _ = run(capsys, *SCHEDULE, "--in", "1h30m", "--file", "value")
@@ -162,7 +164,7 @@ def test_schedule_takes_a_delay_and_a_file(capsys: pytest.CaptureFixture[str], t
     assert before + 5400 <= due_s <= time.time() + 5401
 
 
-def test_a_past_time_is_taken_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_schedule_accepts_a_past_time_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, *SCHEDULE, "--at", "5", "--value", "")
     assert code == 0
     assert "due 1970-01-01T00:00:05Z (5, in the past: it fires at once)" in out
@@ -177,7 +179,7 @@ def test_schedule_warns_of_a_topic_that_does_not_exist(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "expected_text"),
     [
         (["--value", "x"], "give one of --in DURATION and --at TIME"),
         (["--value", "x", "--in", "5s", "--at", "5"], "give one of --in DURATION and --at TIME"),
@@ -189,13 +191,15 @@ def test_schedule_warns_of_a_topic_that_does_not_exist(capsys: pytest.CaptureFix
         (["--at", "1735689600123", "--value", "x"], "did you mean 1735689601?"),
     ],
 )
-def test_schedule_refuses_with_2_and_a_sentence(capsys: pytest.CaptureFixture[str], args: list[str], said: str) -> None:
+def test_schedule_refuses_with_exit_code_2_and_a_sentence(
+    capsys: pytest.CaptureFixture[str], args: list[str], expected_text: str
+) -> None:
     code, out, err = run(capsys, *SCHEDULE, *args)
     assert (code, out) == (2, "")
-    assert said in err
+    assert expected_text in err
 
 
-def test_a_missing_request_topic_is_1_and_says_what_to_do(
+def test_a_missing_request_topic_exits_with_1_and_advice(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIMERS_REQUEST_TOPIC", "no-such-topic")
@@ -204,7 +208,7 @@ def test_a_missing_request_topic_is_1_and_says_what_to_do(
     assert re.fullmatch(r"timers: topic 'no-such-topic' does not exist at \S+: start a worker, which creates it\n", err)
 
 
-# --- watch ------------------------------------------------------------------------------------------------------------
+# --- watch -----------------------------------------------------------------------------------------------------------
 
 
 def test_watch_prints_a_line_for_each_record(capsys: pytest.CaptureFixture[str], cluster: Producer) -> None:
@@ -222,11 +226,11 @@ def test_watch_prints_a_line_for_each_record(capsys: pytest.CaptureFixture[str],
     assert {json.loads(line)["key"] for line in out.splitlines()} == {"o-1", "o-2", "plain"}
 
 
-# --- dead letters (what they do is tried on a real broker) ------------------------------------------------------------
+# --- dead letters (broker tests cover their effects) -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "expected_text"),
     [
         (["retry"], "say which: NAME..., or options such as --code and --topic, or --all"),
         (["retry", "2/17", "--all"], "say which"),
@@ -239,15 +243,15 @@ def test_watch_prints_a_line_for_each_record(capsys: pytest.CaptureFixture[str],
         (["show"], "Missing argument 'NAME'"),
     ],
 )
-def test_dead_letters_refuse_with_2_and_a_sentence(
-    capsys: pytest.CaptureFixture[str], args: list[str], said: str
+def test_dead_letters_refuses_with_exit_code_2_and_a_sentence(
+    capsys: pytest.CaptureFixture[str], args: list[str], expected_text: str
 ) -> None:
     code, out, err = run(capsys, "dead-letters", *args)
     assert (code, out) == (2, "")
-    assert said in err
+    assert expected_text in err
 
 
-def test_a_missing_dead_letter_topic_is_1_and_says_what_to_check(
+def test_a_missing_dead_letter_topic_exits_with_1_and_advice(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIMERS_DEAD_LETTER_TOPIC", "no-such-dead-letters")
@@ -256,10 +260,10 @@ def test_a_missing_dead_letter_topic_is_1_and_says_what_to_check(
     assert "topic 'no-such-dead-letters' does not exist at" in err and "has a worker run there" in err
 
 
-# --- worker -----------------------------------------------------------------------------------------------------------
+# --- worker ----------------------------------------------------------------------------------------------------------
 
 
-def test_worker_is_the_plain_faust_command_line() -> None:
+def test_the_worker_command_runs_faust() -> None:
     settings = Settings.load({"TIMERS_WEB_PORT": "7001"})
     faust = [sys.executable, "-m", "faust", "-A", "timers.app", "worker"]
     assert faust_command((), settings) == [*faust, "-l", "info", "--web-port", "7001"]
@@ -267,7 +271,7 @@ def test_worker_is_the_plain_faust_command_line() -> None:
     assert faust_command(given, settings) == [*faust, *given]
 
 
-def test_a_taken_port_is_said_before_anything_starts(
+def test_a_taken_port_is_reported_before_the_worker_starts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as other:
@@ -282,7 +286,7 @@ def test_a_taken_port_is_said_before_anything_starts(
 
 
 @pytest.mark.parametrize(
-    ("log", "said"),
+    ("log", "expected_text"),
     [
         ("", "nothing"),
         ("| banner |\n+-----+\n", "| banner |"),
@@ -294,13 +298,11 @@ def test_a_taken_port_is_said_before_anything_starts(
         ),
     ],
 )
-def test_the_last_word_of_a_workers_log(log: str, said: str) -> None:
-    assert last_error(log) == said
+def test_the_command_reports_why_the_worker_ended(log: str, expected_text: str) -> None:
+    assert last_error(log) == expected_text
 
 
-def test_spark_jobs_say_what_is_not_installed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_spark_jobs_name_missing_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name in [
         name for name in sys.modules if name.partition(".")[0] == "pyspark" or name.startswith("timers.spark")
     ]:
@@ -318,7 +320,7 @@ def test_spark_jobs_say_what_is_not_installed(
         (["--grace", "soon"], "is not a duration"),
     ],
 )
-def test_what_an_audit_is_told_is_checked_before_spark_starts(
+def test_options_of_an_audit_are_checked_before_spark_starts(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["spark", "audit", *arguments]) == 2

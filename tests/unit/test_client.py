@@ -33,7 +33,7 @@ def brokers() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(brokers: str) -> Iterator[TimersClient]:
-    """One for many tests: the first use of a producer may take half a second."""
+    """A client for many tests, because the first use of a producer takes up to half a second."""
     with TimersClient(brokers) as client:
         yield client
 
@@ -68,7 +68,7 @@ def ends(brokers: str) -> list[int]:
         consumer.close()
 
 
-def test_schedule_returns_the_id_of_the_record_that_the_broker_has(brokers: str, client: TimersClient) -> None:
+def test_schedule_returns_the_id_of_the_written_record(brokers: str, client: TimersClient) -> None:
     timer_id = client.schedule("orders", "o-1", b"expired", at=DUE_S, headers=[("a", b"1"), ("a", None)], token="t")
     (record,) = read(brokers, [timer_id])
     assert record.key() == b"1800000000"
@@ -95,12 +95,12 @@ def test_schedule_many_without_ids_has_published_all_when_it_returns(brokers: st
     assert sum(ends(brokers)) == before + count
 
 
-def test_schedule_many_of_nothing_is_nothing(client: TimersClient) -> None:
+def test_schedule_many_without_requests_returns_no_ids(client: TimersClient) -> None:
     assert client.schedule_many([]) == []
     assert client.schedule_many([], ids=False) == 0
 
 
-def test_a_wrong_request_of_a_bulk_is_named_and_those_before_it_are_scheduled(client: TimersClient) -> None:
+def test_schedule_many_names_a_wrong_request_and_schedules_those_before_it(client: TimersClient) -> None:
     taken: list[int] = []
 
     def requests() -> Iterator[TimerRequest]:
@@ -129,9 +129,7 @@ async def test_any_number_of_coroutines_may_schedule_at_once(brokers: str) -> No
     assert len({*ids, *more}) == 550
 
 
-async def test_what_is_on_its_way_at_the_close_is_settled_by_the_event_loop(
-    brokers: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_close_settles_open_requests_in_the_event_loop(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     client = AsyncTimersClient(brokers)
     await client.schedule("t", "first", b"", at=DUE_S)
     settlers: Counter[str] = Counter()
@@ -149,7 +147,7 @@ async def test_what_is_on_its_way_at_the_close_is_settled_by_the_event_loop(
     assert len(set(await asyncio.gather(*scheduling))) == 100
 
 
-async def test_a_cancelled_task_leaves_the_client_well(brokers: str) -> None:
+async def test_a_client_works_after_a_cancelled_task(brokers: str) -> None:
     async with AsyncTimersClient(brokers) as client:
         await client.schedule("orders", "k", b"", at=DUE_S)
         task = asyncio.create_task(client.schedule("orders", "k", b"", at=DUE_S))
@@ -160,7 +158,7 @@ async def test_a_cancelled_task_leaves_the_client_well(brokers: str) -> None:
         assert await client.schedule("orders", "k", b"", at=DUE_S)
 
 
-def test_a_missing_request_topic_is_said_at_once_and_not_created(brokers: str) -> None:
+def test_a_missing_request_topic_is_reported_at_once_and_not_created(brokers: str) -> None:
     for _ in range(2):  # the second time shows that the first did not create it
         with (
             TimersClient(brokers, request_topic="nowhere") as client,
@@ -171,7 +169,7 @@ def test_a_missing_request_topic_is_said_at_once_and_not_created(brokers: str) -
             client.schedule("orders", "k", b"", delay=1)
 
 
-def test_an_unreachable_broker_is_an_error_after_the_time_given() -> None:
+def test_an_unreachable_broker_is_an_error_after_the_timeout() -> None:
     with socket.socket() as silent:  # accepts nobody
         silent.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -182,7 +180,7 @@ def test_an_unreachable_broker_is_an_error_after_the_time_given() -> None:
             client.schedule("orders", "k", b"", delay=1)
 
 
-def test_a_closed_client_says_so_and_leaves_no_thread(brokers: str) -> None:
+def test_a_closed_client_raises_and_leaves_no_thread(brokers: str) -> None:
     threads = threading.active_count()
     client = TimersClient(brokers)
     client.schedule("orders", "k", b"", delay=1)
@@ -214,7 +212,7 @@ def test_wrong_arguments_are_refused() -> None:
         TimersClient("127.0.0.1:1", timeout_s=0)
 
 
-def test_headers_beyond_the_room_for_them_name_the_limit(brokers: str) -> None:
+def test_too_large_headers_are_refused_with_the_limit(brokers: str) -> None:
     with (
         TimersClient(brokers, max_request_bytes=1000) as client,
         pytest.raises(InvalidTimerError, match=r"limit, which is 1000 bytes .* and 65536 for headers"),
@@ -222,8 +220,8 @@ def test_headers_beyond_the_room_for_them_name_the_limit(brokers: str) -> None:
         client.schedule("orders", "k", b"", delay=1, headers={"big": b"x" * 70_000})
 
 
-def test_a_client_that_is_closed_while_others_schedule_leaves_nobody_waiting(brokers: str) -> None:
-    """Each call is answered: it is scheduled, or told that the client is closed."""
+def test_close_answers_all_waiting_calls(brokers: str) -> None:
+    """Each call returns an id, or raises because the client is closed."""
     for _ in range(5):
         client = TimersClient(brokers)
         client.schedule("t", "k", b"v", at=DUE_S)

@@ -1,4 +1,4 @@
-"""Totals count what was committed, once, whatever became of the machines that did it."""
+"""Counters count each committed transaction once, also if its machine has ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPIC = "timer-request"
 # ---- the histogram --------------------------------------------------------------------------------------------------
 
 
-def test_a_value_on_a_bound_lies_below_it() -> None:
+def test_a_value_equal_to_a_bound_is_in_the_bucket_below() -> None:
     histogram = Histogram((1.0, 2.0))
     for value, times in ((0.5, 1), (1.0, 10), (2.0, 100), (2.1, 1000)):
         histogram.observe(value, times)
@@ -36,7 +36,7 @@ def test_a_value_on_a_bound_lies_below_it() -> None:
 
 
 def fill(counters: Counters, progress: Progress, *, late: bool = False) -> None:
-    """A transaction that is about to be committed: 5 + 2 firings, a retry, a dead letter."""
+    """Fill a transaction: 5 + 2 firings, a retry and a dead letter."""
     counters.begin()
     counters.transaction.late = late
     counters.transaction.fire(10, 3)
@@ -72,7 +72,7 @@ def test_a_committed_transaction_counts_with_its_lags(late: bool, way: str) -> N
     assert totals(counters) == ALL
 
 
-def test_what_was_begun_again_counts_once() -> None:
+def test_a_repeated_transaction_counts_once() -> None:
     counters = Counters()
     fill(counters, Progress(1))
     fill(counters, Progress(1))
@@ -80,7 +80,7 @@ def test_what_was_begun_again_counts_once() -> None:
     assert totals(counters) == ALL
 
 
-def test_a_commit_whose_outcome_is_unknown_counts_if_it_is_what_stands_in_the_log() -> None:
+def test_an_unknown_commit_counts_if_its_progress_is_in_the_log() -> None:
     counters = Counters()
     fill(counters, Progress(1))
     counters.resume(Progress(1), 0)
@@ -89,7 +89,7 @@ def test_a_commit_whose_outcome_is_unknown_counts_if_it_is_what_stands_in_the_lo
 
 
 @pytest.mark.parametrize("found", [Progress(), Progress(2)])
-def test_a_commit_whose_outcome_is_unknown_that_did_not_happen_is_forgotten(found: Progress) -> None:
+def test_an_unknown_commit_without_its_progress_in_the_log_does_not_count(found: Progress) -> None:
     counters = Counters()
     fill(counters, Progress(1))
     counters.resume(found, 0)
@@ -101,7 +101,7 @@ def test_a_commit_whose_outcome_is_unknown_that_did_not_happen_is_forgotten(foun
 # ---- requests -------------------------------------------------------------------------------------------------------
 
 
-def test_requests_count_when_a_commit_covers_them() -> None:
+def test_requests_count_when_their_offset_is_committed() -> None:
     counters = Counters()
     counters.take(10, 8, 0)
     counters.take(15, 4, 3)
@@ -112,7 +112,7 @@ def test_requests_count_when_a_commit_covers_them() -> None:
     assert (counters.accepted, counters.late) == (12, 3)
 
 
-def test_requests_that_another_worker_passed_are_its_to_count() -> None:
+def test_requests_that_another_worker_accepted_do_not_count() -> None:
     counters = Counters()
     counters.resume(Progress(5), 5)
     counters.take(10, 8, 0)
@@ -121,11 +121,11 @@ def test_requests_that_another_worker_passed_are_its_to_count() -> None:
     assert counters.accepted == 0
 
 
-# ---- a life ---------------------------------------------------------------------------------------------------------
+# ---- random ---------------------------------------------------------------------------------------------------------
 
 
 class Unreliable(SimLedger):
-    """Commits fail now and then: before they are heard of, or after."""
+    """An outbox whose commits sometimes fail, with or without effect."""
 
     def __init__(self, dice: random.Random) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Unreliable(SimLedger):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_accepted_are_the_readable_requests_below_the_committed_offset(seed: int) -> None:
-    """Through commits that are lost either way and disks that are wiped, compared after every commit."""
+    """Commits fail with and without effect, and disks are wiped; the counters are compared after each commit."""
     dice = random.Random(seed)
     log = SimLog(SimClock(0), partitions=1)
     ledger = Unreliable(dice)

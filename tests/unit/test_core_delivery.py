@@ -1,4 +1,4 @@
-"""What becomes of a timer that is due: each decision of the delivery policy, from the state of its topic."""
+"""Each decision of the delivery policy for a due timer, depending on the state of its topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN = DeliveryProblem("topic-unknown", "it does not exist", None)
 
 
 class SimTopics:
-    """Routes that are given, and the questions that were asked."""
+    """Fixed routes; it keeps the queried topics."""
 
     usable: Mapping[str, int] = {"fast": 4}
 
@@ -42,7 +42,7 @@ class SimRules:
 
 
 class Written:
-    """Decisions, in order."""
+    """The decisions of the policy, in order."""
 
     def __init__(self, retry_limit: int = 10**6) -> None:
         self.did: list[tuple[Any, ...]] = []
@@ -96,7 +96,7 @@ def retried(offset: int, topic: str, attempt: int, value: bytes = b"") -> Row:
     return row(offset, topic, value, Origin(f"requests/3/{offset}", DUE_S, attempt))
 
 
-def test_timers_of_one_topic_are_sent_together_and_nobody_is_asked_for_a_usable_topic() -> None:
+def test_timers_of_a_usable_topic_are_sent_together_without_a_route_query() -> None:
     written = Written()
     made = policy(Delivery, written, slow=2)
     made.fire(DUE_S, [row(1), row(2)])
@@ -136,7 +136,7 @@ def test_a_timer_too_large_for_the_retry_topic_becomes_a_dead_letter_at_once() -
     ]
 
 
-def test_a_topic_with_a_limit_takes_what_fits() -> None:
+def test_a_topic_with_a_limit_gets_the_timers_that_fit() -> None:
     written = Written()
     policy(Delivery, written, {"fast": 3}).fire(DUE_S, [row(1, value=b"123"), row(2, value=b"1234"), row(3)])
     assert written.did == [("retry", 2, "requests/3/2", 0, NOW_S), ("send", "fast", 4, DUE_S, [1, 3])]
@@ -151,7 +151,7 @@ def test_a_callback_that_is_a_request_follows_the_rules() -> None:
     assert written.did == [("retry", 1, "requests/3/1", 0, NOW_S), ("send", "requests", 4, DUE_S, [2])]
 
 
-def test_a_retried_timer_has_a_number_of_attempts() -> None:
+def test_the_number_of_retries_is_limited() -> None:
     written = Written()
     made = policy(RetryDelivery, written, failing=FAILING._replace(open_s=0.0), unknown=UNKNOWN)
     made.fire(
@@ -210,7 +210,7 @@ def test_a_postponed_timer_uses_an_attempt_and_is_fired_when_none_is_left() -> N
     assert written.did == [("retry", 1, "requests/3/1", 2, NOW_S + 5), ("send retried", "fast", 4, [2])]
 
 
-def test_a_schedule_leaves_a_tombstone_wherever_it_goes() -> None:
+def test_each_outcome_of_a_schedule_writes_a_tombstone() -> None:
     schedule = row(1, origin=Origin("id", DUE_S, 0))
     written = Written()
     policy(ScheduleDelivery, written).fire(DUE_S, [schedule])
@@ -221,7 +221,7 @@ def test_a_schedule_leaves_a_tombstone_wherever_it_goes() -> None:
 
 
 @pytest.mark.parametrize(("variant", "ended"), [(Delivery, []), (ScheduleDelivery, [("end", [2])])])
-def test_only_a_rejected_schedule_that_was_overdue_leaves_a_tombstone(
+def test_only_overdue_schedules_get_a_tombstone_when_rejected(
     variant: type[Delivery], ended: list[tuple[Any, ...]]
 ) -> None:
     written = Written()

@@ -1,4 +1,4 @@
-"""What goes cold, and what a machine makes of what comes back."""
+"""Which requests a machine forwards to the cold tier, and how it handles promoted copies."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LIMITS = Limits(chunk_timers=1000, chunk_bytes=10**6, max_request_bytes=40_000)
 RETENTION_S = 100
 
 
-class Ledger(ColdLedger):
-    """Remembers under which name each timer fired."""
+class NamesLedger(ColdLedger):
+    """A ledger that also keeps the ``timer-id`` of each firing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ class ColdRig(MachineRig):
         self.indexed = indexed
         self.tick_s = 0
         super().__init__(
-            BY_ID if indexed else NATIVE, LIMITS, ledger=Ledger(), hot_horizon_s=horizon_s, retention_s=RETENTION_S
+            BY_ID if indexed else NATIVE, LIMITS, ledger=NamesLedger(), hot_horizon_s=horizon_s, retention_s=RETENTION_S
         )
         self.tick(0)
 
     def reopen(self, horizon_s: int, *, wipe: bool = False) -> None:
-        """Open with another horizon, and perhaps without the disk."""
+        """Open the machine with another horizon, with ``wipe`` on an empty disk."""
         self.open(wipe=wipe, hot_horizon_s=horizon_s, new_seal=self.spec.new_seal + 1)
         self.tick(self.tick_s)
 
@@ -78,8 +78,8 @@ class ColdRig(MachineRig):
         self.read_all()
 
     def promote(self, sent: SimRecord, *, read: bool = True) -> SimRecord:
-        told = next(each for each in self.ledger.cold if each.source == sent.source)
-        copy = self.append(sent.key, sent.value, cold.encode_promoted(told))
+        decoded = next(each for each in self.ledger.cold if each.source == sent.source)
+        copy = self.append(sent.key, sent.value, cold.encode_promoted(decoded))
         if read:
             self.read_all()
         return copy
@@ -90,29 +90,28 @@ class ColdRig(MachineRig):
         return rows, sorted(self.store.entries_after(b"", 10**6))
 
     @property
-    def told(self) -> list[str]:
+    def verdicts(self) -> list[str]:
         return [verdict.verdict for verdict in self.ledger.verdicts]
 
 
 @pytest.mark.parametrize(("due_s", "far"), [(109, False), (110, False), (111, True)])
-def test_far_is_further_than_the_horizon_beyond_the_append_second(due_s: int, far: bool) -> None:
+def test_far_means_later_than_the_horizon_after_the_append_second(due_s: int, far: bool) -> None:
     assert is_far(due_s, 100, 10) is far
     assert not is_far(due_s, 100, 0)
 
 
-def test_what_is_far_goes_cold_in_a_transaction_and_leaves_nothing_here() -> None:
+def test_far_requests_are_forwarded_in_a_transaction_and_not_stored() -> None:
     rig = ColdRig()
     near, far, other = rig.ask(10), rig.ask(11), rig.ask(12)
     assert rig.ledger.forwarded == [far.offset, other.offset]
     assert [row[0] for row in rig.state[0]] == [near.offset]
     assert rig.ledger.progress.next_offset == other.offset + 1
-    told = rig.ledger.cold[0]
-    assert (told.source, told.due_s, told.append_ms) == (far.source, 11, far.timestamp_ms)
+    decoded = rig.ledger.cold[0]
+    assert (decoded.source, decoded.due_s, decoded.append_ms) == (far.source, 11, far.timestamp_ms)
     assert (rig.machine.counters.accepted, rig.machine.counters.promoted) == (3, 0)
 
 
-def test_one_batch_holds_near_and_far_of_one_second() -> None:
-    """The broker's time is of the record, not of the batch."""
+def test_far_depends_on_the_append_time_of_each_record() -> None:
     rig = ColdRig()
     rig.append(b"15", future.encode("t", "k", b""), ())
     rig.log.clock.now_ms = 6000
@@ -122,7 +121,7 @@ def test_one_batch_holds_near_and_far_of_one_second() -> None:
     assert [row[0] for row in rig.state[0]] == [late.offset]
 
 
-def test_a_copy_fires_at_its_second_under_the_first_name() -> None:
+def test_a_copy_fires_at_its_due_second_with_the_source_of_the_request() -> None:
     rig = ColdRig()
     sent = rig.ask(20, headers=[("a", b"1"), ("timer-id", b"copied")])
     rig.tick(15)
@@ -177,25 +176,25 @@ def test_two_copies_in_one_batch_are_one_timer() -> None:
 
 
 @pytest.mark.parametrize("horizon_s", [0, 5, 1000])
-def test_a_replay_decides_by_the_horizon_of_then(horizon_s: int) -> None:
+def test_a_replay_uses_the_horizon_of_the_first_read(horizon_s: int) -> None:
     rig = ColdRig()
-    cold_one, hot = rig.ask(20), rig.ask(8)
+    cold_request, hot = rig.ask(20), rig.ask(8)
     rig.reopen(horizon_s)
     after = rig.ask(9)
-    forwarded = [cold_one.offset, *([after.offset] if horizon_s == 5 else [])]
+    forwarded = [cold_request.offset, *([after.offset] if horizon_s == 5 else [])]
     assert rig.ledger.forwarded == forwarded
     live = rig.state
     rig.reopen(horizon_s, wipe=True)
     assert rig.state == live
     assert rig.ledger.forwarded == forwarded
-    rig.promote(cold_one)
+    rig.promote(cold_request)
     rig.tick(40)
-    assert sorted(rig.ledger.names, key=str) == [None] * (len(rig.ledger.fired) - 1) + [cold_one.source]
+    assert sorted(rig.ledger.names, key=str) == [None] * (len(rig.ledger.fired) - 1) + [cold_request.source]
     assert hot.offset in {offset for _, offset in rig.ledger.fired}
 
 
-def test_a_copy_is_remembered_until_no_other_may_come() -> None:
-    """By the times in the log alone: however long the second copy waits there to be read, it was written in time."""
+def test_a_copy_is_remembered_until_no_other_copy_can_be_written() -> None:
+    """Append times decide: a second copy that was written in time may be read much later."""
     rig = ColdRig()
     sent = rig.ask(20)
     rig.tick(15)
@@ -218,7 +217,7 @@ def test_a_copy_is_remembered_until_no_other_may_come() -> None:
     assert rig.state[1] == []
 
 
-def test_the_seal_is_drawn_once() -> None:
+def test_the_seal_key_is_chosen_once() -> None:
     rig = ColdRig()
     sent = rig.ask(20)
     first = rig.ledger.progress.setting_at(SEAL, 1, 0)
@@ -230,7 +229,7 @@ def test_the_seal_is_drawn_once() -> None:
     assert rig.ledger.rejected == []
 
 
-def test_without_a_horizon_nothing_is_noted_and_such_headers_mean_nothing() -> None:
+def test_without_a_horizon_headers_of_copies_have_no_effect() -> None:
     rig = ColdRig(horizon_s=0)
     forged = [(h.TIMER_PROMOTED, b"requests/0/0"), (h.TIMER_SEAL, b"0" * 32)]
     rig.ask(5)
@@ -242,26 +241,26 @@ def test_without_a_horizon_nothing_is_noted_and_such_headers_mean_nothing() -> N
 
 
 @pytest.mark.parametrize("what", ["value", "key", "header", "source", "partition", "itself", "seal", "hidden"])
-def test_nobody_else_can_make_a_copy(what: str) -> None:
+def test_forged_copies_are_rejected(what: str) -> None:
     rig = ColdRig()
     sent, other = rig.ask(20, headers=[("a", b"1")]), rig.ask(21)
-    told = rig.ledger.cold[0]
+    decoded = rig.ledger.cold[0]
     key, value = sent.key, sent.value
     if what == "value":
         value = future.encode("t", "k", b"other")
     elif what == "key":
         key = b"020"
     elif what == "header":
-        told = told._replace(headers=[("a", b"2")])
+        decoded = decoded._replace(headers=[("a", b"2")])
     elif what == "source":
-        told = told._replace(source=other.source)
+        decoded = decoded._replace(source=other.source)
     elif what == "partition":
-        told = told._replace(source="requests/1/0")
+        decoded = decoded._replace(source="requests/1/0")
     elif what == "itself":
-        told = told._replace(source="requests/0/2")
+        decoded = decoded._replace(source="requests/0/2")
     elif what == "seal":
-        told = told._replace(seal=b"")
-    headers = cold.encode_promoted(told)
+        decoded = decoded._replace(seal=b"")
+    headers = cold.encode_promoted(decoded)
     if what == "hidden":
         headers = [(h.TIMER_PROMOTED, b"\xff/0"), (h.TIMER_SEAL, None)]
     rig.append(key, value, headers)
@@ -272,7 +271,7 @@ def test_nobody_else_can_make_a_copy(what: str) -> None:
     assert rig.ledger.names == [sent.source]
 
 
-def test_copied_headers_that_are_not_the_last_two_are_dropped_like_any_of_ours() -> None:
+def test_copy_headers_that_are_not_the_last_two_are_dropped() -> None:
     rig = ColdRig()
     sent = rig.ask(20)
     headers = [*cold.encode_promoted(rig.ledger.cold[0]), ("b", b"")]
@@ -281,7 +280,7 @@ def test_copied_headers_that_are_not_the_last_two_are_dropped_like_any_of_ours()
     assert [row[4] for row in rig.state[0]] == [[("b", b"")]]
 
 
-def test_a_request_whose_headers_leave_no_room_stays_hot() -> None:
+def test_a_request_with_too_large_headers_stays_hot() -> None:
     rig = ColdRig()
     rig.ask(20, headers=[("a", bytes(cold.MAX_KEY_AND_HEADERS_BYTES))])
     assert (rig.ledger.forwarded, rig.machine.pending) == ([], 1)
@@ -289,7 +288,7 @@ def test_a_request_whose_headers_leave_no_room_stays_hot() -> None:
     assert rig.ledger.fired == [(20, 0)]
 
 
-def test_a_limit_that_came_down_since_does_not_refuse_a_copy() -> None:
+def test_a_lowered_limit_does_not_reject_a_copy() -> None:
     rig = ColdRig()
     sent = rig.ask(20, value=bytes(39_000))
     rig.machine.progress = rig.machine.progress.with_setting("TIMERS_MAX_REQUEST_BYTES", 100)
@@ -300,11 +299,11 @@ def test_a_limit_that_came_down_since_does_not_refuse_a_copy() -> None:
 # ---- timers with an id ----------------------------------------------------------------------------------------------
 
 
-def test_a_cold_timer_can_be_cancelled_and_its_copy_is_nothing() -> None:
+def test_the_copy_of_a_cancelled_cold_timer_is_ignored() -> None:
     rig = ColdRig(indexed=True)
     sent = rig.ask(20, b"x")
     rig.cancel(b"x")
-    assert rig.told == [CANCELLED]
+    assert rig.verdicts == [CANCELLED]
     rig.tick(15)
     rig.promote(sent)
     rig.tick(30)
@@ -320,14 +319,13 @@ def test_a_cold_timer_can_be_replaced_by_a_hot_one_and_by_a_cold_one() -> None:
     rig.tick(19)
     rig.promote(second)
     rig.ask(25, b"x")
-    assert rig.told == [REPLACED, REPLACED]
+    assert rig.verdicts == [REPLACED, REPLACED]
     rig.promote(second)
     rig.tick(40)
     assert rig.ledger.fired == [(25, 4)]
 
 
-def test_overdue_and_not_back_yet_is_not_fired() -> None:
-    """Whoever cancels it then is told that it never fires, and it never does."""
+def test_an_overdue_cold_timer_without_a_copy_can_be_cancelled() -> None:
     rig = ColdRig(indexed=True)
     sent, other = rig.ask(20, b"x"), rig.ask(20, b"y")
     rig.tick(50 + RETENTION_S)
@@ -335,11 +333,11 @@ def test_overdue_and_not_back_yet_is_not_fired() -> None:
     rig.promote(sent)
     rig.promote(other)
     rig.cancel(b"y")
-    assert rig.told == [CANCELLED, ALREADY_FIRED]
+    assert rig.verdicts == [CANCELLED, ALREADY_FIRED]
     assert rig.ledger.fired == [(20, other.offset + 3)]
 
 
-def test_a_copy_and_a_change_in_one_batch_count_in_their_order() -> None:
+def test_copies_and_changes_in_one_batch_take_effect_in_their_order() -> None:
     rig = ColdRig(indexed=True)
     sent = {id: rig.ask(20, id) for id in (b"x", b"y", b"z")}
     rig.tick(30)
@@ -348,14 +346,14 @@ def test_a_copy_and_a_change_in_one_batch_count_in_their_order() -> None:
         rig.promote(each, read=False)
     rig.append(b"y", None, ())
     rig.read_all()
-    assert rig.told == [CANCELLED, ALREADY_FIRED]
+    assert rig.verdicts == [CANCELLED, ALREADY_FIRED]
     assert rig.ledger.names == ["y", "z"]
     live = rig.state
     rig.reopen(10, wipe=True)
     assert rig.state == live
 
 
-def test_a_cold_id_is_not_forgotten_while_it_is_away() -> None:
+def test_the_index_keeps_an_id_while_its_timer_is_cold() -> None:
     rig = ColdRig(indexed=True)
     sent = rig.ask(20, b"x")
     for second in range(30, 1000, 100):
@@ -368,16 +366,16 @@ def test_a_cold_id_is_not_forgotten_while_it_is_away() -> None:
     assert rig.state[1] == []
 
 
-def test_an_id_whose_headers_leave_no_room_is_hot_in_the_index_too() -> None:
+def test_a_timer_with_an_id_and_too_large_headers_is_hot_in_the_index() -> None:
     rig = ColdRig(indexed=True)
     rig.ask(20, b"x", headers=[("a", bytes(cold.MAX_KEY_AND_HEADERS_BYTES))])
     rig.tick(20)
     rig.cancel(b"x")
-    assert rig.told == [ALREADY_FIRED]
+    assert rig.verdicts == [ALREADY_FIRED]
 
 
-def test_pieces_cover_a_fetch() -> None:
-    """However it is cut, each record is taken once and the ends meet."""
+def test_pieces_contain_each_record_of_a_fetch_once() -> None:
+    """The pieces contain each record once, in order, without gaps."""
     rig = ColdRig(indexed=True)
     sent = [rig.ask(20, id) for id in (b"x", b"y")]
     start = rig.machine.position
@@ -390,4 +388,4 @@ def test_pieces_cover_a_fetch() -> None:
     assert pieces[-1][1] == fetched.to_offset
     assert len(pieces) > 2
     rig.machine.accept(Fetched(start, fetched.to_offset, fetched.records))
-    assert rig.told == [CANCELLED, CANCELLED, "unknown", "unknown"]
+    assert rig.verdicts == [CANCELLED, CANCELLED, "unknown", "unknown"]

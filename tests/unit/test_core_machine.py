@@ -1,4 +1,4 @@
-"""The rules of a machine, one example each."""
+"""The rules of a machine, with one example each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timers.core.timer import Fetched, Tick
 # ---- time -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_due_fires_in_key_order_and_no_sooner() -> None:
+def test_due_timers_fire_in_key_order_and_not_early() -> None:
     rig = NativeRig()
     rig.observe(0)
     rig.accept(9, 7, 8, 7)
@@ -31,7 +31,7 @@ def test_what_is_due_fires_in_key_order_and_no_sooner() -> None:
     assert (rig.machine.pending, rig.machine.oldest_due_s) == (1, 9)
 
 
-def test_a_missed_second_needs_no_tick_of_its_own() -> None:
+def test_the_next_tick_fires_the_timers_of_a_missed_second() -> None:
     rig = NativeRig()
     rig.observe(0)
     rig.accept(*range(1, 50))
@@ -70,7 +70,7 @@ def test_without_a_tick_nothing_fires_and_nothing_new_is_accepted() -> None:
 PACED = replace(LIMITS, catch_up_per_s=2, overdue_s=10)
 
 
-def test_of_a_backlog_so_many_fire_each_second_and_the_rest_is_asked_for_anew() -> None:
+def test_a_backlog_fires_at_the_catch_up_limit_and_the_rest_is_postponed() -> None:
     rig = NativeRig(limits=PACED)
     rig.observe(0)
     rig.accept(1, 2, 3, 4, 5)
@@ -81,7 +81,7 @@ def test_of_a_backlog_so_many_fire_each_second_and_the_rest_is_asked_for_anew() 
     assert (rig.machine.pending, rig.machine.progress.fired_through) == (0, (100, MAX_OFFSET))
 
 
-def test_a_backlog_that_is_read_late_keeps_to_the_same_pace() -> None:
+def test_overdue_requests_that_are_read_late_keep_the_catch_up_limit() -> None:
     rig = NativeRig(limits=PACED)
     rig.observe(100)
     rig.fire()
@@ -91,7 +91,7 @@ def test_a_backlog_that_is_read_late_keeps_to_the_same_pace() -> None:
     assert rig.state[2] == [(200, 3)], "acceptance goes on"
 
 
-def test_what_is_on_time_overtakes_a_backlog_and_does_not_count_against_it() -> None:
+def test_punctual_timers_do_not_count_for_the_catch_up_limit() -> None:
     rig = NativeRig(limits=PACED)
     rig.observe(0)
     rig.accept(1, 1, 1, 90, 91, 99, 100, 100, 100)
@@ -101,7 +101,7 @@ def test_what_is_on_time_overtakes_a_backlog_and_does_not_count_against_it() -> 
     assert rig.ledger.postponed == [((1, 2), 101)]
 
 
-def test_room_given_away_for_later_seconds_is_not_given_again() -> None:
+def test_postponed_timers_use_the_limit_of_later_seconds() -> None:
     rig = NativeRig(limits=PACED)
     rig.observe(100)
     rig.fire()
@@ -111,7 +111,7 @@ def test_room_given_away_for_later_seconds_is_not_given_again() -> None:
     assert rig.ledger.postponed[-2:] == [((1, 5), 102), ((1, 6), 103)]
 
 
-def test_without_a_bound_a_backlog_fires_as_fast_as_it_goes() -> None:
+def test_without_a_limit_a_backlog_fires_at_once() -> None:
     rig = NativeRig()
     rig.observe(0)
     rig.accept(*[1] * 50)
@@ -134,8 +134,8 @@ def test_a_late_request_fires_at_once() -> None:
     assert (rig.machine.counters.late, rig.machine.counters.accepted) == (3, 4)
 
 
-def test_within_the_second_last_fired_the_offset_decides() -> None:
-    """After a chunk that ended inside second 5, its later offsets are still to come; nothing before is."""
+def test_in_a_partly_fired_second_the_offset_decides() -> None:
+    """After a chunk that ended inside second 5, only later offsets of that second are not late."""
     rig = NativeRig(limits=Limits(1, 10**6, 100), group=1)
     rig.observe(0)
     rig.accept(5, 5, 5)
@@ -148,7 +148,7 @@ def test_within_the_second_last_fired_the_offset_decides() -> None:
     assert rig.ledger.fired == [(5, 0), (4, 4), (5, 1), (5, 2), (5, 3)]
 
 
-def test_a_request_that_cannot_be_read_is_answered_and_passed() -> None:
+def test_an_unreadable_request_becomes_a_dead_letter() -> None:
     rig = NativeRig()
     rig.observe(0)
     rig.log.append(rig.topic, b"soon", b"", partition=0)
@@ -172,7 +172,7 @@ def test_output_is_committed_before_the_batch_is_stored() -> None:
     assert (rig.ledger.fired, rig.state[2]) == ([(3, 1)], [(20, 0)])
 
 
-def test_a_batch_that_emits_nothing_needs_no_transaction() -> None:
+def test_a_batch_without_output_needs_no_transaction() -> None:
     rig = NativeRig()
     rig.observe(0)
     rig.accept(5)
@@ -187,7 +187,7 @@ def test_a_batch_that_emits_nothing_needs_no_transaction() -> None:
 # ---- chunks, [I3] ---------------------------------------------------------------------------------------------------
 
 
-def test_a_chunk_ends_at_its_limit_and_says_exactly_how_far_it_came() -> None:
+def test_a_chunk_ends_at_its_limit_and_commits_the_last_fired_key() -> None:
     rig = NativeRig(limits=Limits(chunk_timers=2, chunk_bytes=10**6, max_request_bytes=100), group=2)
     rig.observe(0)
     rig.accept(5, 5, 5, 6, 6)
@@ -202,7 +202,7 @@ def test_a_chunk_ends_at_its_limit_and_says_exactly_how_far_it_came() -> None:
     assert rig.machine.pending == 0
 
 
-def test_a_chunk_is_bounded_by_bytes_too() -> None:
+def test_a_chunk_is_also_limited_in_bytes() -> None:
     rig = NativeRig(limits=Limits(chunk_timers=1000, chunk_bytes=100, max_request_bytes=100), group=1)
     rig.observe(0)
     rig.ask(*[5] * 6, value=bytes(49))
@@ -212,7 +212,7 @@ def test_a_chunk_is_bounded_by_bytes_too() -> None:
     assert [len(fired) for fired, _, _ in rig.ledger.commits if fired] == [2, 2, 2]
 
 
-def test_a_scan_that_ends_with_its_last_group_at_the_limit_is_complete() -> None:
+def test_a_scan_that_ends_exactly_at_the_limit_is_complete() -> None:
     rig = NativeRig(limits=Limits(chunk_timers=3, chunk_bytes=10**6, max_request_bytes=100), group=3)
     rig.observe(0)
     rig.accept(5, 5, 5)
@@ -221,7 +221,7 @@ def test_a_scan_that_ends_with_its_last_group_at_the_limit_is_complete() -> None
     assert rig.machine.progress.fired_through == (7, MAX_OFFSET)
 
 
-def test_a_failed_chunk_moves_nothing() -> None:
+def test_a_failed_chunk_changes_nothing() -> None:
     rig = NativeRig()
     rig.observe(0)
     rig.accept(5, 6)
@@ -240,7 +240,7 @@ def test_a_failed_chunk_moves_nothing() -> None:
 # ---- gaps, [I7] -----------------------------------------------------------------------------------------------------
 
 
-def test_a_gap_is_noticed_and_names_where_to_read_on() -> None:
+def test_a_gap_raises_with_the_offset_to_read_from() -> None:
     rig = NativeRig()
     rig.observe(0)
     rig.accept(5)
@@ -254,7 +254,7 @@ def test_a_gap_is_noticed_and_names_where_to_read_on() -> None:
         rig.machine.accept(Fetched(3, 3, []))  # an empty range shows a gap as well
 
 
-def test_what_was_read_before_is_not_read_twice() -> None:
+def test_requests_that_are_fetched_again_are_skipped() -> None:
     rig = NativeRig()
     rig.observe(0)
     rig.accept(5, 6)
@@ -276,7 +276,7 @@ def test_holes_in_offsets_are_no_gaps() -> None:
 # ---- the broker's clock, [I10] --------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_went_back_more_than_two_seconds_holds_acceptance_until_it_has_caught_up() -> None:
+def test_acceptance_stops_while_the_clock_is_two_seconds_behind() -> None:
     rig = NativeRig()
     rig.observe(100)
     rig.fire()
@@ -285,8 +285,8 @@ def test_a_clock_that_went_back_more_than_two_seconds_holds_acceptance_until_it_
         assert (rig.machine.held, rig.machine.may_accept) == (held, not held), second
 
 
-def test_after_a_step_back_the_present_decides_what_is_due() -> None:
-    """The clock showed 100 for a moment; what was asked for since, for second 60, waits for 60."""
+def test_after_a_step_back_timers_fire_by_the_present_time() -> None:
+    """The clock showed 100 for a moment. A later request for second 60 fires at 60."""
     rig = NativeRig(limits=Limits(1, 10**6, 100), group=1)
     rig.observe(10)
     rig.accept(11, 12)
@@ -305,7 +305,7 @@ def test_after_a_step_back_the_present_decides_what_is_due() -> None:
 # ---- progress -------------------------------------------------------------------------------------------------------
 
 
-def test_time_alone_is_committed_only_when_asked() -> None:
+def test_progress_of_time_alone_is_committed_only_on_request() -> None:
     rig = NativeRig()
     rig.observe(0)
     rig.accept(50)

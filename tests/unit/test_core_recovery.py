@@ -1,4 +1,4 @@
-"""A machine that is opened again: what it reads again, and what it does not repeat."""
+"""Recovery of a machine: which requests it reads again, and which output it does not repeat."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_a_fetch_may_span_the_end_of_the_replay() -> None:
     assert (rig.ledger.fired, rig.state[2]) == ([(5, 2)], [(7, 1), (8, 3)])
 
 
-def test_a_store_ahead_of_its_progress_is_covered_by_the_next_commit() -> None:
-    """[I1]: what the store holds may fire, so next_offset on open covers it."""
+def test_the_next_commit_includes_requests_that_only_the_store_holds() -> None:
+    """[I1]: stored requests may fire, so next_offset on opening is above them."""
     rig = NativeRig()
     rig.observe(0)
     rig.accept(5)
@@ -61,8 +61,8 @@ def test_a_store_ahead_of_its_progress_is_covered_by_the_next_commit() -> None:
     assert rig.ledger.progress == Progress(2, (6, MAX_OFFSET), rig.machine.progress.settings)
 
 
-def test_what_another_owner_passed_over_is_read_again_and_fires_late() -> None:
-    """Accepted here and never committed; then somebody else let time pass without having read it."""
+def test_requests_that_another_owner_had_not_read_are_read_again_and_fire_late() -> None:
+    """The requests were accepted here without a commit; then another owner committed a later time."""
     rig = NativeRig()
     rig.observe(0)
     rig.accept(50)
@@ -76,8 +76,8 @@ def test_what_another_owner_passed_over_is_read_again_and_fires_late() -> None:
     assert (rig.ledger.fired, rig.state[2]) == ([(5, 1)], [(50, 0), (60, 2)])
 
 
-def test_an_index_that_was_passed_over_is_read_anew() -> None:
-    """It holds the last version of each id, and so cannot go back to the one before."""
+def test_an_index_behind_the_progress_of_another_owner_is_rebuilt() -> None:
+    """An index holds only the last version of each id, so it cannot go back to an earlier one."""
     rig = NativeRig()
     rig.observe(0)
     rig.accept(50)
@@ -90,7 +90,7 @@ def test_an_index_that_was_passed_over_is_read_anew() -> None:
 # ---- settings, [I4] -------------------------------------------------------------------------------------------------
 
 
-def test_a_changed_setting_holds_from_the_first_request_accepted_under_it_and_is_committed_before() -> None:
+def test_a_changed_setting_is_committed_with_the_offset_from_which_it_applies() -> None:
     rig = NativeRig()
     rig.observe(0)
     rig.accept(5)
@@ -104,7 +104,7 @@ def test_a_changed_setting_holds_from_the_first_request_accepted_under_it_and_is
     assert rig.ledger.rejected == [(2, "value-too-large")]
 
 
-def test_a_replay_reads_each_record_under_the_setting_of_then() -> None:
+def test_a_replay_uses_the_settings_of_the_first_read() -> None:
     settings = (SettingChange(MAX_REQUEST_BYTES, 0, 100), SettingChange(MAX_REQUEST_BYTES, 1, 10))
     rig = NativeRig(progress=Progress(2, NEVER, settings))
     rig.ask(5, 5, value=bytes(20))
@@ -112,8 +112,8 @@ def test_a_replay_reads_each_record_under_the_setting_of_then() -> None:
     assert rig.state[2] == [(5, 0)]
 
 
-def test_what_another_worker_rejected_meanwhile_under_its_own_limit_does_not_fire_here() -> None:
-    """Both keep a store; the first has accepted more than it committed when the second takes over."""
+def test_a_stored_timer_that_another_worker_rejected_does_not_fire() -> None:
+    """Both workers have a store. The first has accepted uncommitted requests when the second takes over."""
     rig = NativeRig()
     rig.observe(10)
     rig.accept(20)

@@ -1,4 +1,4 @@
-"""Schedules in a topic that may be compacted: what a tombstone ends, and what is appended again."""
+"""Schedules in a compacted topic: which version a tombstone ends, and which one is republished."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from timers.wire.formats import schedule
 TOPIC = "schedules"
 
 
-class Ledger(SimLedger):
-    """Writes to the log what a worker would."""
+class LogLedger(SimLedger):
+    """A ledger that writes tombstones and republished versions to the log, as a worker does."""
 
     def __init__(self, log: SimLog) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class ScheduleRig(MachineRig):
     def __init__(self, *, stale_after_s: int = 0) -> None:
         log = SimLog(SimClock(0), partitions=1)
         limits = replace(LIMITS, partitions=1, stale_after_s=stale_after_s)
-        super().__init__(SCHEDULES, limits, topic=TOPIC, log=log, ledger=Ledger(log))
+        super().__init__(SCHEDULES, limits, topic=TOPIC, log=log, ledger=LogLedger(log))
 
     def set(self, id: bytes, due_s: int, value: bytes = b"v") -> int:
         return self.log.append(TOPIC, id, value, schedule.encode_headers(due_s, "t", b"k"), 0).offset
@@ -64,7 +64,7 @@ class ScheduleRig(MachineRig):
         self.log.append(TOPIC, id, None, (), 0)
 
     def second(self, second: int, end: int | None = None) -> None:
-        """A second begins, when the log ends at ``end``; a later request may be unread when the second fires."""
+        """Begin a second while the log ends at ``end``. Later requests may be unread when the second fires."""
         self.observe(second, end)
         self.fire()
 
@@ -73,7 +73,7 @@ class ScheduleRig(MachineRig):
         return self.ledger.fired
 
 
-def test_a_tombstone_ends_the_version_that_it_names_and_nothing_comes_after() -> None:
+def test_a_tombstone_ends_the_version_that_it_names() -> None:
     rig = ScheduleRig()
     rig.second(0)
     rig.set(b"a", 5)
@@ -86,12 +86,12 @@ def test_a_tombstone_ends_the_version_that_it_names_and_nothing_comes_after() ->
     assert rig.store.entries_after(b"", 9) == []
 
 
-def test_a_version_that_came_before_the_tombstone_of_another_is_appended_again_and_fires_once() -> None:
+def test_a_version_before_the_tombstone_of_another_is_republished_and_fires_once() -> None:
     rig = ScheduleRig()
     rig.second(0)
     rig.set(b"a", 5)
     rig.read()
-    newer = rig.set(b"a", 7, b"newer")  # before the tombstone, and not read when the second was let through
+    newer = rig.set(b"a", 7, b"newer")  # before the tombstone, and unread when the second was released
     rig.second(5, newer)
     rig.read_all()
     assert rig.ledger.republished == [newer]
@@ -107,7 +107,7 @@ def test_a_version_that_came_before_the_tombstone_of_another_is_appended_again_a
     assert rig.ledger.republished == [newer], "one tombstone, one copy"
 
 
-def test_between_the_tombstone_and_its_copy_nothing_fires_twice() -> None:
+def test_no_version_fires_twice_between_a_tombstone_and_the_republished_copy() -> None:
     rig = ScheduleRig()
     rig.second(0)
     rig.set(b"a", 5)
@@ -123,7 +123,7 @@ def test_between_the_tombstone_and_its_copy_nothing_fires_twice() -> None:
     assert len(rig.fired) == 2 and rig.fired[1][1] > newer
 
 
-def test_a_copy_is_not_made_of_what_a_customer_has_cancelled() -> None:
+def test_a_cancelled_version_is_not_republished() -> None:
     rig = ScheduleRig()
     rig.second(0)
     rig.set(b"a", 5)
@@ -136,8 +136,8 @@ def test_a_copy_is_not_made_of_what_a_customer_has_cancelled() -> None:
     assert rig.fired == [(5, 0)] and rig.ledger.republished == []
 
 
-def test_several_tombstones_that_were_under_way_make_one_copy() -> None:
-    """Overdue versions of one id each fire on arrival; what is alive behind them survives all their tombstones."""
+def test_several_unread_tombstones_cause_one_copy() -> None:
+    """Overdue versions of one id fire on arrival. The pending version after them survives all their tombstones."""
     rig = ScheduleRig()
     rig.second(10)
     rig.set(b"a", 1)
@@ -153,7 +153,7 @@ def test_several_tombstones_that_were_under_way_make_one_copy() -> None:
     assert len(rig.ledger.republished) == 1
 
 
-def test_a_replay_ends_what_a_tombstone_ended_and_appends_nothing() -> None:
+def test_a_replay_applies_tombstones_and_republishes_nothing() -> None:
     rig = ScheduleRig()
     rig.second(0)
     rig.set(b"a", 5)
@@ -169,7 +169,7 @@ def test_a_replay_ends_what_a_tombstone_ended_and_appends_nothing() -> None:
     assert len(rig.fired) == 2
 
 
-def test_what_cannot_be_read_ends_its_id() -> None:
+def test_an_unreadable_record_ends_the_version_of_its_id() -> None:
     rig = ScheduleRig()
     rig.second(0)
     rig.set(b"a", 5)
@@ -180,7 +180,7 @@ def test_what_cannot_be_read_ends_its_id() -> None:
     assert rig.fired == []
 
 
-def test_a_change_of_the_rule_for_overdue_ones_holds_from_where_it_was_made() -> None:
+def test_a_changed_overdue_setting_applies_from_its_offset_on() -> None:
     rig = ScheduleRig()
     rig.log.clock.advance_ms(10_000)
     rig.second(10)
@@ -198,8 +198,8 @@ def test_a_change_of_the_rule_for_overdue_ones_holds_from_where_it_was_made() ->
     assert rig.fired == [(20, before), (24, 1)]
 
 
-def test_a_store_that_fell_behind_is_read_anew() -> None:
-    """It may hold a version that was cancelled, where compaction has left nothing of either."""
+def test_a_store_that_fell_behind_is_condemned() -> None:
+    """The store may hold a cancelled version, of which compaction has removed both records."""
     rig = ScheduleRig(stale_after_s=100)
     assert not rig.machine.may_accept, "not before the time is known"
     rig.second(0)
@@ -217,7 +217,7 @@ def test_a_store_that_fell_behind_is_read_anew() -> None:
     assert rig.store.condemned
 
 
-def test_a_new_store_may_take_its_time_to_be_read() -> None:
+def test_a_new_store_is_not_condemned_while_it_is_filled() -> None:
     rig = ScheduleRig(stale_after_s=100)
     rig.second(0)
     rig.set(b"a", 500)
@@ -229,17 +229,17 @@ def test_a_new_store_may_take_its_time_to_be_read() -> None:
     assert rig.store.read_through_s == 101
 
 
-def test_a_second_that_waited_long_for_a_compacted_log_is_let_through_with_a_later_one() -> None:
-    """What explains a gap that was read meanwhile stands behind the end that was asked for."""
-    patient, strict = SecondBarrier(), SecondBarrier(CLEANING_S)
-    for barrier in (patient, strict):
+def test_a_second_that_waited_long_for_a_compacted_log_is_released_with_a_later_one() -> None:
+    """Records that replaced compacted ones may be after the end of the first second."""
+    native, compacted = SecondBarrier(), SecondBarrier(CLEANING_S)
+    for barrier in (native, compacted):
         barrier.tick(10, 100, 0)
         barrier.tick(10 + CLEANING_S + 1, 160, 0)
         barrier.read(100)
-    assert (patient.second, strict.second) == (10, None)
-    strict.read(160)
-    assert strict.second == 10 + CLEANING_S + 1
-    strict.tick(20, 170, 160)
-    strict.tick(21, 180, 160)
-    strict.read(170)
-    assert strict.second == 20, "one that is near is let through as it is"
+    assert (native.second, compacted.second) == (10, None)
+    compacted.read(160)
+    assert compacted.second == 10 + CLEANING_S + 1
+    compacted.tick(20, 170, 160)
+    compacted.tick(21, 180, 160)
+    compacted.read(170)
+    assert compacted.second == 20, "a second without a long wait is released at its own end"

@@ -1,4 +1,4 @@
-"""The line that every callback is shown as."""
+"""The line and the JSON with which callbacks are shown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_fired_timer_is_one_line() -> None:
     assert arrival().line() == "fired topic=orders key=o-1 due=1800000000 lag_ms=12"
 
 
-def test_a_record_of_somebody_else_is_shown_for_what_it_is() -> None:
+def test_a_record_without_timer_headers_is_shown_as_such() -> None:
     expected = "record topic=orders key=o-1 partition=3 offset=42 timestamp_ms=1800000000012"
     assert arrival(headers=[]).line() == expected
     assert arrival(headers=[("timer-due", b"soon")]).line() == expected
@@ -60,11 +60,11 @@ def test_the_last_of_several_headers_counts() -> None:
         (b"\xff\x00", "\\xff\\x00"),
     ],
 )
-def test_any_key_stays_on_its_line_and_cannot_steer_a_terminal(key: bytes | None, shown: str) -> None:
+def test_control_characters_of_a_key_are_escaped(key: bytes | None, shown: str) -> None:
     assert arrival(key=key).line() == f"fired topic=orders key={shown} due=1800000000 lag_ms=12"
 
 
-def test_json_has_everything() -> None:
+def test_json_has_all_fields() -> None:
     assert json.loads(arrival(value=b"\xff\x00").json()) == {
         "topic": "orders",
         "key": "o-1",

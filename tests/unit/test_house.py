@@ -1,4 +1,4 @@
-"""The rules of the house: sizes of files and functions, and words that must not come back."""
+"""Limits for the sizes of files and functions, and forbidden words."""
 
 import ast
 import re
@@ -35,12 +35,12 @@ WORDS = """
     ailing anybody doors everybody lull metronome namesake nobody parcel parcels quarantine quarantined somebody spared
     tally whoever
 """
-"""Former names of things, and words that a reader has to read twice."""
+"""Former names, and words that are hard to understand."""
 
 WORD = re.compile(rf"(?<![a-z])({'|'.join(WORDS.split())})(?![a-z])", re.IGNORECASE)
 
 FORMER_NAMES_ALLOWED = {"CHANGELOG.md", "UPGRADING.md"}
-"""These pages name what was renamed."""
+"""These pages contain former names."""
 
 
 def functions(name: str) -> dict[str, int]:
@@ -68,10 +68,10 @@ def test_functions_are_short() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PROSE if name not in FORMER_NAMES_ALLOWED])
-def test_no_hard_words(name: str) -> None:
+def test_no_forbidden_words(name: str) -> None:
     text = (ROOT / name).read_text()
     assert [(number, line) for number, line in enumerate(text.splitlines(), 1) if WORD.search(line)] == []
 
 
-def test_a_hard_word_would_be_found() -> None:
+def test_a_forbidden_word_would_be_found() -> None:
     assert WORD.search("class Quarantine:") and WORD.search("spared_topics") and not WORD.search("indoors")

@@ -1,4 +1,4 @@
-"""Rows of files that ask for timers: what they mean, and what is said of those that mean nothing."""
+"""Rows of imported files: the request of each row, or the reason why it is wrong."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_due_time_is_rounded_up_to_a_second(text: str, due_s: int) -> None:
         ("١٢٣", "is not a due time"),
     ],
 )
-def test_what_is_no_due_time(text: str | None, expected: str) -> None:
+def test_wrong_due_times_are_refused(text: str | None, expected: str) -> None:
     with pytest.raises(InvalidRequestError, match=expected) as error:
         rows.due_second(text)
     assert error.value.code in ("due-missing", "due-invalid")
@@ -77,7 +77,7 @@ def entry(as_base64: bool = False, **fields: Any) -> tuple[Any, ...]:
         ([{"key": "a", "value": b"1"}], [("a", b"1")]),  # a list of structs
     ],
 )
-def test_a_row_is_what_its_request_format_reads(given: Any, expected: list[tuple[str, bytes | None]]) -> None:
+def test_the_request_of_a_row_is_read_as_its_timer(given: Any, expected: list[tuple[str, bytes | None]]) -> None:
     _, due_s, value, headers, reason, _ = entry(headers=given)
     assert (due_s, reason) == (DUE, None)
     decoded = future_by_id.decode([RequestRecord(7, b"an-id", value, headers, 0)], LIMIT)
@@ -102,7 +102,7 @@ def test_a_row_is_what_its_request_format_reads(given: Any, expected: list[tuple
         ({rows.BROKEN: "1,2,3"}, "row-broken"),
     ],
 )
-def test_a_bad_row_is_set_apart_with_a_reason(fields: dict[str, Any], code: str) -> None:
+def test_a_wrong_row_gets_a_reason(fields: dict[str, Any], code: str) -> None:
     content, due_s, value, headers, reason, whole = entry(**fields)
     assert (content, due_s, value, headers) == (None,) * 4
     assert reason.startswith(f"{code}: ")
@@ -114,7 +114,7 @@ def test_values_may_be_base64() -> None:
     assert entry(True, value=b"body!")[4].startswith("value-not-base64: ")
 
 
-def test_an_id_is_made_of_all_that_a_row_says() -> None:
+def test_the_content_hash_covers_all_fields_of_a_row() -> None:
     alike = [entry(), entry(due="2030-01-01T00:00:00Z"), entry(headers="{}")]
     others = [
         *(entry(due=str(DUE + 1)), entry(topic="orders2"), entry(key=b"ke", value=b"ybody"), entry(value=b"")),

@@ -1,4 +1,4 @@
-"""Which Java Spark would run on, and what is said where it is not the right one."""
+"""The Java version that Spark needs, and the error for other versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timers.spark import java
 
 
 def runtime(home: Path, answer: str) -> Path:
-    """A ``java`` that says this of its version."""
+    """Make a ``java`` program that prints a version."""
     path = home / "bin" / "java"
     path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\necho '{answer}' >&2\n")

@@ -15,7 +15,7 @@ Event = tuple[int, int | None]
 
 
 class SimConsumer:
-    """Returns events one by one, then nothing."""
+    """A consumer that returns given events one by one."""
 
     def __init__(self, *events: Event | None) -> None:
         self._events = list(events)
@@ -54,7 +54,7 @@ def offsets(consumer: Any, start: int, end: int, **arguments: Any) -> list[int]:
         ([(3, END), None, (3, None), (6, END)], [3]),  # an open transaction ended meanwhile
     ],
 )
-def test_reading_ends_at_the_end_whatever_the_gaps(events: list[Event | None], found: list[int]) -> None:
+def test_reading_ends_at_the_end_offset_also_after_a_gap(events: list[Event | None], found: list[int]) -> None:
     consumer = SimConsumer(*events)
     if None in events:
         read = records.read(consumer, "t", 0, 3, 5, timeout_s=60.0)  # type: ignore[arg-type]
@@ -64,11 +64,11 @@ def test_reading_ends_at_the_end_whatever_the_gaps(events: list[Event | None], f
     assert not consumer.assigned
 
 
-def test_an_empty_range_asks_nothing() -> None:
+def test_an_empty_range_reads_nothing() -> None:
     assert offsets(None, 5, 5) == []
 
 
-def test_silence_is_a_timeout_and_a_missing_topic_an_error() -> None:
+def test_no_answer_is_a_timeout_and_a_missing_topic_an_error() -> None:
     for events, code in (((), KafkaError._TIMED_OUT), (((0, KafkaError._UNKNOWN_TOPIC),), KafkaError._UNKNOWN_TOPIC)):
         consumer = SimConsumer(*events)
         with pytest.raises(KafkaException) as raised:

@@ -1,4 +1,4 @@
-"""The request reader without an answer of the brokers. The broker tests read real logs."""
+"""The request reader while brokers do not answer. The broker tests read real logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timers.kafka.request_reader import RequestReader
 
 
 class SimConsumer:
-    """The brokers do not say where the log begins and ends."""
+    """A consumer whose brokers do not return the begin and end of the log."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -22,7 +22,7 @@ class SimConsumer:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
-def test_silent_brokers_end_the_transaction_and_not_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_that_do_not_answer_end_the_transaction_and_not_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "reader", SimConsumer)
     request_reader = RequestReader(Settings(brokers="localhost:1"), ["timer-request"])
     with pytest.raises(Lost, match="timer-request/0 cannot be read for a dead letter"):

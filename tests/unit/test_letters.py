@@ -1,4 +1,4 @@
-"""A dead letter as the command line shows it, which ones are meant, and which may be published again."""
+"""Dead letters of the command line: how they are shown, selected and published again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MARK = Mark("dead/2/5", "timer-request/0/7", "timer-request/0/99")
 
 
 class SimMessage(NamedTuple):
-    """What confluent-kafka hands over."""
+    """A message of confluent-kafka."""
 
     letter: dead_letter.DeadLetter
     at: int = 5
@@ -75,7 +75,7 @@ def letter(
     return found
 
 
-def test_a_row_says_what_and_where() -> None:
+def test_a_row_has_all_columns() -> None:
     cells = dict(zip(COLUMNS, letter().cells(None), strict=True))
     assert cells == {
         "WRITTEN": "2027-01-15T08:00:00Z",
@@ -90,29 +90,33 @@ def test_a_row_says_what_and_where() -> None:
     assert letter(b"soon", b"\xff").cells(None)[4:6] == ("-", "-")
 
 
-def test_a_row_cannot_steer_a_terminal() -> None:
+def test_control_characters_of_a_dead_letter_are_escaped() -> None:
     shown = letter(value=future.encode("a\x1b[2Jb\n", "k", b"")).cells(None)[4]
     assert shown == r"a\x1b[2Jb\n"
     text = "\n".join(letter(headers=[("\x1b[1m", b"\x1b[2J")], message="a\x9bb").text(None, as_hex=False))
     assert "\x1b" not in text and "\x9b" not in text
 
 
-def test_a_strange_timestamp_is_shown_as_it_is() -> None:
+def test_an_impossible_timestamp_is_shown_in_milliseconds() -> None:
     one = letter()
     for at_ms in (-1, 2**62):
         assert replace(one, timestamp_ms=at_ms).cells(None)[0] == f"{at_ms} ms"
 
 
-def test_json_tells_text_from_bytes() -> None:
-    said = json.loads(letter().json(MARK))
-    assert "request" not in said
-    assert (said["code"], said["topic"], said["key"], said["due_s"]) == (
+def test_json_marks_bytes_that_are_no_text() -> None:
+    decoded = json.loads(letter().json(MARK))
+    assert "request" not in decoded
+    assert (decoded["code"], decoded["topic"], decoded["key"], decoded["due_s"]) == (
         "topic-unknown",
         "orders",
         "o-1",
         1_700_000_000,
     )
-    assert (said["position"], said["retried_as"], said["truncated"]) == ("dead/2/5", "timer-request/0/99", False)
+    assert (decoded["position"], decoded["retried_as"], decoded["truncated"]) == (
+        "dead/2/5",
+        "timer-request/0/99",
+        False,
+    )
     whole = json.loads(letter().json(None, whole=True))["request"]
     assert whole["key"] == "1700000000"
     assert whole["headers"] == [
@@ -133,11 +137,11 @@ def test_bytes_are_text_or_hexadecimal() -> None:
     assert as_hex[as_hex.index("request key, 2 bytes") + 1].split() == ["000000", "61", "62", "ab"]
 
 
-def test_a_truncated_is_known_as_one() -> None:
+def test_a_truncated_dead_letter_is_recognized() -> None:
     truncated = letter(value=VALUE + bytes(500), max_bytes=500)
     assert truncated.is_truncated
     assert "request     not here" in "\n".join(truncated.text(None, as_hex=False))
-    assert not letter(None, None).is_truncated, "its headers are there"
+    assert not letter(None, None).is_truncated, "its headers are present"
 
 
 def test_other_records_are_no_dead_letters() -> None:
@@ -150,7 +154,7 @@ def test_other_records_are_no_dead_letters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("letter_filter", "meant"),
+    ("letter_filter", "selected"),
     [
         (LetterFilter(), True),
         (LetterFilter(codes={"topic-unknown", "key-missing"}), True),
@@ -169,44 +173,44 @@ def test_other_records_are_no_dead_letters() -> None:
         (LetterFilter(names={"timer-request/0/8"}), False),
     ],
 )
-def test_which_ones_are_meant(letter_filter: LetterFilter, meant: bool) -> None:
-    assert (letter() in letter_filter) is meant
+def test_a_filter_selects_dead_letters(letter_filter: LetterFilter, selected: bool) -> None:
+    assert (letter() in letter_filter) is selected
 
 
-def judged(one: Letter, request: RequestRecord | None, mark: Mark | None = None, *, force: bool = False) -> Any:
+def judgement(one: Letter, request: RequestRecord | None, mark: Mark | None = None, *, force: bool = False) -> Any:
     return judge(one, request, mark, 1000, force)
 
 
-def test_what_may_be_published_again() -> None:
+def test_which_requests_may_be_published_again() -> None:
     fine = letter()
-    assert judged(fine, fine.request).request == RequestRecord(5, b"1700000000", VALUE, HEADERS, WRITTEN_MS)
-    again = judged(fine, fine.request, MARK)
+    assert judgement(fine, fine.request).request == RequestRecord(5, b"1700000000", VALUE, HEADERS, WRITTEN_MS)
+    again = judgement(fine, fine.request, MARK)
     assert again.request is None and "as timer-request/0/99" in again.reason
-    assert judged(fine, fine.request, MARK, force=True).request == fine.request
+    assert judgement(fine, fine.request, MARK, force=True).request == fine.request
     bad = letter(b"soon", code="key-not-a-number")
-    assert judged(bad, bad.request).reason == (
+    assert judgement(bad, bad.request).reason == (
         "it would be rejected again: key 'soon' is not an epoch second: 1 to 11 ASCII digits"
     )
-    assert judged(bad, bad.request, force=True).request == bad.request
-    assert "no longer in its topic" in judged(fine, None, force=True).reason
+    assert judgement(bad, bad.request, force=True).request == bad.request
+    assert "no longer in its topic" in judgement(fine, None, force=True).reason
 
 
-def test_headers_that_librdkafka_does_not_read_are_not_lost_unasked() -> None:
+def test_a_request_with_too_many_headers_is_published_only_with_force() -> None:
     truncated = letter(headers=[("a", b"")] * 100_001, max_bytes=10**5)
     read = RequestRecord(7, b"1700000000", VALUE, [], WRITTEN_MS)
     assert truncated.is_truncated
-    assert "more than librdkafka reads" in judged(truncated, read).reason
-    assert judged(truncated, read, force=True).request == read
+    assert "more than librdkafka reads" in judgement(truncated, read).reason
+    assert judgement(truncated, read, force=True).request == read
     large = RequestRecord(7, b"1700000000", future.encode("orders", "o-1", bytes(1000)), [], WRITTEN_MS)
-    assert "rejected again" in judged(truncated, large).reason, (
+    assert "rejected again" in judgement(truncated, large).reason, (
         "large enough to be a truncated dead letter without headers"
     )
 
 
 @pytest.mark.parametrize("source", ["timer-request-by-id/0/7", "other/0/7", "app-timer-retry/0/7", "t/0", ""])
-def test_nothing_is_published_anywhere_else(source: str) -> None:
+def test_only_requests_of_known_topics_are_published(source: str) -> None:
     stray = letter(source=source)
-    assert judged(stray, stray.request, force=True).request is None
+    assert judgement(stray, stray.request, force=True).request is None
 
 
 BY_ID: list[Header] = [("trace", b"1"), ("timer-due", b"1700000000")]
@@ -216,28 +220,28 @@ COUNTDOWN = b'{"topic": "orders", "message": "v", "countdown": 5, "id": "o-1"}'
 @pytest.mark.parametrize(
     ("source", "value", "sent"), [("by-id/0/7", VALUE, BY_ID), ("delay/0/7", COUNTDOWN, [("trace", b"1")])]
 )
-def test_what_failed_when_it_was_due_goes_again_and_leaves_its_id_alone(
+def test_a_timer_that_failed_when_due_is_published_without_replacing_its_id(
     source: str, value: bytes, sent: list[Header]
 ) -> None:
     again: Header = ("timer-again", b"1700000000")
     failed = letter(b"o-1", value, [*sent, again], source=source)
     assert failed.asked == (1_700_000_000, "orders", "o-1")
-    request = judged(failed, failed.request).request
+    request = judgement(failed, failed.request).request
     assert (request.key, request.value, request.headers) == (b"o-1", value, [*sent, again])
     read = FORMATS[source.split("/")[0]].read(request)
     assert read.operations == [] and list(read.rows) == [1_700_000_000]
     truncated = letter(b"o-1", value + bytes(500), sent, source=source, max_bytes=500)
     original = RequestRecord(7, b"o-1", value, sent, 1_699_999_995_000)
-    assert judged(truncated, original).request.headers == [*sent, again]
+    assert judgement(truncated, original).request.headers == [*sent, again]
     early = letter(b"o-1", value, sent, source=source, code="value-too-large")
-    assert "would replace a newer request with that id" in judged(early, early.request).reason
-    assert judged(early, early.request, force=True).request == early.request
+    assert "would replace a newer request with that id" in judgement(early, early.request).reason
+    assert judgement(early, early.request, force=True).request == early.request
 
 
-def test_a_schedule_is_not_published_again_unasked() -> None:
-    """Its topic is compacted: it would erase the version that its id has by now."""
+def test_a_schedule_is_published_again_only_with_force() -> None:
+    """Its topic is compacted: publishing it would remove a newer version of its id."""
     sent = schedule.encode_headers(1_700_000_000, "orders", b"k")
     failed = letter(b"o-1", b"v", sent, source="schedules/0/7")
     assert failed.asked == (1_700_000_000, "orders", "k")
-    assert "would replace a newer request with its id" in judged(failed, failed.request).reason
-    assert judged(failed, failed.request, force=True).request == failed.request
+    assert "would replace a newer request with its id" in judgement(failed, failed.request).reason
+    assert judgement(failed, failed.request, force=True).request == failed.request

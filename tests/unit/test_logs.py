@@ -57,7 +57,7 @@ def test_other_messages_and_levels_are_written() -> None:
 @pytest.mark.parametrize(
     ("name", "level"), [("timers.worker.machines.pool", logging.ERROR), ("mode.services", logging.INFO)]
 )
-def test_own_messages_and_low_levels_of_faust_are_always_written(name: str, level: int) -> None:
+def test_messages_of_timers_and_low_levels_of_faust_are_always_written(name: str, level: int) -> None:
     repeats = logs.RepeatFilter(Clock())
     assert all(repeats.filter(record(name, "said again", level=level)) for _ in range(3))
 
@@ -68,7 +68,7 @@ def test_messages_that_are_never_repeated_do_not_fill_memory() -> None:
     assert len(repeats._written) <= 1001
 
 
-def test_the_traceback_of_an_own_error_is_dropped() -> None:
+def test_the_traceback_of_an_expected_error_is_dropped() -> None:
     refusals = logs.OwnErrorFilter(lambda: None)
     try:
         try:
@@ -83,7 +83,7 @@ def test_the_traceback_of_an_own_error_is_dropped() -> None:
         assert refusals.filter(record("faust.worker", "Error: %r", "x", error=True))
 
 
-def test_an_end_by_an_own_error_is_not_logged_as_a_crash() -> None:
+def test_an_end_by_an_expected_error_is_not_logged_as_a_crash() -> None:
     crash = record("faust.worker", "[^TimersWorker]: We experienced a crash! Reraising original exception...")
     assert logs.OwnErrorFilter(lambda: None).filter(crash)
     assert not logs.OwnErrorFilter(lambda: TopicConfigError("why")).filter(crash)

@@ -1,4 +1,4 @@
-"""What a good request is, and what is said of a bad one."""
+"""Encoding of requests, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def encode(**changes: Any) -> tuple[bytes, bytes, list[tuple[str, bytes | str | 
     return Encoder(1_000_000)(TimerRequest(**fields))
 
 
-def complaint(**changes: Any) -> str:
+def error_of(**changes: Any) -> str:
     with pytest.raises(InvalidTimerError) as caught:
         encode(**changes)
     return str(caught.value)
@@ -29,14 +29,14 @@ def complaint(**changes: Any) -> str:
 # --- the record ------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_becomes_due_second_future_and_headers() -> None:
+def test_a_request_is_encoded_as_due_second_future_and_headers() -> None:
     key, value, headers = encode(headers=[("trace", b"\x00\xff"), ("trace", None), ("note", "ünï")])
     assert key == b"1800000000"
     assert Future.FromString(value) == Future(callBackTopic="orders", callBackKey="o-1", callBack=b"expired")
     assert headers == [("trace", b"\x00\xff"), ("trace", None), ("note", "ünï".encode())]
 
 
-def test_without_headers_there_are_none() -> None:
+def test_a_request_without_headers_has_none() -> None:
     assert encode()[2] is None
 
 
@@ -54,13 +54,13 @@ def test_headers_may_be_a_mapping() -> None:
     assert encode(headers={"a": "1", "b": None})[2] == [("a", b"1"), ("b", None)]
 
 
-def test_a_token_travels_in_its_header_and_replaces_a_copied_one() -> None:
+def test_a_token_is_sent_in_its_header_and_replaces_a_copied_one() -> None:
     copied = [("callback-token", b"old"), ("a", b"1")]
     assert encode(headers=copied, token="new")[2] == [("a", b"1"), ("callback-token", b"new")]
     assert encode(headers=copied)[2] == copied
 
 
-def test_an_encoder_keeps_nothing_of_the_request_before() -> None:
+def test_an_encoder_keeps_nothing_of_the_previous_request() -> None:
     encoder = Encoder(1_000_000)
     encoder(TimerRequest("orders", "o-1", b"x" * 100, at=DUE_S, headers={"a": "b"}))
     with pytest.raises(InvalidTimerError):
@@ -103,12 +103,12 @@ def test_delays_are_rounded_up(delay: timedelta | float, due_s: int) -> None:
     assert due_second(None, delay, now_ns=NOW_NS) == due_s
 
 
-def test_a_delay_starts_within_a_second() -> None:
+def test_a_delay_counts_from_a_fraction_of_a_second() -> None:
     assert due_second(None, 1, now_ns=NOW_NS + 1) == 1_700_000_002
 
 
 @pytest.mark.parametrize(
-    ("at", "unit", "meant"),
+    ("at", "unit", "suggested"),
     [
         (1_735_689_600_123, "milliseconds", 1_735_689_601),
         (1_735_689_600_000_000, "microseconds", 1_735_689_600),
@@ -116,13 +116,13 @@ def test_a_delay_starts_within_a_second() -> None:
         (1_735_689_600_123.5, "milliseconds", 1_735_689_601),
     ],
 )
-def test_finer_units_are_refused_with_the_corrected_number(at: float, unit: str, meant: int) -> None:
-    with pytest.raises(InvalidTimerError, match=rf"looks like {unit}.*did you mean {meant}\?"):
+def test_finer_units_are_refused_with_the_corrected_number(at: float, unit: str, suggested: int) -> None:
+    with pytest.raises(InvalidTimerError, match=rf"looks like {unit}.*did you mean {suggested}\?"):
         due_second(at, None)
 
 
 @pytest.mark.parametrize(
-    ("at", "delay", "said"),
+    ("at", "delay", "expected_text"),
     [
         (None, None, "no due time: give at=... (when) or delay=... (how long from now)"),
         (5, 5, "two due times, at=5 and delay=5"),
@@ -142,10 +142,10 @@ def test_finer_units_are_refused_with_the_corrected_number(at: float, unit: str,
         (None, 1e11, "after the year 5138"),
     ],
 )
-def test_wrong_due_times_are_refused_with_a_sentence(at: Any, delay: Any, said: str) -> None:
+def test_wrong_due_times_are_refused_with_a_sentence(at: Any, delay: Any, expected_text: str) -> None:
     with pytest.raises(InvalidTimerError) as caught:
         due_second(at, delay, now_ns=NOW_NS)
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
 
 
 # --- the other parts --------------------------------------------------------------------------------------------------
@@ -153,15 +153,15 @@ def test_wrong_due_times_are_refused_with_a_sentence(at: Any, delay: Any, said: 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a b", "ä", "a" * 250, None, 7])
 def test_illegal_topics_are_refused(topic: Any) -> None:
-    assert "is not a legal topic name" in complaint(topic=topic)
+    assert "is not a legal topic name" in error_of(topic=topic)
 
 
-def test_a_key_with_half_a_character_is_refused() -> None:
-    assert "has characters that UTF-8 cannot carry: give bytes" in complaint(key="\ud800")
+def test_a_key_with_a_lone_surrogate_is_refused() -> None:
+    assert "has characters that UTF-8 cannot carry: give bytes" in error_of(key="\ud800")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected_text"),
     [
         ({"key": 5}, "callback key is of type int"),
         ({"value": None}, "callback value is of type NoneType: give bytes or str (b'' for none)"),
@@ -175,10 +175,10 @@ def test_a_key_with_half_a_character_is_refused() -> None:
         ({"token": ""}, "token '' is not a non-empty str"),
     ],
 )
-def test_wrong_parts_are_refused_with_a_sentence(changes: dict[str, Any], said: str) -> None:
-    assert said in complaint(**changes)
+def test_wrong_parts_are_refused_with_a_sentence(changes: dict[str, Any], expected_text: str) -> None:
+    assert expected_text in error_of(**changes)
 
 
-def test_too_large_names_the_limit() -> None:
+def test_a_too_large_request_is_refused_with_the_limit() -> None:
     with pytest.raises(InvalidTimerError, match=r"of 101\d bytes, and the limit is TIMERS_MAX_REQUEST_BYTES=1000"):
         Encoder(1000)(TimerRequest("orders", "k", b"x" * 1000, at=DUE_S))

@@ -1,4 +1,4 @@
-"""`timers formats`, and the one table that it and the worker go by."""
+"""``timers formats``, and the table of request formats that the worker uses too."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from timers.request_formats import NATIVE, REQUEST_FORMATS, enabled_formats
 
 
 @pytest.fixture(autouse=True)
-def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def unreachable_brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TIMERS_BROKERS", "127.0.0.1:1")
     monkeypatch.setattr("timers.kafka.connection.TIMEOUT_S", 0.3)
     yield
 
 
-def test_the_table_names_settings_that_there_are() -> None:
+def test_the_table_names_existing_settings() -> None:
     envs = {setting.env for setting, _, _ in describe(Settings())}
     for kind in REQUEST_FORMATS:
         assert {kind.env, *kind.settings} <= envs
     assert len({kind.request_format.name for kind in REQUEST_FORMATS}) == len(REQUEST_FORMATS)
 
 
-def test_a_request_format_is_open_where_its_topic_is_set() -> None:
+def test_a_request_format_is_enabled_by_its_topic() -> None:
     settings = Settings.load({"TIMERS_ID_TOPIC": "by-id", "TIMERS_COUNTDOWN_TOPIC": "delay"})
     names = {topic: request_format.name for topic, request_format in enabled_formats(settings).items()}
     assert names == {
@@ -38,7 +38,7 @@ def test_a_request_format_is_open_where_its_topic_is_set() -> None:
     assert list(enabled_formats(Settings())) == ["timer-request", "timers-timer-retry"]
 
 
-def test_none_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_without_an_enabled_format(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["formats"]) == 0
     out, err = capsys.readouterr()
     assert "none on but future" in out
@@ -47,7 +47,7 @@ def test_none_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no broker answers" in err
 
 
-def test_what_is_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formats_shows_enabled_formats(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMERS_COUNTDOWN_TOPIC", "delay")
     monkeypatch.setenv("TIMERS_VERDICT_RETENTION_S", "60")
     assert main(["formats", "-o", "json"]) == 0

@@ -1,4 +1,4 @@
-"""What becomes of a message that could not be handled: its next try, or a dead letter."""
+"""The next attempt or the dead letter of a message that could not be handled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DLQ = "dead"
 
 @dataclass
 class Record:
-    """As aiokafka hands it over."""
+    """A record of aiokafka."""
 
     topic: str = "orders"
     partition: int = 3
@@ -34,45 +34,47 @@ class Record:
 
 
 def as_methods(record: Record) -> Any:
-    """As confluent-kafka does."""
+    """The record as a message of confluent-kafka."""
     fields: dict[str, Callable[[], Any]] = {name: lambda value=value: value for name, value in vars(record).items()}
     return SimpleNamespace(**fields)
 
 
 def as_event(record: Record) -> Any:
-    """As Faust does."""
+    """The record as an event of Faust."""
     return SimpleNamespace(key="decoded", value={"decoded": 1}, message=record)
 
 
-def tried(planned: Any) -> TimerRequest:
+def retry_of(planned: Any) -> TimerRequest:
     assert isinstance(planned, TimerRequest)
     return planned
 
 
 @pytest.mark.parametrize("form", [lambda record: record, as_methods, as_event])
-def test_a_message_of_any_client_comes_back_as_it_is(form: Callable[[Record], Any]) -> None:
+def test_messages_of_all_clients_are_retried_unchanged(form: Callable[[Record], Any]) -> None:
     headers = [("trace", b"1"), ("trace", None), ("timer-id", b"timer-request/0/7"), ("timer-due", b"5")]
-    planned = tried(plan(form(Record(key=b"\xff", headers=headers)), None, Backoff(first_s=7), None, DLQ))
+    planned = retry_of(plan(form(Record(key=b"\xff", headers=headers)), None, Backoff(first_s=7), None, DLQ))
     assert planned == TimerRequest(
         "orders", b"\xff", b"v", None, 7.0, [("trace", b"1"), ("trace", None), ("retry-attempt", b"1")]
     )
 
 
-def test_tries_are_counted_in_a_header_and_waits_grow() -> None:
+def test_attempts_are_counted_in_a_header_and_delays_grow() -> None:
     record = Record()
     waits = []
     for attempt in range(1, 6):
-        planned = tried(plan(record, None, Backoff(first_s=1, factor=3, most_s=20, attempts=5), None, DLQ))
+        planned = retry_of(plan(record, None, Backoff(first_s=1, factor=3, most_s=20, attempts=5), None, DLQ))
         waits.append(planned.delay)
         assert planned.headers == [("retry-attempt", b"%d" % attempt)]
         record = Record(headers=[*planned.headers, ("timer-id", b"timer-request/0/7"), ("timer-due", b"5")])
     assert waits == [1, 3, 9, 20, 20]
     assert not isinstance(plan(record, None, Backoff(attempts=5), None, DLQ), TimerRequest)
-    assert tried(plan(record, 2, Backoff(first_s=1), "other", DLQ))[::4] == ("other", 2.0), "told which try it is"
+    assert retry_of(plan(record, 2, Backoff(first_s=1), "other", DLQ))[::4] == ("other", 2.0), (
+        "the attempt is an argument"
+    )
 
 
 @given(st.integers(1, 10**5), st.floats(0, 100), st.floats(1, 10), st.floats(0, 1), st.floats(0, 1))
-def test_waits_are_bounded_and_jitter_only_shortens(
+def test_delays_are_limited_and_jitter_only_shortens_them(
     attempt: int, first_s: float, factor: float, jitter: float, chance: float
 ) -> None:
     backoff = Backoff(first_s, factor, most_s=1000, jitter=jitter)
@@ -82,7 +84,7 @@ def test_waits_are_bounded_and_jitter_only_shortens(
 
 
 @pytest.mark.parametrize("key", [b"k", b"\xff\x00", None])
-def test_what_is_given_up_is_a_dead_letter_whose_retry_begins_anew(key: bytes | None) -> None:
+def test_the_last_attempt_is_a_dead_letter_whose_retry_counts_from_one(key: bytes | None) -> None:
     headers = [("a", None), ("retry-attempt", b"2"), ("timer-id", b"timer-request/4/99"), ("timer-due", b"5")]
     topic, sent_key, value, sent = plan(Record(key=key, headers=headers), None, Backoff(attempts=2), None, DLQ)
     opened = dead_letter.decode(sent)
@@ -108,20 +110,20 @@ def test_what_is_given_up_is_a_dead_letter_whose_retry_begins_anew(key: bytes | 
         ("message", None, "str is no message: it has no topic"),
     ],
 )
-def test_what_cannot_be_sent_again_is_said(message: Any, attempt: Any, sentence: str) -> None:
+def test_messages_that_cannot_be_retried_are_refused(message: Any, attempt: Any, sentence: str) -> None:
     with pytest.raises(InvalidTimerError, match=sentence):
         plan(message, attempt, Backoff(), None, DLQ)
 
 
 @pytest.mark.parametrize("wrong", [{"first_s": -1}, {"factor": 0.5}, {"most_s": 1}, {"jitter": 2}, {"attempts": -1}])
-def test_a_backoff_makes_sense(wrong: dict[str, Any]) -> None:
+def test_wrong_backoffs_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidTimerError, match="makes no sense"):
         Backoff(**wrong)
 
 
-def test_a_header_that_is_no_number_counts_as_none() -> None:
+def test_an_attempt_header_that_is_no_number_is_ignored() -> None:
     for text in (b"", b"x", None, b"1" * 20, "²".encode()):
-        planned = tried(plan(Record(headers=[("retry-attempt", text)]), None, Backoff(), None, DLQ))
+        planned = retry_of(plan(Record(headers=[("retry-attempt", text)]), None, Backoff(), None, DLQ))
         assert planned.headers == [("retry-attempt", b"1")]
     assert Received.of(Record(headers={"a": "text"})).headers == [("a", b"text")]
 

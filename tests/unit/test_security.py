@@ -1,4 +1,4 @@
-"""Who we are to the brokers: settings that go together, secrets that stay secret, and what each library is given."""
+"""Credentials: valid combinations of settings, hidden secrets, and the configuration of each library."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def secured(certificates: Certificates) -> dict[str, str]:
-    """Everything at once: TLS both ways, and a password."""
+    """Settings with TLS, a client certificate and a password."""
     chain, key = certificates.issue("ada", KEY_PASSWORD)
     return SASL | {
         "TIMERS_SECURITY_PROTOCOL": "SASL_SSL",
@@ -58,10 +58,10 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in names}
 
 
-# ---- what goes together ---------------------------------------------------------------------------------------------
+# ---- combinations of settings ---------------------------------------------------------------------------------------
 
 
-def test_what_does_not_go_together_is_named_with_the_way_out(secured: dict[str, str], tmp_path: Path) -> None:
+def test_settings_that_exclude_each_other_are_refused_with_advice(secured: dict[str, str], tmp_path: Path) -> None:
     some_file = tmp_path / "file"
     some_file.write_text("x")
     wrong: list[tuple[dict[str, str], str]] = [
@@ -96,7 +96,7 @@ def test_a_password_may_come_from_a_file(tmp_path: Path, content: str) -> None:
     assert Settings.load(environ).sasl_password == Secret(PASSWORD)
 
 
-def test_a_file_without_an_end_is_refused() -> None:
+def test_an_endless_password_file_is_refused() -> None:
     environ = without(SASL, "TIMERS_SASL_PASSWORD") | {"TIMERS_SASL_PASSWORD_FILE": "/dev/zero"}
     with pytest.raises(
         SettingsError, match=r"^TIMERS_SASL_PASSWORD_FILE='/dev/zero' is not a file that holds a password"
@@ -119,10 +119,10 @@ def test_the_embedded_broker_is_only_for_plaintext(monkeypatch: pytest.MonkeyPat
     assert Settings.load(without(SASL, "TIMERS_BROKERS")).brokers == "127.0.0.1:9092"
 
 
-# ---- what the libraries are given -----------------------------------------------------------------------------------
+# ---- configuration of the libraries ---------------------------------------------------------------------------------
 
 
-def test_plaintext_asks_nothing_of_anyone() -> None:
+def test_plaintext_needs_no_credentials() -> None:
     settings = Settings.load({"TIMERS_BROKERS": "a:1,b:2"})
     assert connection.librdkafka(settings) == {"bootstrap.servers": "a:1,b:2", "security.protocol": "PLAINTEXT"}
     assert connection.aiokafka(settings) == {
@@ -133,7 +133,7 @@ def test_plaintext_asks_nothing_of_anyone() -> None:
     assert faust_credentials(settings) is None
 
 
-def test_librdkafka_takes_everything(secured: dict[str, str]) -> None:
+def test_librdkafka_gets_all_settings(secured: dict[str, str]) -> None:
     config = connection.librdkafka(Settings.load(secured))
     assert config == {
         "bootstrap.servers": "a:1,b:2",
@@ -147,12 +147,12 @@ def test_librdkafka_takes_everything(secured: dict[str, str]) -> None:
         "sasl.username": "ada",
         "sasl.password": PASSWORD,
     }
-    Producer(config)  # which knows all of them
+    Producer(config)  # it refuses unknown properties
     lax = connection.librdkafka(Settings.load(secured | {"TIMERS_SSL_CHECK_HOSTNAME": "0"}))
     assert lax == config | {"ssl.endpoint.identification.algorithm": "none"}
 
 
-def test_java_takes_the_same_as_text(secured: dict[str, str]) -> None:
+def test_java_gets_the_settings_with_certificates_as_text(secured: dict[str, str]) -> None:
     settings = Settings.load(secured | {"TIMERS_SASL_PASSWORD": 'a "quoted" \\ one'})
     assert settings.ssl_ca_file and settings.ssl_cert_file and settings.ssl_key_file
     config = connection.java(settings)
@@ -181,7 +181,7 @@ def test_java_takes_the_same_as_text(secured: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("form", ["PKCS8", "TraditionalOpenSSL"])
 @pytest.mark.parametrize("password", ["", KEY_PASSWORD])
-def test_java_gets_any_key_in_the_one_form_that_it_reads(
+def test_java_gets_each_key_as_unencrypted_pkcs8(
     secured: dict[str, str], tmp_path: Path, form: str, password: str
 ) -> None:
     pem = Path(secured["TIMERS_SSL_KEY_FILE"]).read_bytes()
@@ -191,14 +191,17 @@ def test_java_gets_any_key_in_the_one_form_that_it_reads(
     given.write_bytes(
         private.private_bytes(serialization.Encoding.PEM, getattr(serialization.PrivateFormat, form), lock)
     )
-    changes = {"TIMERS_SSL_KEY_FILE": str(given), "TIMERS_SSL_KEY_PASSWORD": KEY_PASSWORD}  # too much is no harm
+    changes = {
+        "TIMERS_SSL_KEY_FILE": str(given),
+        "TIMERS_SSL_KEY_PASSWORD": KEY_PASSWORD,
+    }  # a password that is not needed
     text = connection.java(Settings.load(secured | changes))["ssl.keystore.key"]
     assert text.startswith("-----BEGIN PRIVATE KEY-----\n")
     same = serialization.load_pem_private_key(text.encode(), None)
     assert same.private_numbers() == private.private_numbers()  # type: ignore[union-attr]
 
 
-def test_aiokafka_and_faust_take_the_same(secured: dict[str, str]) -> None:
+def test_aiokafka_and_faust_get_the_same_settings(secured: dict[str, str]) -> None:
     settings = Settings.load(secured | {"TIMERS_SASL_MECHANISM": "SCRAM-SHA-256"})
     arguments = connection.aiokafka(settings)
     assert {name: value for name, value in arguments.items() if name != "ssl_context"} == {
@@ -231,7 +234,7 @@ def test_aiokafka_and_faust_take_the_same(secured: dict[str, str]) -> None:
         ({"TIMERS_SSL_KEY_FILE": __file__}, "^TIMERS_SSL_CERT_FILE='.*' is not a PEM certificate that goes with"),
     ],
 )
-def test_files_that_cannot_be_used_are_named(secured: dict[str, str], changes: dict[str, str], expected: str) -> None:
+def test_unusable_files_are_named(secured: dict[str, str], changes: dict[str, str], expected: str) -> None:
     settings = Settings.load(secured | changes)
     for configure in (connection.librdkafka, connection.aiokafka, faust_credentials):
         with pytest.raises(SettingsError, match=expected) as error:
@@ -239,7 +242,7 @@ def test_files_that_cannot_be_used_are_named(secured: dict[str, str], changes: d
         assert "\n" not in str(error.value)
 
 
-def test_another_key_is_not_the_certificates(secured: dict[str, str], certificates: Certificates) -> None:
+def test_a_key_of_another_certificate_is_refused(secured: dict[str, str], certificates: Certificates) -> None:
     _, other_key = certificates.issue("eve", KEY_PASSWORD)
     with pytest.raises(SettingsError, match=r"KEY_VALUES_MISMATCH"):
         connection.ssl_context(Settings.load(secured | {"TIMERS_SSL_KEY_FILE": str(other_key)}))
@@ -249,7 +252,7 @@ def test_another_key_is_not_the_certificates(secured: dict[str, str], certificat
 
 
 def given_to_librdkafka(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> dict[str, Any]:
-    """What a client of ours configures its producer with."""
+    """The configuration with which ``TimersClient`` makes its producer."""
     seen: dict[str, Any] = {}
     monkeypatch.setattr("timers.client.config.Producer", lambda config, logger: seen.update(config))
     values = {"brokers": None, "request_topic": None, "producer_config": None, "timeout_s": 1.0} | arguments
@@ -257,7 +260,7 @@ def given_to_librdkafka(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> di
     return seen
 
 
-def test_the_client_logs_in_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_gets_credentials_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SASL.items():
         monkeypatch.setenv(name, value)
     seen = given_to_librdkafka(monkeypatch, brokers="c:3")
@@ -269,7 +272,7 @@ def test_the_client_logs_in_by_the_environment(monkeypatch: pytest.MonkeyPatch) 
     )
 
 
-def test_or_by_its_argument_and_never_by_a_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_never_mixes_credentials_of_argument_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SASL.items():
         monkeypatch.setenv(name, value)
     seen = given_to_librdkafka(monkeypatch, producer_config={"security.protocol": "SSL"})
@@ -277,7 +280,7 @@ def test_or_by_its_argument_and_never_by_a_mixture(monkeypatch: pytest.MonkeyPat
     assert not [name for name in seen if name.startswith("sasl.")]
 
 
-def test_an_error_callback_of_the_applications_own_is_called_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_callback_of_the_application_is_also_called(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs: list[KafkaError] = []
     seen = given_to_librdkafka(monkeypatch, brokers="c:3", producer_config={"error_cb": theirs.append})
     error = KafkaError(KafkaError._AUTHENTICATION, "sasl_ssl://c:3/bootstrap: no (after 3ms)")
@@ -285,11 +288,11 @@ def test_an_error_callback_of_the_applications_own_is_called_too(monkeypatch: py
     assert theirs == [error]
 
 
-# ---- refusals -------------------------------------------------------------------------------------------------------
+# ---- refused credentials --------------------------------------------------------------------------------------------
 
 
 class SimClient:
-    """A librdkafka client whose brokers refuse us at the second look."""
+    """A librdkafka client whose brokers refuse its credentials at the second call."""
 
     def __init__(self, reports: connection.ErrorReports, error: KafkaError | None) -> None:
         self._reports = reports
@@ -306,25 +309,27 @@ class SimClient:
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "expected"),
+    ("code", "broker_error", "expected"),
     [
         (KafkaError._AUTHENTICATION, "SASL authentication error: no", "refuse the login of TIMERS_SASL_USERNAME='ada'"),
         (KafkaError._SSL, "SSL handshake failed: certificate verify failed", "does TIMERS_SSL_CA_FILE contain"),
         (KafkaError._TRANSPORT, "Receive failed: ssl/tls alert bad certificate", "set TIMERS_SSL_CERT_FILE"),
     ],
 )
-def test_a_refusal_ends_the_wait_with_its_reason(code: int, said: str, expected: str) -> None:
+def test_refused_credentials_end_the_wait_with_the_reason(code: int, broker_error: str, expected: str) -> None:
     settings = Settings.load(SASL)
     reports = connection.ErrorReports(settings)
-    client = SimClient(reports, KafkaError(code, f"sasl_ssl://a:1/bootstrap: {said} (after 3ms in state AUTH_REQ)"))
+    client = SimClient(
+        reports, KafkaError(code, f"sasl_ssl://a:1/bootstrap: {broker_error} (after 3ms in state AUTH_REQ)")
+    )
     with pytest.raises(AccessError, match=expected) as error:
         connection.metadata(client, reports, timeout_s=60)
     assert client.looks == 2
-    assert said in str(error.value)
+    assert broker_error in str(error.value)
     assert "bootstrap" not in str(error.value) and "after 3ms" not in str(error.value)
 
 
-def test_brokers_that_are_away_are_no_refusal() -> None:
+def test_unreachable_brokers_do_not_count_as_refused_credentials() -> None:
     reports = connection.ErrorReports(Settings.load(SASL))
     client = SimClient(reports, KafkaError(KafkaError._TRANSPORT, "a:1/bootstrap: Connect failed: Connection refused"))
     with pytest.raises(KafkaException):
@@ -356,7 +361,7 @@ def test_no_text_of_the_settings_shows_a_secret(secured: dict[str, str], monkeyp
     assert (row["value"], row["source"]) == ("***", "environment")
 
 
-def test_a_property_that_librdkafka_refuses_shows_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_about_one_property_shows_no_other_property(monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"security.protocol": "sasl_plaintext", "sasl.password": PASSWORD, "no.such": "1"}
     with TimersClient("127.0.0.1:1", producer_config=extra) as client, pytest.raises(SettingsError) as error:
         client.schedule("t", "k", b"", delay=1)
@@ -364,7 +369,7 @@ def test_a_property_that_librdkafka_refuses_shows_no_other(monkeypatch: pytest.M
     assert PASSWORD not in "".join(traceback.format_exception(error.value))
 
 
-def test_secrets_compare_and_say_whether_they_are_set() -> None:
+def test_secrets_can_be_compared_and_tested_for_being_set() -> None:
     assert Secret("a") == Secret("a") != Secret("b")
     assert Secret("a") != "a"
     assert bool(Secret("a")) and not Secret()
@@ -372,7 +377,7 @@ def test_secrets_compare_and_say_whether_they_are_set() -> None:
     assert pickle.loads(pickle.dumps(Secret("a"))).reveal() == "a"
 
 
-def test_logins_stay_out_of_a_debug_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_credentials_are_not_in_a_debug_log(caplog: pytest.LogCaptureFixture) -> None:
     from aiokafka.protocol.admin import SaslAuthenticateRequest, SaslHandShakeRequest
 
     hide_logins()

@@ -1,4 +1,4 @@
-"""Settings: every wrong value stops the start with one sentence that names variable, value and expected form."""
+"""Settings: a wrong value ends the start with a sentence that names the variable, the value and the expected form."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ def test_credentials_in_an_address_are_refused_and_not_shown() -> None:
     assert "hunter2" not in str(error.value)
 
 
-def test_every_setting_has_a_wrong_value_above() -> None:
+def test_each_setting_is_tested_with_a_wrong_value() -> None:
     assert {env for env, _, _ in WRONG} | set(SECRETS) == {setting.env for setting in ALL}
 
 
 @pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.env)
-def test_every_setting_says_what_it_is_for(setting: Setting) -> None:
+def test_each_setting_has_a_description(setting: Setting) -> None:
     assert re.fullmatch(r"TIMERS_[A-Z]+(_[A-Z]+)*", setting.env)
     assert len(setting.why) > 20
     assert setting.why.endswith(".")
@@ -142,7 +142,7 @@ def test_no_two_settings_share_a_variable() -> None:
         ({"TIMERS_PARTITIONS": ""}, "partitions", 4),
     ],
 )
-def test_a_good_value_is_read(environ: dict[str, str], attribute: str, value: object) -> None:
+def test_a_valid_value_is_read(environ: dict[str, str], attribute: str, value: object) -> None:
     assert getattr(Settings.load(BROKERS | environ), attribute) == value
 
 
@@ -155,23 +155,23 @@ def test_a_good_value_is_read(environ: dict[str, str], attribute: str, value: ob
         {"TIMERS_APP_ID": "mine", "TIMERS_DEAD_LETTER_TOPIC": "mine-timer-retry"},
     ],
 )
-def test_two_topics_may_not_be_one(environ: dict[str, str]) -> None:
+def test_two_settings_may_not_name_one_topic(environ: dict[str, str]) -> None:
     with pytest.raises(SettingsError, match="give each its own name"):
         Settings.load(BROKERS | environ)
 
 
-def test_of_the_engines_topics_only_requests_may_be_allowed() -> None:
+def test_of_the_engines_topics_only_the_request_topic_may_be_allowed() -> None:
     assert Settings.load(BROKERS | {"TIMERS_CALLBACK_ALLOW": "*, timer-request"}).callback_allow == "*,timer-request"
     with pytest.raises(SettingsError, match="names 'timers-progress', which is the engine's own"):
         Settings.load(BROKERS | {"TIMERS_CALLBACK_ALLOW": "orders,timers-progress"})
 
 
-def test_internal_topics_follow_the_app_id() -> None:
+def test_names_of_internal_topics_contain_the_app_id() -> None:
     settings = Settings.load(BROKERS | {"TIMERS_APP_ID": "mine"})
     assert (settings.progress_topic, settings.retry_topic) == ("mine-progress", "mine-timer-retry")
 
 
-def test_the_worker_id_follows_the_web_port_unless_it_was_given() -> None:
+def test_the_default_worker_id_contains_the_web_port() -> None:
     unset = Settings.load(BROKERS | {"TIMERS_WEB_PORT": "7000"})
     assert unset.worker_id == default_worker_id(7000)
     assert unset.on_port(7001).worker_id == default_worker_id(7001) != unset.worker_id
@@ -179,7 +179,7 @@ def test_the_worker_id_follows_the_web_port_unless_it_was_given() -> None:
     assert (given.on_port(7001).worker_id, given.on_port(7001).web_port) == ("ada", 7001)
 
 
-def test_describe_says_where_each_value_comes_from() -> None:
+def test_describe_names_the_source_of_each_value() -> None:
     environ = BROKERS | {"TIMERS_PARTITIONS": "9"}
     shown = {setting.env: (text, given) for setting, text, given in describe(Settings.load(environ), environ)}
     assert shown["TIMERS_PARTITIONS"] == ("9", True)
@@ -189,7 +189,7 @@ def test_describe_says_where_each_value_comes_from() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told", "asked"),
+    ("given", "own_url", "asked_url"),
     [
         ({}, "http://127.0.0.1:6066", "http://127.0.0.1:6066"),
         ({"TIMERS_WEB_BIND": "::1", "TIMERS_WEB_PORT": "7"}, "http://[::1]:7", "http://[::1]:7"),
@@ -199,10 +199,10 @@ def test_describe_says_where_each_value_comes_from() -> None:
         ({"TIMERS_WORKER_URL": "https://timers.example"}, "http://127.0.0.1:6066", "https://timers.example"),
     ],
 )
-def test_where_a_worker_answers(given: dict[str, str], told: str, asked: str) -> None:
+def test_the_urls_of_a_worker(given: dict[str, str], own_url: str, asked_url: str) -> None:
     settings = Settings.load({**BROKERS, **given})
-    assert (settings.canonical_url, settings.asked_url) == (told, asked)
+    assert (settings.canonical_url, settings.asked_url) == (own_url, asked_url)
 
 
-def test_a_worker_that_is_told_another_port_answers_there() -> None:
+def test_a_changed_web_port_is_in_the_url() -> None:
     assert Settings.load(BROKERS).on_port(7007).canonical_url == "http://127.0.0.1:7007"

@@ -1,4 +1,4 @@
-"""A micro-batch as a line."""
+"""The line of a micro-batch."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def progress(requests: int = 0, pending: int | None = 7, buckets: int = 2, lette
     }
 
 
-def test_a_line_says_what_was_read_fired_and_waits() -> None:
+def test_a_line_has_read_fired_and_pending_timers() -> None:
     line = Reporter(2, "timer-request").line(progress(requests=3000, letters=4))
     assert line == (
         "micro-batch 3: 3,000 requests in (2,000/s), 1,200 fired, 7 pending, 4 dead-lettered, took 1.5 s, lag 2.0 s"
     )
 
 
-def test_what_waits_is_known_when_all_buckets_have_said_so() -> None:
+def test_pending_is_shown_when_all_buckets_have_reported() -> None:
     reporter = Reporter(2, "timer-request")
     assert "pending" not in (reporter.line(progress(pending=5, buckets=1)) or "")
     assert "7 pending" in (reporter.line(progress()) or "")

@@ -1,4 +1,4 @@
-"""The engine on Spark is stopped between two micro-batches, also where one follows the other without a pause."""
+"""The engine on Spark stops between two micro-batches, also if they follow each other without a pause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timers.spark.jobs import engine
 
 
 class Query:
-    """A query that is behind: always within a micro-batch. At every look another ``batches`` of them have ended."""
+    """A query that is always in a micro-batch. At each call of ``status`` ``batches`` more of them have ended."""
 
     def __init__(self, lines: Any, batches: int) -> None:
         self._lines = lines
@@ -29,14 +29,14 @@ class Query:
         self.stopped.set()
 
 
-def test_the_end_of_a_micro_batch_is_enough() -> None:
+def test_stop_waits_for_the_end_of_a_micro_batch() -> None:
     lines: Any = engine._Lines(None, print)  # type: ignore[arg-type]
     query: Any = Query(lines, batches=1)
     engine._stop_between(query, lines)
     assert query.stopped.is_set() and query.looks == 1
 
 
-def test_a_micro_batch_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_interrupts_a_micro_batch_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "STOP_S", 0.01)
     lines: Any = engine._Lines(None, print)  # type: ignore[arg-type]
     query: Any = Query(lines, batches=0)

@@ -19,7 +19,7 @@ CLUSTER = SimpleNamespace(partitions={SETTINGS.request_topic: 1}, topic_ids={})
 
 
 def brokers(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
-    """Brokers that answer after so many failures."""
+    """Make brokers that answer after some failures."""
     left = iter(range(failures))
 
     class Log:
@@ -38,12 +38,12 @@ def brokers(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
     monkeypatch.setattr(engine, "PROGRESS_AGAIN_S", 0.0)
 
 
-def test_a_leader_that_moves_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_waits_for_a_leader_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers(monkeypatch, failures=3)
     assert engine._workers_progress(SETTINGS, CLUSTER) == {}
 
 
-def test_brokers_that_do_not_answer_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_that_do_not_answer_raise_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers(monkeypatch, failures=10**6)
     monkeypatch.setattr(engine, "PROGRESS_TIMEOUT_S", 0.0)
     with pytest.raises(TimersError, match=r"the progress of workers cannot be read from .*: Broker: Not leader"):

@@ -1,4 +1,4 @@
-"""A store that cannot be read, or lacks written batches, is rebuilt; it never answers as if it were whole."""
+"""A store that cannot be read, or lacks written batches, is condemned and rebuilt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def opened(path: Path, condemnations: Condemnations | None = None) -> RocksStore
 
 
 def fill(store: RocksStore, first: int = 0, count: int = TIMERS) -> None:
-    """Timers with ids, one a second, in batches of 100."""
+    """Write timers with ids, one for each second, in batches of 100."""
     for start in range(first, first + count, 100):
         offsets = range(start, start + 100)
         entries = {b"id-%06d" % offset: (offset, offset, 0) for offset in offsets}
@@ -41,7 +41,7 @@ def fill(store: RocksStore, first: int = 0, count: int = TIMERS) -> None:
 
 
 def on_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A closed store, all of whose entries are in one file; returns that file."""
+    """Make a closed store with all entries in one file; return that file."""
     monkeypatch.setattr(memory_limit, "JOURNAL_IDS", 100)
     monkeypatch.setattr(memory_limit, "LEAST_JOURNAL_IDS", 100)
     store = opened(path)
@@ -96,7 +96,7 @@ def test_the_first_block_is_read_for_the_oldest_timer(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-*", "*.sst"])
 @pytest.mark.parametrize("how", [Path.unlink, lambda file: os.truncate(file, file.stat().st_size // 2)])
-def test_a_file_that_is_gone_or_cut_short_is_found_at_opening(
+def test_a_missing_or_shortened_file_is_noticed_at_opening(
     name: str, how: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_disk(tmp_path / "s", monkeypatch)
@@ -130,10 +130,10 @@ def test_the_end_of_the_log_may_be_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("killed_while_opening", [False, True])
-def test_batches_that_are_missing_between_others_are_noticed(
+def test_batches_missing_between_others_are_noticed(
     killed_while_opening: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of the manifest is lost, and with it a file; what came later is in the write-ahead log."""
+    """The end of the manifest is lost, and a file with it. Later batches are in the write-ahead log."""
     path = tmp_path / "s"
     store = opened(path)
     fill(store, 0, 1000)
@@ -195,9 +195,7 @@ def test_a_write_that_rocksdb_refuses_condemns_the_store(tmp_path: Path, monkeyp
     again.close()
 
 
-def test_a_store_that_cannot_be_closed_for_its_damage_is_condemned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_with_damage_at_its_close_is_condemned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_disk(tmp_path / "s", monkeypatch)
     condemnations = Condemnations()
     store = opened(tmp_path / "s", condemnations)
@@ -212,7 +210,7 @@ def test_a_store_that_cannot_be_closed_for_its_damage_is_condemned(
     assert not (tmp_path / "s").exists()
 
 
-def test_a_store_that_is_damaged_again_and_again_is_rebuilt_more_and_more_slowly(tmp_path: Path) -> None:
+def test_pauses_before_a_rebuild_grow_with_repeated_damage(tmp_path: Path) -> None:
     condemnations = Condemnations()
     errors = [condemnations.damaged(tmp_path, failures.UNREADABLE, "why") for _ in range(12)]
     assert [error.pause_s for error in errors][:5] == [0, 0, 10, 20, 40]
@@ -221,7 +219,7 @@ def test_a_store_that_is_damaged_again_and_again_is_rebuilt_more_and_more_slowly
     assert condemnations.damaged(tmp_path / "other", failures.UNREADABLE, "why").pause_s == 0
 
 
-def test_an_error_of_the_machine_condemns_nothing(tmp_path: Path) -> None:
+def test_an_error_of_the_operating_system_condemns_no_store(tmp_path: Path) -> None:
     condemnations = Condemnations()
     store = opened(tmp_path / "s", condemnations)
     refused = store._db.damaged(failures.UNREADABLE, "IO error: While open a file: Too many open files")
@@ -230,7 +228,7 @@ def test_an_error_of_the_machine_condemns_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_store_half_deleted_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partly_deleted_store_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(tmp_path / "s")
     fill(store, 0, 100)
     store.close()
@@ -249,7 +247,7 @@ def test_a_store_half_deleted_is_not_opened(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("has_ids", [False, True])
 def test_damaged_stores_lose_no_timer_and_fire_none_twice(has_ids: bool, tmp_path: Path) -> None:
-    """A few of the seeds of ``python -m tests.harness.store_damage``."""
+    """Runs some seeds of ``python -m tests.harness.store_damage``."""
     requests = Requests(5_000, has_ids=has_ids)
     disks = images(requests, tmp_path)
     results = [run(seed, requests, disks, tmp_path) for seed in range(16)]

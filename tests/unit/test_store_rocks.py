@@ -1,4 +1,4 @@
-"""What only a store on disk can do: belong to somebody, be locked, be damaged."""
+"""Stores on disk: identity, lock, damage and full disks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def opened(path: Path, identity: str = "cluster=c topic=t") -> RocksStore:
     return RocksStore.open(path, identity, MEMORY)
 
 
-def test_a_store_is_found_again(tmp_path: Path) -> None:
+def test_a_store_keeps_its_content(tmp_path: Path) -> None:
     store = opened(tmp_path / "s")
     store.write({5: [row(0), row(2)], 4: [row(1)]}, 9)
     store.close()
@@ -70,7 +70,7 @@ def test_a_damaged_store_is_rebuilt(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_store_that_somebody_has_open_is_not_touched(tmp_path: Path) -> None:
+def test_an_open_store_cannot_be_opened_again(tmp_path: Path) -> None:
     store = opened(tmp_path / "s")
     store.write({5: [row(0)]}, 1)
     with pytest.raises(Exception, match="lock"):
@@ -79,7 +79,7 @@ def test_a_store_that_somebody_has_open_is_not_touched(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_settings_it_was_written_under_are_found_again(tmp_path: Path) -> None:
+def test_a_store_keeps_the_settings_history(tmp_path: Path) -> None:
     history = (SettingChange("A", 0, 10), SettingChange("A", 7, 20))
     store = opened(tmp_path / "store")
     assert store.history == ()
@@ -90,7 +90,7 @@ def test_the_settings_it_was_written_under_are_found_again(tmp_path: Path) -> No
     store.close()
 
 
-def test_one_second_of_many_rows_is_cut_into_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_of_one_second_are_several_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "GROUP_ROWS", 4)
     monkeypatch.setattr(layout, "GROUP_BYTES", 30)
     store = opened(tmp_path / "s")
@@ -102,7 +102,7 @@ def test_one_second_of_many_rows_is_cut_into_entries(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("entries", [rocks.POINT_DELETES // 2, rocks.POINT_DELETES * 2])
-def test_few_entries_and_many_are_deleted_alike(tmp_path: Path, entries: int) -> None:
+def test_delete_works_for_few_and_for_many_entries(tmp_path: Path, entries: int) -> None:
     store = opened(tmp_path / "s")
     for number in range(entries):
         store.write({number: [row(2 * number), row(2 * number + 1)]}, 2 * number + 2)
@@ -114,7 +114,7 @@ def test_few_entries_and_many_are_deleted_alike(tmp_path: Path, entries: int) ->
     store.close()
 
 
-def test_what_stands_beyond_the_last_second_is_not_taken_for_rows(tmp_path: Path) -> None:
+def test_entries_after_the_last_possible_second_are_not_rows(tmp_path: Path) -> None:
     store = opened(tmp_path / "s")
     store.write({99_999_999_999: [row(0)]}, 1)
     assert [due_s for due_s, _ in store.scan(NEVER, 10**12)] == [99_999_999_999]
@@ -127,16 +127,16 @@ def test_what_stands_beyond_the_last_second_is_not_taken_for_rows(tmp_path: Path
 MIB = 1024 * 1024
 
 
-def test_all_stores_together_keep_to_one_budget(tmp_path: Path) -> None:
+def test_all_stores_share_one_memory_limit(tmp_path: Path) -> None:
     memory = RocksMemory(16 * MIB)
     stores = [RocksStore.open(tmp_path / str(number), "cluster=c", memory) for number in range(24)]
     peak = 0
-    for due_s in range(32):  # 96 MiB, which 24 stores with bounds of their own would keep in memory
+    for due_s in range(32):  # 96 MiB, more than the limit
         for store in stores:
             store.write({due_s: [row(due_s, os.urandom(128 * 1024))]}, due_s + 1)
         peak = max(peak, memory.cache.get_usage())
         give_up = monotonic() + 60
-        while memory.cache.get_usage() > 16 * MIB:  # what is being flushed counts until it is on disk
+        while memory.cache.get_usage() > 16 * MIB:  # data counts until it is flushed
             assert monotonic() < give_up, f"{memory.cache.get_usage()} bytes are held"
     assert peak > 4 * MIB
     for store in stores:
@@ -147,7 +147,7 @@ def test_all_stores_together_keep_to_one_budget(tmp_path: Path) -> None:
 
 @contextmanager
 def file_limit(size: int) -> Iterator[None]:
-    """No file may grow beyond ``size`` bytes: what a full disk looks like, on any machine."""
+    """Limit files to ``size`` bytes in the block; writes then fail as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -156,7 +156,7 @@ def file_limit(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_write_that_the_disk_refuses_is_a_sentence_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_raises_one_sentence_and_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "s"
     store = opened(path)
     store.write({5: [row(0)]}, 1)
@@ -166,7 +166,7 @@ def test_a_write_that_the_disk_refuses_is_a_sentence_and_changes_nothing(tmp_pat
         with pytest.raises(StoreError):
             store.delete((5, 0), 1)
         assert (store.applied, store.pending) == (1, 1)
-        store.close()  # has nothing to add
+        store.close()  # there is nothing to flush
     sentence = str(error.value)
     assert str(path) in sentence and os.strerror(errno.EFBIG) in sentence and "ulimit -f" in sentence
     assert "Nothing is lost" in sentence and "\n" not in sentence
@@ -175,7 +175,7 @@ def test_a_write_that_the_disk_refuses_is_a_sentence_and_changes_nothing(tmp_pat
     again.close()
 
 
-def test_closing_says_what_could_not_be_flushed_and_keeps_it(tmp_path: Path) -> None:
+def test_a_failed_flush_at_the_close_raises_and_loses_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path / "s")
     store.write({5: [row(0)]}, 1)
     with file_limit(0), pytest.raises(StoreError, match=os.strerror(errno.EFBIG)):
@@ -185,7 +185,7 @@ def test_closing_says_what_could_not_be_flushed_and_keeps_it(tmp_path: Path) -> 
     again.close()
 
 
-def test_a_store_that_the_disk_keeps_from_opening_is_not_wiped(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_opened_on_a_full_disk_is_not_wiped(tmp_path: Path) -> None:
     store = opened(tmp_path / "s")
     store.write({5: [row(0)]}, 1)
     store.close()
@@ -202,7 +202,7 @@ def test_a_store_that_the_disk_keeps_from_opening_is_not_wiped(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("code", sorted(failures.WAYS_OUT))
-def test_each_refusal_of_the_machine_names_a_way_out(code: int) -> None:
+def test_each_error_of_the_operating_system_has_advice(code: int) -> None:
     error = failures.refusal(
         Path("/data/s"), Exception(f"IO error: While open a file: /data/s/4.log: {os.strerror(code)}")
     )

@@ -1,4 +1,4 @@
-"""How people write times on the command line."""
+"""Durations and times on the command line."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_durations(text: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "-5s", "5 s", "1.5h", "30m1h", "1h1h", "5S", "5ms", "٣s", "5s\n"])
-def test_other_forms_are_refused_and_the_forms_shown(text: str) -> None:
+def test_other_forms_are_refused_with_the_allowed_forms(text: str) -> None:
     with pytest.raises(InvalidTimerError) as caught:
         parse_duration(text)
     assert f"{text!r} is not a duration" in str(caught.value)
     assert "90s, 15m, 2h, 3d, 1w" in str(caught.value)
 
 
-def test_a_bare_number_is_asked_about() -> None:
+def test_a_number_without_a_unit_is_refused_with_suggestions() -> None:
     with pytest.raises(InvalidTimerError, match=r"'90' is not a duration \(did you mean 90s\?\)"):
         parse_duration("90")
 
@@ -63,7 +63,7 @@ def test_absolute_times(text: str, due_s: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_text"),
     [
         ("", "is not a time: write RFC 3339"),
         ("tomorrow", "is not a time: write RFC 3339"),
@@ -78,13 +78,13 @@ def test_absolute_times(text: str, due_s: int) -> None:
         ("9" * 25, "after the year 5138"),
     ],
 )
-def test_wrong_absolute_times_are_refused_with_a_sentence(text: str, said: str) -> None:
+def test_wrong_absolute_times_are_refused_with_a_sentence(text: str, expected_text: str) -> None:
     with pytest.raises(InvalidTimerError) as caught:
         parse_due(text)
-    assert said in str(caught.value)
+    assert expected_text in str(caught.value)
 
 
-def test_a_moment_is_so_long_ago_or_a_time() -> None:
+def test_a_past_moment_is_a_duration_or_a_time() -> None:
     assert parse_moment("2h", 1_800_000_000.9) == 1_800_000_000 - 7200
     assert parse_moment("1d1h", 1_800_000_000.0) == 1_800_000_000 - 90_000
     assert parse_moment("9999w", 1_800_000_000.0) == 0
@@ -94,7 +94,7 @@ def test_a_moment_is_so_long_ago_or_a_time() -> None:
             parse_moment(text, 0.0)
 
 
-def test_a_moment_to_come_is_so_far_away_or_a_time() -> None:
+def test_a_future_moment_is_a_duration_or_a_time() -> None:
     assert parse_ahead("2h", 1_800_000_000.1) == 1_800_000_001 + 7200
     assert parse_ahead("0s", 1_800_000_000.0) == 1_800_000_000
     assert parse_ahead("2027-01-15T08:00:00Z", 0.0) == 1_800_000_000

@@ -1,4 +1,4 @@
-"""Tokens: accepted once, refused after, whatever holds them."""
+"""Tokens: each store accepts a token once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_cancelled_timer_is_refused(timeouts: Timeouts) -> None:
     assert not timeouts.cancel("order-1"), "nothing was armed any more"
 
 
-def test_arming_again_refuses_the_timer_before(timeouts: Timeouts) -> None:
+def test_arming_again_refuses_the_previous_timer(timeouts: Timeouts) -> None:
     first, second = timeouts.arm("order-1"), timeouts.arm("order-1")
     assert first != second
     assert not timeouts.accept("order-1", first)
@@ -64,21 +64,21 @@ def test_a_name_can_be_armed_again_after_it_was_accepted(timeouts: Timeouts) -> 
     assert timeouts.accept("order-1", timeouts.arm("order-1"))
 
 
-def test_names_do_not_meet(timeouts: Timeouts) -> None:
+def test_names_have_separate_tokens(timeouts: Timeouts) -> None:
     one, two = timeouts.arm("order-1"), timeouts.arm("order-2")
     assert not timeouts.accept("order-2", one)
     assert timeouts.accept("order-1", one)
     assert timeouts.accept("order-2", two)
 
 
-def test_no_token_is_no_acceptance(timeouts: Timeouts) -> None:
+def test_a_callback_without_a_token_is_refused(timeouts: Timeouts) -> None:
     timeouts.arm("order-1")
     for nothing in (None, "", [], {}, [("other", b"x")], [("callback-token", None)]):
         assert not timeouts.accept("order-1", nothing)
     assert not timeouts.accept("never-armed", "x")
 
 
-# --- where the token travels ------------------------------------------------------------------------------------------
+# --- how the token is sent -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_no_token_is_no_acceptance(timeouts: Timeouts) -> None:
     ],
     ids=["token", "pairs", "the last of several", "mapping", "aiokafka", "faust", "confluent-kafka"],
 )
-def test_a_token_is_found_wherever_clients_put_headers(callback: object) -> None:
+def test_a_token_is_found_in_the_headers_of_each_client(callback: object) -> None:
     assert token_of(callback) == "t1"
 
 
@@ -103,7 +103,7 @@ def test_a_message_may_have_no_headers(callback: object) -> None:
     assert token_of(callback) is None
 
 
-def test_a_token_in_the_callback_bytes_comes_out_again(timeouts: Timeouts) -> None:
+def test_a_token_in_the_value_is_split_off(timeouts: Timeouts) -> None:
     callback = embed(timeouts.arm("order-1"), b'{"order": 1}\n')
     token, payload = extract(callback)
     assert payload == b'{"order": 1}\n'
@@ -111,7 +111,7 @@ def test_a_token_in_the_callback_bytes_comes_out_again(timeouts: Timeouts) -> No
 
 
 @pytest.mark.parametrize("callback", [b"", b"plain", b"callback-token:", b"callback-token:no newline", b"x\nt"])
-def test_bytes_without_a_token_stay_as_they_are(callback: bytes) -> None:
+def test_a_value_without_a_token_is_unchanged(callback: bytes) -> None:
     assert extract(callback) == (None, callback)
 
 
@@ -124,7 +124,7 @@ def test_only_plain_tokens_are_embedded(token: str) -> None:
 # --- SQL --------------------------------------------------------------------------------------------------------------
 
 
-def test_of_two_receivers_racing_on_one_database_one_wins(tmp_path: Path) -> None:
+def test_one_of_two_concurrent_receivers_on_one_database_accepts(tmp_path: Path) -> None:
     path = tmp_path / "tokens.db"
     rounds, receivers = 50, 2
     with sqlite3.connect(path) as setup:
@@ -150,7 +150,7 @@ def test_of_two_receivers_racing_on_one_database_one_wins(tmp_path: Path) -> Non
     assert [sum(verdicts) for verdicts in zip(*results, strict=True)] == [1] * rounds
 
 
-def test_of_two_threads_racing_on_one_mapping_one_wins() -> None:
+def test_one_of_two_concurrent_threads_on_one_mapping_accepts() -> None:
     timeouts = Timeouts(MappingTokens({}))
     rounds, receivers = 200, 2
     tokens = [timeouts.arm(str(number)) for number in range(rounds)]
@@ -174,7 +174,7 @@ def test_the_column_may_be_in_a_table_of_the_receiver(connection: sqlite3.Connec
     assert connection.execute("SELECT * FROM orders").fetchall() == [("o-1", "placed", None)]
 
 
-def test_a_rolled_back_acceptance_is_none(connection: sqlite3.Connection) -> None:
+def test_a_rolled_back_acceptance_does_not_count(connection: sqlite3.Connection) -> None:
     SqlTokens(connection).create_table()
     timeouts = Timeouts(SqlTokens(connection, commit=False))
     token = timeouts.arm("order-1")
@@ -209,7 +209,9 @@ def test_committed_tokens_outlive_the_connection(tmp_path: Path) -> None:
         {"token_column": "1st"},
     ],
 )
-def test_only_plain_names_go_into_statements(connection: sqlite3.Connection, names: dict[str, str]) -> None:
+def test_only_plain_identifiers_are_allowed_in_statements(
+    connection: sqlite3.Connection, names: dict[str, str]
+) -> None:
     with pytest.raises(SettingsError, match="is not a plain SQL name"):
         SqlTokens(connection, **names)  # type: ignore[arg-type]
 
@@ -219,7 +221,7 @@ def test_a_wrong_paramstyle_is_named(connection: sqlite3.Connection) -> None:
         SqlTokens(connection, paramstyle="numeric")
 
 
-def test_names_are_parameters_never_pasted(connection: sqlite3.Connection) -> None:
+def test_names_are_parameters_of_statements(connection: sqlite3.Connection) -> None:
     tokens = SqlTokens(connection)
     tokens.create_table()
     timeouts = Timeouts(tokens)

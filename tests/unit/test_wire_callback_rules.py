@@ -1,4 +1,4 @@
-"""Where callbacks may go, and when a timer may set another."""
+"""Allowed callback topics, and chained requests."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def test_lists_say_where_callbacks_may_go(allow: str, deny: str, free: list[str]
     assert [topic for topic in shut if not judge.denied(topic)] == []
 
 
-def test_no_name_keeps_a_pattern_busy() -> None:
+def test_matching_a_pattern_takes_little_time_for_any_name() -> None:
     assert rules(deny="*a" * 60 + "*b").denied("a" * 249) is None
 
 
-def test_each_denial_says_why() -> None:
+def test_each_denial_has_a_reason() -> None:
     assert rules(deny="or*").denied("orders") == "callBackTopic 'orders' is denied by 'or*' of TIMERS_CALLBACK_DENY"
     assert rules(allow="b").denied("orders") == "callBackTopic 'orders' is not among those of TIMERS_CALLBACK_ALLOW"
     assert rules().denied("__x") == "callBackTopic '__x' is internal: callbacks may not go there"
 
 
-def test_the_engines_topics_follow_their_settings() -> None:
+def test_renamed_topics_of_the_engine_are_denied() -> None:
     judge = rules(TIMERS_APP_ID="mine", TIMERS_REQUEST_TOPIC="wishes")
     assert judge.denied("mine-progress") and judge.denied("mine-timer-retry") and judge.denied("wishes")
     assert judge.denied("timers-progress") is None and judge.denied("timer-request") is None
@@ -65,7 +65,7 @@ def test_the_engines_topics_follow_their_settings() -> None:
 def following(
     key: str = "1001", value: bytes = b"", headers: list[Header] | None = None, depth: int = 3
 ) -> Row | DeliveryProblem:
-    """The row that a timer due at :data:`DUE_S` whose callback is a request is sent as; or why it is not."""
+    """The row of the request that a timer due at :data:`DUE_S` sends as its callback; or why it is not sent."""
     origin = Origin("timer-request/0/1", DUE_S, 2)
     row: Row = (7, "timer-request", key, value, headers, origin)
     judge = rules("*,timer-request", TIMERS_MAX_DEPTH=str(depth))
@@ -78,7 +78,7 @@ def following(
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "expected_text"),
     [
         ("1000", "due at 1000, which is not after 1000"),
         ("7", "due at 7"),
@@ -89,9 +89,9 @@ def following(
         ("１００１", "ASCII"),
     ],
 )
-def test_a_timer_sets_another_only_ahead_of_itself(key: str, said: str) -> None:
+def test_a_chained_request_must_be_due_later(key: str, expected_text: str) -> None:
     problem = following(key)
-    assert isinstance(problem, DeliveryProblem) and said in problem.reason
+    assert isinstance(problem, DeliveryProblem) and expected_text in problem.reason
     assert not isinstance(following("1001"), DeliveryProblem)
     assert not isinstance(following("99999999999"), DeliveryProblem)
 
@@ -109,17 +109,20 @@ def test_a_timer_sets_another_only_ahead_of_itself(key: str, said: str) -> None:
         ([("Callback-Depth", b"3")], b"1"),
     ],
 )
-def test_a_request_that_makes_another_counts_how_deep_it_is(headers: list[Header] | None, count: bytes) -> None:
-    travelling: list[Header] = [("a", b"1"), ("a", None)]
-    kept = [*travelling, *((name, value) for name, value in headers or () if name != "callback-depth")]
-    asks_again = future.encode("timer-request", "1002", b"")
-    assert following("1001", asks_again, [*travelling, *(headers or ())])[4] == [*kept, ("callback-depth", count)]
-    # Whoever receives the last one need not know, and cannot copy it.
+def test_a_chained_request_counts_its_depth(headers: list[Header] | None, count: bytes) -> None:
+    other_headers: list[Header] = [("a", b"1"), ("a", None)]
+    kept = [*other_headers, *((name, value) for name, value in headers or () if name != "callback-depth")]
+    chained_request = future.encode("timer-request", "1002", b"")
+    assert following("1001", chained_request, [*other_headers, *(headers or ())])[4] == [
+        *kept,
+        ("callback-depth", count),
+    ]
+    # The last callback has no depth header, so that its receiver does not copy it.
     for last in (future.encode("orders", "k", b""), b"", b"\xff\xff"):
-        assert following("1001", last, [*travelling, *(headers or ())])[4] == kept
+        assert following("1001", last, [*other_headers, *(headers or ())])[4] == kept
 
 
-def test_a_chain_is_limited() -> None:
+def test_the_length_of_a_chain_is_limited() -> None:
     for depth in (b"3", b"4", b"999999999"):
         problem = following(headers=[("callback-depth", depth)])
         assert isinstance(problem, DeliveryProblem)

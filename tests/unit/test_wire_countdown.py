@@ -1,4 +1,4 @@
-"""A delay service's messages: each rule of them by example."""
+"""The countdown format, with an example for each rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timers.wire import future, query
 from timers.wire.formats import RequestFormat, RequestRecord, countdown
 
 AT_MS = 1_893_456_000_250
-"""When the records below were appended."""
+"""Append time of the records in these tests."""
 
 CALLER = [("CALLER_SERVICE", b"S")]
 
@@ -23,7 +23,7 @@ def decode(value: bytes | str | None, key: bytes | None = None, headers: Any = C
 
 
 def row(value: bytes | str, **more: Any) -> tuple[int, Row]:
-    """(due second, row) of a message that is accepted."""
+    """(due second, row) of an accepted message."""
     decoded = decode(value, **more)
     assert decoded.rejected == []
     ((due_s, (one,)),) = decoded.rows.items()
@@ -42,11 +42,11 @@ def message(text: str) -> str:
     return f'{{"topic": "T", "message": {text}, "countdown": 1}}'
 
 
-def counting(text: str) -> str:
+def countdown_message(text: str) -> str:
     return f'{{"topic": "T", "message": "m", "countdown": {text}}}'
 
 
-def test_the_message_of_the_service() -> None:
+def test_an_example_message() -> None:
     sent = b'{\n    "topic": "T",\n    "message": "<message body>",\n    "countdown": 120\n}'
     assert row(sent) == (1_893_456_121, (7, "T", None, b"<message body>", CALLER, None))
     assert row(sent, at_ms=AT_MS - 250)[0] == 1_893_456_120, "to the second"
@@ -72,7 +72,7 @@ def test_the_message_of_the_service() -> None:
         ('{"x": "' + r"\"[{" * 300 + '"}', b'{"x": "' + rb"\"[{" * 300 + b'"}'),
     ],
 )
-def test_a_string_is_sent_as_its_text_and_anything_else_as_it_stood_there(text: str, sent: bytes) -> None:
+def test_a_string_is_sent_as_text_and_other_json_unchanged(text: str, sent: bytes) -> None:
     assert row(message(text))[1][3] == sent
 
 
@@ -97,7 +97,7 @@ def test_a_string_is_sent_as_its_text_and_anything_else_as_it_stood_there(text: 
     ],
 )
 def test_countdowns_add_up_exactly(text: str, at_ms: int, due_s: int) -> None:
-    assert row(counting(text), at_ms=at_ms)[0] == due_s
+    assert row(countdown_message(text), at_ms=at_ms)[0] == due_s
 
 
 @pytest.mark.parametrize(
@@ -113,15 +113,15 @@ def test_countdowns_add_up_exactly(text: str, at_ms: int, due_s: int) -> None:
         ('{"topic" "T"}', "value-not-json"),
         ('{"topic": "T"} {}', "value-not-json"),
         ("{topic: 1}", "value-not-json"),
-        ("\ufeff" + counting("1"), "value-not-json"),
+        ("\ufeff" + countdown_message("1"), "value-not-json"),
         (b'{"topic": "\xff"}', "value-not-json"),
         (message('"a\nb"'), "value-not-json"),
         (message("[" * 100 + "]" * 100), "value-not-json"),
         (message("[" * 100_000), "value-not-json"),
-        (counting("NaN"), "value-not-json"),
-        (counting("-Infinity"), "value-not-json"),
-        (counting("01"), "value-not-json"),
-        (counting("1" * 1_000_000), "value-too-large"),
+        (countdown_message("NaN"), "value-not-json"),
+        (countdown_message("-Infinity"), "value-not-json"),
+        (countdown_message("01"), "value-not-json"),
+        (countdown_message("1" * 1_000_000), "value-too-large"),
         ("{}", "field-missing"),
         ('{"message": "m", "countdown": 1}', "field-missing"),
         ('{"topic": "T", "countdown": 1}', "field-missing"),
@@ -134,16 +134,16 @@ def test_countdowns_add_up_exactly(text: str, at_ms: int, due_s: int) -> None:
         ('{"topic": "", "message": "m", "countdown": 1}', "topic-missing"),
         ('{"topic": "a b", "message": "m", "countdown": 1}', "topic-invalid"),
         ('{"topic": "..", "message": "m", "countdown": 1}', "topic-invalid"),
-        (counting("-1"), "countdown-invalid"),
-        (counting("-1e-9"), "countdown-invalid"),
-        (counting("true"), "countdown-invalid"),
-        (counting("null"), "countdown-invalid"),
-        (counting('"120"'), "countdown-invalid"),
-        (counting("[]"), "countdown-invalid"),
-        (counting("1e12"), "countdown-invalid"),
-        (counting("1e9999"), "countdown-invalid"),
-        (counting("1e99999999999"), "countdown-invalid"),
-        (counting("1" * 2000), "countdown-invalid"),
+        (countdown_message("-1"), "countdown-invalid"),
+        (countdown_message("-1e-9"), "countdown-invalid"),
+        (countdown_message("true"), "countdown-invalid"),
+        (countdown_message("null"), "countdown-invalid"),
+        (countdown_message('"120"'), "countdown-invalid"),
+        (countdown_message("[]"), "countdown-invalid"),
+        (countdown_message("1e12"), "countdown-invalid"),
+        (countdown_message("1e9999"), "countdown-invalid"),
+        (countdown_message("1e99999999999"), "countdown-invalid"),
+        (countdown_message("1" * 2000), "countdown-invalid"),
         ('{"cancel": true}', "id-missing"),
         ('{"id": "", "cancel": true}', "id-missing"),
         ('{"id": 17, "cancel": true}', "id-not-text"),
@@ -154,15 +154,15 @@ def test_countdowns_add_up_exactly(text: str, at_ms: int, due_s: int) -> None:
         ('{"id": "k", "cancel": "true"}', "field-invalid"),
     ],
 )
-def test_what_cannot_be_read_has_a_code(value: bytes | str | None, wanted: str) -> None:
+def test_unreadable_messages_have_an_error_code(value: bytes | str | None, wanted: str) -> None:
     assert code(value, key=b"k") == wanted
 
 
 def test_a_record_without_a_time_is_refused() -> None:
-    assert code(counting("1"), at_ms=-1) == "time-missing"
+    assert code(countdown_message("1"), at_ms=-1) == "time-missing"
 
 
-def test_an_id_is_the_record_key_too() -> None:
+def test_the_id_must_equal_the_record_key() -> None:
     timed = '{"id": "order-17", "topic": "T", "message": "m", "countdown": 2, "more": [1]}'
     origin = Origin("order-17", 1_893_456_003, 0)
     decoded = decode(timed, b"order-17")
@@ -174,17 +174,19 @@ def test_an_id_is_the_record_key_too() -> None:
     assert row(without, key=b"\xff")[1] == (7, "T", b"\xff", b"m", CALLER, None)
 
 
-def test_headers_travel_but_ours() -> None:
+def test_headers_are_kept_except_those_of_the_engine() -> None:
     headers = [("a", None), ("timer-id", b"x"), ("CALLER_SERVICE", b"S"), ("a", b"2")]
-    assert row(counting("1"), headers=headers)[1][4] == [("a", None), ("CALLER_SERVICE", b"S"), ("a", b"2")]
-    assert row(counting("1"), headers=None)[1][4] is None
+    assert row(countdown_message("1"), headers=headers)[1][4] == [("a", None), ("CALLER_SERVICE", b"S"), ("a", b"2")]
+    assert row(countdown_message("1"), headers=None)[1][4] is None
 
 
-def test_records_are_counted_by_who_asks() -> None:
+def test_records_are_counted_by_caller() -> None:
     records = [
-        RequestRecord(1, None, counting("1").encode(), CALLER, AT_MS),
-        RequestRecord(2, None, counting("1").encode(), [("CALLER_SERVICE", b"old"), ("CALLER_SERVICE", b"new")], AT_MS),
-        RequestRecord(3, None, counting("1").encode(), [], AT_MS),
+        RequestRecord(1, None, countdown_message("1").encode(), CALLER, AT_MS),
+        RequestRecord(
+            2, None, countdown_message("1").encode(), [("CALLER_SERVICE", b"old"), ("CALLER_SERVICE", b"new")], AT_MS
+        ),
+        RequestRecord(3, None, countdown_message("1").encode(), [], AT_MS),
         RequestRecord(4, None, b"{}", CALLER, AT_MS),
         RequestRecord(5, b"k", b'{"id": "k", "cancel": true}', [("CALLER_SERVICE", b"\xff" * 200)], AT_MS),
     ]
@@ -197,7 +199,7 @@ def test_records_are_counted_by_who_asks() -> None:
     }
 
 
-def test_one_that_is_published_again_keeps_its_due_second_and_lets_its_id_be() -> None:
+def test_a_republished_message_keeps_its_due_second_and_does_not_replace_its_id() -> None:
     timed = '{"id": "order-17", "topic": "T", "message": "m", "countdown": 2}'
     again = [*CALLER, ("timer-again", b"1800000000")]
     decoded = decode(timed, b"order-17", again)
@@ -208,24 +210,24 @@ def test_one_that_is_published_again_keeps_its_due_second_and_lets_its_id_be() -
     assert code(timed, key=b"order-17", headers=[("timer-again", b"soon")]) == "key-not-a-number"
 
 
-def test_a_request_that_is_gone_is_written_anew() -> None:
+def test_a_compacted_request_is_rebuilt_from_its_row() -> None:
     due_s, timer = row(message('{"b": "é\\n", "a": 1.10}'), key=b"\xff\x00")
     key, value, headers = countdown.rebuild_request(timer, Origin("t/0/7", due_s, 1))
     headers.append(("timer-again", b"%d" % due_s))
     assert row(value, key=key, headers=headers, at_ms=AT_MS + 60_000) == (due_s, timer)
 
 
-def test_a_request_is_known_again_by_its_time() -> None:
+def test_a_request_is_recognized_by_its_due_second() -> None:
     request_format = RequestFormat("countdown", countdown.decode, countdown.rebuild_request)
-    sent = RequestRecord(7, None, counting("1").encode(), CALLER, AT_MS)
-    due_s, timer = row(counting("1"))
+    sent = RequestRecord(7, None, countdown_message("1").encode(), CALLER, AT_MS)
+    due_s, timer = row(countdown_message("1"))
     origin = Origin("t/0/7", due_s, 1)
     assert request_format.is_request_of(sent, timer, origin)
     assert not request_format.is_request_of(sent._replace(timestamp=AT_MS + 60_000), timer, origin)
     assert not request_format.is_request_of(sent._replace(value=message('"n"').encode()), timer, origin)
 
 
-def test_a_key_that_no_future_can_hold_comes_through_a_retry() -> None:
+def test_keys_of_any_kind_survive_the_retry_topic() -> None:
     for key in (None, b"", b"\xff\x00", "text"):
         value, headers = future.encode_retry("T", key, b"m", None, Origin("t/0/7", 5, 1))
         (timer,) = future.decode_retry([RequestRecord(9, b"60", value, headers, 0)], 1000).rows[60]
@@ -233,10 +235,10 @@ def test_a_key_that_no_future_can_hold_comes_through_a_retry() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "said", "shown"),
+    ("key", "json_key", "shown"),
     [(None, None, b""), (b"text", "text", b"text"), ("text", "text", b"text"), (b"\xff", {"base64": "/w=="}, b"\xff")],
 )
-def test_keys_of_any_kind_can_be_listed(key: Any, said: Any, shown: bytes) -> None:
+def test_keys_of_any_kind_are_listed(key: Any, json_key: Any, shown: bytes) -> None:
     timer = query.describe((7, "T", key, b"m", None, None), 5, "t", 0, moved=False, with_value=False)
-    assert json.loads(json.dumps(timer))["key"] == said
+    assert json.loads(json.dumps(timer))["key"] == json_key
     assert query.key_as_bytes(timer) == shown

@@ -1,4 +1,4 @@
-"""The native request format by example: what is accepted, and with which code and sentence the rest is refused."""
+"""The native request format: accepted requests, and the error code and sentence of the others."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_key_of_1_to_11_digits_is_a_due_second(key: bytes, due_s: int) -> None
         (b"9" * 14, "key-in-milliseconds"),
     ],
 )
-def test_any_other_key_is_refused(key: bytes | None, code: str) -> None:
+def test_other_keys_are_refused(key: bytes | None, code: str) -> None:
     found, message = rejection(key)
     assert found == code
     assert len(message) < 200, "a sentence, not the whole key"
@@ -89,11 +89,11 @@ def test_milliseconds_are_refused_with_the_seconds_rounded_up() -> None:
         (future.encode("topic\n", "k", b"v"), "topic-invalid"),
     ],
 )
-def test_a_value_that_is_no_request_is_refused(value: bytes | None, code: str) -> None:
+def test_values_that_are_no_request_are_refused(value: bytes | None, code: str) -> None:
     assert rejection(b"5", value)[0] == code
 
 
-def test_the_limit_is_named_and_inclusive() -> None:
+def test_a_value_of_exactly_the_limit_is_accepted() -> None:
     value = future.encode("orders", "k", bytes(50))
     assert future.decode([record(b"5", value)], len(value)).rejected == []
     code, message = rejection(b"5", value, len(value) - 1)
@@ -101,8 +101,8 @@ def test_the_limit_is_named_and_inclusive() -> None:
     assert f"TIMERS_MAX_REQUEST_BYTES={len(value) - 1}" in message
 
 
-def test_a_record_after_a_good_one_of_its_second_is_judged_as_strictly() -> None:
-    """The second record of a due second and topic takes a shorter way through the code."""
+def test_later_records_of_one_second_and_topic_are_checked_too() -> None:
+    """The second record of a due second and topic is decoded by a faster path."""
     records = [
         record(b"5", GOOD, offset=0),
         record(b"5", future.encode("orders", "k", bytes(1000)), offset=1),
@@ -121,29 +121,29 @@ def test_a_record_after_a_good_one_of_its_second_is_judged_as_strictly() -> None
     ]
 
 
-def test_one_second_written_two_ways_is_one_second_in_offset_order() -> None:
+def test_leading_zeros_of_a_due_second_are_ignored() -> None:
     records = [record(b"7", offset=0), record(b"07", offset=1), record(b"7", offset=2), record(b"007", offset=3)]
     assert [row[0] for row in future.decode(records, 1000).rows[7]] == [0, 1, 2, 3]
 
 
-def test_headers_travel_in_order_but_for_ours() -> None:
+def test_headers_keep_their_order_without_those_of_the_engine() -> None:
     sent = [("a", b"1"), ("timer-id", b"forged"), ("a", None), ("timer-", b""), ("Timer-x", b"\xff"), ("", b"")]
     [row] = future.decode([record(b"5", headers=sent)], 1000).rows[5]
     assert row[4] == [("a", b"1"), ("a", None), ("Timer-x", b"\xff"), ("", b"")]
 
 
 @pytest.mark.parametrize("headers", [None, (), [("timer-due", b"1")]])
-def test_no_headers_are_none(headers: Any) -> None:
+def test_absent_headers_are_none(headers: Any) -> None:
     [row] = future.decode([record(b"5", headers=headers)], 1000).rows[5]
     assert row[4] is None
 
 
-def test_absent_fields_are_empty_never_null() -> None:
+def test_absent_fields_are_empty() -> None:
     [row] = future.decode([record(b"5", Future(callBackTopic="t").SerializeToString())], 1000).rows[5]
     assert row[1:4] == ("t", "", b"")
 
 
-def test_unknown_fields_of_a_later_version_do_no_harm() -> None:
+def test_unknown_fields_are_ignored() -> None:
     later = GOOD + b"\x92\x3f\x03abc"  # field 1010, length-delimited
     assert future.decode([record(b"5", later)], 1000).rows[5][0][1] == "orders"
 
@@ -161,13 +161,13 @@ def test_unknown_fields_of_a_later_version_do_no_harm() -> None:
         [("timer-id", None), ("timer-due", b"5"), ("timer-attempt", b"1")],
     ],
 )
-def test_a_retry_that_we_did_not_write_is_refused(headers: Any) -> None:
+def test_a_retry_without_the_engines_headers_is_refused(headers: Any) -> None:
     decoded = future.decode_retry([record(b"5", GOOD, headers)], 1000)
     assert decoded.rows == {}
     assert [entry.code for entry in decoded.rejected] == ["retry-headers-missing"]
 
 
-def test_a_retry_remembers_where_it_came_from() -> None:
+def test_a_retry_keeps_its_origin() -> None:
     value, headers = future.encode_retry("orders", "k", b"v", [("a", None)], Origin("timer-request/3/9", 5, 2))
     [row] = future.decode_retry([record(b"60", value, headers)], 1000).rows[60]
     assert row == (0, "orders", "k", b"v", [("a", None)], Origin("timer-request/3/9", 5, 2))

@@ -1,4 +1,4 @@
-"""Dead letters, progress records and names by example."""
+"""Dead letters, progress records, and names on the wire."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timers.wire import dead_letter, progress, topics
 TOPIC_ID = b"0123456789abcdef"
 
 
-def test_a_dead_letter_that_does_not_fit_is_a_truncated_with_code_and_source() -> None:
+def test_a_too_large_dead_letter_is_truncated_to_code_and_source() -> None:
     rejected = Rejected(7, "value-too-large", "too large", b"5", bytes(5000), [("a", b"1")])
     whole = dead_letter.encode(rejected, "timer-request/0/7", 10_000)
     assert (whole.key, whole.value, whole.headers[0]) == (b"5", bytes(5000), ("a", b"1"))
@@ -27,7 +27,7 @@ def test_a_dead_letter_that_does_not_fit_is_a_truncated_with_code_and_source() -
     }
 
 
-def test_progress_before_anything_fired_differs_from_second_zero() -> None:
+def test_progress_without_firings_differs_from_second_zero() -> None:
     assert progress.decode(progress.encode(Progress(5), TOPIC_ID))[0].fired_through == NEVER
     fired = Progress(5, (0, 0))
     assert progress.decode(progress.encode(fired, TOPIC_ID))[0].fired_through == (0, 0)
@@ -35,29 +35,29 @@ def test_progress_before_anything_fired_differs_from_second_zero() -> None:
     assert progress.decode(progress.encode(whole, TOPIC_ID))[0].fired_through == (7, MAX_OFFSET)
 
 
-def test_a_progress_whose_setting_is_no_number_is_refused() -> None:
+def test_progress_with_a_setting_that_is_no_number_is_refused() -> None:
     message = progress_pb2.Progress(version=progress.VERSION, topic_id=TOPIC_ID, next_offset=5)
     message.settings.add(name="max_request_bytes", from_offset=0, value="many")
     with pytest.raises(LogMismatch, match="holds a setting that is not a number"):
         progress.decode(message.SerializeToString())
 
 
-def test_a_progress_of_another_version_is_refused() -> None:
+def test_progress_of_another_version_is_refused() -> None:
     later = progress_pb2.Progress(version=2, topic_id=TOPIC_ID, next_offset=5).SerializeToString()
     with pytest.raises(LogMismatch, match="has version 2, this build reads 1"):
         progress.decode(later)
 
 
 @pytest.mark.parametrize("value", [b"\xff\xff", b"hello"])
-def test_bytes_that_are_no_progress_are_refused(value: bytes) -> None:
+def test_other_bytes_are_refused_as_progress(value: bytes) -> None:
     with pytest.raises(LogMismatch, match="cannot be read"):
         progress.decode(value)
 
 
-def test_the_history_of_a_setting_answers_for_every_offset() -> None:
-    said = Progress(10).with_setting("a", 1)
-    assert said.with_setting("a", 1) is said
-    later = Progress(20, settings=said.settings).with_setting("b", 7).with_setting("a", 2)
+def test_a_settings_history_has_a_value_for_each_offset() -> None:
+    first = Progress(10).with_setting("a", 1)
+    assert first.with_setting("a", 1) is first
+    later = Progress(20, settings=first.settings).with_setting("b", 7).with_setting("a", 2)
     assert later.settings == (SettingChange("a", 10, 1), SettingChange("b", 20, 7), SettingChange("a", 20, 2))
     assert [later.setting_at("a", offset, 99) for offset in (9, 10, 19, 20, 1000)] == [99, 1, 1, 2, 2]
     assert later.boundaries(0, 100) == [10, 20]
@@ -65,7 +65,7 @@ def test_the_history_of_a_setting_answers_for_every_offset() -> None:
 
 
 def test_names_on_the_wire() -> None:
-    """These are formats: a change here needs a version."""
+    """These names are formats: a change needs a new version."""
     assert progress.encode_key("timer-request", 3) == b"timer-request/3"
     assert topics.source("timer-request", 3, 42) == "timer-request/3/42"
     assert topics.progress("app") == "app-progress"

@@ -66,7 +66,7 @@ def test_for_deleting_a_schedule_you_produce_a_tombstone() -> None:
     assert not decoded.rows and not decoded.rejected
 
 
-def test_an_empty_payload_is_no_tombstone() -> None:
+def test_an_empty_value_is_no_tombstone() -> None:
     assert row_of(record(value=b""))[1][3] == b""
 
 
@@ -82,12 +82,12 @@ def test_ids_and_target_keys_may_be_any_bytes(data: bytes) -> None:
 
 @pytest.mark.parametrize("headers", [SENT[:2], [*SENT[:2], ("scheduler-target-key", None)]])
 def test_without_a_target_key_the_message_has_none(headers: Any) -> None:
-    """As its source has it: a Go header that is not there, or is nil, becomes a nil key."""
+    """As in kafka-message-scheduler, a missing or null header becomes a null key."""
     _, row = row_of(record(headers=headers))
     assert row[2] is None
 
 
-def test_customer_headers_keep_their_order_and_of_ours_and_theirs_none_travels() -> None:
+def test_headers_of_users_keep_their_order_and_those_of_engine_and_scheduler_are_dropped() -> None:
     headers = [
         ("b", None),
         *SENT,
@@ -97,14 +97,14 @@ def test_customer_headers_keep_their_order_and_of_ours_and_theirs_none_travels()
         ("b", b"2"),
     ]
     _, row = row_of(record(headers=headers))
-    travelled = schedule.callback_row(row, b"s")[4]
-    assert travelled is not None
-    assert travelled[:-3] == [("b", None), ("customer-header", b"dummy"), ("a", b"\xff"), ("b", b"2")]
-    assert [name for name, _ in travelled[-3:]] == ["scheduler-timestamp", "scheduler-key", "scheduler-topic"]
+    headers_sent = schedule.callback_row(row, b"s")[4]
+    assert headers_sent is not None
+    assert headers_sent[:-3] == [("b", None), ("customer-header", b"dummy"), ("a", b"\xff"), ("b", b"2")]
+    assert [name for name, _ in headers_sent[-3:]] == ["scheduler-timestamp", "scheduler-key", "scheduler-topic"]
 
 
-def test_of_several_headers_the_first_counts() -> None:
-    """As ``getHeaderValue`` has it."""
+def test_the_first_of_several_headers_counts() -> None:
+    """As ``getHeaderValue`` of kafka-message-scheduler does."""
     due_s, row = row_of(record(headers=[*SENT, *schedule.encode_headers(5, "elsewhere", b"other")]))
     assert (due_s, row[1], row[2]) == (1893456000, "online-videos", b"vid1")
 
@@ -119,14 +119,14 @@ def test_of_several_headers_the_first_counts() -> None:
         [("scheduler-epoch", b"01893456000"), *SENT[1:3]],
     ],
 )
-def test_what_waits_can_be_published_as_it_was(headers: Any) -> None:
+def test_a_pending_schedule_can_be_republished_unchanged(headers: Any) -> None:
     _, row = row_of(record(key=b"\xff", headers=headers, timestamp=1607918336_789))
     assert schedule.as_published(row) == (b"\xff", b'"video 1"', headers, 1607918336_789)
     again = record(*schedule.as_published(row)[:3], timestamp=1607918336_789)
     assert row_of(again)[1] == row
 
 
-def test_a_schedule_whose_record_is_gone_is_written_anew() -> None:
+def test_a_compacted_schedule_is_rebuilt_from_its_row() -> None:
     _, row = row_of(record())
     gone = schedule.callback_row(row, b"schedules")
     assert gone[5] is not None
@@ -134,15 +134,15 @@ def test_a_schedule_whose_record_is_gone_is_written_anew() -> None:
     assert (key, value, sorted(headers)) == (b"vid1-online", b'"video 1"', sorted(SENT))
 
 
-def test_it_comes_through_the_retry_topic_as_it_is() -> None:
+def test_the_retry_topic_keeps_a_schedule_unchanged() -> None:
     for key in (b"vid1", b"\xff", None):
         headers = [*SENT[:2], ("scheduler-target-key", key), SENT[3]]
         _, row = row_of(record(key=b"\xfe", headers=headers))
         _, topic, text, value, all_headers, origin = schedule.callback_row(row, b"schedules")
         assert origin is not None
         moved = origin._replace(attempt=1, source="schedules/0/7")
-        request, on_the_way = future.encode_retry(topic, text, value, all_headers, moved)
-        back = future.decode_retry([record(b"99", request, on_the_way, offset=3)], 1000).rows[99]
+        request, retry_headers = future.encode_retry(topic, text, value, all_headers, moved)
+        back = future.decode_retry([record(b"99", request, retry_headers, offset=3)], 1000).rows[99]
         assert back == [(3, topic, text, value, all_headers, moved)]
         request_format = enabled_formats(Settings(schedule_topics=("schedules",)))["schedules"]
         assert request_format.is_request_of(RequestRecord(7, b"\xfe", b'"video 1"', headers, 0), back[0], moved)
@@ -167,8 +167,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("code", WRONG)
-def test_what_cannot_be_read_is_rejected_whole_and_ends_the_story_of_its_id(code: str) -> None:
-    """In a compacted log it takes the place of the good version before it."""
+def test_an_unreadable_record_is_rejected_and_ends_its_id(code: str) -> None:
+    """Compaction may remove the valid version before it."""
     for sent in WRONG[code]:
         decoded = schedule.decode([sent], 1000)
         assert not decoded.rows
@@ -178,7 +178,7 @@ def test_what_cannot_be_read_is_rejected_whole_and_ends_the_story_of_its_id(code
         assert decoded.operations == ([(sent.key, 7, None, ANY_VERSION)] if sent.key else [])
 
 
-def test_overdue_on_arrival_is_judged_by_the_records_own_second() -> None:
+def test_a_schedule_is_overdue_by_the_timestamp_of_its_record() -> None:
     for timestamp, overdue in ((1893456000_000, False), (1893456000_999, False), (1893456001_000, True)):
         sent = record(timestamp=timestamp)
         assert len(schedule.decode([sent], 1000).rows) == 1
@@ -200,7 +200,7 @@ def test_overdue_on_arrival_is_judged_by_the_records_own_second() -> None:
         (b"six", ANY_VERSION),
     ],
 )
-def test_a_tombstone_of_ours_names_a_version_before_it(value: bytes | None, version: int) -> None:
+def test_a_tombstone_of_the_engine_names_an_earlier_version(value: bytes | None, version: int) -> None:
     sent = record(value=None, headers=[*SENT, ("timer-fired-offset", value)])
     assert schedule.decode([sent], 1000).operations == [(b"vid1-online", 7, None, version)]
     assert schedule.tombstone_headers(6) == [("timer-fired-offset", b"6")]

@@ -1,4 +1,4 @@
-"""Failing targets: how long they are spared, by whom they are tried again, and what the log says."""
+"""The circuit breaker: for how long a circuit is open, which timers try the topic again, and the log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_retried_timers_try_first_and_new_ones_follow_when_that_worked(clock: Clock) -> None:
+def test_retried_timers_are_tried_before_new_ones(clock: Clock) -> None:
     circuit_breaker = CircuitBreaker(clock)
     circuit_breaker.enter("t", "target-failing", "why")
     assert circuit_breaker.problem("t", retried=True) == DeliveryProblem("target-failing", "why", FIRST_S)
@@ -35,23 +35,23 @@ def test_retried_timers_try_first_and_new_ones_follow_when_that_worked(clock: Cl
     assert "t" not in circuit_breaker
 
 
-def test_new_timers_try_too_when_nobody_else_does(clock: Clock) -> None:
+def test_new_timers_are_tried_if_no_retried_one_comes(clock: Clock) -> None:
     circuit_breaker = CircuitBreaker(clock)
     circuit_breaker.enter("t", "c", "r")
     clock.now += 2 * FIRST_S
     assert circuit_breaker.problem("t", retried=False) is None
 
 
-def test_each_failure_doubles_the_time_up_to_the_longest(clock: Clock) -> None:
+def test_each_failure_doubles_the_open_time_up_to_a_limit(clock: Clock) -> None:
     circuit_breaker = CircuitBreaker(clock)
-    spared = []
+    open_times_s = []
     for _ in range(7):
         circuit_breaker.enter("t", "c", "r")
         problem = circuit_breaker.problem("t", retried=True)
         assert problem is not None and problem.open_s is not None
-        spared.append(problem.open_s)
+        open_times_s.append(problem.open_s)
         clock.now += problem.open_s
-    assert spared == [30, 60, 120, 240, 480, LONGEST_S, LONGEST_S]
+    assert open_times_s == [30, 60, 120, 240, 480, LONGEST_S, LONGEST_S]
 
 
 def test_a_target_may_fail_for_weeks(clock: Clock) -> None:
@@ -63,21 +63,21 @@ def test_a_target_may_fail_for_weeks(clock: Clock) -> None:
     assert circuit_breaker.problem("t", retried=True) == DeliveryProblem("c", "r", LONGEST_S)
 
 
-def test_several_machines_word_of_one_failure_counts_once(clock: Clock) -> None:
+def test_one_failure_reported_by_several_machines_counts_once(clock: Clock) -> None:
     circuit_breaker = CircuitBreaker(clock)
     for _ in range(4):
         circuit_breaker.enter("t", "c", "r")
     assert circuit_breaker.problem("t", retried=True) == DeliveryProblem("c", "r", FIRST_S)
 
 
-def test_what_was_sent_before_the_failure_releases_nobody(clock: Clock) -> None:
+def test_success_of_records_sent_before_the_failure_does_not_close_the_circuit(clock: Clock) -> None:
     circuit_breaker = CircuitBreaker(clock)
     circuit_breaker.enter("t", "c", "r")
     circuit_breaker.worked(["t"])
     assert "t" in circuit_breaker
 
 
-def test_the_log_says_once_that_it_fails_and_once_that_it_works(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_and_recovery_are_logged_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     circuit_breaker = CircuitBreaker(clock)
     for _ in range(3):

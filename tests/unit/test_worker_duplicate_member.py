@@ -1,4 +1,4 @@
-"""A worker reports a second one with its id after any response that shows it, and not after a pause or a restart."""
+"""A worker reports a duplicate member when a response shows it, and not after a pause or a restart."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ SESSION_S = 10.0
 
 
 class Member:
-    """A worker's requests to the coordinator and the responses, on a simulated clock."""
+    """Sends requests of a worker to a simulated coordinator, on a simulated clock."""
 
     def __init__(self, member_id: str = "") -> None:
         self.now = 1000.0
         self._id = member_id
         self._watch = DuplicateMemberWatch("twin", SESSION_S, lambda: self.now)
 
-    def joins(self, error_code: int, waits_s: float = 0.0) -> Any:
+    def join(self, error_code: int, response_s: float = 0.0) -> Any:
         request = JoinGroupRequest("group", 10_000, 60_000, self._id, "twin", "consumer", [])
-        return self._asks(request, JoinGroupResponse_v5(0, error_code, 1, "plain", "leader", "id", []), waits_s)
+        return self._request(request, JoinGroupResponse_v5(0, error_code, 1, "plain", "leader", "id", []), response_s)
 
-    def syncs(self, error_code: int, waits_s: float = 0.0) -> Any:
+    def sync(self, error_code: int, response_s: float = 0.0) -> Any:
         request = SyncGroupRequest("group", 1, self._id, "twin", [])
-        return self._asks(request, SyncGroupResponse_v3(0, error_code, b""), waits_s)
+        return self._request(request, SyncGroupResponse_v3(0, error_code, b""), response_s)
 
-    def heartbeats(self, error_code: int, waits_s: float = 0.0) -> Any:
-        return self._asks(HeartbeatRequest("group", 1, self._id), HeartbeatResponse_v1(0, error_code), waits_s)
+    def heartbeat(self, error_code: int, response_s: float = 0.0) -> Any:
+        return self._request(HeartbeatRequest("group", 1, self._id), HeartbeatResponse_v1(0, error_code), response_s)
 
-    def _asks(self, request: Any, response: Any, waits_s: float) -> Any:
+    def _request(self, request: Any, response: Any, response_s: float) -> Any:
         sent_at = self.now
-        self.now += waits_s
+        self.now += response_s
         self._watch.look(request, sent_at, response)
         return response
 
@@ -49,9 +49,9 @@ class Member:
 def member() -> Member:
     """A member that has just joined."""
     joining = Member()
-    joining.joins(OK)
+    joining.join(OK)
     joining._id = "id"
-    joining.syncs(OK)
+    joining.sync(OK)
     return joining
 
 
@@ -63,67 +63,67 @@ def is_reported(caplog: pytest.LogCaptureFixture) -> bool:
 
 def test_replaced_between_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
     worker = member()
-    worker.heartbeats(OK)
+    worker.heartbeat(OK)
     worker.now += 2
-    worker.heartbeats(UNKNOWN_MEMBER)
+    worker.heartbeat(UNKNOWN_MEMBER)
     assert is_reported(caplog)
 
 
 def test_replaced_before_its_first_heartbeat(caplog: pytest.LogCaptureFixture) -> None:
-    """Two workers with one id replace each other before every heartbeat."""
+    """Two workers with one id replace each other before each heartbeat."""
     worker = member()
     worker.now += 2
-    worker.heartbeats(UNKNOWN_MEMBER)
+    worker.heartbeat(UNKNOWN_MEMBER)
     assert is_reported(caplog)
 
 
-@pytest.mark.parametrize("ask", [Member.joins, Member.syncs])
+@pytest.mark.parametrize("ask", [Member.join, Member.sync])
 def test_replaced_in_a_rebalance(ask: Any, caplog: pytest.LogCaptureFixture) -> None:
     worker = member()
-    worker.heartbeats(REBALANCING)
+    worker.heartbeat(REBALANCING)
     worker.now += 2
     ask(worker, UNKNOWN_MEMBER)
     assert is_reported(caplog)
 
 
-@pytest.mark.parametrize("ask", [Member.joins, Member.syncs])
-def test_replaced_while_it_waits_for_the_others(ask: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """However long it waits. aiokafka does not know the code, so it gets another one, after which it joins again."""
-    answer = ask(Member(), FENCED, waits_s=3 * SESSION_S)
+@pytest.mark.parametrize("ask", [Member.join, Member.sync])
+def test_replaced_while_it_waits_for_other_members(ask: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """aiokafka does not know the error code, so it gets another one, and join again."""
+    answer = ask(Member(), FENCED, response_s=3 * SESSION_S)
     assert is_reported(caplog)
     assert answer.error_code == UNKNOWN_MEMBER
 
 
-def test_a_rebalance_keeps_a_member(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rebalance_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     worker = member()
     for _ in range(10):
         worker.now += 2
-        worker.heartbeats(REBALANCING)
+        worker.heartbeat(REBALANCING)
     worker.now += 2
-    worker.joins(UNKNOWN_MEMBER)
+    worker.join(UNKNOWN_MEMBER)
     assert is_reported(caplog)
 
 
-def test_a_pause_is_no_second_worker(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pause_of_the_process_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     worker = member()
-    worker.heartbeats(OK)
+    worker.heartbeat(OK)
     worker.now += SESSION_S + 1
-    worker.heartbeats(UNKNOWN_MEMBER)
+    worker.heartbeat(UNKNOWN_MEMBER)
     assert not is_reported(caplog)
 
 
-def test_an_answer_that_waited_out_a_pause_proves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_response_read_after_a_pause_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     worker = member()
-    worker.heartbeats(OK, waits_s=SESSION_S - 1)
+    worker.heartbeat(OK, response_s=SESSION_S - 1)
     worker.now += 2
-    worker.heartbeats(UNKNOWN_MEMBER)
+    worker.heartbeat(UNKNOWN_MEMBER)
     assert not is_reported(caplog)
 
 
-def test_a_start_is_no_second_worker(caplog: pytest.LogCaptureFixture) -> None:
-    """The group has removed the former process; a worker without a member id was no member."""
-    Member("id-of-before").joins(UNKNOWN_MEMBER)
+def test_a_start_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """A worker without a member id was not replaced: the group has removed its former process."""
+    Member("id-of-before").join(UNKNOWN_MEMBER)
     worker = member()
     worker._id = ""
-    worker.heartbeats(UNKNOWN_MEMBER)
+    worker.heartbeat(UNKNOWN_MEMBER)
     assert not is_reported(caplog)

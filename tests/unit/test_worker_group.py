@@ -1,4 +1,4 @@
-"""The URLs that members of the group send, and members that send none or something else."""
+"""The addresses that members of the group send, also without an address or with other data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def described(worker_id: str, user_data: bytes, **partitions: list[int]) -> tupl
     return f"member of {worker_id}", worker_id, "/127.0.0.1", metadata, assignment
 
 
-def test_each_partition_has_its_owner_with_the_address_that_it_sent() -> None:
+def test_each_partition_has_the_address_of_its_owner() -> None:
     sent = assignor("http://one:6066").metadata(["t"])
     assert (sent.version, list(sent.subscription)) == (0, ["t"]), "older workers of the group read this"
     assert owners([described("one", sent.user_data, t=[0, 2], u=[1]), described("two", b"", t=[1])]) == {

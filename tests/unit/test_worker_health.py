@@ -1,4 +1,4 @@
-"""Liveness: a thread that has work and makes no progress is reported; a thread that waits for work is not."""
+"""Liveness: a thread with work and without progress is reported; an idle thread is not."""
 
 from __future__ import annotations
 

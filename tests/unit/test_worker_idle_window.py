@@ -21,11 +21,11 @@ NOW_S = 1_800_000_000
         (None, 0),
     ],
 )
-def test_it_comes_once_a_second(now_s: float | None, wait_s: float) -> None:
+def test_the_idle_window_comes_once_a_second(now_s: float | None, wait_s: float) -> None:
     assert IdleWindow(lambda: now_s).wait_s == pytest.approx(wait_s, abs=1e-6)
 
 
-async def test_wait_ends_when_it_begins() -> None:
+async def test_the_wait_ends_when_the_window_begins() -> None:
     now = iter([NOW_S + START - 0.02, NOW_S + START])
     idle_window = IdleWindow(lambda: next(now))
     await idle_window.wait()

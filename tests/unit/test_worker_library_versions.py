@@ -1,4 +1,4 @@
-"""A worker starts only with versions of its libraries whose private parts it knows."""
+"""A worker starts only with supported versions of its libraries."""
 
 from __future__ import annotations
 

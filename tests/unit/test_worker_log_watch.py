@@ -1,4 +1,4 @@
-"""Deleted topics that the worker may not create. The broker tests delete topics that it may create."""
+"""Deleted topics that the worker may not create. The broker tests cover topics that it may create."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples that are computed. The broker tests check those of a running worker."""
+"""Computed metrics. The broker tests check those of a running worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from timers.request_formats import enabled_formats
 from timers.worker.metrics.catalog import METRICS
 
 
-def test_the_partitions_to_own_are_those_of_all_open_request_formats() -> None:
+def test_expected_partitions_are_those_of_all_enabled_request_formats() -> None:
     """An alert compares them with the owned partitions: a missing topic would hide partitions without an owner."""
     settings = Settings(brokers="localhost:1", id_topic="timer-request-by-id")
     formats = {settings.request_topic: 4, settings.retry_topic: 3, settings.id_topic: 2}

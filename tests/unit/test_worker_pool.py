@@ -63,7 +63,7 @@ def settings_for(tmp_path: Path, port: int = 1) -> Settings:
 async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The consumer's thread ends with the worker and never answers its last question."""
+    """The thread of the consumer ends with the worker and does not answer its last request."""
     monkeypatch.setattr(pools, "OWNER_TIMEOUT_S", 0.1)
     asked = asyncio.Event()
     failures: list[BaseException] = []
@@ -87,7 +87,7 @@ async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
 async def test_the_loss_of_a_machine_to_another_worker_ends_the_worker_only_if_it_was_fenced(
     tmp_path: Path, error: Fenced | Lost
 ) -> None:
-    """Fenced, and the group denies it: it fired too long. Else a rebalance is about to assign it to another worker."""
+    """Without fencing, a rebalance is about to assign the machine to another worker."""
     failures: list[BaseException] = []
 
     async def denies(tp: TopicPartition) -> bool | None:

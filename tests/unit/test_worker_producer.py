@@ -1,4 +1,4 @@
-"""What the producers make of aiokafka. The broker tests try it on a broker; several brokers are not to be had there."""
+"""Producers with several simulated brokers. The broker tests use one real broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timers.worker.sending.producer import TransactionalProducer
 from timers.worker.sending.producer_loop import ProducerLoop
 
 
-def test_the_log_has_no_second_word_of_a_producers_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_of_a_producer_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     loop = ProducerLoop()
 
     async def leave_behind(error: Exception) -> None:
@@ -44,7 +44,7 @@ class SimClient:
             await asyncio.Event().wait()
 
 
-async def test_topics_with_a_leader_that_answers_nothing_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_topics_whose_leader_does_not_answer_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROBE_S", 0.05)
     leaders = {("a", 0): 1, ("a", 1): 1, ("b", 0): 1, ("b", 1): 2, ("c", 0): 3}
     producer: Any = SimpleNamespace(client=SimClient(leaders))

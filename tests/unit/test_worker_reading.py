@@ -22,7 +22,7 @@ ANY = TimerFilter(None, "canary", None, with_values=False)
 
 
 class Rig(MachineRig):
-    """A partition whose timers go cold if they are due in more than 100 s."""
+    """A machine with a horizon of 100 s."""
 
     def __init__(self, *, indexed: bool) -> None:
         limits = replace(LIMITS, max_request_bytes=40_000)
@@ -47,8 +47,8 @@ class Rig(MachineRig):
         return sent
 
     def promote(self, sent: SimRecord) -> SimRecord:
-        told = next(each for each in self.ledger.cold if each.source == sent.source)
-        copy = self.log.append(self.topic, sent.key, sent.value, cold.encode_promoted(told), partition=0)
+        decoded = next(each for each in self.ledger.cold if each.source == sent.source)
+        copy = self.log.append(self.topic, sent.key, sent.value, cold.encode_promoted(decoded), partition=0)
         self.read()
         return copy
 
@@ -146,7 +146,7 @@ def test_a_page_has_only_timers_of_its_filter_and_reads_one_slice(monkeypatch: p
     assert (len(page.listed), page.through) == (1, (5, "requests", 0, 0))
 
 
-def test_no_state_is_known_while_the_log_is_read_again() -> None:
+def test_no_state_is_known_during_a_replay() -> None:
     rig = Rig(indexed=True)
     rig.ask(50, "a")
     rig.tick(1)

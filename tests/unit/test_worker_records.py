@@ -1,4 +1,4 @@
-"""Header names that are not UTF-8 do not stop the fetcher: they are read as in Java."""
+"""Header names that are not UTF-8 are read as in Java, and do not stop the fetcher."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(data: bytes, start: int, aborted: Sequence[tuple[int, int]] = ()) -> tu
     return found, one_by_one.next_fetch_offset
 
 
-def test_a_broken_name_is_replaced_and_everything_around_it_is_read() -> None:
+def test_an_invalid_header_name_is_replaced_and_the_rest_is_read() -> None:
     broken = batch(2, ["good", MARK, "after"]).replace(MARK.encode(), b"m\xff\xfek")
     data = batch(0, ["a", "b"]) + broken + batch(5, ["c"])
     assert read(data, 0) == (
@@ -43,14 +43,14 @@ def test_a_broken_name_is_replaced_and_everything_around_it_is_read() -> None:
 
 
 @pytest.mark.parametrize("start", range(6))
-def test_reading_may_begin_anywhere(start: int) -> None:
+def test_reading_may_begin_at_any_offset(start: int) -> None:
     broken = batch(2, ["good", MARK, "after"]).replace(MARK.encode(), b"m\xff\xfek")
     first = batch(0, ["a", "b"]) if start < 2 else b""  # a broker answers from the batch that holds the start
     offsets, end = read(first + (broken if start < 5 else b"") + batch(5, ["c"]), start)
     assert ([offset for offset, _ in offsets], end) == (list(range(start, 6)), 6)
 
 
-def test_sound_batches_are_read_as_they_are() -> None:
+def test_valid_batches_are_read_unchanged() -> None:
     assert read(batch(0, ["ä", "b"]), 0) == ([(0, "ä"), (1, "b")], 2)
 
 
@@ -77,7 +77,7 @@ def test_aborted_records_and_markers_are_left_out() -> None:
     assert read(data, 0, [(2, 1)]) == ([(0, "a"), (4, "b"), (6, "c")], 8)
 
 
-def test_broken_names_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_header_names_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     broken = batch(0, [MARK]).replace(MARK.encode(), b"m\xff\xfek")
     UncopiedRecords._warned.clear()
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""When a runner is paused and resumed, and how it answers questions on its thread."""
+"""Pause and resumption of a runner, and queries on its thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 30
 
 
 class SimListener:
-    """Keeps what a runner tells."""
+    """A listener that keeps the events of a runner."""
 
     def __init__(self) -> None:
         self.resumed = threading.Event()
@@ -45,7 +45,7 @@ def started(listener: SimListener) -> Runner:
     return runner
 
 
-def test_a_runner_is_paused_while_many_fetches_wait_and_tells_when_it_is_resumed() -> None:
+def test_a_runner_is_paused_while_many_fetches_wait_and_reports_its_resumption() -> None:
     listener = SimListener()
     runner = started(listener)
     for offset in range(MAX_WAITING):
@@ -60,20 +60,20 @@ def test_a_runner_is_paused_while_many_fetches_wait_and_tells_when_it_is_resumed
     assert listener.failure is None
 
 
-def test_a_question_that_meets_a_damaged_store_ends_the_machine() -> None:
+def test_a_query_that_finds_a_damaged_store_ends_the_machine() -> None:
     listener = SimListener()
     runner = started(listener)
 
-    def meet(machine: Machine) -> None:
+    def find_damage(machine: Machine) -> None:
         raise StoreDamaged("the store is damaged", 0)
 
     with pytest.raises(StoreDamaged):
-        runner.ask(meet).result(PATIENCE_S)
+        runner.ask(find_damage).result(PATIENCE_S)
     assert runner.join(PATIENCE_S)
     assert isinstance(listener.failure, StoreDamaged)
 
 
-def test_a_question_is_answered_on_the_machines_thread_and_its_failure_is_the_askers() -> None:
+def test_a_query_runs_on_the_thread_of_its_machine_and_its_error_goes_to_the_caller() -> None:
     listener = SimListener()
     runner = started(listener)
     assert runner.ask(lambda machine: (machine is runner.machine, threading.current_thread().name)).result(

@@ -1,4 +1,4 @@
-"""What is made of the brokers' answers about targets. The broker tests ask real ones; these cannot be had from one."""
+"""How answers of the brokers about callback topics are used; one real broker does not give these answers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from timers.worker.sending.targets import Targets
 
 
 class SimAdmin:
-    """A cluster's metadata: topic -> leader of each partition."""
+    """An admin client with given metadata: topic -> leader of each partition."""
 
     def __init__(self, *_: Any) -> None:
         self.topics: dict[str, list[int]] = {}
         self.limits: dict[str, int] = {}
-        self.looks = 0
+        self.metadata_requests = 0
 
     def list_topics(self, timeout: float) -> Any:
-        self.looks += 1
+        self.metadata_requests += 1
         described = {
             name: SimpleNamespace(
                 error=None, partitions={i: SimpleNamespace(leader=leader) for i, leader in enumerate(leaders)}
@@ -61,21 +61,21 @@ def cluster(targets: Targets) -> SimAdmin:
     return admin  # type: ignore[no-any-return]
 
 
-def test_a_topic_that_is_there_is_usable_from_then_on(targets: Targets) -> None:
+def test_an_existing_topic_is_usable(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1, 1, 1]
     assert targets.route("t", retried=False) == 3
     assert targets.usable == {"t": 3}
 
 
-def test_a_flood_of_unknown_names_costs_one_look_a_transaction(targets: Targets) -> None:
+def test_many_unknown_topics_cost_one_metadata_request_in_a_transaction(targets: Targets) -> None:
     targets.refresh()
     for number in range(100):
         route = targets.route(f"none-{number}", retried=False)
         assert isinstance(route, DeliveryProblem) and (route.code, route.open_s) == ("topic-unknown", None)
-    assert cluster(targets).looks == 1
+    assert cluster(targets).metadata_requests == 1
 
 
-def test_a_topic_without_a_leader_is_left_alone_for_a_moment(targets: Targets) -> None:
+def test_the_circuit_of_a_topic_without_a_leader_is_open_briefly(targets: Targets) -> None:
     cluster(targets).topics.update(t=[1, -1], other=[1])
     route = targets.route("t", retried=False)
     assert isinstance(route, DeliveryProblem)
@@ -85,7 +85,7 @@ def test_a_topic_without_a_leader_is_left_alone_for_a_moment(targets: Targets) -
     assert targets.usable == {"other": 1}
 
 
-def test_a_topic_whose_leader_answers_nothing_is_left_alone_for_a_moment(targets: Targets) -> None:
+def test_the_circuit_of_a_topic_with_a_silent_leader_is_open_briefly(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1]
     targets.open_circuit("t", NodeNotReadyError())
     route = targets.route("t", retried=False)
@@ -94,7 +94,7 @@ def test_a_topic_whose_leader_answers_nothing_is_left_alone_for_a_moment(targets
     assert route.open_s is not None and 0 < route.open_s <= module.ELECTION_S
 
 
-def test_late_deliveries_are_explained_by_what_the_brokers_say(targets: Targets) -> None:
+def test_late_deliveries_are_explained_by_the_metadata(targets: Targets) -> None:
     cluster(targets).topics.update(t=[1, -1], other=[1], fewer=[1])
     failing = targets.failing([("t", 0), ("other", 0), ("gone", 0), ("fewer", 0), ("fewer", 1)])
     assert {topic: type(error) for topic, error in failing.items()} == {
@@ -112,10 +112,10 @@ def test_a_topic_with_a_known_limit_stays_on_the_fast_path(targets: Targets) -> 
     assert targets.learn_limit("t")
     assert targets.usable == {"t": 1}
     assert targets.max_message_bytes == {"t": 2000}
-    assert not targets.learn_limit("t"), "no news: whoever asked must not try the same again"
+    assert not targets.learn_limit("t"), "the limit is not new: the caller must not repeat the transaction"
 
 
-def test_a_limit_is_asked_for_again_now_and_then(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_refreshed_at_intervals(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     admin = cluster(targets)
     admin.topics["t"] = [1, 1]
     admin.limits["t"] = 2000
@@ -128,7 +128,7 @@ def test_a_limit_is_asked_for_again_now_and_then(targets: Targets, monkeypatch: 
     assert targets.max_message_bytes == {"t": 1_048_588}
 
 
-def test_a_topic_that_is_gone_keeps_nobody_from_asking_for_the_others_limits(
+def test_a_deleted_topic_does_not_stop_the_refresh_of_other_limits(
     targets: Targets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin = cluster(targets)
@@ -143,7 +143,7 @@ def test_a_topic_that_is_gone_keeps_nobody_from_asking_for_the_others_limits(
     assert targets.max_message_bytes == {"kept": 1_048_588}
 
 
-def test_more_partitions_are_noticed_now_and_then(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_numbers_are_refreshed_at_intervals(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     admin = cluster(targets)
     admin.topics["t"] = [1]
     targets.route("t", retried=False)
@@ -153,7 +153,7 @@ def test_more_partitions_are_noticed_now_and_then(targets: Targets, monkeypatch:
     assert targets.usable == {"t": 2}
 
 
-def test_a_topic_that_comes_and_goes_is_left_alone(targets: Targets) -> None:
+def test_the_circuit_of_a_topic_that_comes_and_goes_is_opened(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1]
     targets.forget("t")
     assert targets.route("t", retried=False) == 1
@@ -161,7 +161,7 @@ def test_a_topic_that_comes_and_goes_is_left_alone(targets: Targets) -> None:
     assert isinstance(targets.route("t", retried=False), DeliveryProblem)
 
 
-def test_several_machines_word_of_one_failure_counts_once(targets: Targets) -> None:
+def test_one_failure_reported_by_several_machines_counts_once(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1]
     targets.route("t", retried=False)
     for _ in range(4):
@@ -169,7 +169,7 @@ def test_several_machines_word_of_one_failure_counts_once(targets: Targets) -> N
     assert targets.route("t", retried=False) == 1
 
 
-def test_a_refusal_that_cannot_be_explained_opens_the_circuit_of_the_topic(targets: Targets) -> None:
+def test_an_unexplained_refusal_opens_the_circuit_of_the_topic(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1]
     targets.route("t", retried=False)
     targets.open_circuit("t", MessageSizeTooLargeError())
@@ -179,7 +179,7 @@ def test_a_refusal_that_cannot_be_explained_opens_the_circuit_of_the_topic(targe
 
 
 @pytest.mark.parametrize("open_format", [False, True])
-def test_a_topic_that_only_an_open_request_format_would_own_is_a_target_like_any(
+def test_topics_of_disabled_request_formats_are_ordinary_targets(
     monkeypatch: pytest.MonkeyPatch, open_format: bool
 ) -> None:
     monkeypatch.setattr(module, "AdminClient", SimAdmin)

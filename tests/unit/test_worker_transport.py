@@ -1,4 +1,4 @@
-"""Dropped fetches are read again: a range is never delivered without its records."""
+"""Dropped fetches are read again, so that no offset range is delivered without its records."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ REQUESTS = TP("timer-request", 0)
 
 
 class SimConsumer:
-    """aiokafka's consumer of one partition, as far as a fetch needs it: it returns the records after its position."""
+    """The parts of aiokafka's consumer that a fetch uses: it returns the records after its position."""
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
         self.position = 0
         self.meanwhile: Callable[[], None] = lambda: None
-        """Called while a fetch waits for the brokers."""
+        """Function that is called while a fetch waits for the brokers."""
         self._closed = False
         self._fetcher = self
         self._subscriptions = SimpleNamespace(fetch_context=nullcontext)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from timers.config.settings import Settings
 from timers.core.counters import Counters
-from timers.core.horizon import Horizon, NoHorizon, concerns
+from timers.core.horizon import Horizon, NoHorizon, needs_horizon
 from timers.core.index import Index, NoIndex
 from timers.core.limits import Limits
 from timers.core.machine import Machine
@@ -90,7 +90,7 @@ class PartitionSpec:
         return self.classes.index(store, self.retention_s, is_cold) if self.request_format.has_ids else NoIndex()
 
     def _horizon(self, progress: Progress, store: Store) -> Horizon:
-        if not self.request_format.allows_cold_tier or not concerns(progress, self.hot_horizon_s):
+        if not self.request_format.allows_cold_tier or not needs_horizon(progress, self.hot_horizon_s):
             return NoHorizon()
         return self.classes.horizon(
             PartitionColdFormat(*self.tp),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.machines import BY_ID, HORIZON_S, MachineRig
-from timers.core.accepting import OutOfPlace
+from timers.core.accepting import ReadAgain
 from timers.core.index import Index, is_over
 from timers.core.keys import OrderKey
 from timers.core.limits import Limits
@@ -124,7 +124,7 @@ def happen(rig: Rig, event: Event) -> None:
             rig.open(wipe=what == "lose disk")
     except Lost:
         rig.open()
-    except OutOfPlace:
+    except ReadAgain:
         pass  # the end of a replay, at a time when nothing new may be accepted
 
 

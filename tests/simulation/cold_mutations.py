@@ -34,7 +34,7 @@ class RemembersCopiesInMemoryOnly(Horizon):
     def admit(self, decoded: Decoded) -> Entries:
         if self._indexed:
             return super().admit(decoded)
-        for each in list(decoded.returned):
+        for each in list(decoded.copies):
             if self._seen.setdefault(each.key, each.offset) < each.offset:
                 decoded.rows[each.due_s] = [row for row in decoded.rows[each.due_s] if row[0] != each.offset]
         decoded.rows = {due_s: rows for due_s, rows in decoded.rows.items() if rows}
@@ -73,8 +73,8 @@ class FormatWithoutSealCheck:
     """A format that does not check the seal of a copy."""
 
     def __init__(self, format: PartitionColdFormat) -> None:
-        self.has_returned = format.has_returned
-        self.may_leave = format.may_leave
+        self.is_copy = format.is_copy
+        self.fits_cold_topic = format.fits_cold_topic
 
     def unseal(self, record: Any, secret: int) -> Unsealed | Rejected:
         *headers, (_, named), _ = record.headers
@@ -158,7 +158,7 @@ class FiresCopiesWithAnotherSource(Machine):
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         decoded = super()._read(records, to_offset)
-        copies = {each.offset for each in decoded.returned}
+        copies = {each.offset for each in decoded.copies}
         if isinstance(self._index, NoIndex):
             decoded.rows = {
                 due_s: [(*row[:5], None) if row[0] in copies else row for row in rows]

@@ -53,7 +53,7 @@ class ChecksNoChainedRequest(Delivery):
     """A callback to the request topic itself is sent without a check."""
 
     def _judge(self, topic: str, row: Row, origin: Origin) -> Row | DeliveryProblem:
-        return row if topic == self._terms.request_topic else super()._judge(topic, row, origin)
+        return row if topic == self._settings.request_topic else super()._judge(topic, row, origin)
 
 
 class DropsTimersOfFailingTopics(Delivery):
@@ -106,7 +106,7 @@ class RetriesWithAnotherSource(Delivery):
 
     def _origin(self, row: Row, due_s: int) -> Origin:
         if isinstance(self, RetryDelivery):
-            return Origin(f"{self._terms.source_prefix}{row[0]}", due_s, 1)
+            return Origin(f"{self._settings.source_prefix}{row[0]}", due_s, 1)
         return super()._origin(row, due_s)
 
 

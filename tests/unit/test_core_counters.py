@@ -62,13 +62,13 @@ def test_a_committed_transaction_counts_with_its_lags(late: bool, way: str) -> N
     counters = Counters()
     fill(counters, Progress(1), late=late)
     assert totals(counters) == NOTHING
-    counters.settle(Progress(1))
+    counters.count_committed(Progress(1))
     assert totals(counters) == ALL
     assert sum(counters.lag[way].counts) == 5
     assert counters.lag[way].sum == pytest.approx(5 * 0.025)
     assert sum(counters.lag[RETRIED].counts) == 2
     assert counters.lag[RETRIED].sum == pytest.approx(2 * 6.025)
-    counters.settle(Progress(1))
+    counters.count_committed(Progress(1))
     assert totals(counters) == ALL
 
 
@@ -76,7 +76,7 @@ def test_a_repeated_transaction_counts_once() -> None:
     counters = Counters()
     fill(counters, Progress(1))
     fill(counters, Progress(1))
-    counters.settle(Progress(1))
+    counters.count_committed(Progress(1))
     assert totals(counters) == ALL
 
 
@@ -94,7 +94,7 @@ def test_an_unknown_commit_without_its_progress_in_the_log_does_not_count(found:
     fill(counters, Progress(1))
     counters.resume(found, 0)
     assert totals(counters) == NOTHING
-    counters.settle(found)
+    counters.count_committed(found)
     assert totals(counters) == NOTHING
 
 
@@ -103,21 +103,21 @@ def test_an_unknown_commit_without_its_progress_in_the_log_does_not_count(found:
 
 def test_requests_count_when_their_offset_is_committed() -> None:
     counters = Counters()
-    counters.take(10, 8, 0)
-    counters.take(15, 4, 3)
+    counters.note_accepted(10, 8, 0)
+    counters.note_accepted(15, 4, 3)
     assert (counters.accepted, counters.late) == (0, 0)
-    counters.settle(Progress(10))
+    counters.count_committed(Progress(10))
     assert (counters.accepted, counters.late) == (8, 0)
-    counters.settle(Progress(15))
+    counters.count_committed(Progress(15))
     assert (counters.accepted, counters.late) == (12, 3)
 
 
 def test_requests_that_another_worker_accepted_do_not_count() -> None:
     counters = Counters()
     counters.resume(Progress(5), 5)
-    counters.take(10, 8, 0)
+    counters.note_accepted(10, 8, 0)
     counters.resume(Progress(7), 10)
-    counters.settle(Progress(20))
+    counters.count_committed(Progress(20))
     assert counters.accepted == 0
 
 

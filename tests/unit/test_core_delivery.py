@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from timers.core.delivery import Delivery, DeliveryProblem, RetryDelivery, ScheduleDelivery, Terms
+from timers.core.delivery import Delivery, DeliveryProblem, PolicySettings, RetryDelivery, ScheduleDelivery
 from timers.core.timer import Origin, Rejected, Row, Tick
 
 NOW_S, DUE_S = 1_000, 990
-TERMS = Terms("requests/3/", "requests", "retries", retry_attempts=2)
+SETTINGS = PolicySettings("requests/3/", "requests", "retries", retry_attempts=2)
 FAILING = DeliveryProblem("target-failing", "it fails", 30.9)
 UNKNOWN = DeliveryProblem("topic-unknown", "it does not exist", None)
 
@@ -83,7 +83,7 @@ class Written:
 def policy(
     variant: type[Delivery], written: Written, limits: Mapping[str, int] | None = None, **routes: int | DeliveryProblem
 ) -> Delivery:
-    made = variant(TERMS, SimTopics(limits or {}, **routes), SimRules(), written)
+    made = variant(SETTINGS, SimTopics(limits or {}, **routes), SimRules(), written)
     made.begin(Tick(NOW_S * 1000 + 700))
     return made
 
@@ -171,7 +171,7 @@ def test_the_time_between_attempts_doubles_up_to_a_limit() -> None:
     for attempt in range(12):
         written = Written()
         made = RetryDelivery(
-            TERMS.__class__("p/", "requests", "retries", 99),
+            SETTINGS.__class__("p/", "requests", "retries", 99),
             SimTopics({}, f=FAILING._replace(open_s=0.0)),
             SimRules(),
             written,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.harness.machines import BY_ID, ColdLedger, MachineRig
-from timers.core.horizon import concerns, is_far
+from timers.core.horizon import is_far, needs_horizon
 from timers.core.keys import NEVER
 from timers.core.limits import Limits
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED
@@ -237,7 +237,7 @@ def test_without_a_horizon_headers_of_copies_have_no_effect() -> None:
     rig.read_all()
     assert [row[0] for row in rig.state[0]] == [0, record.offset]
     assert {change.name for change in rig.machine.progress.settings}.isdisjoint({HOT_HORIZON, SEAL})
-    assert not concerns(Progress(), 0)
+    assert not needs_horizon(Progress(), 0)
 
 
 @pytest.mark.parametrize("what", ["value", "key", "header", "source", "partition", "itself", "seal", "hidden"])

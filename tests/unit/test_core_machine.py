@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.harness.machines import LIMITS, NativeRig
-from timers.core.accepting import OutOfPlace
+from timers.core.accepting import ReadAgain
 from timers.core.keys import MAX_OFFSET
 from timers.core.limits import Limits
 from timers.core.ports import Lost
@@ -246,11 +246,11 @@ def test_a_gap_raises_with_the_offset_to_read_from() -> None:
     rig.accept(5)
     rig.ask(6, 7)
     before = rig.state
-    with pytest.raises(OutOfPlace) as gap:
+    with pytest.raises(ReadAgain) as gap:
         rig.machine.accept(rig.fetch(from_offset=2))
     assert gap.value.position == 1
     assert rig.state == before
-    with pytest.raises(OutOfPlace):
+    with pytest.raises(ReadAgain):
         rig.machine.accept(Fetched(3, 3, []))  # an empty range shows a gap as well
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.harness.machines import LIMITS, NativeRig
-from timers.core.accepting import OutOfPlace
+from timers.core.accepting import ReadAgain
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.limits import Limits
 from timers.core.progress import MAX_REQUEST_BYTES, Progress, SettingChange
@@ -38,7 +38,7 @@ def test_recovery_fires_nothing_and_emits_nothing() -> None:
 def test_a_fetch_may_span_the_end_of_the_replay() -> None:
     rig = NativeRig(progress=Progress(next_offset=2, fired_through=(6, MAX_OFFSET)))
     rig.ask(5, 7, 5, 8)
-    with pytest.raises(OutOfPlace) as wait:
+    with pytest.raises(ReadAgain) as wait:
         rig.machine.accept(rig.fetch())
     assert wait.value.position == 2, "the new part waits for a tick"
     assert rig.state[1:] == (2, [(7, 1)])

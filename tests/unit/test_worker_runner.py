@@ -27,7 +27,7 @@ class SimListener:
         assert not runner.paused
         self.resumed.set()
 
-    def on_out_of_place(self, runner: Runner, position: int) -> None:
+    def on_read_again(self, runner: Runner, position: int) -> None:
         raise AssertionError("nothing was lost on the way")
 
     def on_recovered(self, runner: Runner, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Accepting: what a machine does with fetched requests, new ones and those that it reads again."""
+"""Accepts fetched requests: new ones, and those that a machine reads again."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from timers.core.progress import Progress
 from timers.core.timer import Decoded, Fetched, Row, RowsByDue
 
 
-class OutOfPlace(Exception):
-    """A fetch does not continue at the machine's position: read again from ``position`` [I7]."""
+class ReadAgain(Exception):
+    """A fetch was not accepted: the log must be read again from ``position`` [I7]."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"expected a fetch from offset {position}")
@@ -23,18 +23,18 @@ class OutOfPlace(Exception):
 
 
 class Accepting(MachineState):
-    """Reads requests: stores them, fires late ones at once, and answers those that cannot be read."""
+    """Accepts requests: stores them, fires late ones at once, and rejects those that cannot be read."""
 
     def accept(self, fetched: Fetched) -> None:
         """Accept one fetch.
 
         Raises:
-            OutOfPlace: records before this fetch are missing, or its new records need a tick first.
+            ReadAgain: records before this fetch are missing, or its new records need a tick first.
             Lost: the output could not be committed: drop this machine and open it again.
         """
         position = self.position
         if fetched.from_offset > position:  # [I7] a fetch before this one was dropped
-            raise OutOfPlace(position)
+            raise ReadAgain(position)
         if fetched.to_offset <= position:
             return
         records: Sequence[Any] = fetched.records
@@ -49,43 +49,43 @@ class Accepting(MachineState):
             before = [record for record in records if record.offset < end_of_replay]
             self._in_pieces(self._replay, before, end_of_replay)
             if not self.may_accept:
-                raise OutOfPlace(end_of_replay)
+                raise ReadAgain(end_of_replay)
             after = [record for record in records if record.offset >= end_of_replay]
             self._in_pieces(self._accept_new, after, fetched.to_offset)
         self._barrier.read(self.position)
 
-    def _in_pieces(self, take: Callable[[Sequence[Any], int], None], records: Sequence[Any], to_offset: int) -> None:
+    def _in_pieces(self, accept: Callable[[Sequence[Any], int], None], records: Sequence[Any], to_offset: int) -> None:
         for piece, end in self._horizon.pieces(records, to_offset):
-            take(piece, end)
+            accept(piece, end)
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
-        """Read records again that were accepted before: the same decisions, without output [I15]."""
+        """Read accepted records again: with the same decisions, without output [I15]."""
         decoded = self._read(records, to_offset)
-        returned = self._horizon.admit(decoded)
+        copy_entries = self._horizon.admit(decoded)
         _, waiting = self._split_late(decoded.rows)
         # A version that has fired also replaces the one before it: the older version must not fire after it.
-        self._store.write(waiting, to_offset, {**latest(decoded.operations), **returned})
+        self._store.write(waiting, to_offset, {**latest(decoded.operations), **copy_entries})
         self.replayed += len(records)
         self.counters.replayed += len(records)
 
     def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
-        returned = self._horizon.admit(decoded)
+        copy_entries = self._horizon.admit(decoded)
         late, waiting = self._split_late(decoded.rows)
         judged = self._judge(decoded.operations)
-        after = replace(self.progress, next_offset=to_offset)
+        new_progress = replace(self.progress, next_offset=to_offset)
         ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
         ended.update(rejected.offset for rejected in decoded.rejected)
-        accepted = len(records) - len(ended) - len(decoded.returned)
-        late_count, returned_count = sum(map(len, late.values())), len(decoded.returned)
-        self.counters.take(to_offset, accepted, late_count, returned_count, decoded.ignored, decoded.callers)
+        accepted = len(records) - len(ended) - len(decoded.copies)
+        late_count, copy_count = sum(map(len, late.values())), len(decoded.copies)
+        self.counters.note_accepted(to_offset, accepted, late_count, copy_count, decoded.ignored, decoded.callers)
         emits = late or decoded.rejected or decoded.forwarded or judged.verdicts or judged.superseded
-        if emits or after.settings != self._committed.settings:
-            # [I2] Output is committed before the batch is stored. A changed setting is output too: a replay of this
-            # batch must find it in the history [I4].
-            self._emit(late, decoded, judged, after)
-        self._store.write(waiting, to_offset, {**judged.entries, **returned} if returned else judged.entries)
-        self.progress = after
+        if emits or new_progress.settings != self._committed.settings:
+            # [I2] Output is committed before the batch is stored. A changed setting is committed too: a replay of
+            # this batch must find it in the history [I4].
+            self._emit(late, decoded, judged, new_progress)
+        self._store.write(waiting, to_offset, {**judged.entries, **copy_entries} if copy_entries else judged.entries)
+        self.progress = new_progress
 
     def _judge(self, operations: Sequence[Operation]) -> Judged:
         return self._index.judge(operations, self.progress.fired_through)
@@ -106,17 +106,17 @@ class Accepting(MachineState):
             elif due_s < fired_s:
                 late[due_s] = group
             else:
-                passed = [row for row in group if row[0] <= fired_offset]
-                ahead = [row for row in group if row[0] > fired_offset]
-                if passed:
-                    late[due_s] = passed
-                if ahead:
-                    waiting[due_s] = ahead
+                late_rows = [row for row in group if row[0] <= fired_offset]
+                waiting_rows = [row for row in group if row[0] > fired_offset]
+                if late_rows:
+                    late[due_s] = late_rows
+                if waiting_rows:
+                    waiting[due_s] = waiting_rows
         return late, waiting
 
-    def _emit(self, late: RowsByDue, decoded: Decoded, judged: Judged, after: Progress) -> None:
+    def _emit(self, late: RowsByDue, decoded: Decoded, judged: Judged, new_progress: Progress) -> None:
         """Commit the output of one batch."""
-        assert self._tick is not None, "may_accept was not asked"
+        assert self._tick is not None, "the caller must check may_accept"
         self._outbox.begin(self._tick)
         self.counters.transaction.late = bool(late)
         for due_s in sorted(late):
@@ -129,12 +129,12 @@ class Accepting(MachineState):
             self._outbox.answer(judged.verdicts)
         if judged.superseded:
             self._outbox.republish([self._row_of(key, decoded.rows) for key in judged.superseded])
-        self._commit(after)
+        self._commit(new_progress)
 
-    def _row_of(self, key: OrderKey, fresh: RowsByDue) -> Row:
-        """Returns the row of a key that the index holds: from the batch that is about to be stored, or the store."""
+    def _row_of(self, key: OrderKey, new_rows: RowsByDue) -> Row:
+        """Returns the row of a key that the index holds: from the new rows of this batch, or from the store."""
         due_s, offset = key
-        for row in fresh.get(due_s, ()):
+        for row in new_rows.get(due_s, ()):
             if row[0] == offset:
                 return row
         _, rows = next(self._store.waiting((due_s, offset - 1)))

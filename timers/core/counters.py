@@ -1,8 +1,8 @@
 """Totals of one partition for the metrics. An event is counted once, when its transaction is known to be committed.
 
 Counters belong to a partition of this process. They are kept when its machine is opened again. So totals never
-decrease. If the outcome of a commit was not known, the next machine reads the committed progress, which tells whether
-this transaction was committed. What another worker did in between is counted by that worker.
+decrease. If the outcome of a commit was not known, the next machine reads the committed progress, which shows whether
+this transaction was committed. Another worker that owned the partition in between counts its own events.
 
 Only the thread that owns the machine writes; every thread may read.
 """
@@ -21,7 +21,7 @@ LAG_BOUNDS_S = (
     *(0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75),
     *(1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0),
 )
-"""Upper bounds of lag in seconds: narrow around the promise (p99 below 40 ms), and up to a downtime of one day."""
+"""Upper bounds of lag in seconds: close together around 40 ms, the target for p99; up to a downtime of one day."""
 
 Callers: TypeAlias = Mapping[tuple[str, str], int]
 """(caller, outcome) -> records."""
@@ -40,7 +40,7 @@ topic, because its target failed or a backlog was spread. Only the first kind sh
 
 
 class Histogram:
-    """Counts observations by upper bound; many observations of one value cost one call."""
+    """Counts observations by upper bound. One call adds many observations of one value."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -71,7 +71,7 @@ class TransactionCounters:
     dead_lettered: dict[str, int] = field(default_factory=dict)
     """Code -> dead letters."""
     verdicts: dict[str, int] = field(default_factory=dict)
-    """Verdict -> cancels and updates of timers with an id."""
+    """Verdict -> cancels and replacements of timers with an id."""
     forwarded: int = 0
     """Requests that went cold."""
     progress: Progress | None = None
@@ -101,13 +101,13 @@ class Counters:
         fired: callbacks sent to their topics.
         retried: moves of timers to the retry topic.
         dead_lettered: code -> dead letters.
-        verdicts: verdict -> cancels and updates of timers with an id.
+        verdicts: verdict -> cancels and replacements of timers with an id.
         forwarded: requests that went cold.
         promoted: promoted copies that were read.
         promoted_duplicates: promoted copies that were ignored.
         callers: (caller, outcome) -> records, where the records name a caller.
         replayed: records read again by recoveries.
-        lag: way -> seconds from the due second to the end of the transaction that fired.
+        lag: kind of firing -> seconds from the due second to the end of the transaction that fired.
         transaction: the transaction that is being filled.
     """
 
@@ -122,19 +122,18 @@ class Counters:
         self.promoted = 0
         self.promoted_duplicates = 0
         self.replayed = 0
-        self.lag = {way: Histogram(LAG_BOUNDS_S) for way in (WAITED, LATE, RETRIED)}
+        self.lag = {kind: Histogram(LAG_BOUNDS_S) for kind in (WAITED, LATE, RETRIED)}
         self.transaction = TransactionCounters()
         self._committed: Progress | None = None
         self.callers: dict[tuple[str, str], int] = {}
-        self._taken: list[tuple[int, int, int, int, int, Callers]] = []
-        """(end of a fetch, accepted, late, promoted, promoted duplicates, callers) of fetches that no commit covers, in
-        their order."""
+        self._uncommitted: list[tuple[int, int, int, int, int, Callers]] = []
+        """(end, accepted, late, promoted, promoted duplicates, callers) of fetches after the last commit."""
 
     def begin(self) -> None:
         """Begin a transaction; drop the counts of one that was not committed."""
         self.transaction = TransactionCounters()
 
-    def take(
+    def note_accepted(
         self,
         to_offset: int,
         accepted: int,
@@ -143,15 +142,15 @@ class Counters:
         promoted_duplicates: int = 0,
         callers: Callers = NO_CALLERS,
     ) -> None:
-        """Note requests up to ``to_offset``; they count when a commit covers them."""
+        """Note requests below ``to_offset``; they are counted when a commit covers them."""
         if accepted or promoted or callers:
-            self._taken.append((to_offset, accepted, late, promoted, promoted_duplicates, callers))
+            self._uncommitted.append((to_offset, accepted, late, promoted, promoted_duplicates, callers))
 
-    def settle(self, committed: Progress) -> None:
-        """Count the present transaction, which has committed ``committed``."""
+    def count_committed(self, committed: Progress) -> None:
+        """Count the open transaction, which has committed the progress ``committed``."""
         transaction, self.transaction = self.transaction, TransactionCounters()
         self._committed = committed
-        self._count_taken(committed.next_offset)
+        self._count_accepted(committed.next_offset)
         self.retried += transaction.retried
         self.forwarded += transaction.forwarded
         for code, count in transaction.dead_lettered.items():
@@ -161,16 +160,16 @@ class Counters:
         self._count_fired(LATE if transaction.late else WAITED, transaction.fired, transaction.ended_ms)
         self._count_fired(RETRIED, transaction.fired_after_retry, transaction.ended_ms)
 
-    def _count_fired(self, way: str, fired: Mapping[int, int], ended_ms: int | None) -> None:
-        lag = self.lag[way]
+    def _count_fired(self, kind: str, fired: Mapping[int, int], ended_ms: int | None) -> None:
+        lag = self.lag[kind]
         for due_s, count in fired.items():
             self.fired += count
             if ended_ms is not None:
-                lag.observe(max(0.0, ended_ms / 1000 - due_s), count)  # the clock is an estimate
+                lag.observe(max(0.0, ended_ms / 1000 - due_s), count)  # the brokers' time is an estimate
 
-    def _count_taken(self, next_offset: int) -> None:
-        while self._taken and self._taken[0][0] <= next_offset:
-            _, accepted, late, promoted, promoted_duplicates, callers = self._taken.pop(0)
+    def _count_accepted(self, next_offset: int) -> None:
+        while self._uncommitted and self._uncommitted[0][0] <= next_offset:
+            _, accepted, late, promoted, promoted_duplicates, callers = self._uncommitted.pop(0)
             self.accepted += accepted
             self.late += late
             self.promoted += promoted
@@ -186,12 +185,12 @@ class Counters:
         Args:
             committed: newest committed progress. If it is neither the last known commit nor the one whose outcome was
                 unknown, another worker has owned the partition, and has counted the requests.
-            applied: offset up to which the store was written: requests below are not accepted again.
+            applied: offset up to which the store was written; requests below it are not accepted again.
         """
         if self.transaction.progress == committed:
-            self.settle(committed)
+            self.count_committed(committed)
         elif self._committed != committed:
-            self._taken = []
+            self._uncommitted = []
         self.transaction = TransactionCounters()
         self._committed = committed
-        self._taken = [taken for taken in self._taken if taken[0] <= applied]
+        self._uncommitted = [fetch for fetch in self._uncommitted if fetch[0] <= applied]

@@ -1,8 +1,8 @@
-"""Decides what happens to timers that come due: send, retry, dead letter, tombstone [I6].
+"""Decides what happens to due timers: send, retry, dead letter, tombstone [I6].
 
-The policy decides once for all rows that go to one topic. It looks at single rows only where a topic takes some rows
-and not others. What it decides goes to :class:`Output`, which writes records; where topics are and what they take comes
-from :class:`Routes`. So the worker and the simulator share this code.
+The policy decides once for all rows that go to one topic. It checks single rows only if the topic takes some rows and
+refuses others. :class:`Routes` tells which topics exist and what they take; :class:`Output` writes the records. So the
+worker and the simulator share this code.
 
 =========================  ==================================  =======================================
 the topic                  a timer of a request topic          a timer of the retry topic
@@ -13,9 +13,9 @@ fails for some time        goes to the retry topic, attempt 1  goes there again,
 never takes this record    goes to the retry topic, attempt 0  becomes a dead letter
 =========================  ==================================  =======================================
 
-A timer that can never be sent goes to the retry topic too: for its dead letter its request is read from the log again,
-and timers of other targets must not wait for this. If a timer is too large for the retry topic, its own machine writes
-the dead letter.
+A timer that can never be sent goes to the retry topic too: its dead letter needs its request, which is read from the
+log again, and timers of other targets must not wait for this. If a timer is too large for the retry topic, its own
+machine writes the dead letter.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ MAX_BACKOFF_S = 300
 """Longest time between two attempts, unless the circuit of the topic stays open longer."""
 
 ROUNDING_S = 2
-"""Added to the time that a circuit stays open: up to 1 s of it is cut off, and up to 1 s has passed since the tick."""
+"""Added to the time until a circuit closes: rounding down and the age of the tick take up to 1 s each."""
 
 
 Callback: TypeAlias = tuple[str, bytes | None, bytes]
-"""(timer id, key, value): what tells one callback from the others of its topic in a transaction."""
+"""(timer id, key, value): identifies a callback among those of its topic in a transaction."""
 
 
 class DeliveryProblem(NamedTuple):
     """Why a callback cannot be sent now."""
 
     code: str
-    """Of the dead letter, if it can never be sent."""
+    """Error code of the dead letter, if the callback can never be sent."""
     reason: str
     """One sentence."""
     open_s: float | None
-    """For how many more seconds; None: for ever."""
+    """Seconds from now in which nothing can be sent; None: it never can."""
 
 
 class GivenUp(NamedTuple):
@@ -59,25 +59,25 @@ class GivenUp(NamedTuple):
 
 
 class Routes(Protocol):
-    """What is known of callback topics."""
+    """Facts about callback topics."""
 
     @property
     def usable(self) -> Mapping[str, int]:
-        """Topics that take records now -> number of partitions. May be incomplete. The hot path reads only this."""
+        """Topic that takes records now -> number of partitions. May be incomplete. The hot path reads only this."""
 
     @property
     def max_message_bytes(self) -> Mapping[str, int]:
-        """Topics that have refused a batch as too large -> largest batch that they take."""
+        """Topic that has refused a batch as too large -> largest batch that it takes."""
 
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
         """The number of partitions of ``topic``, or why nothing can be sent there.
 
         Args:
-            topic: of callbacks; :class:`Rules` allow it.
+            topic: a callback topic that :class:`Rules` allow.
             retried: whether the timers come from the retry topic.
 
         Raises:
-            Lost: the brokers do not say.
+            Lost: the brokers do not answer.
         """
 
 
@@ -85,10 +85,10 @@ class Rules(Protocol):
     """Which callbacks the settings allow."""
 
     def denied(self, topic: str) -> str | None:
-        """Why no callback may go to ``topic``; None if callbacks may."""
+        """Returns why no callback may go to ``topic``; None if callbacks may."""
 
     def next_request(self, row: Row, due_s: int) -> Row | DeliveryProblem:
-        """The row of a timer whose callback is a request, as it is sent; or why it may not set a timer."""
+        """Returns the row of a timer whose callback is a request, as it is sent; or why it may not set a timer."""
 
 
 class Output(Protocol):
@@ -104,31 +104,31 @@ class Output(Protocol):
         """Fire timers of the retry topic."""
 
     def size(self, row: Row, origin: Origin) -> int:
-        """Bytes of a batch with nothing but the callback of ``row``."""
+        """Returns the bytes of a batch that holds only the callback of ``row``."""
 
     def retry(self, row: Row, origin: Origin, due_s: int) -> int | None:
         """Move a timer to the retry topic, due at ``due_s``.
 
         Returns:
-            None; or the size of a batch with nothing but this record, if it is too large for the retry topic.
+            None; or the bytes of a batch that holds only this record, if it is too large for the retry topic.
         """
 
     def give_up(self, given_up: GivenUp) -> None:
         """Write a dead letter with the request as it was sent."""
 
     def reject(self, rejected: Rejected) -> None:
-        """Write the dead letter of a request that was never accepted."""
+        """Write the dead letter of a request that was rejected on arrival."""
 
     def end_schedules(self, rows: Sequence[Row]) -> list[Row]:
-        """Write a tombstone for each schedule in its own topic; returns the rows as they are sent."""
+        """Write a tombstone for each schedule in its own topic, and return the rows as they are sent."""
 
     def end_schedule(self, rejected: Rejected) -> None:
         """Write the tombstone of a schedule that was rejected."""
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What the settings and the place of a machine say."""
+class PolicySettings:
+    """The settings of a machine's policy, and its request partition."""
 
     source_prefix: str
     """``<topic>/<partition>/`` of the machine."""
@@ -143,14 +143,14 @@ class Delivery:
     """The policy for timers of a request topic.
 
     Args:
-        terms: of the machine. routes: what is known of topics. rules: which callbacks are allowed. output: takes the
-        decisions.
+        settings: of the machine. routes: facts about topics. rules: which callbacks are allowed. output: writes the
+        decisions as records.
     """
 
     retried: ClassVar[bool] = False
 
-    def __init__(self, terms: Terms, routes: Routes, rules: Rules, output: Output) -> None:
-        self._terms = terms
+    def __init__(self, settings: PolicySettings, routes: Routes, rules: Rules, output: Output) -> None:
+        self._settings = settings
         self._routes = routes
         self._rules = rules
         self._output = output
@@ -163,27 +163,27 @@ class Delivery:
         self._refused = {}
 
     def refuse(self, topic: str, callback: Callback, problem: DeliveryProblem) -> bool:
-        """Note that a broker refused one callback, until the next transaction; False if that was noted before."""
+        """Note until the next transaction that a broker refused one callback; False if it was noted before."""
         refused = self._refused.setdefault(topic, {})
         return refused.setdefault(callback, problem) is problem
 
-    # ---- what a machine asks for --------------------------------------------------------------------------------
+    # ---- calls of the machine -----------------------------------------------------------------------------------
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        """Decide for timers of one due second."""
+        """Decide what happens to timers of one due second."""
         self._deliver(due_s, rows)
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """Move timers to the retry topic, due at ``again_s``, so that a backlog does not flood the receivers.
+        """Move timers to the retry topic, due at ``again_s``, so that receivers do not get a whole backlog at once.
 
-        This counts as an attempt. A timer that has no attempt left or does not fit there is fired.
+        It counts as an attempt. A timer that has no attempt left or does not fit there is fired.
         """
         self._put_off(due_s, rows, again_s)
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Write the dead letters of requests that cannot be accepted."""
-        for each in rejected:
-            self._output.reject(each)
+        for rejection in rejected:
+            self._output.reject(rejection)
 
     # ---- decisions for one topic --------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Delivery:
         if isinstance(route, DeliveryProblem):
             self._hold_back(due_s, rows, route)
             return
-        if topic == self._terms.request_topic or topic in self._routes.max_message_bytes or topic in self._refused:
+        if topic == self._settings.request_topic or topic in self._routes.max_message_bytes or topic in self._refused:
             rows = self._split(topic, due_s, rows)
         if rows:
             self._send(topic, route, due_s, rows)
@@ -215,19 +215,19 @@ class Delivery:
         return self._routes.route(topic, retried=self.retried)
 
     def _split(self, topic: str, due_s: int, rows: Sequence[Row]) -> list[Row]:
-        """The rows that ``topic`` takes, as they are sent; the others are held back."""
-        taken = []
+        """Returns the rows that ``topic`` takes, as they are sent, and holds back the others."""
+        accepted = []
         for row in rows:
             sent = self._judge(topic, row, self._origin(row, due_s))
             if isinstance(sent, DeliveryProblem):
                 self._hold_back(due_s, [row], sent)
             else:
-                taken.append(sent)
-        return taken
+                accepted.append(sent)
+        return accepted
 
     def _judge(self, topic: str, row: Row, origin: Origin) -> Row | DeliveryProblem:
-        """A row as it is sent; or why ``topic`` never takes it."""
-        sent = self._rules.next_request(row, origin.due_s) if topic == self._terms.request_topic else row
+        """Returns a row as it is sent; or why ``topic`` never takes it."""
+        sent = self._rules.next_request(row, origin.due_s) if topic == self._settings.request_topic else row
         if isinstance(sent, DeliveryProblem):
             return sent
         if topic in self._refused:
@@ -240,11 +240,11 @@ class Delivery:
         reason = f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {topic!r}"
         return DeliveryProblem("message-too-large", reason, None)
 
-    # ---- where the variants differ ------------------------------------------------------------------------------
+    # ---- overridden by subclasses -------------------------------------------------------------------------------
 
     def _origin(self, row: Row, due_s: int) -> Origin:
-        """The identity of a timer, which it keeps in every topic."""
-        return origin_of(row, due_s, f"{self._terms.source_prefix}{row[0]}")
+        """Returns the identity of a timer, which it keeps in every topic."""
+        return origin_of(row, due_s, f"{self._settings.source_prefix}{row[0]}")
 
     def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         self._output.send(topic, partitions, due_s, rows)
@@ -259,17 +259,17 @@ class Delivery:
     # ---- parts of a decision ------------------------------------------------------------------------------------
 
     def _put_off(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        left = []
+        not_moved = []
         for row in rows:
             origin = self._origin(row, due_s)
             again = origin._replace(attempt=origin.attempt + 1)
-            if again.attempt > self._terms.retry_attempts or self._output.retry(row, again, again_s) is not None:
-                left.append(row)
-        if left:
-            self._deliver(due_s, left)
+            if again.attempt > self._settings.retry_attempts or self._output.retry(row, again, again_s) is not None:
+                not_moved.append(row)
+        if not_moved:
+            self._deliver(due_s, not_moved)
 
     def _again_s(self, attempts: int, problem: DeliveryProblem) -> int:
-        """The second of the next attempt: not before the circuit closes, because an attempt before is none."""
+        """Returns the second of the next attempt: after the circuit closes, because nothing is sent before."""
         if problem.open_s is None:
             return self._tick.second
         return self._tick.second + max(min(1 << attempts, MAX_BACKOFF_S), int(problem.open_s) + ROUNDING_S)
@@ -278,11 +278,11 @@ class Delivery:
         size = self._output.retry(row, origin, again_s)
         if size is not None:
             reason = f"{problem.reason}; and to be tried again, its {size} bytes would have to fit in "
-            self._output.give_up(GivenUp(row, origin, problem.code, reason + repr(self._terms.retry_topic)))
+            self._output.give_up(GivenUp(row, origin, problem.code, reason + repr(self._settings.retry_topic)))
 
 
 class RetryDelivery(Delivery):
-    """The policy for timers of the retry topic: they have an origin, and a number of attempts."""
+    """The policy for timers of the retry topic, whose rows have an origin with a number of attempts."""
 
     retried = True
 
@@ -297,7 +297,7 @@ class RetryDelivery(Delivery):
             origin = self._origin(row, due_s)
             if problem.open_s is None:
                 self._output.give_up(GivenUp(row, origin, problem.code, problem.reason))
-            elif origin.attempt >= self._terms.retry_attempts:
+            elif origin.attempt >= self._settings.retry_attempts:
                 reason = f"{problem.reason} ({origin.attempt} tries)"
                 self._output.give_up(GivenUp(row, origin, problem.code, reason))
             else:
@@ -306,22 +306,22 @@ class RetryDelivery(Delivery):
 
 
 class ScheduleDelivery(Delivery):
-    """The policy for schedules: each one leaves a tombstone in its own topic, wherever it goes [I19]."""
+    """The policy for schedules: each one gets a tombstone in its own topic, also if it is not sent [I19]."""
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        """As the base class."""
+        """Write tombstones, and decide what happens to the schedules."""
         self._deliver(due_s, self._output.end_schedules(rows))
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """As the base class."""
+        """Write tombstones, and move the schedules to the retry topic."""
         self._put_off(due_s, self._output.end_schedules(rows), again_s)
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
-        """As the base class. A record that cannot be read gets no tombstone: it may not be a schedule at all."""
+        """Write dead letters, and a tombstone for each overdue schedule; other records may be no schedules."""
         super().reject(rejected)
-        for each in rejected:
-            if each.code == OVERDUE:
-                self._output.end_schedule(each)
+        for rejection in rejected:
+            if rejection.code == OVERDUE:
+                self._output.end_schedule(rejection)
 
     def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         self._output.send_schedules(topic, partitions, due_s, rows)

@@ -1,4 +1,4 @@
-"""Firing: a drain of due timers in chunks."""
+"""Fires due timers, in chunks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from timers.core.timer import bytes_of
 
 
 class Firing(MachineState):
-    """Fires timers when their second has begun."""
+    """Fires timers after their due second has begun."""
 
     def fire_chunk(self) -> bool:
         """Fire the next chunk of due timers. Call until it returns False.
@@ -52,8 +52,8 @@ class Firing(MachineState):
         if fires:
             self._commit(after)
         else:
-            self.progress = after  # no timer fired, so no receiver depends on it: the next commit makes it durable
+            self.progress = after  # no timer fired, so this needs no commit of its own
         if count:
-            # [I3] Exactly (old, new], and only after the commit. Superseded rows need no commit: they never fire.
+            # [I3] Delete exactly (old, new], after the commit. Superseded rows need no commit: they never fire.
             self._store.delete(after.fired_through, count)
         return full

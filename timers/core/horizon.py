@@ -1,22 +1,22 @@
-"""Hot and cold: a request that is due far ahead waits in the cold tier, and comes back before its due second [I18].
+"""Sends requests that are due far ahead to the cold tier, and accepts their copies before the due second [I18].
 
 A request that is due further than the horizon after its append time is not stored. The machine forwards it to the cold
 topic, in the transaction that accepts it. The cold tier *promotes* it in time: it writes a copy to the request's own
 partition, and the copy names the request.
 
-Both decisions are made when a record is accepted, from the record and the settings history [I4]. So a replay decides
-the same. A copy is a row at its own offset: its order key is (due second, *offset of the copy*), and only its
-``timer-id`` is the request's. So all rules for offsets and for ``fired_through`` hold for it.
+A machine decides about both when it accepts a record, from the record and the settings history [I4]. So a replay
+decides the same. A copy is a row at its own offset: its order key is (due second, *offset of the copy*). Only its
+``timer-id`` is that of the request. So all rules for offsets and for ``fired_through`` are valid for it.
 
-Which copy counts is a function of the log as well, and survives a lost disk:
+Which copy counts is a function of the log too, so a lost disk does not change it:
 
-    without ids   the first copy of a request counts. The store remembers it until no other copy may come: until the
-                  retention after its due second and after its own append time has passed, by append times in the log
+    without ids   the first copy of a request counts. The store remembers it until no other copy can come: for the
+                  retention, after its due second and after its own append time, by append times in the log
     with ids      a copy counts if the index holds its request; it then takes the request's place there. So a second
                   copy is ignored, and so is a copy of a version that was replaced or cancelled while it was cold
 
-A copy is valid only with a correct seal. The key of the seals is drawn once for each partition and is only in its
-progress. So a producer of requests cannot take the identity of a timer, or change a timer while it is cold.
+A copy is valid only with a correct seal. The secret of the seals is drawn once for each partition and is only in
+its progress. So a producer of requests cannot take the identity of a timer, or change a timer while it is cold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from timers.core.operation import Entries, Entry
 from timers.core.ports import Decoder, Store
 from timers.core.progress import HOT_HORIZON, SEAL, Progress
 from timers.core.sweeping import Sweeper
-from timers.core.timer import Decoded, Forwarded, Origin, Rejected, Returned, RowsByDue
+from timers.core.timer import Decoded, Forwarded, Origin, PromotedCopy, Rejected, RowsByDue
 
 
 def is_far(due_s: int, append_s: int, horizon_s: int) -> bool:
@@ -48,26 +48,26 @@ class Unsealed(NamedTuple):
 
 
 class ColdFormat(Protocol):
-    """How requests of one partition go cold and come back. Pure."""
+    """The format of cold requests and promoted copies of one partition. Pure."""
 
-    def has_returned(self, record: Any) -> bool:
-        """Whether a record claims to be a promoted copy."""
+    def is_copy(self, record: Any) -> bool:
+        """Whether a record has the headers of a promoted copy. Its seal is not checked."""
 
     def unseal(self, record: Any, seal: int) -> Unsealed | Rejected:
-        """Returns the request of a copy, or the reason why it is not a copy of this partition."""
+        """Returns the request of a promoted copy, or its rejection if the copy is not valid in this partition."""
 
-    def may_leave(self, record: Any) -> bool:
-        """Whether a request is small enough to go to the cold topic and come back."""
+    def fits_cold_topic(self, record: Any) -> bool:
+        """Whether a request is small enough for the cold topic, and its copy for the request topic."""
 
 
 class Horizon:
-    """Lets the timers of one machine go cold, and takes them back.
+    """Sends timers of one machine to the cold tier, and accepts their promoted copies.
 
     Args:
-        format: of the partition.
+        format: of cold requests and copies of the partition.
         store: of the machine.
         horizon_s: the horizon in seconds for new requests; 0: no timer goes cold.
-        new_seal: key for the seals, if the partition has none yet: 63 random bits.
+        new_seal: secret for the seals, if the partition has none yet: 63 random bits.
         retention_s: seconds after the due second, and after the first copy, in which another copy may be written.
         indexed: whether the timers have ids.
     """
@@ -86,7 +86,7 @@ class Horizon:
         self._read_s = self._committed_s = 0
 
     def enter(self, progress: Progress) -> Progress:
-        """Returns ``progress`` with the horizon in its history, for all requests that are not yet accepted."""
+        """Returns ``progress`` with the horizon in its settings history, for all requests that are not yet accepted."""
         if not progress.setting_at(SEAL, progress.next_offset, 0):
             progress = progress.with_setting(SEAL, self._new_seal)
         self._history = progress.with_setting(HOT_HORIZON, self._horizon_s)
@@ -100,32 +100,32 @@ class Horizon:
     # ---- reading ------------------------------------------------------------------------------------------------
 
     def read(self, records: Sequence[Any], decode: Decoder, max_bytes: int) -> Decoded:
-        """Decode records among which no setting changes. Forwarded requests have no row, promoted copies have one.
+        """Decode records for which the settings are the same. Forwarded requests have no row, promoted copies have one.
 
-        Without such records this costs 0.1 us for each record.
+        If there are no such records, this takes 0.1 us for each record.
         """
         self._read_s = max(self._read_s, records[-1].timestamp // 1000)
         seal = self._history.setting_at(SEAL, records[0].offset, 0)
         if not seal:
             return decode(records, max_bytes)
-        returned = [record for record in records if record.headers and self._format.has_returned(record)]
-        if not returned:
+        copies = [record for record in records if record.headers and self._format.is_copy(record)]
+        if not copies:
             decoded = decode(records, max_bytes)
             self._forward_far(decoded, records, seal)
             return decoded
-        copies = {record.offset for record in returned}
-        others = [record for record in records if record.offset not in copies]
+        offsets = {record.offset for record in copies}
+        others = [record for record in records if record.offset not in offsets]
         decoded = decode(others, max_bytes) if others else Decoded()
         self._forward_far(decoded, others, seal)
-        for record in returned:
+        for record in copies:
             self._add_copy(decoded, record, decode, seal)
-        for due_s in {each.due_s for each in decoded.returned}:
+        for due_s in {each.due_s for each in decoded.copies}:
             decoded.rows[due_s].sort(key=lambda row: row[0])
         decoded.rejected.sort(key=lambda rejected: rejected.offset)
         return decoded
 
     def _forward_far(self, decoded: Decoded, records: Sequence[Any], seal: int) -> None:
-        """Replace the rows of far requests by records to forward."""
+        """Replace the rows of requests beyond the horizon by records to forward."""
         if not decoded.rows:
             return
         horizon_s = self._history.setting_at(HOT_HORIZON, records[0].offset, 0)
@@ -137,18 +137,18 @@ class Horizon:
         too_large = set()
         for due_s in far:
             rows = decoded.rows.pop(due_s)
-            stay = []
+            hot = []
             for row in rows:
                 record = by_offset[row[0]]
                 if not is_far(due_s, record.timestamp // 1000, horizon_s):
-                    stay.append(row)
-                elif not self._format.may_leave(record):
-                    stay.append(row)
+                    hot.append(row)
+                elif not self._format.fits_cold_topic(record):
+                    hot.append(row)
                     too_large.add(row[0])
                 else:
                     decoded.forwarded.append(Forwarded(record, due_s, seal))
-            if stay:
-                decoded.rows[due_s] = stay
+            if hot:
+                decoded.rows[due_s] = hot
         decoded.forwarded.sort(key=lambda forwarded: forwarded.record.offset)
         if too_large:
             decoded.operations = [
@@ -158,19 +158,19 @@ class Horizon:
 
     def _add_copy(self, decoded: Decoded, record: Any, decode: Decoder, seal: int) -> None:
         """Add the row of a promoted copy."""
-        opened = self._format.unseal(record, seal)
-        if isinstance(opened, Rejected):
-            decoded.rejected.append(opened)
+        request = self._format.unseal(record, seal)
+        if isinstance(request, Rejected):
+            decoded.rejected.append(request)
             return
-        # The request was accepted before: a size limit that was lowered since then must not reject it.
-        alone = decode([opened.record], len(record.value or b""))
-        decoded.rejected += alone.rejected
-        for due_s, (row,) in alone.rows.items():
-            timer_id = opened.source if row[5] is None else row[5][0]
-            own = (*row[:5], Origin(timer_id, due_s, 0, opened.source))
-            decoded.rows.setdefault(due_s, []).append(own)
-            key = timer_id.encode() if self._indexed else _key_of(opened.original)
-            decoded.returned.append(Returned(key, row[0], opened.original, due_s, record.timestamp // 1000))
+        # No size limit: the request was accepted before, and the limit may be lower now.
+        found = decode([request.record], len(record.value or b""))
+        decoded.rejected += found.rejected
+        for due_s, (row,) in found.rows.items():
+            timer_id = request.source if row[5] is None else row[5][0]
+            row_of_copy = (*row[:5], Origin(timer_id, due_s, 0, request.source))
+            decoded.rows.setdefault(due_s, []).append(row_of_copy)
+            key = timer_id.encode() if self._indexed else _key_of(request.original)
+            decoded.copies.append(PromotedCopy(key, row[0], request.original, due_s, record.timestamp // 1000))
 
     # ---- which copy counts --------------------------------------------------------------------------------------
 
@@ -178,68 +178,68 @@ class Horizon:
         """Drop the rows of copies that do not count.
 
         Returns:
-            The entries of the others, to be written with the batch.
+            The entries of the copies that count, to be written with the batch.
         """
-        if not decoded.returned:
+        if not decoded.copies:
             return {}
-        known = self._store.entries({each.key for each in decoded.returned})
+        known = self._store.entries({each.key for each in decoded.copies})
         entries: Entries = {}
-        for each in decoded.returned:
+        for each in decoded.copies:
             entry = known.get(each.key)
             counts = self._holds(entry, each) if self._indexed else entry is None or entry[1] >= each.offset
             if counts:
-                # The append second is at least the due second, so that the entry never counts as far.
-                after = (each.due_s, each.offset, max(each.due_s, each.append_s))
-                known[each.key] = entries[each.key] = after
+                # An append second at or after the due second: so the entry never counts as cold.
+                entry = (each.due_s, each.offset, max(each.due_s, each.append_s))
+                known[each.key] = entries[each.key] = entry
             else:
                 _drop(decoded.rows, each)
                 decoded.ignored += 1
         self._sweeper.note_written(len(entries))
         return entries
 
-    def find_returned(self, original: int) -> Entry | None:
-        """Returns the copy that counted of a request without an id, as long as it is remembered."""
+    def find_copy(self, original: int) -> Entry | None:
+        """Returns the copy that counts for a request without an id; None if there is none, or it is forgotten."""
         if self._indexed:
             return None
         key = _key_of(original)
         return self._store.entries([key]).get(key)
 
     @staticmethod
-    def _holds(entry: Entry | None, copy: Returned) -> bool:
+    def _holds(entry: Entry | None, copy: PromotedCopy) -> bool:
         return entry is not None and entry[:2] == (copy.due_s, copy.original)
 
     def pieces(self, records: Sequence[Any], to_offset: int) -> Iterator[tuple[Sequence[Any], int]]:
-        """Cut a fetch so that no piece has both a copy and another operation of one id: then their order is known.
+        """Cut a fetch into pieces. No piece has both a copy and another operation of one id, so their order is kept.
 
         Yields:
             Records, and the end of their range of offsets.
         """
-        if not self._indexed or not any(record.headers and self._format.has_returned(record) for record in records):
+        if not self._indexed or not any(record.headers and self._format.is_copy(record) for record in records):
             yield records, to_offset
             return
         start = 0
         copies: set[Any] = set()
         changes: set[Any] = set()
-        for at, record in enumerate(records):
-            returned = bool(record.headers) and self._format.has_returned(record)
-            mine, others = (copies, changes) if returned else (changes, copies)
+        for index, record in enumerate(records):
+            is_copy = bool(record.headers) and self._format.is_copy(record)
+            same_kind, others = (copies, changes) if is_copy else (changes, copies)
             if record.key in others:
-                yield records[start:at], record.offset
-                start = at
-                mine.clear()
+                yield records[start:index], record.offset
+                start = index
+                same_kind.clear()
                 others.clear()
-            mine.add(record.key)
+            same_kind.add(record.key)
         yield records[start:], to_offset
 
     def commit(self) -> None:
-        """Note that all records read so far are committed: only a store without later entries reads them again."""
+        """Note that all records read so far are committed. Only a machine whose store lacks them reads them again."""
         self._committed_s = self._read_s
 
     def sweep(self) -> None:
-        """Forget some of the copies after which no other copy may come. Call once a second.
+        """Forget some of the copies after which no other copy can come. Call once a second.
 
-        The append times of the log are the time here: a second copy may be in the log for long before it is read.
-        Where timers have ids, the index is swept instead.
+        Time is the append time in the log, because a second copy may be in the log for long before it is read.
+        If timers have ids, the index is swept instead.
         """
         if not self._indexed:
             self._sweeper.sweep(lambda entry: entry[2] + self._retention_s < self._committed_s)
@@ -260,14 +260,14 @@ class NoHorizon(Horizon):
         return False
 
     def read(self, records: Sequence[Any], decode: Decoder, max_bytes: int) -> Decoded:
-        """Decode records. A record that claims to be a copy is an ordinary request."""
+        """Decode records. A record with the headers of a copy is an ordinary request."""
         return decode(records, max_bytes)
 
     def admit(self, decoded: Decoded) -> Entries:
         """Returns no entries: there are no copies."""
         return {}
 
-    def find_returned(self, original: int) -> Entry | None:
+    def find_copy(self, original: int) -> Entry | None:
         """Returns None."""
         return None
 
@@ -276,14 +276,14 @@ class NoHorizon(Horizon):
         yield records, to_offset
 
     def commit(self) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
     def sweep(self) -> None:
-        """Forget nothing."""
+        """Do nothing."""
 
 
-def concerns(progress: Progress, horizon_s: int) -> bool:
-    """Whether a machine needs a horizon: timers may go cold from now on, or went cold before and may come back."""
+def needs_horizon(progress: Progress, horizon_s: int) -> bool:
+    """Whether a machine needs a horizon: timers may go cold from now on, or went cold earlier and may come back."""
     return horizon_s > 0 or progress.setting_at(SEAL, progress.next_offset, 0) > 0
 
 
@@ -292,9 +292,9 @@ def _key_of(original: int) -> bytes:
     return original.to_bytes(8, "big")
 
 
-def _drop(rows: RowsByDue, copy: Returned) -> None:
-    left = [row for row in rows[copy.due_s] if row[0] != copy.offset]
-    if left:
-        rows[copy.due_s] = left
+def _drop(rows: RowsByDue, copy: PromotedCopy) -> None:
+    others = [row for row in rows[copy.due_s] if row[0] != copy.offset]
+    if others:
+        rows[copy.due_s] = others
     else:
         del rows[copy.due_s]

@@ -1,4 +1,4 @@
-"""Timers with an id: the index knows the latest version of each id [I16].
+"""The index: the latest version of each timer with an id [I16].
 
 The index is a function of the operations in the log; the last operation of each id counts::
 
@@ -7,8 +7,8 @@ The index is a function of the operations in the log; the last operation of each
 
 So the index does not depend on when timers fired, and a replay builds the same index. A row may fire only while the
 index holds its key. A row whose id has a later version is superseded, and is dropped when its second is scanned. An
-entry at or below ``fired_through`` belongs to a timer that has fired. A cancel removes the entry in every case, also if
-it came too late, because a replay cannot tell which came first.
+entry at or below ``fired_through`` belongs to a timer that has fired. A cancel always removes the entry, also if it
+came too late, because a replay cannot tell which came first.
 
 Only verdicts depend on what has fired. A verdict is given once: when the record is accepted as a new one.
 """
@@ -40,14 +40,14 @@ def nothing_is_cold(entry: Entry) -> bool:
 
 
 def latest(operations: Sequence[Operation]) -> Entries:
-    """Returns the entry that each id has after ``operations``. A replay needs no more than this."""
+    """Returns the entry that each id has after ``operations``. A replay needs no verdicts, so it needs only these."""
     return {id: None if due_s is None else (due_s, offset, append_s) for id, offset, due_s, append_s in operations}
 
 
 def is_over(entry: Entry, fired_through: OrderKey, retention_s: int) -> bool:
     """Whether the last timer of an id fired more than ``retention_s`` ago, so that the id is forgotten.
 
-    ``fired_through`` is the time, not a clock. So a replay and another worker forget the id at the same point.
+    The time is ``fired_through``, not a clock. So a replay and another worker forget the id at the same point.
     """
     due_s, offset, append_s = entry
     return (due_s, offset) <= fired_through and max(due_s, append_s) + retention_s <= fired_through[0]
@@ -58,12 +58,12 @@ class Index:
 
     Args:
         store: holds the entries, written in the same batch as the rows.
-        retention_s: how long an id is remembered after its timer has fired.
-        is_cold: whether a version is cold (:mod:`timers.core.horizon`): it has not fired, whatever its key.
+        retention_s: seconds for which an id is remembered after its timer has fired.
+        is_cold: whether a version is cold (:mod:`timers.core.horizon`): then it has not fired, even with a low key.
     """
 
     fires_first = False
-    """Whether due timers go before new requests: most new requests of such a topic result from firing."""
+    """Whether due timers fire before new requests are accepted: if most new requests of a topic result from firing."""
 
     def __init__(self, store: Store, retention_s: int, is_cold: Callable[[Entry], bool] = nothing_is_cold) -> None:
         self._store = store
@@ -72,9 +72,9 @@ class Index:
         self._sweeper = Sweeper(store)
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
-        """Decide new operations in the order of the log, each after the effect of those before it.
+        """Returns entries and verdicts of new operations. Each one sees the effect of those before it in the log.
 
-        A timer at or below ``fired_through`` counts as fired, also one in this batch: it fires with the verdicts.
+        A timer at or below ``fired_through`` counts as fired. A timer of this batch fires together with the verdicts.
         """
         known = self._store.entries({operation[0] for operation in operations})
         entries: Entries = {}
@@ -90,13 +90,12 @@ class Index:
                 verdicts.append(Verdict(id, offset, ALREADY_FIRED, entry[0]))
             else:
                 verdicts.append(Verdict(id, offset, CANCELLED if due_s is None else REPLACED, entry[0]))
-            after = None if due_s is None else (due_s, offset, append_s)
-            known[id] = entries[id] = after
+            known[id] = entries[id] = None if due_s is None else (due_s, offset, append_s)
         self._sweeper.note_written(len(operations))
         return Judged(entries, verdicts)
 
     def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
-        """Returns the latest version of an id: waiting, cold, or fired and remembered."""
+        """Returns the latest version of an id: pending, cold, or fired and remembered."""
         entry = self._store.entries([id]).get(id)
         return None if entry is None or self._is_over(entry, fired_through) else entry
 
@@ -105,8 +104,8 @@ class Index:
         ids = [id_bytes(row[5][0]) for row in rows if row[5] is not None]
         if not ids:
             return rows
-        known, each = self._store.entries(ids), iter(ids)
-        return [row for row in rows if row[5] is None or _key_of(known.get(next(each))) == (due_s, row[0])]
+        known, next_id = self._store.entries(ids), iter(ids).__next__
+        return [row for row in rows if row[5] is None or _key_of(known.get(next_id())) == (due_s, row[0])]
 
     def sweep(self, fired_through: OrderKey) -> None:
         """Forget some of the ids whose retention has ended. Call once a second."""
@@ -135,7 +134,7 @@ class NoIndex(Index):
         return rows
 
     def sweep(self, fired_through: OrderKey) -> None:
-        """Forget nothing."""
+        """Do nothing."""
 
 
 def _key_of(entry: Entry | None) -> OrderKey | None:

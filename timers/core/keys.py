@@ -1,6 +1,6 @@
 """The order key (due second, source offset): the order in which the timers of a partition fire.
 
-Offsets are unique in a partition, and so are keys. So one key says how far a drain has come, wherever it stopped.
+Offsets are unique in a partition, and so are keys. So one key tells how far a drain has come, also inside a second.
 
 On disk a key has 16 bytes: both numbers as 8 bytes, big-endian. So the order of bytes is the order of keys, and a range
 of keys is a range of time. ::
@@ -15,7 +15,7 @@ from typing import TypeAlias
 OrderKey: TypeAlias = tuple[int, int]
 
 MAX_OFFSET = 2**64 - 1
-"""Above every offset: the key (s, MAX_OFFSET) is at or above all keys of second ``s``."""
+"""Above every offset: the key (second, MAX_OFFSET) is above all keys of that second."""
 
 NEVER: OrderKey = (-1, MAX_OFFSET)
 """Below every key: no timer has fired. It has no encoding."""

@@ -1,4 +1,4 @@
-"""The bounds of one machine."""
+"""Limits of one machine, from the settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from timers.core.pace import OVERDUE_S
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one machine."""
+    """Limits of one machine."""
 
     chunk_timers: int
     """Maximum number of timers in one transaction; may be exceeded by one stored group."""
@@ -20,10 +20,10 @@ class Limits:
     catch_up_per_s: int = 0
     """Maximum number of overdue timers fired in one second; 0 means no bound."""
     overdue_s: int = OVERDUE_S
-    """A timer is overdue if it is late by more seconds than this."""
+    """A timer is overdue if it is more seconds past its due second than this."""
     partitions: int = 0
-    """Number of partitions of the topic, where timers have ids."""
+    """Number of partitions of the topic, if its timers have ids."""
     reject_overdue: bool = False
     """Reject requests that were due before they were sent, if the request format can."""
     stale_after_s: int = 0
-    """Maximum age of the store in seconds, where the log is compacted [I9]; 0: the log is not compacted."""
+    """Maximum age of the store in seconds, if the log is compacted [I9]; 0: the log is not compacted."""

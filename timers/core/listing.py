@@ -1,6 +1,6 @@
 """Listings: one page of the pending timers of many partitions, ordered by due second, topic, partition and offset.
 
-Partitions change while they are listed, so a page is no snapshot. A page says up to which position it is complete, and
+Partitions change while they are listed, so a page is no snapshot. A page tells up to which position it is complete, and
 the next page begins there. So a timer that is pending all the time is listed exactly once.
 """
 
@@ -24,7 +24,7 @@ class Listed(NamedTuple):
 
     position: Position
     timer: Any
-    """Its description; not read here."""
+    """Its description; this module does not read it."""
 
 
 class Page(NamedTuple):
@@ -52,14 +52,14 @@ class Source(Protocol):
 
 def key_after(position: Position, topic: str, partition: int) -> OrderKey:
     """Returns the order key after which the timers of a partition are after ``position``."""
-    due_s, *where, offset = position
-    if where == [topic, partition]:
+    due_s, *source, offset = position
+    if source == [topic, partition]:
         return due_s, offset
-    return (due_s, MAX_OFFSET) if (topic, partition) < tuple(where) else (due_s - 1, MAX_OFFSET)
+    return (due_s, MAX_OFFSET) if (topic, partition) < tuple(source) else (due_s - 1, MAX_OFFSET)
 
 
 def share_of(limit: int, sources: int) -> int:
-    """Returns how many timers to read from each source at a time, for a page of ``limit``."""
+    """Returns how many timers to read from a source at a time, for a page of ``limit`` timers."""
     return min(limit, max(16, 2 * limit // max(1, sources)))
 
 
@@ -67,10 +67,10 @@ async def merge(sources: Sequence[Source], after: Position, limit: int, enough: 
     """Returns one page of many sources, and reads no source further than necessary.
 
     Args:
-        sources: each timer is in one source only.
+        sources: a timer is in one source only.
         after: end of the page before.
         limit: maximum number of timers.
-        enough: called before the second and later readings of a source; True ends the page early.
+        enough: called before a source is read a second time; True ends the page early.
     """
     share = share_of(limit, len(sources))
     listed: list[Listed] = []
@@ -94,9 +94,9 @@ async def merge(sources: Sequence[Source], after: Position, limit: int, enough: 
                 continue
             pages[number] = iter(page.listed), page.through
         rest, through = pages[number]
-        following = next(rest, None)
-        if following is not None:
-            heapreplace(heads, (following.position, number, following))
+        head = next(rest, None)
+        if head is not None:
+            heapreplace(heads, (head.position, number, head))
         elif through is not None:
             heapreplace(heads, (through, number, None))
         else:

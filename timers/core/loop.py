@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from timers.core.accepting import OutOfPlace
+from timers.core.accepting import ReadAgain
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
 
@@ -19,11 +19,11 @@ class Outcome(NamedTuple):
     """What the owner of a loop must know about one step."""
 
     consumed: bool = False
-    """One waiting fetch was used up, accepted or not."""
+    """One waiting fetch was taken, accepted or not."""
     read_again_from: int | None = None
-    """The fetch did not continue at the machine's position: the consumer must read again from this offset [I7]."""
+    """The fetch was not accepted: the consumer must read the log again from this offset [I7]."""
     settled: bool = False
-    """All that was due has fired, and progress was committed if there was anything new in it."""
+    """All due timers have fired, and progress was committed if it had changed."""
     committed: bool = False
     """Progress was committed without firings."""
 
@@ -56,11 +56,11 @@ class Loop:
         return not (self._ticks or self._firing or self._commit_due or self._may_accept())
 
     def add_fetch(self, fetched: Fetched) -> None:
-        """Put a fetch behind those that wait."""
+        """Append a fetch to those that wait."""
         self.fetches.append(fetched)
 
     def add_tick(self, tick: Tick, end: int | None = None) -> None:
-        """Put a tick behind those that wait.
+        """Append a tick to those that wait.
 
         Args:
             tick: the time.
@@ -71,7 +71,7 @@ class Loop:
     def step(self, *, idle_too_long: bool = False) -> Outcome:
         """Observe all waiting ticks, then do at most one chunk, one fetch and one commit of progress.
 
-        The bound keeps a long backlog of one kind from delaying the others.
+        So a long backlog of one kind does not delay the others.
 
         Args:
             idle_too_long: commit also if only time has passed since the last commit.
@@ -98,7 +98,7 @@ class Loop:
             self._firing = self._commit_due = True
 
     def _commit(self, idle_too_long: bool) -> bool:
-        """Commit progress, once for each tick. Returns whether there was any."""
+        """Commit progress, once for each tick. Returns whether it had changed."""
         committed = self.machine.commit_progress(even_if_idle=idle_too_long)
         self._commit_due = False
         return committed
@@ -107,14 +107,14 @@ class Loop:
         return bool(self.fetches) and self.machine.may_accept
 
     def _accept(self, fetched: Fetched) -> int | None:
-        """Accept one fetch. Returns the offset to read again from, if the fetch did not fit."""
+        """Accept one fetch. Returns the offset to read again from, if it was not accepted."""
         machine = self.machine
         recovering, released_s = machine.recovering, machine.released_s
         read_again_from = None
         try:
             machine.accept(fetched)
-        except OutOfPlace as gap:
-            read_again_from = gap.position
+        except ReadAgain as refused:
+            read_again_from = refused.position
         if (recovering and not machine.recovering) or machine.released_s != released_s:
-            self._firing = True  # the end of the replay, and a second that the barrier releases, make timers due
+            self._firing = True  # the replay ended, or the barrier released a second: timers may be due
         return read_again_from

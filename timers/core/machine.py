@@ -4,12 +4,12 @@
 
     pending = requests with offset < next_offset and key > fired_through
 
-The code keeps this sentence true although the process may die between any two lines. Marks such as ``[I1]`` name the
-invariants of ``docs/design.md``. The simulator (:mod:`timers.testing`) runs versions of this code that break them one
-by one, and must find each.
+The code keeps this sentence true even if the process dies between any two lines. Marks such as ``[I1]`` name the
+invariants in ``docs/design.md``. The simulator (:mod:`timers.testing`) also runs mutations of this code, which break
+one invariant each, and must find every mutation.
 
 :mod:`timers.core.accepting` reads requests, :mod:`timers.core.firing` fires timers, :mod:`timers.core.machine_state`
-holds what both share, and :mod:`timers.core.loop` decides the order. :mod:`timers.partition` assembles a machine.
+holds the state that both share, and :mod:`timers.core.loop` decides the order. :mod:`timers.partition` makes a machine.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Machine(Accepting, Firing):
         progress: newest committed progress.
         store: of the partition, after :func:`timers.core.store_validity.catch_up`.
         outbox: sends what the machine emits.
-        limits: bounds.
+        limits: of the machine.
         variant: the objects that differ between request formats.
         counters: totals of the partition, for metrics; shared with the outbox and with earlier machines.
 
     Attributes:
-        progress: the last commit, and changes since then that need no commit of their own.
+        progress: the last committed progress, and later changes that need no commit of their own.
         replayed: number of records read again since opening.
-        counters: see above.
+        counters: as passed.
     """
 
     @property
     def fires_first(self) -> bool:
-        """Whether accepting waits while timers are due. What was sent before a second is read before it in any case."""
+        """Whether accepting waits while timers are due. The second barrier is kept in both cases."""
         return self._index.fires_first
 
     @property
@@ -66,19 +66,19 @@ class Machine(Accepting, Firing):
             yield due_s, self._index.alive(due_s, rows)
 
     def find(self, id: bytes) -> Entry | None:
-        """Returns the latest version of an id: waiting, cold, or fired and remembered."""
+        """Returns the latest version of an id: pending, cold, or fired and remembered."""
         return self._index.find(id, self.progress.fired_through)
 
-    def find_returned(self, offset: int) -> Entry | None:
-        """Returns the promoted copy of the cold request at ``offset``, where timers have no ids."""
-        return self._horizon.find_returned(offset)
+    def find_copy(self, offset: int) -> Entry | None:
+        """Returns the promoted copy of the cold request at ``offset``, if timers have no ids."""
+        return self._horizon.find_copy(offset)
 
     def is_cold(self, entry: Entry) -> bool:
         """Whether a version went cold when it was accepted."""
         return self._horizon.is_cold(entry)
 
     def commit_progress(self, *, even_if_idle: bool = False) -> bool:
-        """Commit what was accepted since the last commit, for lag tools and a new owner.
+        """Commit the progress of what was accepted since the last commit, for lag tools and a new owner.
 
         Args:
             even_if_idle: commit also if only time has passed, so that a new owner starts from a recent second.
@@ -90,13 +90,13 @@ class Machine(Accepting, Firing):
             Lost: drop this machine and open it again.
         """
         if not self.recovering:
-            self._index.sweep(self._committed.fired_through)  # the committed one: a crash does not take it back
+            self._index.sweep(self._committed.fired_through)  # the committed one: a crash does not undo it
             self._horizon.sweep()
         self._store_age.note(self.released_s)
-        behind = self._committed.next_offset != self.progress.next_offset or (
+        changed = self._committed.next_offset != self.progress.next_offset or (
             even_if_idle and self._committed != self.progress
         )
-        if not behind or self.recovering or self._tick is None:
+        if not changed or self.recovering or self._tick is None:
             return False
         self._outbox.begin(self._tick)
         self._commit(self.progress)

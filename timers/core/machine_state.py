@@ -1,4 +1,4 @@
-"""The state of a machine, and the two ways in which it changes besides requests: time and commits."""
+"""The state of a machine, and how ticks and commits change it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from timers.core.limits import Limits
 from timers.core.pace import Pace
 from timers.core.ports import Outbox, Store
 from timers.core.progress import Progress
-from timers.core.ticking import CLOCK_STEP_BACK_S, present
+from timers.core.ticking import CLOCK_STEP_BACK_S, latest_tick
 from timers.core.timer import Row, Tick
 from timers.core.variant import Variant
 
 
 class MachineState:
-    """What accepting and firing share; see :class:`timers.core.machine.Machine` for arguments and attributes."""
+    """The state that accepting and firing share; :class:`timers.core.machine.Machine` explains its arguments."""
 
     def __init__(
         self,
@@ -26,12 +26,12 @@ class MachineState:
         variant: Variant,
         counters: Counters | None = None,
     ) -> None:
-        # [I1] All that the store holds may fire, so next_offset covers it. The maximum is right only because of [I2]:
-        # a batch that emits something is stored after its commit, so the store's surplus has emitted nothing.
-        after = replace(progress, next_offset=max(progress.next_offset, store.applied))
+        # [I1] All timers in the store may fire, so next_offset is above them. The maximum is correct because of [I2]:
+        # a batch with output is stored after its commit, so what the store holds above the commit has no output.
+        opened = replace(progress, next_offset=max(progress.next_offset, store.applied))
         for name, value in variant.settings.items():
-            after = after.with_setting(name, value)
-        self.progress = variant.horizon.enter(after)
+            opened = opened.with_setting(name, value)
+        self.progress = variant.horizon.enter(opened)
         store.note_history(self.progress.settings)
         self.replayed = 0
         self.counters = counters or Counters()
@@ -66,15 +66,15 @@ class MachineState:
 
     @property
     def held(self) -> bool:
-        """Whether the broker's clock is behind what has fired: a request accepted now could fire early [I10]."""
+        """Whether no request is accepted, because the broker's clock is behind what has fired [I10]."""
         return self._held
 
     @property
     def may_accept(self) -> bool:
         """Whether a fetch may be accepted.
 
-        New requests need a tick, because late ones fire at once. A replay needs a tick only where the store's age must
-        be checked first [I9].
+        New requests need a tick, because late ones fire at once. A replay needs a tick only if the store's age must be
+        checked first [I9].
         """
         if self._tick is None:
             return self.recovering and not self._store_age.needs_tick
@@ -82,11 +82,11 @@ class MachineState:
 
     @property
     def released_s(self) -> int | None:
-        """Last second that the second barrier released; None where timers have no ids, or before the first second."""
+        """Last second that the second barrier released; None if timers have no ids, or before the first second."""
         return self._barrier.second
 
     def observe(self, tick: Tick, end: int | None = None) -> None:
-        """Learn the time. Old and duplicate ticks have no effect; a missed second needs no tick of its own.
+        """Take the time from a tick. Old and duplicate ticks have no effect; a later tick also stands for missed ones.
 
         Args:
             tick: the time.
@@ -99,9 +99,9 @@ class MachineState:
         self._store_age.check(tick.second, self.released_s)
         fired_s = self.progress.fired_through[0]
         self._held = tick.second < (fired_s if self._held else fired_s - CLOCK_STEP_BACK_S)
-        set_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
-        self._tick = present(self._tick, tick)
-        if set_back:
+        went_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
+        self._tick = latest_tick(self._tick, tick)
+        if went_back:
             self._barrier.close()
         if end is not None and tick == self._tick:
             self._barrier.tick(tick.second, end, self.position)
@@ -113,12 +113,12 @@ class MachineState:
             return
         start = 0
         for second, count in self._pace.share(tick.second, len(rows)):
-            some = rows[start : start + count]
+            part = rows[start : start + count]
             start += count
             if second == tick.second:
-                self._outbox.fire(due_s, some)
+                self._outbox.fire(due_s, part)
             else:
-                self._outbox.postpone(due_s, some, second)
+                self._outbox.postpone(due_s, part, second)
 
     def _commit(self, after: Progress) -> None:
         """Commit the transaction with ``after``, and then change the state in memory [I2]."""
@@ -126,4 +126,4 @@ class MachineState:
         self._outbox.commit(after)
         self.progress = self._committed = after
         self._horizon.commit()
-        self.counters.settle(after)
+        self.counters.count_committed(after)

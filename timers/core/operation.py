@@ -1,6 +1,6 @@
 """Timers with an id: operations of records, entries of the index, and verdicts.
 
-On the hot path these are plain tuples, like rows: class instances would cost more than the decisions.
+On the hot path these are plain tuples, like rows: class instances would take longer than the decisions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ Operation: TypeAlias = tuple[bytes, int, int | None, int]
 cancel the last number is the offset of the version that it cancels, or :data:`ANY_VERSION`."""
 
 ANY_VERSION = -1
-"""The cancel is for every version: a user wrote it."""
+"""In a cancel that a user wrote: it is for every version."""
 
 Entry: TypeAlias = tuple[int, int, int]
 """(due second, source offset, append second) of the latest version of an id; the first two are its order key."""
@@ -29,18 +29,18 @@ CANCELLED = "cancelled"
 REPLACED = "replaced"
 """The timer was pending and does not fire: a new version replaces it."""
 ALREADY_FIRED = "already-fired"
-"""The cancel or the update came too late; an update is then a new timer."""
+"""The cancel or the replacement came too late; a replacement is then a new timer."""
 UNKNOWN = "unknown"
-"""No timer has this id: it never had one, or the timer was cancelled, or it fired before the retention."""
+"""No timer has this id: it never had one, or it was cancelled, or it fired so long ago that the retention has ended."""
 VERDICTS = (CANCELLED, REPLACED, ALREADY_FIRED, UNKNOWN)
 
 
 class Verdict(NamedTuple):
-    """The answer to a cancel or an update."""
+    """The answer to a cancel or a replacement."""
 
     id: bytes
     offset: int
-    """Of the cancel or the update."""
+    """Offset of the cancel or the replacement."""
     verdict: str
     """One of :data:`VERDICTS`."""
     due_s: int | None
@@ -48,11 +48,11 @@ class Verdict(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Result of new operations."""
+    """What new operations change and answer."""
 
     entries: Entries
     """Entries to write with the batch."""
     verdicts: Sequence[Verdict] = ()
-    """Verdicts to commit before that [I2]."""
+    """Verdicts to commit before the entries are written [I2]."""
     superseded: Sequence[OrderKey] = ()
     """Versions to republish: a tombstone of an older version is after them in the log."""

@@ -1,7 +1,7 @@
 """The catch-up limit: how many overdue timers of a backlog fire in one second.
 
 A machine fires in the order of due seconds. If overdue timers waited, timers that are not late would wait behind them.
-So timers above the limit are requested again, for the first second that has room.
+So timers above the limit are moved to the retry topic, due at the first second below the limit.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ OVERDUE_S = 10
 
 
 class Pace:
-    """Assigns overdue timers to this second and later ones. In memory only: after a restart it counts from 0.
+    """Assigns overdue timers to this second and later ones. Its counts are in memory only, and lost at a restart.
 
     Args:
-        per_s: maximum number of overdue timers in one second; 0 means no bound.
+        per_s: maximum number of overdue timers in one second; 0 means no limit.
     """
 
     def __init__(self, per_s: int) -> None:
         self._per_s = per_s
         self._now_s = 0
         self._second = 0
-        self._given = 0
+        self._assigned = 0
 
     @property
     def bounded(self) -> bool:
-        """Whether there is a bound."""
+        """Whether there is a limit."""
         return self._per_s > 0
 
     def share(self, now_s: int, count: int) -> Iterator[tuple[int, int]]:
         """Yields (second, number of timers) for ``count`` timers; the first second is ``now_s`` or later."""
         if self._second < now_s or now_s < self._now_s:  # all assigned seconds are over, or the clock went back
-            self._second, self._given = now_s, 0
+            self._second, self._assigned = now_s, 0
         self._now_s = now_s
         while count:
-            if self._given == self._per_s:
-                self._second, self._given = self._second + 1, 0
-            some = min(count, self._per_s - self._given)
-            self._given += some
-            count -= some
-            yield self._second, some
+            if self._assigned == self._per_s:
+                self._second, self._assigned = self._second + 1, 0
+            part = min(count, self._per_s - self._assigned)
+            self._assigned += part
+            count -= part
+            yield self._second, part

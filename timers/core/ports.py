@@ -1,4 +1,4 @@
-"""What a machine needs from outside. The worker and the simulator have implementations of their own."""
+"""Interfaces that a machine uses: decoder, store, outbox. The worker and the simulator implement them."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -10,9 +10,9 @@ from timers.core.timer import Decoded, Forwarded, Rejected, Row, RowsByDue, Tick
 
 
 class Lost(Exception):
-    """A transaction failed, or its outcome is not known: all of it became visible, or nothing.
+    """A transaction failed, or its outcome is not known: either all of it became visible, or nothing.
 
-    Drop the machine and open it again. Fencing ends the open transaction, and the committed progress tells the outcome.
+    Drop the machine and open it again. Fencing ends the open transaction, and the committed progress shows the outcome.
     A new transaction must not start before that [I5].
     """
 
@@ -31,7 +31,7 @@ class Store(Protocol):
 
     @property
     def applied(self) -> int:
-        """All requests below this offset are in the store, if they are pending."""
+        """Offset below which all pending requests are in the store."""
 
     @property
     def pending(self) -> int:
@@ -39,10 +39,10 @@ class Store(Protocol):
 
     @property
     def history(self) -> tuple[SettingChange, ...]:
-        """The last noted settings history."""
+        """The last stored settings history."""
 
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
-        """Note the settings history of all later writes."""
+        """Store the settings history under which later writes are decided."""
 
     @property
     def read_through_s(self) -> int | None:
@@ -52,7 +52,7 @@ class Store(Protocol):
         """Store ``second`` as the read-through time."""
 
     def condemn(self) -> None:
-        """Mark the store as wrong: it must be emptied when it is opened next."""
+        """Mark the store as unusable: the next opening begins with an empty store."""
 
     def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = ...) -> None:
         """Add rows, write or remove (None) entries of the index, and set ``applied``: all or nothing."""
@@ -89,7 +89,7 @@ class Store(Protocol):
 
 
 class Outbox(Protocol):
-    """Sends one transaction at a time: firings, dead letters and progress become visible together, or nothing does."""
+    """Sends one transaction at a time: either all its records become visible, with the progress, or none."""
 
     def begin(self, tick: Tick) -> None:
         """Begin a transaction with the time of ``tick``; drop one that was begun and not committed."""
@@ -98,25 +98,25 @@ class Outbox(Protocol):
         """Add firings of one due second."""
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """Request rows again with due second ``again_s``, instead of firing them. They keep their ``timer-id``.
+        """Move rows to the retry topic, due at ``again_s``, instead of firing them. They keep their ``timer-id``.
 
-        It counts as a try. A timer without a try left, or too large for the retry topic, fires now.
+        It counts as an attempt. A timer without an attempt left, or too large for the retry topic, fires now.
         """
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Add dead letters."""
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
-        """Add verdicts on cancels and updates."""
+        """Add verdicts on cancels and replacements."""
 
     def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        """Add requests that go cold."""
+        """Add cold requests to the cold topic."""
 
     def republish(self, rows: Sequence[Row]) -> None:
         """Append versions to the request log again: a tombstone after them would end them [I19]."""
 
     def commit(self, progress: Progress) -> None:
-        """Add ``progress`` and make everything visible.
+        """Add ``progress``, and make the whole transaction visible.
 
         Raises:
             Lost: the machine must be opened again.

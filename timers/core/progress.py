@@ -1,4 +1,4 @@
-"""Progress: the state of a machine that every transaction carries. A new owner needs only this and the log."""
+"""Progress: the state of a machine that each transaction commits. A new owner needs only progress and log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from timers.core.keys import NEVER, OrderKey
 
-# Names in the settings history. They are stored in progress records: never rename the values.
+# Names in the settings history. Never change these strings: progress records hold them.
 MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
 """Maximum bytes of a request value."""
 REJECT_OVERDUE = "reject-overdue"
@@ -17,7 +17,7 @@ noticed. Acceptance does not depend on it."""
 HOT_HORIZON = "TIMERS_HOT_HORIZON_S"
 """The horizon in seconds; 0: no timer goes cold."""
 SEAL = "cold-seal"
-"""Key of the partition's seals. Drawn when the partition first has a horizon."""
+"""Secret of the partition's seals. Drawn when the partition first has a horizon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +54,16 @@ class Progress:
         return value
 
     def with_setting(self, name: str, value: int) -> Progress:
-        """Returns this progress with ``name`` = ``value`` from ``next_offset`` on."""
-        known = [change for change in self.settings if change.name == name]
-        if known and known[-1].value == value:
+        """Returns a progress in which setting ``name`` has ``value`` from ``next_offset`` on."""
+        earlier = [change for change in self.settings if change.name == name]
+        if earlier and earlier[-1].value == value:
             return self
         return replace(self, settings=(*self.settings, SettingChange(name, self.next_offset, value)))
 
-    def read_alike(self, history: tuple[SettingChange, ...], applied: int) -> bool:
+    def has_same_history(self, history: tuple[SettingChange, ...], applied: int) -> bool:
         """Whether ``history`` and this history agree on all records below ``applied``.
 
-        Progress without settings was lost, and agrees with every history.
+        Progress without settings follows a loss of the progress topic, and agrees with every history.
         """
 
         def below(changes: tuple[SettingChange, ...]) -> list[SettingChange]:

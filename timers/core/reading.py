@@ -1,4 +1,4 @@
-"""Decoding under the settings that were in force at each record [I4]."""
+"""Decodes each record with the settings that are valid at its offset [I4]."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Reader:
     """Decodes the records of one machine.
 
     Args:
-        decode: of the request format.
-        decode_rejecting: likewise, where overdue timers are rejected. The same as ``decode`` if the format cannot.
-        horizon: of the machine.
+        decode: decoder of the request format.
+        decode_rejecting: decoder that also rejects overdue timers; ``decode`` if the format has none.
+        horizon: horizon of the machine.
         max_request_bytes: limit for records before the history begins.
     """
 
@@ -32,17 +32,17 @@ class Reader:
         if not records:
             return Decoded()
         start = records[0].offset
-        cuts = progress.boundaries(start, to_offset)
-        if not cuts:
+        changes = progress.boundaries(start, to_offset)
+        if not changes:
             return self._read_part(records, start, progress)
         decoded = Decoded()
-        for low, high in zip([start, *cuts], [*cuts, to_offset], strict=True):
+        for low, high in zip([start, *changes], [*changes, to_offset], strict=True):
             part = [record for record in records if low <= record.offset < high]
             decoded.extend(self._read_part(part, low, progress))
         return decoded
 
     def _read_part(self, records: Sequence[Any], offset: int, progress: Progress) -> Decoded:
-        """Decode records among which no setting changes."""
+        """Decode records for which all settings are the same."""
         if not records:
             return Decoded()
         max_bytes = progress.setting_at(MAX_REQUEST_BYTES, offset, self._max_request_bytes)

@@ -1,13 +1,13 @@
-"""The index of schedules: their topic may be compacted, and the engine writes a tombstone for each that fired [I19].
+"""The index of schedules, whose topic may be compacted. The engine writes a tombstone for each fired schedule [I19].
 
-Every tombstone ends the history of its id. Compaction does not distinguish tombstones either, so a replay
-of the compacted log builds the same index. The engine writes a tombstone when a version fires. A newer version may have
+Every tombstone ends the history of its id. Compaction treats all tombstones alike too, so a replay of the
+compacted log builds the same index. The engine writes a tombstone when a version fires. A newer version may have
 come before this tombstone, and would be deleted with the older one. So the machine that accepts such a tombstone
-republishes the newer version: it appends it again after the tombstone, in the transaction that commits past it. Only
-this copy is the latest version from then on.
+republishes the newer version: it appends it again after the tombstone, in the transaction that accepts the tombstone.
+From then on only this copy is the latest version.
 
-Republishing ends: each copy answers one tombstone, each tombstone one firing, and a version fires once. No version of
-the id can fire until the copy is read. So all tombstones that were still unread are before the copy, and do not end it.
+Republishing ends: one copy for a tombstone, one tombstone for a firing, one firing for a version. No version of the id
+can fire until the copy is read. So all tombstones that the machine has not read are before the copy, and do not end it.
 
 Senders of schedules get no verdicts, so fired versions need not be remembered: an entry at or below ``fired_through``
 counts as none, and its tombstone or a sweep removes it.
@@ -24,7 +24,7 @@ from timers.core.ports import Store
 from timers.core.timer import Row, id_bytes
 
 OVERDUE = "overdue"
-"""Code of a schedule that was due before it was written, where such schedules are rejected."""
+"""Error code of a schedule that was due before it was written, if the settings reject such schedules."""
 
 
 class ScheduleIndex(Index):
@@ -36,9 +36,9 @@ class ScheduleIndex(Index):
         super().__init__(store, retention_s=0)
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
-        """Decide new operations in the order of the log. The store is read only for tombstones of the engine."""
+        """Returns entries and superseded versions of operations. Reads the store only for tombstones of the engine."""
         entries: Entries = {}
-        named: list[tuple[bytes, int]] = []
+        named_versions: list[tuple[bytes, int]] = []
         superseded: list[OrderKey] = []
         for id, offset, due_s, version in operations:
             if due_s is not None:
@@ -48,11 +48,11 @@ class ScheduleIndex(Index):
                 if id in entries:
                     self._note_if_superseded(entries[id], version, fired_through, superseded)
                 else:
-                    named.append((id, version))
+                    named_versions.append((id, version))
             entries[id] = None
-        if named:
-            known = self._store.entries([id for id, _ in named])
-            for id, version in named:
+        if named_versions:
+            known = self._store.entries([id for id, _ in named_versions])
+            for id, version in named_versions:
                 self._note_if_superseded(known.get(id), version, fired_through, superseded)
         return Judged(entries, superseded=superseded)
 

@@ -1,7 +1,7 @@
-"""The second barrier: a second fires after the machine has read what the log held when the second began [I17].
+"""The second barrier: timers of a second fire after the machine has read what was in the log before it [I17].
 
 A timer with an id can be cancelled up to its due second. A cancel that was acknowledged before that second is in time,
-although the machine may read it later: after a downtime, days later.
+also if the machine reads it later: after a downtime, days later.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ CLEANING_S = 5
 
 
 class SecondBarrier:
-    """Releases seconds. At most two wait: the earliest, and the newest.
+    """Releases seconds. At most two seconds wait: the earliest and the newest.
 
-    A later second does not replace the earliest one. So the earliest is released in the end, at any rate of requests.
+    The newest does not replace the earliest. So the earliest is released some time, even if many requests arrive.
 
     Args:
-        max_wait_s: for a compacted log: the earliest second is replaced by the newest after all, if the newest is more
-            seconds later than this. Compaction may have removed records before the end that was asked for; the records
-            that replaced them are after this end, but before the end of the newer second.
+        max_wait_s: for a compacted log: the newest second replaces the earliest, if it is more seconds later than
+            this. Compaction may have removed records before the end of the log at the earliest second; the records that
+            replaced them are after this end, and before the end at the newest second.
     """
 
     def __init__(self, max_wait_s: int | None = None) -> None:
         self._max_wait_s = max_wait_s
         self._second: int | None = None
-        self._target: tuple[int, int] | None = None
-        self._latest: tuple[int, int] | None = None
+        self._earliest: tuple[int, int] | None = None
+        self._newest: tuple[int, int] | None = None
 
     @property
     def second(self) -> int | None:
-        """The last second that was released; None: no second yet."""
+        """The last second that was released; None: none yet."""
         return self._second
 
     def through(self, second: int) -> int | None:
@@ -44,26 +44,26 @@ class SecondBarrier:
             end: end of the log for committed readers, read after the second began.
             position: offset up to which the machine has read.
         """
-        newest = self._latest or self._target
+        newest = self._newest or self._earliest
         known_s = newest[0] if newest is not None else self._second
         if known_s is None or second > known_s:
-            if self._target is None:
-                self._target = (second, end)
+            if self._earliest is None:
+                self._earliest = (second, end)
             else:
-                self._latest = (second, end)
+                self._newest = (second, end)
         self.read(position)
 
     def read(self, position: int) -> None:
         """Release the seconds whose end is at or below ``position``, up to which the machine has read."""
-        while self._target is not None and position >= self._target[1]:
-            (second, _), later = self._target, self._latest
+        while self._earliest is not None and position >= self._earliest[1]:
+            (second, _), later = self._earliest, self._newest
             if self._max_wait_s is None or later is None or later[0] - second <= self._max_wait_s:
                 self._second = second
-            self._target, self._latest = later, None
+            self._earliest, self._newest = later, None
 
     def close(self) -> None:
-        """Start again after the clock went back: what was released belongs to the former time."""
-        self._second = self._target = self._latest = None
+        """Start again after the clock went back: the released seconds belong to the former time."""
+        self._second = self._earliest = self._newest = None
 
 
 class NoBarrier(SecondBarrier):
@@ -74,7 +74,7 @@ class NoBarrier(SecondBarrier):
         return second
 
     def tick(self, second: int, end: int, position: int) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
     def read(self, position: int) -> None:
-        """Release nothing."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""Whether a store may still be used: it is a cache of the log, and must not say more or less than the log."""
+"""Checks whether a store may still be used: it is a cache of the log, and must agree with it."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool
         indexed: whether the timers have ids.
 
     Returns:
-        False: empty the store and read the log again. Either another owner read the same requests under other settings
-        [I4]; or another owner passed requests that the store holds, and an index does not know its older versions.
+        False: empty the store and read the log again. Another owner read the same requests under other settings [I4];
+        or it moved ``fired_through`` past requests that only this store holds, and an index keeps no older versions.
     """
     applied = store.applied
     store.drop_through(progress.fired_through, progress.next_offset)
-    taken_back = store.applied < applied
-    return progress.read_alike(store.history, store.applied) and not (indexed and taken_back)
+    dropped = store.applied < applied
+    return progress.has_same_history(store.history, store.applied) and not (indexed and dropped)
 
 
 class StoreAge:
     """Checks that a store of a compacted topic is not old [I9].
 
-    Compaction may have removed both a version that the store holds and the tombstone after it. A log that is read from
-    its start gives as much time: a tombstone stays for at least ``delete.retention.ms`` after reading began.
+    Compaction may have removed both a version that the store holds and the tombstone after it. A read of the whole
+    log may take as long: a tombstone stays for at least ``delete.retention.ms`` after the reading began.
 
     Args:
         store: of the machine.
         stale_after_s: maximum age in seconds.
 
     Attributes:
-        needs_tick: nothing may be accepted before the first tick, because only the time tells the age.
+        needs_tick: nothing may be accepted before the first tick, because the age depends on the time.
     """
 
     needs_tick = True
@@ -55,7 +55,7 @@ class StoreAge:
             Lost: the store is too old; when it is opened again, it is empty.
         """
         known_s = self._store.read_through_s
-        if known_s is None:  # nothing is read before the first tick, so the store is new
+        if known_s is None:  # nothing is accepted before the first tick, so the store is new
             self._store.note_read_through(second)
             return
         behind_s = second - max(known_s, released_s or 0)
@@ -67,14 +67,14 @@ class StoreAge:
             )
 
     def note(self, released_s: int | None) -> None:
-        """Store ``released_s`` as the second up to which the log was read, if the noted one is 1 % of the limit old."""
+        """Store ``released_s`` as the read-through time, if it is newer by more than 1 % of the limit."""
         known_s = self._store.read_through_s
         if released_s is not None and known_s is not None and released_s - known_s > self._stale_after_s // 100:
             self._store.note_read_through(released_s)
 
 
 class AnyAge(StoreAge):
-    """Accepts a store of any age: no compaction removes records from the log."""
+    """Accepts a store of any age: the log is not compacted."""
 
     needs_tick = False
 
@@ -82,7 +82,7 @@ class AnyAge(StoreAge):
         pass
 
     def check(self, second: int, released_s: int | None) -> None:
-        """Accept every age."""
+        """Do nothing."""
 
     def note(self, released_s: int | None) -> None:
-        """Note nothing."""
+        """Do nothing."""

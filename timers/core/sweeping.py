@@ -1,4 +1,4 @@
-"""Removal of index entries that are not needed any more, a few at a time."""
+"""Removes index entries that are not needed any more, a few at a time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from timers.core.operation import Entries, Entry
 from timers.core.ports import Store
 
-SWEEP = 500
+MIN_SWEEP_ENTRIES = 500
 """Minimum number of entries that one sweep reads."""
 
 
 class Sweeper:
-    """Removes entries in turns, so that no timer waits for a long sweep.
+    """Removes entries in many short sweeps, so that no timer waits for a long one.
 
-    A sweep reads as many entries as were written since the last one. So it reaches the end before their number has
+    A sweep reads as many entries as were written since the last one. So all entries are read before their number has
     doubled.
 
     Args:
@@ -27,12 +27,12 @@ class Sweeper:
         self._written = 0
 
     def note_written(self, entries: int) -> None:
-        """Count entries that were written."""
+        """Note how many entries were written."""
         self._written += entries
 
     def sweep(self, is_over: Callable[[Entry], bool]) -> None:
         """Read the next entries, and remove those that are over. Call once a second."""
-        limit, self._written = max(SWEEP, self._written), 0
+        limit, self._written = max(MIN_SWEEP_ENTRIES, self._written), 0
         page = self._store.entries_after(self._cursor, limit)
         self._cursor = page[-1][0] if len(page) == limit else b""
         over: Entries = {id: None for id, entry in page if is_over(entry)}

@@ -1,4 +1,4 @@
-"""Ticks: which tick is the present time, and when the oscillator sends the next one.
+"""Decides which tick is the present time, and when the oscillator agent sends the next one.
 
 The broker's clock decides when a second begins. A delivery report contains this clock's time, in milliseconds, at a
 moment between sending and acknowledgement. So the oscillator knows the broker's time with an error below one round
@@ -21,11 +21,11 @@ DRIFT = 0.0002
 """Maximum drift between two clocks (200 ppm): the error of an estimate grows by this rate."""
 
 
-def present(known: Tick | None, seen: Tick) -> Tick:
-    """Returns the present time after ``seen`` was read: old and duplicate ticks have no effect.
+def latest_tick(known: Tick | None, seen: Tick) -> Tick:
+    """Returns the tick that is the present time after ``seen`` was read: old and duplicate ticks have no effect.
 
-    If a tick is more than :data:`CLOCK_STEP_BACK_S` back, the broker's clock went back, and this tick is the time
-    [I10].
+    If ``seen`` is more than :data:`CLOCK_STEP_BACK_S` before ``known``, the broker's clock went back, and ``seen`` is
+    the time [I10].
     """
     newer = known is None or seen.append_ms > known.append_ms or seen.second < known.second - CLOCK_STEP_BACK_S
     return seen if newer or known is None else known
@@ -41,23 +41,23 @@ class Phase:
     offset_s: float | None = None
     _low_s: float = 0.0
     _high_s: float = 0.0
-    _learned_s: float = 0.0
+    _observed_s: float = 0.0
 
     def observe(self, sent_s: float, acked_s: float, append_ms: int) -> None:
-        """Learn from one delivery report: the broker's clock showed ``append_ms`` between ``sent_s`` and ``acked_s``.
+        """Use one delivery report: the broker's clock showed ``append_ms`` between ``sent_s`` and ``acked_s``.
 
         So the offset is between append - acked and append - sent (+ 1 ms). The estimate is the intersection of all such
-        intervals. If an interval does not intersect the others, a clock was set: the others are dropped.
+        intervals. If an interval does not intersect the others, a clock was set, and the others are dropped.
         """
         append_s = append_ms / 1000
         low_s, high_s = append_s - acked_s, append_s - sent_s + 0.001
         if self.offset_s is not None:
-            drift_s = (acked_s - self._learned_s) * DRIFT
+            drift_s = (acked_s - self._observed_s) * DRIFT
             known_low_s, known_high_s = self._low_s - drift_s, self._high_s + drift_s
             if max(low_s, known_low_s) <= min(high_s, known_high_s):
                 low_s, high_s = max(low_s, known_low_s), min(high_s, known_high_s)
-        self._low_s, self._high_s, self._learned_s = low_s, high_s, acked_s
-        # The broker stamps a record before it waits for replicas, so the time is nearer to the sending: at two thirds.
+        self._low_s, self._high_s, self._observed_s = low_s, high_s, acked_s
+        # The broker sets the time before it waits for replicas, so it is nearer to the sending: at two thirds.
         self.offset_s = low_s + (high_s - low_s) * 2 / 3
 
     def next_turn(self, now_s: float) -> float:

@@ -1,6 +1,6 @@
-"""A pending timer, and what is read from a request topic.
+"""Types for pending timers, decoded requests, fetches and ticks.
 
-On the hot path a timer is a plain tuple, :data:`Row`: a class instance for each timer would cost more than all other
+On the hot path a timer is a plain tuple, :data:`Row`: a class instance for each timer would take longer than all other
 work on it. Rows are kept in lists of one due second.
 """
 
@@ -19,17 +19,17 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 
 class Origin(NamedTuple):
-    """Identity of a timer whose record alone does not tell it: a timer with an id, or one that was moved."""
+    """Identity of a timer, if its offset is not enough: it has an id, was moved to the retry topic, or was cold."""
 
     timer_id: str
-    """The given id, or the identity of the first record."""
+    """The id that the sender gave, or the source of the request."""
     due_s: int
     """The due second of the request."""
     attempt: int
-    """Number of failed tries."""
+    """Number of failed attempts."""
     source: str | None = None
     """``<topic>/<partition>/<offset>`` of the request, for a moved timer with an id and for a timer that was cold; None
-    if ``timer_id`` says it."""
+    if ``timer_id`` is the source."""
 
     @property
     def request(self) -> str:
@@ -83,7 +83,7 @@ def id_bytes(text: str) -> bytes:
 
 
 def bytes_of(rows: Sequence[Row]) -> int:
-    """Returns the bytes of keys, values and headers of rows, which bound memory."""
+    """Returns the size of keys, values and headers of rows, in bytes; limits on memory use it."""
     size = sum([len(row[2] or "") + len(row[3]) for row in rows])
     return size + sum([len(name) + len(value or b"") for row in rows if row[4] for name, value in row[4]])
 
@@ -106,21 +106,21 @@ class Forwarded(NamedTuple):
     """The request record, forwarded unchanged."""
     due_s: int
     seal: int
-    """Key of the seal."""
+    """Secret of the seal."""
 
 
-class Returned(NamedTuple):
+class PromotedCopy(NamedTuple):
     """A promoted copy of a cold request. Its row is in ``Decoded.rows``."""
 
     key: bytes
     """Key of its entry: the timer's id, or the request's offset as 8 bytes."""
     offset: int
-    """Of the copy."""
+    """Offset of the copy."""
     original: int
     """Offset of the request."""
     due_s: int
     append_s: int
-    """Of the copy."""
+    """Append second of the copy."""
 
 
 @dataclass(slots=True)
@@ -133,21 +133,21 @@ class Decoded:
     """Operations of all valid records with an id, in ascending source offset."""
     forwarded: list[Forwarded] = field(default_factory=list)
     """Requests that go cold, in ascending source offset; they have no rows."""
-    returned: list[Returned] = field(default_factory=list)
+    copies: list[PromotedCopy] = field(default_factory=list)
     """Promoted copies, in ascending offset."""
     ignored: int = 0
     """Number of promoted copies that do not count."""
     callers: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(caller, outcome) -> records, where the format names a caller."""
+    """(caller, outcome) -> records, if the format names a caller."""
 
     def extend(self, later: Decoded) -> None:
-        """Add what was made of the records that follow."""
+        """Add the result of the records that follow."""
         for due_s, rows in later.rows.items():
             self.rows.setdefault(due_s, []).extend(rows)
         self.rejected.extend(later.rejected)
         self.operations.extend(later.operations)
         self.forwarded.extend(later.forwarded)
-        self.returned.extend(later.returned)
+        self.copies.extend(later.copies)
         for caller, count in later.callers.items():
             self.callers[caller] = self.callers.get(caller, 0) + count
 
@@ -160,7 +160,7 @@ class Fetched(NamedTuple):
     """
 
     from_offset: int
-    """Begin of the range, inclusive."""
+    """Start of the range, inclusive."""
     to_offset: int
     """End of the range, exclusive: where the next fetch begins."""
     records: Sequence[Any]

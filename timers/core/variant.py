@@ -1,4 +1,4 @@
-"""What differs between machines: the objects that a request format and the settings put into one."""
+"""The objects that differ between machines. The request format and the settings choose them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from timers.core.store_validity import StoreAge
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The exchangeable objects of one machine. Each has a form that does nothing, where the format does not need it."""
+    """The objects of one machine that differ. If a format does not need one, it gets a version that does nothing."""
 
     reader: Reader
-    """Decodes."""
+    """Decodes records."""
     settings: Mapping[str, int]
     """The settings of acceptance that go into the history, by their names there."""
     index: Index
     """Knows the latest version of each id."""
     horizon: Horizon
-    """Lets timers go cold and takes them back."""
+    """Sends timers to the cold tier and accepts their copies."""
     barrier: SecondBarrier
     """Holds a second until the machine has read what was acknowledged before it."""
     store_age: StoreAge

@@ -97,8 +97,8 @@ def _decoded(
     """Offset -> columns ``kind`` to ``code`` of its row."""
     rows_by_offset: dict[int, tuple[Any, ...]] = {}
     if request_format.allows_cold_tier:
-        has_returned = PartitionColdFormat(topic, partition).has_returned
-        for copy in filter(has_returned, chunk):
+        is_copy = PartitionColdFormat(topic, partition).is_copy
+        for copy in filter(is_copy, chunk):
             rows_by_offset[copy.offset] = (COPY, None, None, None, None, 0, source(topic, partition, copy.offset), None)
         if rows_by_offset:
             chunk = [each for each in chunk if each.offset not in rows_by_offset]

@@ -129,7 +129,7 @@ class Checkers:
         request = Request(record, key, row, name, attempt, timer_id)
         log = self.logs[record.topic, record.partition]
         log.changed = True
-        if row is not None and PartitionColdFormat(record.topic, record.partition).has_returned(record):
+        if row is not None and PartitionColdFormat(record.topic, record.partition).is_copy(record):
             self._add_copy(log, request)
             return
         if log.id_oracle is not None and decoded.operations:

@@ -105,7 +105,7 @@ class PartitionColdFormat:
         self._topic = topic
         self._partition = partition
 
-    def has_returned(self, record: Any) -> bool:
+    def is_copy(self, record: Any) -> bool:
         """Return whether a record has the headers of a promoted copy."""
         headers = record.headers
         return len(headers) > 1 and headers[-2][0] == h.TIMER_PROMOTED and headers[-1][0] == h.TIMER_SEAL
@@ -136,6 +136,6 @@ class PartitionColdFormat:
         request = RequestRecord(record.offset, record.key, record.value, headers, record.timestamp)
         return Unsealed(request, place[2], source)
 
-    def may_leave(self, record: Any) -> bool:
+    def fits_cold_topic(self, record: Any) -> bool:
         """Return whether key and headers leave space for the headers of a cold request."""
         return dead_letter.size(record.key, None, record.headers or ()) <= MAX_KEY_AND_HEADERS_BYTES

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from timers.core.counters import Counters
-from timers.core.delivery import Delivery, DeliveryProblem, GivenUp, Routes, Rules, Terms
+from timers.core.delivery import Delivery, DeliveryProblem, GivenUp, PolicySettings, Routes, Rules
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
 from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, TopicPartition, id_bytes, id_text, key_bytes
@@ -128,9 +128,9 @@ class Outgoing:
 
     def delivery(self, variant: type[Delivery], rules: Rules) -> Delivery:
         """Return the policy that decides what is written here."""
-        settings = self._settings
-        terms = Terms(self._source_prefix, settings.request_topic, settings.retry_topic, settings.retry_attempts)
-        return variant(terms, self._topics, rules, self)
+        given = self._settings
+        settings = PolicySettings(self._source_prefix, given.request_topic, given.retry_topic, given.retry_attempts)
+        return variant(settings, self._topics, rules, self)
 
     def begin(self, tick: Tick, records: Records) -> None:
         """Begin a transaction that happens at ``tick`` and goes to ``records``."""

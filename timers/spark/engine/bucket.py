@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import msgpack
 
-from timers.core.ticking import present
+from timers.core.ticking import latest_tick
 from timers.core.timer import Tick
 from timers.errors import StoreError
 from timers.spark.engine import timer_batches
@@ -121,7 +121,7 @@ class Bucket:
             Timer batches to fire.
         """
         if tick is not None:
-            self.state.tick = present(self.state.tick, tick)
+            self.state.tick = latest_tick(self.state.tick, tick)
         waiting: dict[Slot, list[Item]] = {}
         for timer_batch in arriving:
             due = self._split(timer_batches.unpack(timer_batch), waiting)

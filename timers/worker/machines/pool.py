@@ -310,7 +310,7 @@ class Pool:
         """Fetch again from a partition that was paused."""
         self._loop.call_soon_threadsafe(self._consumer.wake)
 
-    def on_out_of_place(self, runner: Runner, position: int) -> None:
+    def on_read_again(self, runner: Runner, position: int) -> None:
         """Read a partition again from the position of its machine."""
         logger.warning("%s: a fetch was dropped on the way; reading again from offset %d", runner.name, position)
         self._loop.call_soon_threadsafe(self._read_again, runner, position)

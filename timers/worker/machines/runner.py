@@ -41,7 +41,7 @@ class Listener(Protocol):
     def on_resumed(self, runner: Runner) -> None:
         """:attr:`Runner.paused` is false again."""
 
-    def on_out_of_place(self, runner: Runner, position: int) -> None:
+    def on_read_again(self, runner: Runner, position: int) -> None:
         """A fetch was lost before the machine: read again from ``position`` [I7]."""
 
     def on_recovered(self, runner: Runner, seconds: float) -> None:
@@ -223,7 +223,7 @@ class Runner:
             self._rewound_at = None
         elif self._rewound_at is None or monotonic() - self._rewound_at > REWIND_AGAIN_S:
             self._rewound_at = monotonic()
-            self._listener.on_out_of_place(self, position)
+            self._listener.on_read_again(self, position)
 
     def _report_recovery(self) -> None:
         if self._recovering_since is not None and not self.machine.recovering:

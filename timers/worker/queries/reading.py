@@ -100,7 +100,7 @@ def find_record(machine: Machine, place: Place, row: Row, due_s: int, append_s: 
     _check_recovered(machine)
     key = due_s, row[0]
     id = None if row[5] is None else row[5].timer_id
-    latest = machine.find_returned(row[0]) if id is None else machine.find(id_bytes(id))
+    latest = machine.find_copy(row[0]) if id is None else machine.find(id_bytes(id))
     # The timer is stored under its own offset or, after its promotion from the cold tier, under that of its copy.
     for each in (key,) if latest is None else (key, latest[:2]):
         stored = _row(machine, each)

@@ -265,7 +265,7 @@ def test_timers_request_formats_shows_it(
     assert main(["formats"]) == 0
     out = capfd.readouterr().out
     assert "topic not-there-yet: not there yet" in out
-    assert re.search(r"^future-by-id +off  TIMERS_ID_TOPIC opens it", out, re.MULTILINE)
+    assert re.search(r"^future-by-id +off  TIMERS_ID_TOPIC turns it on", out, re.MULTILINE)
 
 
 def test_nothing_is_dropped_after_an_outage(service: Service) -> None:

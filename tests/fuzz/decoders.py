@@ -34,7 +34,7 @@ from tests.fuzz.records import (
 )
 from timers.core.timer import Decoded, Origin
 from timers.dead_letters.letters import Letter
-from timers.dead_letters.retrying import judge
+from timers.dead_letters.retrying import decide
 from timers.errors import LogMismatch
 from timers.kafka.aiokafka_internals.fetch import RecordsWithData, UncopiedRecords
 from timers.request_formats import REQUEST_FORMATS
@@ -223,8 +223,8 @@ def dead_letters(draw: Draw) -> set[str]:
     mark = dead_letter.decode_mark(draw.blob(9), draw.blob(9), opened.headers) if draw.number(1) else None
     for line in (*letter.cells(mark), *letter.text(mark, as_hex=bool(draw.number(1)))):
         assert not CONTROL.search(line), "a control character could change the terminal"
-    assert json.loads(letter.json(mark, whole=True))["source"] == opened.source
-    judge(letter, letter.request, mark, MAX_REQUEST_BYTES, bool(draw.number(1)))
+    assert json.loads(letter.json(mark, with_request=True))["source"] == opened.source
+    decide(letter, letter.request, mark, MAX_REQUEST_BYTES, bool(draw.number(1)))
     return {"truncated" if letter.is_truncated else "whole"}
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from timers.cli.fired import Arrival
+from timers.cli.fired import CallbackRecord
 
 HEADERS: list[tuple[str, bytes | None]] = [
     ("trace", b"\xff"),
@@ -18,8 +18,8 @@ HEADERS: list[tuple[str, bytes | None]] = [
 
 def arrival(
     key: bytes | None = b"o-1", value: bytes | None = b"expired", headers: list[tuple[str, bytes | None]] = HEADERS
-) -> Arrival:
-    return Arrival("orders", 3, 42, 1_800_000_000_012, key, value, headers)
+) -> CallbackRecord:
+    return CallbackRecord("orders", 3, 42, 1_800_000_000_012, key, value, headers)
 
 
 def test_a_fired_timer_is_one_line() -> None:
@@ -41,7 +41,7 @@ def test_a_record_with_a_header_that_cannot_be_read_is_shown_without_headers() -
         def headers(self) -> list[tuple[str, bytes]]:
             raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")  # as confluent-kafka does
 
-    shown = Arrival.of(SimMessage())
+    shown = CallbackRecord.of(SimMessage())
     assert (shown.key, shown.headers) == (b"o-1", [])
 
 

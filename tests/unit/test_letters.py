@@ -11,7 +11,7 @@ import pytest
 
 from timers.core.timer import Rejected
 from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter
-from timers.dead_letters.retrying import judge
+from timers.dead_letters.retrying import decide
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, future
 from timers.wire.dead_letter import Mark
@@ -117,7 +117,7 @@ def test_json_marks_bytes_that_are_no_text() -> None:
         "timer-request/0/99",
         False,
     )
-    whole = json.loads(letter().json(None, whole=True))["request"]
+    whole = json.loads(letter().json(None, with_request=True))["request"]
     assert whole["key"] == "1700000000"
     assert whole["headers"] == [
         ["trace", "1"],
@@ -146,7 +146,7 @@ def test_a_truncated_dead_letter_is_recognized() -> None:
 
 def test_other_records_are_no_dead_letters() -> None:
     assert Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", [])), FORMATS) is None
-    ours = letter().opened
+    ours = letter().decoded
     assert (
         Letter.of(SimMessage(dead_letter.DeadLetter(b"k", b"v", [("timer-error", ours.code.encode())])), FORMATS)
         is None
@@ -178,7 +178,7 @@ def test_a_filter_selects_dead_letters(letter_filter: LetterFilter, selected: bo
 
 
 def judgement(one: Letter, request: RequestRecord | None, mark: Mark | None = None, *, force: bool = False) -> Any:
-    return judge(one, request, mark, 1000, force)
+    return decide(one, request, mark, 1000, force)
 
 
 def test_which_requests_may_be_published_again() -> None:
@@ -225,7 +225,7 @@ def test_a_timer_that_failed_when_due_is_published_without_replacing_its_id(
 ) -> None:
     again: Header = ("timer-again", b"1700000000")
     failed = letter(b"o-1", value, [*sent, again], source=source)
-    assert failed.asked == (1_700_000_000, "orders", "o-1")
+    assert failed.summary == (1_700_000_000, "orders", "o-1")
     request = judgement(failed, failed.request).request
     assert (request.key, request.value, request.headers) == (b"o-1", value, [*sent, again])
     read = FORMATS[source.split("/")[0]].read(request)
@@ -242,6 +242,6 @@ def test_a_schedule_is_published_again_only_with_force() -> None:
     """Its topic is compacted: publishing it would remove a newer version of its id."""
     sent = schedule.encode_headers(1_700_000_000, "orders", b"k")
     failed = letter(b"o-1", b"v", sent, source="schedules/0/7")
-    assert failed.asked == (1_700_000_000, "orders", "k")
+    assert failed.summary == (1_700_000_000, "orders", "k")
     assert "would replace a newer request with its id" in judgement(failed, failed.request).reason
     assert judgement(failed, failed.request, force=True).request == failed.request

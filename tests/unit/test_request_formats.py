@@ -43,7 +43,7 @@ def test_formats_without_an_enabled_format(capsys: pytest.CaptureFixture[str]) -
     out, err = capsys.readouterr()
     assert "none on but future" in out
     for kind in REQUEST_FORMATS:
-        assert f"{kind.env} opens it" in out or kind.request_format is NATIVE
+        assert f"{kind.env} turns it on" in out or kind.request_format is NATIVE
     assert "no broker answers" in err
 
 

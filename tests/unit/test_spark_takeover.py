@@ -35,7 +35,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
             pass
 
     monkeypatch.setattr(progress_log, "ProgressLog", Log)
-    monkeypatch.setattr(engine, "PROGRESS_AGAIN_S", 0.0)
+    monkeypatch.setattr(engine, "PROGRESS_RETRY_S", 0.0)
 
 
 def test_the_engine_waits_for_a_leader_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Questions of commands to a worker, over its web port."""
+"""Sends the queries of commands to a worker's web port."""
 
 from __future__ import annotations
 

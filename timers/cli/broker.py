@@ -7,11 +7,11 @@ import sys
 import click
 
 from timers.broker import EmbeddedBroker, log
-from timers.cli.signals import ENDING, handled, raise_interrupt
+from timers.cli.signals import END_SIGNALS, on_signals, raise_interrupt
 from timers.errors import BrokerError
 
 NOT_RUNNING = 3
-"""Exit code of ``status`` without a broker, as service managers expect it."""
+"""Exit code of ``status`` if no broker answers, as service managers expect it."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,22 +27,22 @@ def broker() -> None:
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
-    help="Port on 127.0.0.1. Default: the one of the last time, else 9092, else any free one.",
+    help="Port on 127.0.0.1. Default: the last port, else 9092, else any free port.",
 )
 def start(foreground: bool, port: int | None) -> None:
     """Start the broker unless it runs; the last line is its address.
 
-    Returns once it answers, and leaves it running. The first start ever downloads Kafka (46 MB).
+    Returns when the broker answers, and leaves it running. The very first start downloads Kafka (46 MB).
     """
     server = EmbeddedBroker.of_project(port, out=sys.stderr)
-    with handled(ENDING[1:], raise_interrupt):
+    with on_signals(END_SIGNALS[1:], raise_interrupt):
         address = server.start()
         click.echo(address)
         if foreground:
-            _stay(server)
+            _wait_for_end(server)
 
 
-def _stay(server: EmbeddedBroker) -> None:
+def _wait_for_end(server: EmbeddedBroker) -> None:
     click.echo("Ctrl-C stops the broker", err=True)
     try:
         stopped = server.wait()
@@ -62,20 +62,20 @@ def stop() -> None:
 @broker.command()
 @click.pass_context
 def status(ctx: click.Context) -> None:
-    """Say whether the broker answers: exit code 0 if it does, 3 if not."""
-    now = EmbeddedBroker.of_project().status()
-    if now.running:
-        click.echo(f"running at {now.address}, process {now.pid}, log {now.log_path}")
+    """Show whether the broker answers: exit code 0 if it does, 3 if not."""
+    state = EmbeddedBroker.of_project().status()
+    if state.running:
+        click.echo(f"running at {state.address}, process {state.pid}, log {state.log_path}")
         return
-    if now.pid is None:
+    if state.pid is None:
         click.echo("not running (`timers broker start` starts it)")
     else:
-        click.echo(f"not answering yet, process {now.pid}, log {now.log_path}")
+        click.echo(f"not answering yet, process {state.pid}, log {state.log_path}")
     ctx.exit(NOT_RUNNING)
 
 
 @broker.command()
-@click.option("--yes", is_flag=True, help="Do not ask, which is done on a terminal only.")
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal the command never asks.")
 @click.pass_context
 def reset(ctx: click.Context, yes: bool) -> None:
     """Stop the broker and delete all its data: every topic, timer and offset."""
@@ -90,7 +90,7 @@ def reset(ctx: click.Context, yes: bool) -> None:
 
 @broker.command()
 @click.option("--lines", "-n", type=click.IntRange(min=0), default=50, show_default=True, help="How many to show.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what is written, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Then print new lines until Ctrl-C.")
 def logs(lines: int, follow: bool) -> None:
     """Show the end of the broker's log."""
     path = EmbeddedBroker.of_project().log_path

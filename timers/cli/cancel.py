@@ -30,13 +30,13 @@ def cancel(id: str, timeout_s: float, output: str) -> int:
     from timers.client import TimersClient  # not at the top: `--help` needs no librdkafka
 
     with TimersClient(settings.brokers, timeout_s=_PUBLISH_TIMEOUT_S) as client:
-        told = client.cancel(id, timeout_s=timeout_s)
-    click.echo(verdict.as_json(told) if output == "json" else _sentence(told))
-    return EXIT_CODES[told.verdict]
+        result = client.cancel(id, timeout_s=timeout_s)
+    click.echo(verdict.as_json(result) if output == "json" else _sentence(result))
+    return EXIT_CODES[result.verdict]
 
 
-def _sentence(told: VerdictMessage) -> str:
-    if told.due_s is None:
-        return f"{told.id}: there is no timer of this id (never set, cancelled before, or fired long ago)"
-    when = f"due {format_due(told.due_s)} ({told.due_s})"
-    return f"{told.id}: cancelled, {when}" if told.verdict == "cancelled" else f"{told.id}: has fired already, {when}"
+def _sentence(result: VerdictMessage) -> str:
+    if result.due_s is None:
+        return f"{result.id}: there is no timer of this id (never set, cancelled before, or fired long ago)"
+    when = f"due {format_due(result.due_s)} ({result.due_s})"
+    return f"{result.id}: {'cancelled' if result.verdict == 'cancelled' else 'has fired already'}, {when}"

@@ -36,8 +36,8 @@ def _moment(text: str) -> int:
     return parse_moment(text, time.time())
 
 
-def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that select dead letters: the attributes of ``LetterFilter`` except ``names``."""
+def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select dead letters: the attributes of ``LetterFilter`` except ``names``."""
     for option in reversed(
         [
             click.option(
@@ -68,7 +68,7 @@ def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _letter_filter(names: Iterable[str] = (), **selection: Any) -> LetterFilter:
-    """The filter of the options of :func:`_selecting`."""
+    """The filter of the options of :func:`_filter_options`."""
     from timers.dead_letters.letters import LetterFilter
 
     if selection["partition"] is None and (selection["from_offset"], selection["to_offset"]) != (None, None):
@@ -76,8 +76,8 @@ def _letter_filter(names: Iterable[str] = (), **selection: Any) -> LetterFilter:
     return LetterFilter(**selection, names=frozenset(names))
 
 
-def _named(names: Iterable[str], dead_letter_topic: str) -> set[str]:
-    """Sources and positions in full. A name may be a position without its topic."""
+def _full_names(names: Iterable[str], dead_letter_topic: str) -> set[str]:
+    """The names as sources or positions with their topic. A name may be a position without its topic."""
     full = set()
     for name in names:
         text = name if name.count("/") > 1 else f"{dead_letter_topic}/{name}"
@@ -92,7 +92,7 @@ def _named(names: Iterable[str], dead_letter_topic: str) -> set[str]:
 
 
 @dead_letters.command(name="list")
-@_selecting
+@_filter_options
 @click.option("--limit", "-n", type=click.IntRange(0), default=100, show_default=True, help="Only the newest; 0: all.")
 @click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", help="json: one object a line.")
 def list_(limit: int, output: str, **selection: Any) -> None:
@@ -127,15 +127,15 @@ def list_(limit: int, output: str, **selection: Any) -> None:
 
 def _counted(letters: Iterable[Letter], counts: Counter[str]) -> Iterator[Letter]:
     for letter in letters:
-        counts[letter.opened.code] += 1
+        counts[letter.decoded.code] += 1
         yield letter
 
 
 def _newest(letters: Iterable[Letter], limit: int) -> list[Letter]:
-    return sorted(heapq.nlargest(limit, letters, key=_age), key=_age)
+    return sorted(heapq.nlargest(limit, letters, key=_order), key=_order)
 
 
-def _age(letter: Letter) -> tuple[int, int, int]:
+def _order(letter: Letter) -> tuple[int, int, int]:
     return letter.timestamp_ms, letter.partition, letter.offset
 
 
@@ -154,10 +154,10 @@ def show(name: str, as_hex: bool, output: str) -> None:
     """
     from timers.dead_letters.letter_log import LetterLog
     from timers.dead_letters.letters import LetterFilter
-    from timers.dead_letters.retrying import not_there
+    from timers.dead_letters.retrying import not_found_error
 
     settings = Settings.load()
-    names = _named([name], settings.dead_letter_topic)
+    names = _full_names([name], settings.dead_letter_topic)
     with LetterLog(settings) as log:
         letter_filter = LetterFilter(names=names)
         spans = log.spans(letter_filter)
@@ -167,12 +167,12 @@ def show(name: str, as_hex: bool, output: str) -> None:
             found = True
             mark = marks.get(letter.mark_key)
             if output == "json":
-                click.echo(letter.json(mark, whole=True))
+                click.echo(letter.json(mark, with_request=True))
             else:
                 for line in letter.text(mark, as_hex=as_hex):
                     click.echo(line)
     if not found:
-        raise not_there(names, settings)
+        raise not_found_error(names, settings)
 
 
 # --- retry ------------------------------------------------------------------------------------------------------------
@@ -180,11 +180,11 @@ def show(name: str, as_hex: bool, output: str) -> None:
 
 @dead_letters.command(short_help="Publish their requests again.")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@_selecting
+@_filter_options
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("--force", is_flag=True, help="Also those retried before, and those that would be rejected again.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask. Without a terminal nothing is asked.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask. Without a terminal the command never asks.")
 @click.pass_context
 def retry(
     ctx: click.Context,
@@ -198,29 +198,29 @@ def retry(
 ) -> None:
     """Publish the requests of dead letters again, as they were sent, to the partitions that they came from.
 
-    Say which: by NAME (as in `show`), by options, or --all. One whose due second is over fires at once. Each is
-    noted in the same transaction, so that no second call publishes it again. Left out, with a reason, are those
-    that are bound to be rejected again, and truncated dead letters (too large for this topic) whose request is gone.
+    Choose them by NAME (as in `show`), by options, or with --all. A timer whose due second is over fires at once. The
+    same transaction marks each request, so that no other call publishes it again. The command skips, with a reason,
+    requests that would be rejected again, and truncated dead letters (too large for this topic) without their request.
 
     \b
       timers dead-letters retry 2/17
       timers dead-letters retry --code topic-unknown --topic orders
     """
-    given = any(value is not None and value != () for value in selection.values())
-    if [bool(names), given, everything].count(True) != 1:
+    has_options = any(value is not None and value != () for value in selection.values())
+    if [bool(names), has_options, everything].count(True) != 1:
         raise click.UsageError("say which: NAME..., or options such as --code and --topic, or --all")
     settings = Settings.load()
-    letter_filter = _letter_filter(**selection, names=_named(names, settings.dead_letter_topic))
+    letter_filter = _letter_filter(**selection, names=_full_names(names, settings.dead_letter_topic))
 
     from timers.dead_letters.letter_log import LetterLog
     from timers.dead_letters.retrier import Retrier
     from timers.dead_letters.retrying import Retry
 
-    # Opened first: it stops any other retry, so that all marks of the other one are read below.
+    # First: this stops any other retry, so that all its marks are read below.
     retrier = None if dry_run else Retrier(settings)
     with LetterLog(settings) as log:
-        turn = Retry(settings, log, letter_filter, force=force)
-        preview = turn.look(time.time())
+        plan = Retry(settings, log, letter_filter, force=force)
+        preview = plan.preview(time.time())
         overdue = f", {preview.overdue:,} of them overdue: they fire at once" if preview.overdue else ""
         click.echo(f"{_requests(preview.requests)} to publish again{overdue}", err=True)
         for reason, count in preview.left_out.most_common():
@@ -233,9 +233,9 @@ def retry(
             ctx.exit(1)
         published = 0
         try:
-            for letter, source in turn.publish(retrier):
+            for letter, source in plan.publish(retrier):
                 published += 1
-                click.echo(f"{letter.position} {letter.opened.code} {letter.opened.source} -> {source}")
+                click.echo(f"{letter.position} {letter.decoded.code} {letter.decoded.source} -> {source}")
         finally:
             click.echo(f"{_requests(published)} published again", err=True)
 

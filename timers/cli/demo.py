@@ -22,8 +22,8 @@ _FIRST_TIMERS = 20
 _FIRST_SPAN_S = 10
 _RUN = "demo-run"
 """Header that tells a demo's own timers from those of an earlier demo."""
-_PATIENCE_S = 15.0
-_LOOK_AGAIN_S = 0.5
+_HINT_AFTER_S = 15.0
+_POLL_S = 0.5
 _PROBE = "ready?"
 
 
@@ -37,17 +37,17 @@ def demo(topic: str) -> None:
     """
     if not topics.is_legal(topic):
         raise click.BadParameter(f"{topic!r} is not a legal topic name", param_hint="--topic")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it otherwise
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores SIGINT by default
     run_demo(Settings.load(), topic)
 
 
-def run_demo(settings: Settings, topic: str = TOPIC, still_well: Callable[[], None] = lambda: None) -> None:
+def run_demo(settings: Settings, topic: str = TOPIC, check_worker: Callable[[], None] = lambda: None) -> None:
     """Run the demo until it is interrupted.
 
     Args:
         settings: where the broker is.
         topic: where the callbacks go.
-        still_well: called several times a second; may raise to end the demo.
+        check_worker: called several times a second; raises to end the demo.
 
     Raises:
         TimersError: no broker answers, or it refuses something.
@@ -58,61 +58,61 @@ def run_demo(settings: Settings, topic: str = TOPIC, still_well: Callable[[], No
 
     topic_admin.create_if_missing(settings, topic, partitions=1)
     with Tail(settings, topic) as tail, TimersClient(settings.brokers, timeout_s=10) as client:
-        _until(tail.assign_partitions, still_well, f"waiting for topic {topic!r} to appear ...")
+        _until(tail.assign_partitions, check_worker, f"waiting for topic {topic!r} to appear ...")
         request_topic = settings.request_topic
         _until(
             lambda: topic_admin.exists(settings, request_topic),
-            still_well,
+            check_worker,
             f"topic {request_topic!r} does not exist yet: {_HOW_TO_START}",
         )
-        show = _Show(client, tail, topic, still_well)
-        show.wait_for_worker()
-        show.go_on()
+        running = _Demo(client, tail, topic, check_worker)
+        running.wait_for_worker()
+        running.run()
 
 
 _HOW_TO_START = "a worker creates it and fires timers; start one in another terminal with `timers worker`. Waiting ..."
 
 
-def _until(done: Callable[[], bool], still_well: Callable[[], None], hint: str) -> None:
+def _until(done: Callable[[], bool], check_worker: Callable[[], None], hint: str) -> None:
     """Wait until ``done``, and print the hint after 15 s."""
-    hint_at = time.monotonic() + _PATIENCE_S
+    hint_at = time.monotonic() + _HINT_AFTER_S
     while not done():
-        still_well()
+        check_worker()
         if time.monotonic() > hint_at:
             _say(hint)
             hint_at = float("inf")
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)
 
 
-class _Show:
-    """The demo, when broker and topics exist."""
+class _Demo:
+    """The demo, once broker and topics exist."""
 
-    def __init__(self, client: TimersClient, tail: Tail, topic: str, still_well: Callable[[], None]) -> None:
+    def __init__(self, client: TimersClient, tail: Tail, topic: str, check_worker: Callable[[], None]) -> None:
         self._client = client
         self._topic = topic
-        self._still_well = still_well
+        self._check_worker = check_worker
         self._run = secrets.token_hex(4)
         self._messages = iter(tail)
         self._scheduled = 0
         self._older = 0
 
     def wait_for_worker(self) -> None:
-        """Wait for the callback of a timer that is due already: later lags do not include the worker's start."""
+        """Wait for the callback of a timer that is due already: so the lags do not include the worker's start."""
         begun = time.monotonic()
         self._client.schedule(self._topic, _PROBE, b"", at=int(time.time()), headers=self._headers())
-        hint_at = begun + _PATIENCE_S
-        for key in self._mine():
+        hint_at = begun + _HINT_AFTER_S
+        for key in self._own_callbacks():
             if key == _PROBE:
                 break
             if time.monotonic() > hint_at:
                 _say(
-                    f"no callback for {_PATIENCE_S:.0f} s: is a worker running? Start one in another terminal with "
+                    f"no callback for {_HINT_AFTER_S:.0f} s: is a worker running? Start one in another terminal with "
                     "`timers worker`. Waiting ..."
                 )
                 hint_at = float("inf")
         _say(f"a worker is firing: its first callback took {time.monotonic() - begun:.1f} s")
 
-    def go_on(self) -> None:
+    def run(self) -> None:
         """Schedule and show, until interrupted."""
         from timers.client import TimerRequest
 
@@ -127,25 +127,25 @@ class _Show:
             f"{_FIRST_TIMERS} timers are scheduled for the next {_FIRST_SPAN_S} s, then one a second; Ctrl-C ends this"
         )
         next_s = start_s + _FIRST_SPAN_S
-        for _ in self._mine(show=True):
-            if time.time() >= next_s - 1:  # asked for a second ahead
+        for _ in self._own_callbacks(show=True):
+            if time.time() >= next_s - 1:  # one second before it is due
                 self._client.schedule(self._topic, self._next_key(), "hello, later", at=next_s, headers=self._headers())
                 next_s = max(next_s + 1, int(time.time()) + 1)
 
-    def _mine(self, *, show: bool = False) -> Iterator[str | None]:
-        """Keys of this run's callbacks as they arrive; None now and then."""
-        from timers.cli.fired import Arrival
+    def _own_callbacks(self, *, show: bool = False) -> Iterator[str | None]:
+        """Keys of this run's callbacks as they arrive; None if none has arrived for 0.1 s."""
+        from timers.cli.fired import CallbackRecord
 
         for message in self._messages:
-            self._still_well()
+            self._check_worker()
             if message is None:
                 yield None
                 continue
-            arrival = Arrival.of(message)
-            if arrival.header(_RUN) == self._run.encode():
+            record = CallbackRecord.of(message)
+            if record.header(_RUN) == self._run.encode():
                 if show:
-                    click.secho(arrival.line(), fg="green")  # echo flushes, also into a pipe
-                yield (arrival.key or b"").decode()
+                    click.secho(record.line(), fg="green")  # echo flushes, also into a pipe
+                yield (record.key or b"").decode()
             else:
                 self._note_older()
 

@@ -14,7 +14,7 @@ from timers.wire.printable import json_value, one_line
 
 
 @dataclass(frozen=True)
-class Arrival:
+class CallbackRecord:
     """A record of a callback topic.
 
     Attributes:
@@ -30,8 +30,8 @@ class Arrival:
     headers: list[Header]
 
     @classmethod
-    def of(cls, message: Any) -> Arrival:
-        """From a confluent-kafka message without an error."""
+    def of(cls, message: Any) -> CallbackRecord:
+        """Convert a confluent-kafka message without an error."""
         return cls(
             message.topic(),
             message.partition(),

@@ -18,15 +18,15 @@ from timers.request_formats import NATIVE, REQUEST_FORMATS
     "--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: one object a request format."
 )
 def formats(output: str) -> None:
-    """Show which request formats are on, their topics and settings, and which setting opens the others.
+    """Show which request formats are on, their topics and settings, and which setting turns on the others.
 
-    A request format is a format that timers come in by. Workers go by their own settings: run this with the same.
+    A request format is how producers write their requests. Workers use their own settings: run this with the same.
     """
     settings = Settings.load()
-    asked = {topic for kind in REQUEST_FORMATS for topic in kind.topics(settings)}
+    topics = {topic for entry in REQUEST_FORMATS for topic in entry.topics(settings)}
     try:
-        partitions = _partitions(settings, asked)
-    except TimersError as error:  # what is on says the setting; only the numbers come from the brokers
+        partitions = _partitions(settings, topics)
+    except TimersError as error:  # only the numbers of partitions come from the brokers
         click.echo(f"{error} (partitions are not shown)", err=True)
         partitions = {}
     shown = _describe(settings, partitions)
@@ -45,26 +45,26 @@ def _describe(settings: Settings, partitions: Mapping[str, int | None]) -> list[
     values = {setting.env: value for setting, value, _ in describe(settings)}
     return [
         {
-            "format": kind.request_format.name,
+            "format": entry.request_format.name,
             "on": bool(topics),
             "topics": [{"topic": topic, "partitions": partitions.get(topic)} for topic in topics],
-            "takes": kind.layout,
-            "setting": kind.env,
-            "settings": {env: values[env] for env in (kind.env, *kind.settings)},
+            "takes": entry.layout,
+            "setting": entry.env,
+            "settings": {env: values[env] for env in (entry.env, *entry.settings)},
         }
-        for kind in REQUEST_FORMATS
-        for topics in [kind.topics(settings)]
+        for entry in REQUEST_FORMATS
+        for topics in [entry.topics(settings)]
     ]
 
 
 def _lines(shown: Mapping[str, Any]) -> list[str]:
     if not shown["on"]:
-        return [f"{shown['format']:<16}off  {shown['setting']} opens it: {shown['takes']}"]
+        return [f"{shown['format']:<16}off  {shown['setting']} turns it on: {shown['takes']}"]
     lines = [f"{shown['format']:<16}on   {shown['takes']}"]
     for each in shown["topics"]:
         count = each["partitions"]
-        said = "not there yet" if count == 0 else "1 partition" if count == 1 else f"{count} partitions"
-        lines.append(f"{'':<21}topic {each['topic']}" + ("" if count is None else f": {said}"))
+        count_text = "not there yet" if count == 0 else "1 partition" if count == 1 else f"{count} partitions"
+        lines.append(f"{'':<21}topic {each['topic']}" + ("" if count is None else f": {count_text}"))
     lines += [f"{'':<21}{env}={value}" for env, value in shown["settings"].items()]
     return lines
 

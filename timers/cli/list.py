@@ -23,14 +23,14 @@ _WIDTHS = (20, 24, 24, 28, 0)
 
 
 @click.command("list", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--topic", "-t", metavar="TOPIC", help="Whose callbacks go to this topic.")
-@click.option("--from", "first", metavar="WHEN", help="Due then or later: 2h from now, or 2030-01-31T12:00:00Z.")
-@click.option("--to", "last", metavar="WHEN", help="Due before.")
+@click.option("--topic", "-t", metavar="TOPIC", help="Only timers whose callbacks go to this topic.")
+@click.option("--from", "from_text", metavar="WHEN", help="Due then or later: 2h from now, or 2030-01-31T12:00:00Z.")
+@click.option("--to", "to_text", metavar="WHEN", help="Due before.")
 @click.option("--limit", "-n", type=click.IntRange(0), default=100, show_default=True, help="Only the first; 0: all.")
 @click.option("--values", "with_values", is_flag=True, help="With -o json: also the callbacks' values, in base64.")
 @click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", help="json: one object a line.")
 def list(  # the command's name
-    topic: str | None, first: str | None, last: str | None, limit: int, with_values: bool, output: str
+    topic: str | None, from_text: str | None, to_text: str | None, limit: int, with_values: bool, output: str
 ) -> None:
     """List the timers that wait, of all workers, the next to fire first.
 
@@ -46,24 +46,24 @@ def list(  # the command's name
     now_s = time.time()
     query = Query(
         topic=topic,
-        from_s=0 if first is None else parse_ahead(first, now_s),
-        to_s=None if last is None else parse_ahead(last, now_s),
+        from_s=0 if from_text is None else parse_ahead(from_text, now_s),
+        to_s=None if to_text is None else parse_ahead(to_text, now_s),
         with_values=with_values,
     )
-    answers = _Answers(Settings.load(), query, limit)
+    pages = _Pages(Settings.load(), query, limit)
     if output == "json":
-        for timer in answers:
+        for timer in pages:
             click.echo(json.dumps(timer))
     else:
-        print_table(_COLUMNS, _WIDTHS, map(_cells, answers))
-    more = ", and there are more (--limit 0 lists all)" if answers.more else ""
-    click.echo(f"{answers.count:,} timers{more}", err=True)
-    if answers.missing:
-        raise QueryError(f"this is not all: no worker answers for {missing({'missing': answers.missing})}")
+        print_table(_COLUMNS, _WIDTHS, map(_cells, pages))
+    more = ", and there are more (--limit 0 lists all)" if pages.more else ""
+    click.echo(f"{pages.count:,} timers{more}", err=True)
+    if pages.missing:
+        raise QueryError(f"this is not all: no worker pages for {missing({'missing': pages.missing})}")
 
 
-class _Answers:
-    """Timers, page after page."""
+class _Pages:
+    """Asks for the timers page by page, and yields them."""
 
     def __init__(self, settings: Settings, query: Query, limit: int) -> None:
         self._settings = settings
@@ -97,11 +97,11 @@ class _Answers:
 
 
 def _cells(timer: Timer) -> tuple[str, ...]:
-    again = f" (try {timer['retry']['attempt'] + 1})" if "retry" in timer else ""
+    attempt = f" (try {timer['retry']['attempt'] + 1})" if "retry" in timer else ""
     return (
         timer["due_at"],
         timer["topic"],
         one_line(key_as_bytes(timer)),
-        one_line(timer["id"].encode(errors="backslashreplace")) + again,
+        one_line(timer["id"].encode(errors="backslashreplace")) + attempt,
         f"{timer['value_bytes']:,}",
     )

@@ -15,7 +15,7 @@ from types import FrameType
 import click
 
 from timers.cli.demo import TOPIC, run_demo
-from timers.cli.signals import ENDING, handled
+from timers.cli.signals import END_SIGNALS, on_signals
 from timers.cli.worker import faust_command
 from timers.config.project import project_broker, project_dir
 from timers.config.settings import Settings, describe
@@ -31,17 +31,17 @@ _ERROR = re.compile(r"^(?:\[.*\[(?:ERROR|CRITICAL)\] (?:\[[^\]]*\]: )?|timers: )
 def run(topic: str) -> None:
     """Start a broker and a worker on this machine, and show timers fire until Ctrl-C.
 
-    With TIMERS_BROKERS set, or this project's broker running, that broker is used and left alone. Everything that this
-    command started, it stops. The worker's log is .timers/worker.log.
+    With TIMERS_BROKERS set, or this project's broker running, that broker is used and not stopped. The command stops
+    what it started. The worker's log is .timers/worker.log.
     """
     check_port(Settings.load())  # a worker without its port fails only after the broker has started
-    with handled(ENDING, _interrupt_once), _broker() as settings, _worker(settings) as worker:
+    with on_signals(END_SIGNALS, _interrupt_once), _broker() as settings, _worker(settings) as worker:
         run_demo(settings, topic, worker.check)
 
 
 def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
     """Raise ``KeyboardInterrupt``, and ignore further signals while the command cleans up."""
-    for number in ENDING:
+    for number in END_SIGNALS:
         signal.signal(number, lambda *_: None)  # not SIG_IGN: Python raises OSError for a signal that arrived before
     raise KeyboardInterrupt
 
@@ -95,9 +95,9 @@ class _Worker:
         code = self._process.poll()
         if code is None:
             return
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        ending = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         text = self._log.read_text(errors="replace")
-        raise TimersError(f"the worker {how}; its log {self._log} ends with: {last_error(text)}")
+        raise TimersError(f"the worker {ending}; its log {self._log} ends with: {last_error(text)}")
 
     def stop(self) -> None:
         """Stop the worker; kill it after 20 s, which loses no timer but makes the next start slower."""

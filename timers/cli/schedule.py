@@ -25,7 +25,7 @@ _TIMEOUT_S = 10.0
     "--file", "-f", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Value from a file."
 )
 @click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, help="Record header; may be repeated.")
-@click.option("--id", "id", metavar="ID", help="Its id: replaces a timer of the same id, and can be cancelled.")
+@click.option("--id", "id", metavar="ID", help="Id of the timer. It replaces a timer of this id, and can be cancelled.")
 @click.option("--create-topic", is_flag=True, help="Create TOPIC first, if it does not exist.")
 @click.argument("source", metavar="[-]", required=False, type=click.Choice(["-"]))
 def schedule(
@@ -42,8 +42,8 @@ def schedule(
 ) -> None:
     """Schedule one timer: its callback is sent to TOPIC at the due second.
 
-    The value is --value TEXT, --file PATH, or - for standard input. The last line printed is the timer id. With --id it
-    goes by TIMERS_ID_TOPIC (docs/timers-with-an-id.md), and `timers cancel ID` takes it back.
+    The value is --value TEXT, --file PATH, or - for standard input. The last line printed is the timer id. With --id
+    the request goes to TIMERS_ID_TOPIC (docs/timers-with-an-id.md), and `timers cancel ID` cancels the timer.
 
     \b
       timers schedule --in 15m --topic orders --key o-17 --value expired
@@ -54,7 +54,7 @@ def schedule(
     if sum(given is not None for given in (value, path, source)) != 1:
         raise click.UsageError("give one of --value TEXT, --file PATH and - (standard input)")
     pairs = [_header(text) for text in headers]
-    # A delay is worked out here, once, so that the line printed is the due second that was sent.
+    # The due second is computed here, once: the line printed shows the due second that is sent.
     due_s = -(-time.time_ns() // 10**9) + parse_duration(duration) if duration is not None else parse_due(at or "")
     body = value if value is not None else path.read_bytes() if path is not None else sys.stdin.buffer.read()
 

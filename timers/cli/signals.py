@@ -1,4 +1,4 @@
-"""Signal handlers for the time of a command."""
+"""Signal handlers that are set while a command runs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that end a command: Ctrl-C, a supervisor's stop, and a terminal that closes."""
 
 
 @contextmanager
-def handled(numbers: Collection[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def on_signals(signals: Collection[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Call ``handler`` for these signals inside the block."""
-    before = {number: signal.signal(number, handler) for number in numbers}
+    before = {number: signal.signal(number, handler) for number in signals}
     try:
         yield
     finally:

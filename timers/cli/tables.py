@@ -8,7 +8,7 @@ import click
 
 
 def print_table(columns: Sequence[str], widths: Sequence[int], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows as they come, and the names of the columns before the first row."""
+    """Print each row at once; print the names of the columns before the first row."""
     for number, cells in enumerate(rows):
         if not number:
             click.echo(_line(columns, widths))

@@ -58,9 +58,9 @@ def parse_due(text: str) -> int:
         at = datetime.fromisoformat(f"{day}T{clock}{'+00:00' if offset in 'Zz' else offset}")
     except ValueError as error:
         raise InvalidTimerError(f"{text!r} is not a time: {error}") from error
-    begun = any(digit != "0" for digit in fraction or "")  # datetime would cut off digits after the microseconds
+    has_fraction = any(digit != "0" for digit in fraction or "")  # datetime would cut off digits after the microseconds
     due_s = due_second(at, None)
-    return due_s + 1 if begun else due_s
+    return due_s + 1 if has_fraction else due_s
 
 
 def parse_ahead(text: str, now_s: float) -> int:

@@ -9,7 +9,7 @@ import click
 from timers.config.settings import Settings
 from timers.wire import topics
 
-_LOOK_AGAIN_S = 1.0
+_POLL_S = 1.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,20 +27,20 @@ def watch(topic: str, from_beginning: bool, count: int | None, as_json: bool) ->
         raise click.BadParameter(f"{topic!r} is not {topics.LEGAL_FORM}")
     settings = Settings.load()
 
-    from timers.cli.fired import Arrival
+    from timers.cli.fired import CallbackRecord
     from timers.kafka.tail import Tail  # not at the top: `--help` needs no librdkafka
 
     with Tail(settings, topic, from_beginning=from_beginning) as tail:
         if not tail.assign_partitions():
             click.echo(f"waiting for topic {topic!r}, which does not exist yet at {settings.brokers} ...", err=True)
             while not tail.assign_partitions():
-                time.sleep(_LOOK_AGAIN_S)
+                time.sleep(_POLL_S)
         seen = 0
         for message in tail:
             if message is None:
                 continue
-            arrival = Arrival.of(message)
-            click.echo(arrival.json() if as_json else arrival.line())  # echo flushes, also into a pipe
+            record = CallbackRecord.of(message)
+            click.echo(record.json() if as_json else record.line())  # echo flushes, also into a pipe
             seen += 1
             if seen == count:
                 return

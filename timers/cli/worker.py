@@ -1,4 +1,4 @@
-"""``timers worker``: shorthand for the plain Faust command line."""
+"""``timers worker``: runs a worker through Faust's command line."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from timers.worker.port import check_port
 
 
 def faust_command(options: tuple[str, ...], settings: Settings) -> list[str]:
-    """The Faust command line of a worker: ours where ``options`` do not say otherwise."""
+    """The Faust command line of a worker, with this project's defaults for options that are missing."""
     quiet = ["--quiet"] if settings.log_format == "json" else []  # Faust's banner is no JSON
     command = [sys.executable, "-m", "faust", "-A", "timers.app", *quiet, "worker"]
-    if not _given(options, "--loglevel", "-l"):
+    if not _has_option(options, "--loglevel", "-l"):
         command += ["-l", "info"]
-    if not _given(options, "--web-port", "-p"):
+    if not _has_option(options, "--web-port", "-p"):
         command += ["--web-port", str(settings.web_port)]
     return [*command, *options]
 
 
-def _given(options: tuple[str, ...], long: str, short: str) -> bool:
+def _has_option(options: tuple[str, ...], long: str, short: str) -> bool:
     return any(option == long or option.startswith((f"{long}=", short)) for option in options)
 
 
@@ -36,8 +36,8 @@ def worker(options: tuple[str, ...]) -> None:
     Options go to Faust as they are (`faust worker --help` lists them). Ctrl-C or SIGTERM stops it cleanly. More workers
     share the load; on one machine each needs its own TIMERS_WEB_PORT.
     """
-    settings = Settings.load()  # here, and not only in the worker: what is wrong is one sentence, not Faust's traceback
-    if not _given(options, "--web-port", "-p"):
+    settings = Settings.load()  # also here: an error is one sentence, without Faust's traceback
+    if not _has_option(options, "--web-port", "-p"):
         check_port(settings)
     command = faust_command(options, settings)
     sys.stdout.flush()

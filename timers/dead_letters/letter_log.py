@@ -1,4 +1,4 @@
-"""Reads the topic of dead letters, committed records only, up to its end at the beginning."""
+"""Reads the committed records of the topic of dead letters, up to the end that it has at the start."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from timers.wire import dead_letter, topics
 from timers.wire.dead_letter import Mark
 from timers.wire.formats import RequestRecord
 
-_SAY_AFTER_S = 2.0
-_SAY_EVERY_S = 0.5
+_PROGRESS_AFTER_S = 2.0
+_PROGRESS_EVERY_S = 0.5
 _NO_END = sys.maxsize
 
 
@@ -45,11 +45,11 @@ class LetterLog:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.topic = settings.dead_letter_topic
-        self._formats = {topic: kind.request_format for kind in REQUEST_FORMATS for topic in kind.topics(settings)}
+        self._formats = {topic: entry.request_format for entry in REQUEST_FORMATS for topic in entry.topics(settings)}
         self._reports = connection.ErrorReports(settings)
         self._properties = {**connection.librdkafka(settings), "error_cb": self._reports, "enable.partition.eof": True}
         self._consumer = reader(self._properties)
-        self._aside: Consumer | None = None  # reads requests while `_consumer` reads letters
+        self._request_consumer: Consumer | None = None  # reads requests while `_consumer` reads letters
         self._partitions = self._partitions_of(self.topic)
         if not self._partitions:
             raise TimersError(
@@ -64,8 +64,8 @@ class LetterLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._consumer.close()
-        if self._aside is not None:
-            self._aside.close()
+        if self._request_consumer is not None:
+            self._request_consumer.close()
 
     def _partitions_of(self, topic: str) -> int:
         """Number of partitions; 0 if the topic does not exist."""
@@ -77,8 +77,8 @@ class LetterLog:
     def _ends(self, reader: Consumer, topic: str, partition: int) -> tuple[int, int]:
         """First offset and last stable offset."""
         try:
-            here = TopicPartition(topic, partition)
-            low, end = reader.get_watermark_offsets(here, timeout=TIMEOUT_S, cached=False)
+            tp = TopicPartition(topic, partition)
+            low, end = reader.get_watermark_offsets(tp, timeout=TIMEOUT_S, cached=False)
         except KafkaException as error:
             raise self._user_error(error, topic) from error
         return low, end
@@ -87,31 +87,29 @@ class LetterLog:
         return self._reports.user_error(error, f"topic {topic!r} cannot be read")
 
     def spans(self, letter_filter: LetterFilter) -> list[Span]:
-        """The offsets to read for a filter, up to the present end. For positions it is only their offsets."""
+        """The offsets to read for a filter, up to the present end. For a filter of positions, only their offsets."""
         found = [topics.parse_source(name) for name in letter_filter.names]
         if found and all(where is not None and where[0] == self.topic for where in found):
-            positions = sorted({where[1:] for where in found if where is not None})
-            return [
-                self._cut(Span(partition, at, at + 1)) for partition, at in positions if partition < self._partitions
-            ]
-        chosen = range(self._partitions) if letter_filter.partition is None else [letter_filter.partition]
+            positions = sorted({where[1:] for where in found if where is not None and where[1] < self._partitions})
+            return [self._existing(Span(partition, offset, offset + 1)) for partition, offset in positions]
+        partitions = range(self._partitions) if letter_filter.partition is None else [letter_filter.partition]
         spans = []
-        for partition in chosen:
+        for partition in partitions:
             if partition < self._partitions:
-                start = max(letter_filter.from_offset or 0, self._since(partition, letter_filter.since_s))
+                start = max(letter_filter.from_offset or 0, self._start_at(partition, letter_filter.since_s))
                 spans.append(
-                    self._cut(
+                    self._existing(
                         Span(partition, start, _NO_END if letter_filter.to_offset is None else letter_filter.to_offset)
                     )
                 )
         return spans
 
-    def _cut(self, span: Span) -> Span:
+    def _existing(self, span: Span) -> Span:
         """The part of a span that exists."""
         low, end = self._ends(self._consumer, self.topic, span.partition)
         return Span(span.partition, max(low, span.start), min(end, span.end))
 
-    def _since(self, partition: int, since_s: int | None) -> int:
+    def _start_at(self, partition: int, since_s: int | None) -> int:
         """First offset with this time or a later one."""
         if since_s is None:
             return 0
@@ -140,25 +138,25 @@ class LetterLog:
                 marks[mark.letter, mark.source] = mark
         return marks
 
-    def _messages(self, topic: str, spans: Iterable[Span], what: str) -> Iterator[Any]:
+    def _messages(self, topic: str, spans: Iterable[Span], description: str) -> Iterator[Any]:
         spans = [span for span in spans if span.start < span.end]
         on_terminal = sys.stderr.isatty()
         with tqdm(
             total=sum(span.end - span.start for span in spans),
-            desc=what,
+            desc=description,
             unit=" offsets",
-            delay=_SAY_AFTER_S,
-            mininterval=_SAY_EVERY_S if on_terminal else 5 * _SAY_AFTER_S,
+            delay=_PROGRESS_AFTER_S,
+            mininterval=_PROGRESS_EVERY_S if on_terminal else 5 * _PROGRESS_AFTER_S,
             leave=False,
             dynamic_ncols=True,
         ) as bar:
             for span in spans:
-                reached = span.start
+                next_offset = span.start
                 for message in self._read(self._consumer, topic, span):
-                    bar.update(message.offset() + 1 - reached)
-                    reached = message.offset() + 1
+                    bar.update(message.offset() + 1 - next_offset)
+                    next_offset = message.offset() + 1
                     yield message
-                bar.update(span.end - reached)
+                bar.update(span.end - next_offset)
 
     def _read(self, consumer: Consumer, topic: str, span: Span) -> Iterator[Any]:
         try:
@@ -168,18 +166,18 @@ class LetterLog:
 
     def original(self, letter: Letter) -> RequestRecord | None:
         """The request of a dead letter. For a truncated dead letter it is read from its source; None if it is gone."""
-        place = topics.parse_source(letter.opened.source)
+        place = topics.parse_source(letter.decoded.source)
         if not letter.is_truncated or place is None or letter.request_format is None:
             return letter.request
         topic, partition, offset = place
         if partition >= self._partitions_of(topic):
             return None
-        if self._aside is None:
-            self._aside = reader(self._properties)
-        low, end = self._ends(self._aside, topic, partition)
+        if self._request_consumer is None:
+            self._request_consumer = reader(self._properties)
+        low, end = self._ends(self._request_consumer, topic, partition)
         if not low <= offset < end:
             return None
-        for message in self._read(self._aside, topic, Span(partition, offset, offset + 1)):
+        for message in self._read(self._request_consumer, topic, Span(partition, offset, offset + 1)):
             try:
                 headers = message.headers() or []
             except UnicodeDecodeError:  # librdkafka could not write them unchanged

@@ -27,24 +27,24 @@ class Letter:
     timestamp_ms: int
     request: RequestRecord
     """The rejected request, with the letter's time; without key, value and headers in a truncated dead letter."""
-    opened: DecodedDeadLetter
+    decoded: DecodedDeadLetter
     request_format: RequestFormat | None = None
     """Format of its request's topic; None if that is not a request topic of this app."""
 
     @classmethod
     def of(cls, message: Any, formats: Mapping[str, RequestFormat]) -> Letter | None:
-        """From a confluent-kafka message without an error; None if it is no dead letter."""
+        """Return the letter in a confluent-kafka message; None if it is not a dead letter."""
         try:
             headers = message.headers() or []
         except UnicodeDecodeError:  # workers write no such header
             return None
-        opened = dead_letter.decode(headers)
-        if opened is None:
+        decoded = dead_letter.decode(headers)
+        if decoded is None:
             return None
         where, written_ms = (message.topic(), message.partition(), message.offset()), message.timestamp()[1]
-        request = RequestRecord(message.offset(), message.key(), message.value(), opened.headers, written_ms)
-        source = topics.parse_source(opened.source)
-        return cls(*where, written_ms, request, opened, formats.get(source[0]) if source else None)
+        request = RequestRecord(message.offset(), message.key(), message.value(), decoded.headers, written_ms)
+        source = topics.parse_source(decoded.source)
+        return cls(*where, written_ms, request, decoded, formats.get(source[0]) if source else None)
 
     @property
     def position(self) -> str:
@@ -54,15 +54,15 @@ class Letter:
     @property
     def mark_key(self) -> tuple[str, str]:
         """Key of the letter's mark: its position and its source."""
-        return self.position, self.opened.source
+        return self.position, self.decoded.source
 
     @property
     def is_truncated(self) -> bool:
         """Whether it has only error headers, because the request was too large."""
-        return dead_letter.is_truncated(self.request.key, self.request.value, self.opened)
+        return dead_letter.is_truncated(self.request.key, self.request.value, self.decoded)
 
     @property
-    def asked(self) -> future.RequestSummary:
+    def summary(self) -> future.RequestSummary:
         """Due second, topic and key of its request, as far as they can be read."""
         rows = {} if self.request_format is None else self.request_format.read(self.request).rows
         for due_s, (row,) in rows.items():
@@ -70,31 +70,31 @@ class Letter:
         return future.summarize_request(self.request.key, self.request.value)
 
     @property
-    def when(self) -> str:
-        """Time of the record. Only workers are sure to write a valid time."""
+    def written_at(self) -> str:
+        """Time of the record as text. Other programs may have written an invalid time."""
         second = self.timestamp_ms // 1000
         return format_due(second) if 0 <= second <= checks.MAX_DUE_S else f"{self.timestamp_ms} ms"
 
     def cells(self, mark: Mark | None) -> tuple[str, ...]:
         """Texts for :data:`COLUMNS`."""
-        due_s, topic, _ = self.asked
+        due_s, topic, _ = self.summary
         return (
-            self.when,
-            one_line(self.opened.code.encode()),
+            self.written_at,
+            one_line(self.decoded.code.encode()),
             f"{self.partition}/{self.offset}",
-            one_line(self.opened.source.encode()),
+            one_line(self.decoded.source.encode()),
             one_line(topic.encode()) if topic else "-",
             "-" if due_s is None else format_due(due_s),
             one_line(mark.timer_id.encode()) if mark else "-",
         )
 
-    def json(self, mark: Mark | None, *, whole: bool = False) -> str:
-        """The letter as a JSON object on one line; ``whole`` adds key, value and headers of the request."""
-        due_s, topic, key = self.asked
+    def json(self, mark: Mark | None, *, with_request: bool = False) -> str:
+        """The letter as a JSON object in one line; ``with_request`` adds key, value and headers of the request."""
+        due_s, topic, key = self.summary
         fields: dict[str, object] = {
-            "code": self.opened.code,
-            "message": self.opened.message,
-            "source": self.opened.source,
+            "code": self.decoded.code,
+            "message": self.decoded.message,
+            "source": self.decoded.source,
             "topic": topic,
             "key": key,
             "due_s": due_s,
@@ -103,23 +103,23 @@ class Letter:
             "truncated": self.is_truncated,
             "retried_as": mark.timer_id if mark else None,
         }
-        if whole:
+        if with_request:
             fields["request"] = {
                 "key": json_value(self.request.key),
                 "value": json_value(self.request.value),
-                "headers": [[name, json_value(value)] for name, value in self.opened.headers],
+                "headers": [[name, json_value(value)] for name, value in self.decoded.headers],
             }
         return json.dumps(fields)
 
     def text(self, mark: Mark | None, *, as_hex: bool) -> Iterator[str]:
         """The whole letter as lines of text."""
-        due_s, topic, key = self.asked
+        due_s, topic, key = self.summary
         rows = [
-            ("code", self.opened.code),
-            ("message", self.opened.message),
-            ("source", self.opened.source),
+            ("code", self.decoded.code),
+            ("message", self.decoded.message),
+            ("source", self.decoded.source),
             ("position", self.position),
-            ("written", self.when),
+            ("written", self.written_at),
             ("retried as", mark.timer_id if mark else "not retried"),
             ("topic", "-" if topic is None else repr(topic)),
             ("key", "-" if key is None else repr(key)),
@@ -133,8 +133,8 @@ class Letter:
         for name, data in (("key", self.request.key), ("value", self.request.value)):
             yield f"request {name}, {_length(data)}"
             yield from _indented(data, as_hex)
-        yield f"request headers, {len(self.opened.headers)}"
-        for header, data in self.opened.headers:
+        yield f"request headers, {len(self.decoded.headers)}"
+        for header, data in self.decoded.headers:
             yield f"  {one_line(header.encode())}, {_length(data)}"
             yield from (f"  {line}" for line in _indented(data, as_hex))
 
@@ -161,10 +161,10 @@ def _indented(data: bytes | None, as_hex: bool) -> Iterator[str]:
     if text is not None and all(line.isprintable() for line in text.split("\n")):
         yield from (f"  {line}" for line in text.split("\n"))
         return
-    for at in range(0, len(data), HEX_WIDTH):
-        piece = data[at : at + HEX_WIDTH]
-        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
-        yield f"  {at:06x}  {piece.hex(' '):<{3 * HEX_WIDTH}} {shown}"
+    for start in range(0, len(data), HEX_WIDTH):
+        chunk = data[start : start + HEX_WIDTH]
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in chunk)
+        yield f"  {start:06x}  {chunk.hex(' '):<{3 * HEX_WIDTH}} {shown}"
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,8 @@ class LetterFilter:
 
     def __contains__(self, letter: Letter) -> bool:
         return (
-            (not self.codes or letter.opened.code in self.codes)
-            and (self.topic is None or letter.asked.topic == self.topic)
+            (not self.codes or letter.decoded.code in self.codes)
+            and (self.topic is None or letter.summary.topic == self.topic)
             and (self.since_s is None or letter.timestamp_ms >= self.since_s * 1000)
             and (self.until_s is None or letter.timestamp_ms < self.until_s * 1000)
             and (self.partition is None or letter.partition == self.partition)
@@ -206,4 +206,4 @@ class LetterFilter:
     @staticmethod
     def names_of(letter: Letter) -> set[str]:
         """The names of a letter: its source and its position."""
-        return {letter.opened.source, letter.position}
+        return {letter.decoded.source, letter.position}

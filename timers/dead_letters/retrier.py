@@ -22,8 +22,8 @@ from timers.wire.formats import RequestRecord
 class Retrier:
     """Writes to the request topics and to the topic of marks.
 
-    Opening it stops any other retrier of the same app and aborts its open transaction. What the other one had committed
-    is marked, so that nothing is published twice.
+    Opening it stops any other retrier of the same app and aborts its open transaction. The requests that
+    the other one has committed are marked, so that none is published twice.
 
     Raises:
         TimersError: no broker answers or accepts the login, or there is no request topic; so does :meth:`publish`.
@@ -53,7 +53,7 @@ class Retrier:
             )
         return count
 
-    def publish(self, chosen: Sequence[tuple[Letter, RequestRecord]]) -> list[str]:
+    def publish(self, letters: Sequence[tuple[Letter, RequestRecord]]) -> list[str]:
         """Publish requests to the partitions that they came from, all or none.
 
         Returns:
@@ -61,24 +61,24 @@ class Retrier:
         """
         try:
             requests = [
-                Record(*self._home(letter), request.key, request.value, request.headers or ())
-                for letter, request in chosen
+                Record(*self._source_partition(letter), request.key, request.value, request.headers or ())
+                for letter, request in letters
             ]
             with self._writer.transaction() as send:
                 sources = send(requests)
                 marks = [
-                    dead_letter.encode_mark(Mark(letter.position, letter.opened.source, source))
-                    for (letter, _), source in zip(chosen, sources, strict=True)
+                    dead_letter.encode_mark(Mark(letter.position, letter.decoded.source, source))
+                    for (letter, _), source in zip(letters, sources, strict=True)
                 ]
                 send([Record(self._settings.retried_topic, 0, *mark) for mark in marks])
         except KafkaException as error:
             raise self._user_error(error) from error
         return sources
 
-    def _home(self, letter: Letter) -> tuple[str, int]:
+    def _source_partition(self, letter: Letter) -> tuple[str, int]:
         """The topic and partition that a request came from, so that its order in the partition is kept."""
-        place = topics.parse_source(letter.opened.source)
-        assert place is not None and letter.request_format is not None, "judge() lets no other letter pass"
+        place = topics.parse_source(letter.decoded.source)
+        assert place is not None and letter.request_format is not None, "decide() returns only such letters"
         topic, partition, _ = place
         if topic not in self._partitions:
             self._partitions[topic] = self._partitions_of(topic)
@@ -89,7 +89,7 @@ class Retrier:
         if code_of(error) in FENCED:
             return PublishError("another `timers dead-letters retry` has begun since: this one stops")
         if code_of(error) in NOT_ALLOWED:
-            request_topics = ", ".join(repr(topic) for kind in REQUEST_FORMATS for topic in kind.topics(settings))
+            request_topics = ", ".join(repr(topic) for entry in REQUEST_FORMATS for topic in entry.topics(settings))
             return AccessError(
                 f"{connection.principal(settings)} may not do that at {settings.brokers} ({error.args[0].str()}): it "
                 f"takes Write on topics {request_topics} and {settings.retried_topic!r} and on transactional id "

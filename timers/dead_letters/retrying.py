@@ -23,13 +23,13 @@ MAX_REQUESTS = 500
 MAX_BYTES = 4 * 1024 * 1024
 """Limits of one transaction: readers of the request topics wait for its end."""
 
-Chosen: TypeAlias = tuple[Letter, RequestRecord]
+LetterAndRequest: TypeAlias = tuple[Letter, RequestRecord]
 """A dead letter and its request."""
 
 
 @dataclass
 class Preview:
-    """The result of :meth:`Retry.look`."""
+    """The result of :meth:`Retry.preview`."""
 
     requests: int = 0
     """Number of requests to publish."""
@@ -54,7 +54,7 @@ class Retry:
         self._spans = log.spans(letter_filter)
         self._marks = log.marks()
 
-    def look(self, now_s: float) -> Preview:
+    def preview(self, now_s: float) -> Preview:
         """Count what :meth:`publish` would publish.
 
         Raises:
@@ -64,98 +64,98 @@ class Retry:
         missing = set(self._letter_filter.names)
         for letter in self._log.read(self._letter_filter, self._spans):
             missing -= self._letter_filter.names_of(letter)
-            verdict = self._judge(letter)
-            if verdict.request is not None:
+            decision = self._decide(letter)
+            if decision.request is not None:
                 preview.requests += 1
-                due_s = letter.asked.due_s
+                due_s = letter.summary.due_s
                 preview.overdue += due_s is not None and due_s <= now_s
             elif self._letter_filter.names:
-                raise TimersError(f"{letter.position} cannot be retried, so nothing is retried: {verdict.reason}")
+                raise TimersError(f"{letter.position} cannot be retried, so nothing is retried: {decision.reason}")
             else:
-                preview.left_out[verdict.kind] += 1
+                preview.left_out[decision.kind] += 1
         if missing:
-            raise not_there(missing, self._settings)
+            raise not_found_error(missing, self._settings)
         return preview
 
     def publish(self, retrier: Retrier) -> Iterator[tuple[Letter, str]]:
         """Publish the requests in transactions. Yields each letter and its request's new source after the commit."""
-        for group in groups(self._chosen(), _size, MAX_REQUESTS, MAX_BYTES):
+        for group in groups(self._letters_to_publish(), _size, MAX_REQUESTS, MAX_BYTES):
             for (letter, _), source in zip(group, retrier.publish(group), strict=True):
                 yield letter, source
 
-    def _chosen(self) -> Iterator[Chosen]:
+    def _letters_to_publish(self) -> Iterator[LetterAndRequest]:
         for letter in self._log.read(self._letter_filter, self._spans):
-            request = self._judge(letter).request
+            request = self._decide(letter).request
             if request is not None:
                 yield letter, request
 
-    def _judge(self, letter: Letter) -> Verdict:
+    def _decide(self, letter: Letter) -> Decision:
         mark = self._marks.get(letter.mark_key)
-        return judge(letter, self._log.original(letter), mark, self._settings.max_request_bytes, self._force)
+        return decide(letter, self._log.original(letter), mark, self._settings.max_request_bytes, self._force)
 
 
-def _size(chosen: Chosen) -> int:
-    _, request = chosen
+def _size(pair: LetterAndRequest) -> int:
+    _, request = pair
     return len(request.key or b"") + len(request.value or b"")
 
 
-def not_there(names: set[str], settings: Settings) -> TimersError:
+def not_found_error(names: set[str], settings: Settings) -> TimersError:
     """The error for names without a dead letter."""
     listed = ", ".join(sorted(names))
     return TimersError(f"{listed}: no such dead letter in {settings.dead_letter_topic!r} (retention may have taken it)")
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """Whether the request of a dead letter is published again."""
 
     request: RequestRecord | None
     """The request to publish, or None."""
     kind: str = ""
-    """Why it is not published, in words that fit many letters."""
+    """Why requests are not published, as a heading for many letters."""
     reason: str = ""
-    """Why this one is not published."""
+    """Why this request is not published, as a sentence."""
 
 
-def judge(
+def decide(
     letter: Letter, request: RequestRecord | None, mark: Mark | None, max_request_bytes: int, force: bool
-) -> Verdict:
-    """Whether the request of a dead letter may be published again.
+) -> Decision:
+    """Decide whether the request of a dead letter may be published again.
 
     Args:
         letter: the dead letter.
         request: the request in the letter, or for a truncated dead letter the one at its source; None if it is gone.
-        mark: notes an earlier retry of the letter; None without one.
+        mark: of an earlier retry of the letter; None if there was none.
         max_request_bytes: the limit of the worker.
-        force: also publish what was published before, what would be rejected again, and what changes an id.
+        force: also publish requests that were published before, would be rejected again, or change an id.
     """
     request_format = letter.request_format
     if request_format is None:  # a forged source must not publish to any topic but a request topic
         reason = "it does not come from a topic of requests that is set (`timers formats` shows them)"
-        return Verdict(None, "not from a topic of requests", reason)
+        return Decision(None, "not from a topic of requests", reason)
     if mark is not None and not force:
-        return Verdict(None, "retried before", f"it was published again before, as {mark.timer_id}")
+        return Decision(None, "retried before", f"it was published again before, as {mark.timer_id}")
     if request is None:
         reason = "it does not contain its request, which is no longer in its topic"
-        return Verdict(None, "truncated dead letters whose request is gone", reason)
-    small = dead_letter.size(request.key, request.value, ()) <= max_request_bytes
-    if letter.is_truncated and not request.headers and small and not force:
+        return Decision(None, "truncated dead letters whose request is gone", reason)
+    is_small = dead_letter.size(request.key, request.value, ()) <= max_request_bytes
+    if letter.is_truncated and not request.headers and is_small and not force:
         reason = "its request is not large and shows no headers, so it may have more than librdkafka reads (100,000)"
-        return Verdict(None, "truncated dead letters that would lose headers", reason)
+        return Decision(None, "truncated dead letters that would lose headers", reason)
     decoded = request_format.decode([request], max_request_bytes)
     if decoded.rejected and not force:
         rejected = decoded.rejected[0]
-        return Verdict(None, "bound to be rejected again", f"it would be rejected again: {rejected.message}")
+        return Decision(None, "bound to be rejected again", f"it would be rejected again: {rejected.message}")
     if request_format.topic_is_compacted and not force:
         reason = "in a compacted topic it would replace a newer request with its id; its sender can publish it again"
-        return Verdict(None, "with an id", reason)
+        return Decision(None, "with an id", reason)
     if request_format.republish_unchanged or not (decoded.rows or decoded.operations):
-        return Verdict(request)
-    if decoded.rows and letter.opened.code in dead_letter.CODES_WHEN_DUE:
-        return Verdict(request._replace(headers=_with_due_second(request.headers or (), next(iter(decoded.rows)))))
+        return Decision(request)
+    if decoded.rows and letter.decoded.code in dead_letter.CODES_WHEN_DUE:
+        return Decision(request._replace(headers=_with_due_second(request.headers or (), next(iter(decoded.rows)))))
     if decoded.operations and not force:
         reason = "it has an id, and would replace a newer request with that id; its sender can publish it again"
-        return Verdict(None, "with an id", reason)
-    return Verdict(request)
+        return Decision(None, "with an id", reason)
+    return Decision(request)
 
 
 def _with_due_second(headers: Sequence[Header], due_s: int) -> list[Header]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from timers.cli.spark.options import LaunchOf, launch_options
+from timers.cli.spark.options import MakeLaunch, launch_options
 from timers.cli.times import parse_duration, parse_moment
 from timers.config.settings import Settings
 from timers.config.variables import topic_patterns
@@ -88,7 +88,7 @@ def audit(
     cold_table: str | None,
     table_format: str,
     as_json: bool,
-    launch_of: LaunchOf,
+    make_launch: MakeLaunch,
 ) -> None:
     """Find the outcome of each request, from the topics alone.
 
@@ -105,7 +105,7 @@ def audit(
     """
     now_s = time.time()
     settings = Settings.load()
-    launch = launch_of("audit")
+    launch = make_launch("audit")
     grace_s = parse_duration(grace)
 
     from timers.spark.audit import report
@@ -120,13 +120,13 @@ def audit(
     scope = Scope(None if from_s is None else from_s * 1000, None if to_s is None else to_s * 1000, _ranges(ranges))
     output.mkdir(parents=True, exist_ok=True)
     patterns = tuple(topic_patterns("--callback-topic", each) for each in callback_topics)
-    where = tables or (output / "tables").resolve().as_uri()
+    tables_uri = tables or (output / "tables").resolve().as_uri()
     with session(launch) as spark:
-        # After the start of Spark, so that the audit includes timers that became due meanwhile.
+        # Set after the start of Spark, so that the audit includes timers that became due meanwhile.
         moment = Moment(int(time.time() * 1000), grace_s)
         cold = None if cold_table is None else ColdTables(cold_table)
-        what = job.Audit(settings, scope, moment, patterns, where, table_format, cold)
-        findings = job.run(spark, what, lambda line: click.echo(line, err=True))
+        arguments = job.Audit(settings, scope, moment, patterns, tables_uri, table_format, cold)
+        findings = job.run(spark, arguments, lambda line: click.echo(line, err=True))
     path = output / "report.html"
     path.write_text(report.page(findings, settings), encoding="utf-8")
     if as_json:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from timers.cli.spark.options import LaunchOf, launch_options
+from timers.cli.spark.options import MakeLaunch, launch_options
 from timers.config.settings import Settings
 
 REJECTED = 3
@@ -67,7 +67,7 @@ def bulk_import(
     ledger: str,
     rejects: str,
     as_base64: bool,
-    launch_of: LaunchOf,
+    make_launch: MakeLaunch,
 ) -> None:
     """Import timers from Parquet, CSV or JSON lines: each row once, however often you run it.
 
@@ -83,19 +83,19 @@ def bulk_import(
     """
     if not _NAME.fullmatch(name):
         raise click.UsageError(f"--name {name!r} is not 1 to 100 letters, digits, '.', '_' or '-'")
-    what_form = _format(form, paths)
+    file_format = _format(form, paths)
     settings = Settings.load()
     # It is unknown what a failed task has sent, so Spark must not retry it. The run fails, and the next run continues.
-    launch = launch_of("import", {"spark.task.maxFailures": "1", "spark.speculation": "false"})
+    launch = make_launch("import", {"spark.task.maxFailures": "1", "spark.speculation": "false"})
 
     from timers.spark.jobs import bulk_import as job
     from timers.spark.session import session
 
-    what = job.Import(
-        settings, tuple(map(_uri, paths)), what_form, name, _uri(ledger), _uri(rejects), as_base64=as_base64
+    arguments = job.Import(
+        settings, tuple(map(_uri, paths)), file_format, name, _uri(ledger), _uri(rejects), as_base64=as_base64
     )
     with session(launch) as spark:
-        done = job.run(spark, what, lambda line: click.echo(line, err=True))
+        done = job.run(spark, arguments, lambda line: click.echo(line, err=True))
     if done.rejected:
         click.echo(f"{done.rejected:,} rows are not valid timers; they are in {rejects} with the reasons", err=True)
     ctx.exit(REJECTED if done.rejected else 0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from confluent_kafka import KafkaException
 
-from timers.cli.spark.options import LaunchOf, launch_options, told_to_stop
+from timers.cli.spark.options import MakeLaunch, launch_options, stop_event
 from timers.config.project import project_dir
 from timers.config.settings import Settings
 from timers.errors import SettingsError, TimersError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from timers.kafka.topics import Cluster
 
 PROGRESS_TIMEOUT_S = 60.0
-PROGRESS_AGAIN_S = 1.0
+PROGRESS_RETRY_S = 1.0
 
 DEFAULT_BUCKETS = os.cpu_count() or 2
 
@@ -50,7 +50,7 @@ def engine(
     checkpoint: str | None,
     buckets: int | None,
     max_requests: int,
-    launch_of: LaunchOf,
+    make_launch: MakeLaunch,
 ) -> None:
     """Fire timers on Spark instead of with workers.
 
@@ -59,7 +59,7 @@ def engine(
     Ctrl-C or SIGTERM, which stop it between two micro-batches. A new start continues where it stopped.
 
     It takes over from workers of the same TIMERS_APP_ID and does not fire again what they have fired. Never run it
-    together with them, and never go back to them: both would fire the same timers.
+    together with workers, and never start workers after it: both would fire the same timers.
     """
     from timers.kafka import topics
     from timers.spark.engine.oscillator import Oscillator
@@ -70,11 +70,11 @@ def engine(
     settings = Settings.load()
     _check_supported(settings)
     cluster = topics.ensure(settings)
-    place = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
-    launch = launch_of("engine", session_settings(buckets or DEFAULT_BUCKETS))
-    with told_to_stop() as stop, Oscillator(settings, time.time), session(launch) as spark:
-        count = job.buckets_for(spark, place, buckets, DEFAULT_BUCKETS)
-        plan = Plan(place, count, max_requests, _workers_progress(settings, cluster))
+    checkpoint_dir = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
+    launch = make_launch("engine", session_settings(buckets or DEFAULT_BUCKETS))
+    with stop_event() as stop, Oscillator(settings, time.time), session(launch) as spark:
+        count = job.buckets_for(spark, checkpoint_dir, buckets, DEFAULT_BUCKETS)
+        plan = Plan(checkpoint_dir, count, max_requests, _workers_progress(settings, cluster))
         click.echo(
             f"firing timers of {settings.request_topic} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}"
         )
@@ -101,11 +101,11 @@ def _workers_progress(settings: Settings, cluster: Cluster) -> dict[str, Progres
                     raise TimersError(
                         f"the progress of workers cannot be read from {settings.progress_topic!r}: {reason}"
                     ) from None
-                time.sleep(PROGRESS_AGAIN_S)
+                time.sleep(PROGRESS_RETRY_S)
     finally:
         log.close()
-    decoded = {f"{topic}/{partition}": progress.decode(record) for (_, partition), record in found.items()}
-    return {place: made for place, (made, topic_id) in decoded.items() if topic_id == cluster.topic_ids[topic]}
+    records = {f"{topic}/{partition}": progress.decode(record) for (_, partition), record in found.items()}
+    return {name: decoded for name, (decoded, topic_id) in records.items() if topic_id == cluster.topic_ids[topic]}
 
 
 def _check_supported(settings: Settings) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from timers.cli.spark.options import LaunchOf, launch_options, tables_option, told_to_stop
+from timers.cli.spark.options import MakeLaunch, launch_options, stop_event, tables_option
 from timers.config.settings import Settings
 
 
@@ -24,7 +24,7 @@ def hold(
     tables: str | None,
     once: bool,
     every_s: int,
-    launch_of: LaunchOf,
+    make_launch: MakeLaunch,
 ) -> None:
     """Move timers that are due beyond TIMERS_HOT_HORIZON_S from the cold topic into a table.
 
@@ -36,13 +36,13 @@ def hold(
       timers spark hold --once --tables s3a://bucket/cold
     """
     settings = Settings.load()
-    launch = launch_of("hold")
+    launch = make_launch("hold")
 
     from timers.spark.cold import ColdTables, default_root
     from timers.spark.jobs import hold as job
     from timers.spark.session import session
 
-    what = job.Hold(settings, ColdTables(tables or default_root()), None if once else every_s)
-    with told_to_stop() as stop, session(launch) as spark:
-        total = job.run(spark, what, lambda line: click.echo(line, err=True), stop)
+    arguments = job.Hold(settings, ColdTables(tables or default_root()), None if once else every_s)
+    with stop_event() as stop, session(launch) as spark:
+        total = job.run(spark, arguments, lambda line: click.echo(line, err=True), stop)
     click.echo(f"hold: {total:,} held")

@@ -1,4 +1,4 @@
-"""Options of all jobs on Spark."""
+"""Command line options that all jobs on Spark have."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from timers.cli.signals import handled
+from timers.cli.signals import on_signals
 from timers.config.project import project_dir
 
 if TYPE_CHECKING:
     from timers.spark.session import Launch
 
-LaunchOf: TypeAlias = Callable[..., "Launch"]
-"""Called with the name of the job, and settings of Spark that ``--conf`` may replace."""
+MakeLaunch: TypeAlias = Callable[..., "Launch"]
+"""Returns a launch for the name of a job, and settings of Spark that ``--conf`` may replace."""
 
 
 def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that say where Spark runs. The command gets one argument, ``launch_of``: see :func:`launch`."""
+    """Add the options that say where Spark runs. The command gets one argument, ``make_launch``: see :func:`launch`."""
 
     @functools.wraps(command)
     def with_launch(
         *arguments: Any, master: str | None, conf: tuple[str, ...], log_file: Path | None, **options: Any
     ) -> Any:
-        return command(*arguments, launch_of=functools.partial(launch, master, conf, log_file), **options)
+        return command(*arguments, make_launch=functools.partial(launch, master, conf, log_file), **options)
 
     for option in reversed(
         [
@@ -59,7 +59,7 @@ def launch(
     job: str,
     defaults: Mapping[str, str] | None = None,
 ) -> Launch:
-    """How to start Spark. Prints that it starts.
+    """Return how to start Spark, and print that it starts.
 
     Args:
         master: Spark master.
@@ -83,7 +83,7 @@ def launch(
 
 
 def tables_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Option for the directory of the cold tier's tables: argument ``tables``."""
+    """Add the option ``--tables``, the directory of the cold tier's tables."""
     return click.option(
         "--tables",
         metavar="URI",
@@ -92,8 +92,8 @@ def tables_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def told_to_stop() -> Iterator[threading.Event]:
+def stop_event() -> Iterator[threading.Event]:
     """An event that SIGTERM and Ctrl-C set. A job checks it between two steps."""
     stop = threading.Event()
-    with handled((signal.SIGTERM, signal.SIGINT), lambda *_: stop.set()):
+    with on_signals((signal.SIGTERM, signal.SIGINT), lambda *_: stop.set()):
         yield stop

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from timers.cli.spark.options import LaunchOf, launch_options, tables_option, told_to_stop
+from timers.cli.spark.options import MakeLaunch, launch_options, stop_event, tables_option
 from timers.cli.times import parse_duration
 from timers.config.settings import Settings
 from timers.kafka import connection
@@ -17,7 +17,7 @@ from timers.kafka import connection
 @tables_option
 @click.option("--once", is_flag=True, help="Write back the timers that are near now, maintain the tables, then end.")
 @click.option(
-    "--every", "every_s", type=click.IntRange(1, 3600), default=60, show_default=True, help="Seconds between two looks."
+    "--every", "every_s", type=click.IntRange(1, 3600), default=60, show_default=True, help="Seconds between two runs."
 )
 @click.option("--lead", default="1h", show_default=True, help="How long before its due second a timer is written back.")
 @click.option(
@@ -40,7 +40,7 @@ def promote(
     lead: str,
     rate: int,
     overdue: bool,
-    launch_of: LaunchOf,
+    make_launch: MakeLaunch,
 ) -> None:
     """Write cold timers from the table back to their topics and partitions before they are due.
 
@@ -53,16 +53,16 @@ def promote(
       timers spark promote --once --lead 2h --tables s3a://bucket/cold
     """
     settings = Settings.load()
-    launch = launch_of("promote")
+    launch = make_launch("promote")
     lead_s = int(parse_duration(lead))
 
     from timers.spark.cold import ColdTables, default_root
     from timers.spark.jobs import promote as job
     from timers.spark.session import session
 
-    what = job.Promote(ColdTables(tables or default_root()), lead_s, rate, overdue=overdue)
-    with told_to_stop() as stop, session(launch) as spark:
+    arguments = job.Promote(ColdTables(tables or default_root()), lead_s, rate, overdue=overdue)
+    with stop_event() as stop, session(launch) as spark:
         logs = job.Logs(spark, settings, connection.librdkafka(settings))
-        say = partial(click.echo, err=True)
-        total = job.run(spark, what, logs, lambda: int(time.time()), say, None if once else every_s, stop)
+        print_line = partial(click.echo, err=True)
+        total = job.run(spark, arguments, logs, lambda: int(time.time()), print_line, None if once else every_s, stop)
     click.echo(f"promote: {total:,} written back")

@@ -1,1 +1,1 @@
-"""Benchmarks: one file per question, every figure measured in the run that reports it. See README.md."""
+"""Benchmarks, one file for each question. A report has only figures of one run. See README.md."""

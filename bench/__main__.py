@@ -91,7 +91,7 @@ def _storms(options: argparse.Namespace) -> list[Workload]:
 
 
 class _Run:
-    """One run of the benchmark: what was asked, on what, and what came out."""
+    """One run of the benchmark: its options, systems and results."""
 
     def __init__(self, session: Session, options: argparse.Namespace) -> None:
         self.session = session
@@ -113,7 +113,7 @@ class _Run:
         return workload.smaller(QUICK_FACTOR) if self.options.quick else workload
 
     def _measure(self, key: str, name: str, call: Callable[[], Any]) -> None:
-        """One measurement. One that fails is named with its reason, and the others go on."""
+        """Do one measurement. If it fails, note the reason; the others are still done."""
         try:
             found = call().to_json()
         except Exception as error:
@@ -131,8 +131,8 @@ class _Run:
 
     def storm(self) -> None:
         for workload in map(self._size, _storms(self.options)):
-            for round_ in range(self.options.repeat):
-                for subject in self.subjects if round_ % 2 == 0 else self.subjects[::-1]:
+            for repetition in range(self.options.repeat):
+                for subject in self.subjects if repetition % 2 == 0 else self.subjects[::-1]:
                     name = f"storm {workload.title}, {subject.name}"
                     self._measure("storm", name, partial(storm.run, self.session, subject, workload))
             for with_headers in (False, True) if self.options.peers and workload.spread_s == 1 else ():
@@ -142,21 +142,23 @@ class _Run:
             self._measure("baseline", "faust_table", partial(faust_table.run, self.session, self._size(BASELINE)))
 
     def recovery(self) -> None:
-        self._each("recovery", recovery.run, self._size(recovery.RECOVERY))
+        self._measure_each("recovery", recovery.run, self._size(recovery.RECOVERY))
 
     def backlog(self) -> None:
-        self._each("backlog", backlog.run, self._size(backlog.BACKLOG))
+        self._measure_each("backlog", backlog.run, self._size(backlog.BACKLOG))
 
     def cost(self) -> None:
-        self._each("cost", cost.run, self._size(cost.COST))
+        self._measure_each("cost", cost.run, self._size(cost.COST))
 
-    def _each(self, key: str, ask: Callable[[Session, Subject, Workload], Any], workload: Workload) -> None:
+    def _measure_each(
+        self, key: str, measurement: Callable[[Session, Subject, Workload], Any], workload: Workload
+    ) -> None:
         for subject in self.subjects:
-            self._measure(key, f"{key}, {subject.name}", partial(ask, self.session, subject, workload))
+            self._measure(key, f"{key}, {subject.name}", partial(measurement, self.session, subject, workload))
 
 
 def _write(run: _Run, publish: str | None) -> None:
-    """JSON, Markdown and picture, and the tables on stdout."""
+    """Write the results as JSON, Markdown and picture, and print the tables."""
     about = run.results["machine"]
     local = RESULTS / "local"
     local.mkdir(parents=True, exist_ok=True)
@@ -174,7 +176,7 @@ def _write(run: _Run, publish: str | None) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure; 0 if everything asked for was measured or named as unavailable, 1 if something failed."""
+    """Measure; return 1 if a measurement failed, else 0. An unavailable peer is no failure."""
     options = _arguments(argv)
     _storms(options)
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""What does a worker need that comes back to millions of overdue timers? Its memory must not grow with them."""
+"""Measures a worker that starts with millions of overdue timers. Its memory must not grow with their number."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.harness.callbacks import check
 from tests.harness.publication import Publication, publish_in_process
 
 BACKLOG = Workload("backlog", 5_000_000, 60)
-"""Half of it accepted before the worker went down, half published while it was."""
+"""Half of the timers are accepted before the worker stops, half are published while it is stopped."""
 
 BEFORE_DUE_S = 5.0
-"""The worker is down this long before the first timer is due."""
+"""How long the worker is stopped before the first timer is due."""
 PATIENCE_S = 300.0
 STABLE_S = 2.0
 POLL_S = 0.1
@@ -26,22 +26,22 @@ POLL_S = 0.1
 
 @dataclass(frozen=True)
 class BacklogResult:
-    """A worker that was away while ``timers`` came due, started again."""
+    """Figures of a worker that was stopped while ``timers`` became due."""
 
     subject: str
     timers: int
     out_s: float
     """From the start of the process to the append of the last callback."""
     timers_per_s: float
-    """The same, from the first callback to the last."""
+    """From the first callback to the last."""
     cpu_s: float
-    """CPU seconds of the new process until everything was out."""
+    """CPU seconds of the new process until the last callback."""
     ready_mb: float
     """Resident memory when it was ready."""
     early_half_mb: float
-    """Median resident memory while the first half of the callbacks went out ..."""
+    """Median resident memory during the first half of the callbacks."""
     late_half_mb: float
-    """... and the second. Flat memory: the same."""
+    """Median resident memory during the second half. It should be the same."""
     peak_mb: float
     lost: int
     duplicates: int
@@ -55,7 +55,7 @@ class BacklogResult:
 
 
 def run(session: Session, subject: Subject, workload: Workload = BACKLOG) -> BacklogResult:
-    """Fill half, stop, publish the other half, let all of it come due, start, and watch."""
+    """Let the subject accept half, stop it, publish the rest, wait until all is due, start it, and measure."""
     names = session.names(subject.name)
     session.console.line(f"  backlog of {workload.timers:,} overdue timers: {subject.name}")
     session.cluster.create(names.target, workload.partitions)
@@ -81,15 +81,15 @@ def run(session: Session, subject: Subject, workload: Workload = BACKLOG) -> Bac
             running.stop()
     if accepted.accepted_at is None or time.time() > publication.first_due_s:
         raise RuntimeError(f"{subject.name} had not accepted {half:,} timers and stopped before the first was due")
-    whole = replace(publication, timers=workload.timers)
+    all_timers = replace(publication, timers=workload.timers)
     with session.console.doing("publishing the other half"):
-        publish_in_process(replace(whole, first=half), names.directory)
+        publish_in_process(replace(all_timers, first=half), names.directory)
     with session.console.doing("waiting until all of it is due"):
         time.sleep(max(0.0, publication.first_due_s + workload.spread_s - time.time()))
     with session.console.doing(f"starting {subject.name} again"):
         running = subject.start(session, names, workload)
     try:
-        result = _drain(session, subject, names, running, whole)
+        result = _drain(session, subject, names, running, all_timers)
     finally:
         if not running.exit_codes:
             running.stop()
@@ -100,7 +100,7 @@ def run(session: Session, subject: Subject, workload: Workload = BACKLOG) -> Bac
 def _drain(
     session: Session, subject: Subject, names: RunNames, running: Running, publication: Publication
 ) -> BacklogResult:
-    started_at, give_up = running.processes[0].started_at, time.time() + PATIENCE_S
+    started_at, give_up_at = running.processes[0].started_at, time.time() + PATIENCE_S
     memory: list[tuple[float, float, int]] = []
     out, since = 0, time.time()
 
@@ -108,7 +108,7 @@ def _drain(
         return f"{out:,} of {publication.timers:,} out, {memory[-1][1]:,.0f} MB" if memory else ""
 
     with session.console.doing("firing", detail):
-        while time.time() < give_up and not (out >= publication.timers and time.time() - since > STABLE_S):
+        while time.time() < give_up_at and not (out >= publication.timers and time.time() - since > STABLE_S):
             running.check()
             before, out = out, session.cluster.end(names.target)
             now = time.time()

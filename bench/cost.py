@@ -1,4 +1,4 @@
-"""What does a timer cost in disk and in Kafka records, while it is pending and once it has fired?"""
+"""Measures disk use and Kafka records for each timer, while it is pending and after it has fired."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COST = Workload("cost", 200_000, 5)
 
 @dataclass(frozen=True)
 class Topic:
-    """What stands in one topic, for each timer."""
+    """Use of one topic for each timer."""
 
     records: float
     """Log entries: records and the markers of transactions."""
@@ -26,17 +26,17 @@ class Topic:
 
 @dataclass(frozen=True)
 class CostResult:
-    """Everything is for each timer, less what was there before the first was published."""
+    """Figures for each timer. Data from before the first timer was published does not count."""
 
     subject: str
     timers: int
     payload_bytes: int
     pending: dict[str, Topic]
-    """By topic, after acceptance. RunNames without the run's number; the broker's own topics included."""
+    """By topic, after acceptance. Names are without the number of the run; topics of the broker are included."""
     fired: dict[str, Topic]
     """By topic, after firing."""
     pending_store_bytes: float
-    """Disk blocks of the subject's own directory."""
+    """Bytes of the disk blocks in the data directory of the subject."""
     fired_store_bytes: float
 
     def kafka_records(self, moment: dict[str, Topic]) -> float:
@@ -47,9 +47,9 @@ class CostResult:
 
     def to_json(self) -> dict[str, Any]:
         totals = {
-            f"{name}_kafka_{what}": of(moment)
+            f"{name}_kafka_{what}": total(moment)
             for name, moment in (("pending", self.pending), ("fired", self.fired))
-            for what, of in (("records", self.kafka_records), ("bytes", self.kafka_bytes))
+            for what, total in (("records", self.kafka_records), ("bytes", self.kafka_bytes))
         }
         return {**asdict(self), **totals}
 
@@ -65,12 +65,12 @@ def _log_bytes(broker_directory: Path) -> dict[str, int]:
 
 
 def _disk_bytes(directory: Path) -> int:
-    """Blocks that a directory occupies: a sparse file counts as what it takes."""
+    """Bytes of the disk blocks of a directory; holes of sparse files do not count."""
     return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
 
 
-class _Ledger:
-    """What stood where at each moment."""
+class _DiskUsage:
+    """Use of topics and of the data directory at several moments."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -79,9 +79,9 @@ class _Ledger:
 
     def note(self, moment: str, names: RunNames) -> None:
         cluster, sizes = self._session.cluster, _log_bytes(self._session.broker_directory)
-        ours = [topic for topic in cluster.topics() if names.owns(topic) or topic.startswith("__")]
-        short = {topic: topic.replace(f"-{names.run}", "").replace("bench-", "APP-", 1) for topic in ours}
-        self.topics[moment] = {short[topic]: (cluster.end(topic), sizes.get(topic, 0)) for topic in ours}
+        counted = [topic for topic in cluster.topics() if names.owns(topic) or topic.startswith("__")]
+        short_name = {topic: topic.replace(f"-{names.run}", "").replace("bench-", "APP-", 1) for topic in counted}
+        self.topics[moment] = {short_name[topic]: (cluster.end(topic), sizes.get(topic, 0)) for topic in counted}
         self.store[moment] = _disk_bytes(names.data_dir)
 
     def per_timer(self, moment: str, timers: int) -> dict[str, Topic]:
@@ -95,15 +95,15 @@ class _Ledger:
 
 
 def run(session: Session, subject: Subject, workload: Workload = COST) -> CostResult:
-    """One small storm, with a look at every disk before, between and after."""
-    ledger = _Ledger(session)
-    storm.run(session, subject, workload, observe=ledger.note)
+    """Run one small storm; measure disk use before it, when all is pending, and after it."""
+    usage = _DiskUsage(session)
+    storm.run(session, subject, workload, observe=usage.note)
     return CostResult(
         subject=subject.name,
         timers=workload.timers,
         payload_bytes=workload.payload_bytes,
-        pending=ledger.per_timer("pending", workload.timers),
-        fired=ledger.per_timer("fired", workload.timers),
-        pending_store_bytes=ledger.store["pending"] / workload.timers,
-        fired_store_bytes=ledger.store["fired"] / workload.timers,
+        pending=usage.per_timer("pending", workload.timers),
+        fired=usage.per_timer("fired", workload.timers),
+        pending_store_bytes=usage.store["pending"] / workload.timers,
+        fired_store_bytes=usage.store["fired"] / workload.timers,
     )

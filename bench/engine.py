@@ -1,4 +1,4 @@
-"""Our own engine as a subject: one Faust worker."""
+"""The worker of this project as a subject."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Engine(Subject):
 
     Args:
         settings: ``TIMERS_*`` variables.
-        root: the checkout whose worker runs.
-        name: how results call it.
+        root: checkout whose worker runs.
+        name: name in results.
     """
 
     accepts_per_s: ClassVar[int] = 100_000

@@ -1,7 +1,7 @@
-"""``python -m bench.formats``: how fast are timers that come by other request formats, beside native ones, in one run?
+"""``python -m bench.formats``: rates and CPU time of timers of other request formats, compared with native timers.
 
-A backlog is due when the worker starts; a burst is accepted before, and due in one second. Same broker, fresh
-topics, one after the other; every callback is counted. CPU is the worker's own, broker and publisher not counted.
+A backlog is due when the worker starts. A burst is accepted earlier and due in one second. All runs use one broker;
+each run has new topics. All callbacks are counted. CPU time is that of the worker only.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ BACKLOG = Workload("backlog", 200_000, 60)
 BURST = Workload("burst", 150_000, 1)
 BURST_LEAD_S = 10
 PUBLISHES_PER_S = 25_000
-"""A low guess."""
+"""A low estimate of the rate of the publisher."""
 PATIENCE_S = 120.0
 STABLE_S = 2.0
 IN_FLIGHT = 100_000
 
 Request = tuple[bytes, bytes, list[h.Header]]
-"""Key, value and headers of a request."""
+"""(key, value, headers) of a request."""
 
 
-class Entrance(NamedTuple):
-    """A request format with its topic, and how its requests are written."""
+class FormatCase(NamedTuple):
+    """A request format, its topic, and a function that encodes its requests."""
 
     name: str
     topic: Callable[[RunNames], str]
     settings: Callable[[str], dict[str, str]]
     request: Callable[[str, bytes, int, bytes, bytes], Request]
-    """Of target, id, due second, callback key and value."""
+    """(target, id, due second, callback key, value) -> request."""
     config: dict[str, str]
 
 
@@ -64,16 +64,16 @@ def _schedule(target: str, id: bytes, due_s: int, callback_key: bytes, value: by
     return id, value, schedule.encode_headers(due_s, target, callback_key)
 
 
-ENTRANCES = (
-    Entrance("future", lambda names: names.request, lambda topic: {}, _native, {}),
-    Entrance(
+FORMAT_CASES = (
+    FormatCase("future", lambda names: names.request, lambda topic: {}, _native, {}),
+    FormatCase(
         "future-by-id",
         lambda names: f"by-id-{names.run}",
         lambda topic: {"TIMERS_ID_TOPIC": topic, "TIMERS_VERDICT_TOPIC": f"verdict-{topic}"},
         _by_id,
         {},
     ),
-    Entrance(
+    FormatCase(
         "schedule",
         lambda names: f"schedules-{names.run}",
         lambda topic: {"TIMERS_SCHEDULE_TOPICS": topic},
@@ -84,7 +84,7 @@ ENTRANCES = (
 
 
 class Figures(NamedTuple):
-    """What came of one request format in one workload."""
+    """Figures of one request format with one workload."""
 
     request_format: str
     workload: str
@@ -92,16 +92,16 @@ class Figures(NamedTuple):
     per_s: float
     """From the first callback to the last."""
     from_start_per_s: float
-    """Of a backlog from the moment when the worker was ready, of a burst from its due second on, to the last."""
+    """Rate until the last callback: of a backlog from the ready worker on, of a burst from its due second on."""
     cpu_us: float
-    """The worker's, for each timer: of a backlog its whole life, of a burst from its due second on."""
+    """CPU time of the worker for each timer: of a backlog in total, of a burst from its due second on."""
     lost: int
     duplicates: int
     early: int
 
 
-def _publish(brokers: str, topic: str, entrance: Entrance, publication: Publication) -> None:
-    """Publish everything, each id on the partition that its bytes say."""
+def _publish(brokers: str, topic: str, case: FormatCase, publication: Publication) -> None:
+    """Publish all timers. The partition depends on the id; native timers are spread evenly."""
     settings = {
         "acks": "all",
         "enable.idempotence": True,
@@ -110,12 +110,12 @@ def _publish(brokers: str, topic: str, entrance: Entrance, publication: Publicat
         "queue.buffering.max.messages": 2 * IN_FLIGHT,
     }
     producer = Producer({**client_settings(brokers), **settings})
-    dice, fill = random.Random(1), filler(publication.payload_bytes)
-    spread = entrance.name == "future"
+    random_ids, fill = random.Random(1), filler(publication.payload_bytes)
+    is_native = case.name == "future"
     for number, due_s in enumerate(dues(publication).tolist()):
-        id = b"%032x" % dice.getrandbits(128)
-        request = entrance.request(publication.target, id, due_s, key(number), ID.pack(number) + fill)
-        partition = number % publication.partitions if spread else -1
+        id = b"%032x" % random_ids.getrandbits(128)
+        request = case.request(publication.target, id, due_s, key(number), ID.pack(number) + fill)
+        partition = number % publication.partitions if is_native else -1
         while len(producer) > IN_FLIGHT:
             producer.poll(0.01)
         producer.produce(topic, request[1], request[0], partition, headers=[*request[2]])
@@ -124,14 +124,14 @@ def _publish(brokers: str, topic: str, entrance: Entrance, publication: Publicat
         raise RuntimeError("not everything was acknowledged")
 
 
-def measure(session: Session, entrance: Entrance, workload: Workload) -> Figures:
-    """One workload by one request format."""
-    names = session.names(entrance.name)
-    topic = entrance.topic(names)
+def measure(session: Session, case: FormatCase, workload: Workload) -> Figures:
+    """Measure one request format with one workload."""
+    names = session.names(case.name)
+    topic = case.topic(names)
     backlog = workload.spread_s > 1
-    engine = Engine(entrance.settings(topic))
+    engine = Engine(case.settings(topic))
     session.cluster.create(names.target, workload.partitions)
-    session.cluster.create(topic, workload.partitions, entrance.config)
+    session.cluster.create(topic, workload.partitions, case.config)
     publication = Publication(
         brokers=session.cluster.brokers,
         topic=topic,
@@ -144,16 +144,16 @@ def measure(session: Session, entrance: Entrance, workload: Workload) -> Figures
         partitioner="",
     )
     if backlog:
-        _publish(session.cluster.brokers, topic, entrance, publication)
+        _publish(session.cluster.brokers, topic, case, publication)
         running = engine.start(session, names, workload)
         since = running.ready_at
     else:
         running = engine.start(session, names, workload)
         since = int(time.time()) + BURST_LEAD_S + workload.timers // PUBLISHES_PER_S
         publication = replace(publication, first_due_s=since)
-        _publish(session.cluster.brokers, topic, entrance, publication)
+        _publish(session.cluster.brokers, topic, case, publication)
         if time.time() > since - 1:
-            raise RuntimeError("the burst was not published before it was due")
+            raise RuntimeError("the burst was due before it was published")
     try:
         _wait(session, names.target, workload.timers, since)
         fired = check(session.cluster, publication)
@@ -163,7 +163,7 @@ def measure(session: Session, entrance: Entrance, workload: Workload) -> Figures
     cpu_s = running.usage.cpu_s("subject", None if backlog else since, last_s + 0.5)
     session.clear(names)
     return Figures(
-        entrance.name,
+        case.name,
         workload.name,
         workload.timers,
         per_s=round(workload.timers / max(0.001, last_s - fired.first_ms / 1000)),
@@ -176,25 +176,25 @@ def measure(session: Session, entrance: Entrance, workload: Workload) -> Figures
 
 
 def _wait(session: Session, target: str, timers: int, since: float) -> None:
-    """Until everything is out, and nothing more comes."""
+    """Wait until all callbacks are written, and no more follow."""
     seen, changed = 0, time.time()
     while not (seen >= timers and time.time() - changed > STABLE_S):
         if time.time() > max(since, changed) + PATIENCE_S:
-            return  # the figures will say how many are lost
-        out = session.cluster.end(target)
-        if out != seen:
-            seen, changed = out, time.time()
+            return  # the missing callbacks count as lost
+        written = session.cluster.end(target)
+        if written != seen:
+            seen, changed = written, time.time()
         time.sleep(0.1)
 
 
 def _run(session: Session, options: argparse.Namespace) -> Iterator[Figures]:
     for workload in (BACKLOG, BURST):
         if options.workload in (None, workload.name):
-            sized = replace(workload, timers=options.timers) if options.timers else workload
+            workload_run = replace(workload, timers=options.timers) if options.timers else workload
             for _ in range(options.repeat):
-                for entrance in ENTRANCES:
-                    if options.request_format is None or entrance.name in options.request_format:
-                        figures = measure(session, entrance, sized)
+                for case in FORMAT_CASES:
+                    if options.request_format is None or case.name in options.request_format:
+                        figures = measure(session, case, workload_run)
                         session.console.line(json.dumps(figures._asdict()))
                         yield figures
 
@@ -203,18 +203,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.formats", description=__doc__.split(":")[1])
     parser.add_argument("--workload", choices=(BACKLOG.name, BURST.name), help="only this one")
     parser.add_argument(
-        "--request-format", action="append", choices=[one.name for one in ENTRANCES], help="only this one"
+        "--request-format", action="append", choices=[one.name for one in FORMAT_CASES], help="only this one"
     )
     parser.add_argument("--timers", type=int, help=f"({BACKLOG.timers}, {BURST.timers})")
     parser.add_argument("--repeat", type=int, default=1, help="the median counts (1)")
     options = parser.parse_args()
     with measuring("formats-") as session:
-        measure(session, ENTRANCES[0], BACKLOG)  # the broker's Java compiles its hot paths
+        measure(session, FORMAT_CASES[0], BACKLOG)  # a warm-up for the Java compiler of the broker
         found = list(_run(session, options))
     for workload in (BACKLOG, BURST):
         by_format = {
             one.name: np.median(np.array([f[3:6] for f in found if f[:2] == (one.name, workload.name)]), axis=0)
-            for one in ENTRANCES
+            for one in FORMAT_CASES
             if any(f[:2] == (one.name, workload.name) for f in found)
         }
         for name, figures in by_format.items():

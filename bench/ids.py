@@ -1,7 +1,7 @@
-"""``python -m bench.ids``: CPU time of a timer with an id, a countdown and a schedule, compared with a plain timer.
+"""``python -m bench.ids``: CPU time of timers with an id, countdowns and schedules, compared with native timers.
 
-It needs no broker: records in memory go through decoder, machine and store to sealed record batches. Other programs
-change CPU time little. A third of the timers is replaced and a third is cancelled before they fire.
+It needs no broker: decoder, machine and store turn records in memory into record batches. CPU time depends little on
+other programs. A third of the timers is replaced and a third is cancelled before they fire.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ START_S = 1_800_000_000
 
 
 class Record(NamedTuple):
-    """One request, as a consumer delivers it."""
+    """One request, with the fields of a consumer record."""
 
     offset: int
     key: bytes
@@ -47,11 +47,11 @@ class Record(NamedTuple):
     timestamp: int
 
 
-class Sealed:
-    """An outbox that builds the batches of each transaction and sends them nowhere."""
+class DiscardingOutbox:
+    """An outbox that builds the record batches of each transaction and discards them."""
 
     def __init__(self) -> None:
-        self.fired = self.told = 0
+        self.fired = self.verdict_count = 0
 
     def begin(self, tick: Tick) -> None:
         self._batches = Batches({})
@@ -70,7 +70,7 @@ class Sealed:
         headers = [(h.TIMER_SOURCE, b"requests/0/1")]
         for verdict in verdicts:
             self._batches.add("verdicts", 0, verdict.id, verdict_record.encode(verdict), headers, 1)
-        self.told += len(verdicts)
+        self.verdict_count += len(verdicts)
 
     def republish(self, rows: Sequence[Row]) -> None:
         raise NotImplementedError
@@ -108,8 +108,8 @@ def countdowns(timers: int) -> Iterator[Record]:
         yield Record(offset, b"key", value, caller, START_S * 1000 - 500)
 
 
-class SealedSchedules(Sealed):
-    """The same for schedules: each firing writes a tombstone, which is read back too."""
+class DiscardingScheduleOutbox(DiscardingOutbox):
+    """Like ``DiscardingOutbox``, for schedules: each firing writes a tombstone, which is read again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,8 +119,8 @@ class SealedSchedules(Sealed):
         tombstones = schedule.tombstones(rows)
         self._batches.add_tombstones("schedules", 0, tombstones, 1)
         self.tombstones += zip([id for id, _ in tombstones], [row[0] for row in rows], strict=True)
-        going = [schedule.callback_row(row, b"schedules") for row in rows]
-        self._batches.fire_schedules("target", 4, going, [(h.TIMER_DUE, b"1"), (h.TIMER_FIRED, b"1")], 1)
+        callbacks = [schedule.callback_row(row, b"schedules") for row in rows]
+        self._batches.fire_schedules("target", 4, callbacks, [(h.TIMER_DUE, b"1"), (h.TIMER_FIRED, b"1")], 1)
         self.fired += len(rows)
 
 
@@ -138,7 +138,7 @@ def measure(records: list[Record], request_format: RequestFormat, directory: Pat
     store = RocksStore.open(
         directory / "store", "bench", RocksMemory(192 * 1024 * 1024), indexed=request_format.has_ids
     )
-    outbox = SealedSchedules() if request_format.topic_is_compacted else Sealed()
+    outbox = DiscardingScheduleOutbox() if request_format.topic_is_compacted else DiscardingOutbox()
     limits = Limits(20_000, 16 * 1024 * 1024, 1_000_000, partitions=1)
     machine = PartitionSpec(("bench", 0), request_format, limits).machine(Progress(), store, outbox)
     machine.observe(Tick((START_S - 1) * 1000), len(records))
@@ -154,7 +154,7 @@ def measure(records: list[Record], request_format: RequestFormat, directory: Pat
             while machine.fire_chunk():
                 pass
             machine.commit_progress()
-            if isinstance(outbox, SealedSchedules):
+            if isinstance(outbox, DiscardingScheduleOutbox):
                 tombstones, outbox.tombstones = outbox.tombstones, []
                 for start in range(0, len(tombstones), FETCH):
                     at = machine.position
@@ -169,13 +169,13 @@ def measure(records: list[Record], request_format: RequestFormat, directory: Pat
     return {name: 1e6 * seconds / len(records) for name, seconds in took.items()} | {
         "records": len(records),
         "fired": outbox.fired,
-        "verdicts": outbox.told,
+        "verdicts": outbox.verdict_count,
     }
 
 
-def _cpu_s(work: Callable[[], None]) -> float:
+def _cpu_s(action: Callable[[], None]) -> float:
     before = time.process_time()
-    work()
+    action()
     return time.process_time() - before
 
 

@@ -1,7 +1,7 @@
-"""``python -m bench.listing``: does a long list hold up what is due?
+"""``python -m bench.listing``: lag of callbacks while pending timers are listed.
 
-One worker with a million timers that are due tomorrow fires a steady stream. In turns nobody asks, and somebody lists
-all that waits, page after page, again and again. Lags are compared within the run.
+One worker has a million timers that are due tomorrow, and fires other timers at a steady rate. Turns without and with a
+client that lists all pending timers alternate. Lags are compared within the run.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tests.harness.publication import Publication, publish_in_process
 PENDING = 1_000_000
 PER_S = 5_000
 TURN_S = 10
-"""So long nobody asks, then so long somebody lists. The first second of each turn is not compared."""
+"""Length of a turn, without or with listing. The first second of each turn does not count."""
 TURNS = 6
 DAY_S = 86_400
 PAGE = 1000
 
 
 class Lister:
-    """Lists everything, again and again, while it is told to."""
+    """Lists all pending timers again and again while ``on`` is set."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}/timers?limit={PAGE}"
@@ -53,7 +53,7 @@ class Lister:
             self.longest_s = max(self.longest_s, took_s)
             self.pages += 1
             self.timers += page.count(b'"due_at"')
-            # Not parsed: this machine's cores are the worker's too.
+            # The page is not parsed as JSON, because the worker needs the CPU of this machine too.
             found = re.search(rb'"next": ?"([^"]+)"', page)
             cursor = f"&cursor={found[1].decode()}" if found else ""
             self.rounds += not found
@@ -83,7 +83,7 @@ def measure(session: Session, pending: int, turns: int, per_s: int) -> dict[str,
     soon = replace(tomorrow, timers=workload.timers, first_due_s=int(time.time() + lead_s) + 1, spread_s=spread_s)
     _publish(session, engine, names, soon)
     if time.time() > soon.first_due_s:
-        raise RuntimeError("not all was accepted before the first was due")
+        raise RuntimeError("not all timers were accepted before the first was due")
     turn_ends = []
     for turn in range(turns):
         time.sleep(max(0.0, soon.first_due_s + turn * TURN_S - time.time()))
@@ -94,7 +94,7 @@ def measure(session: Session, pending: int, turns: int, per_s: int) -> dict[str,
     fired = storm.wait_for_end(session, running, soon)
     running.stop()
     second_of_turn = fired.due_index % TURN_S
-    asked = (fired.due_index // TURN_S) % 2 == 1
+    during_listing = (fired.due_index // TURN_S) % 2 == 1
     result: dict[str, object] = {
         "pending": pending,
         "fired_per_s": per_s,
@@ -107,7 +107,7 @@ def measure(session: Session, pending: int, turns: int, per_s: int) -> dict[str,
         "page_longest_ms": round(1000 * lister.longest_s, 1),
         "rounds": lister.rounds,
     }
-    for name, chosen in (("alone", ~asked), ("listing", asked)):
+    for name, chosen in (("alone", ~during_listing), ("listing", during_listing)):
         lag = fired.lag_ms[chosen & (second_of_turn > 0)]
         result[f"{name}_lag_ms"] = {
             "p50": float(np.percentile(lag, 50)),

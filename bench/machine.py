@@ -1,4 +1,4 @@
-"""Where and on what was measured: a figure without these is worth nothing."""
+"""Describes the machine, the commit and the versions of a benchmark."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from timers.broker import jars, java
 PACKAGES = ("faust-streaming", "aiokafka", "confluent-kafka", "rocksdict", "protobuf")
 
 
-def _said(*command: str, root: Path = ROOT) -> str:
-    """What a command prints, or nothing if there is no such command."""
+def _output_of(*command: str, root: Path = ROOT) -> str:
+    """The output of a command; empty if it fails or does not exist."""
     try:
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -36,9 +36,9 @@ def _cpu_model() -> str:
 
 
 def commit(root: Path = ROOT) -> tuple[str, bool]:
-    """Short hash of the commit of a checkout, and whether its files differ from it outside the results."""
-    changed = _said("git", "status", "--porcelain", "--", ".", ":!bench/results", root=root)
-    return _said("git", "rev-parse", "--short=10", "HEAD", root=root) or "no-commit", bool(changed)
+    """(short commit hash of a checkout, whether files other than results are changed)."""
+    changed = _output_of("git", "status", "--porcelain", "--", ".", ":!bench/results", root=root)
+    return _output_of("git", "rev-parse", "--short=10", "HEAD", root=root) or "no-commit", bool(changed)
 
 
 def describe() -> dict[str, Any]:
@@ -54,14 +54,14 @@ def describe() -> dict[str, Any]:
         "system": platform.platform(terse=True),
         "load_before": [round(value, 2) for value in psutil.getloadavg()],
         "python": platform.python_version(),
-        "java": (_said(str(java.find()), "-version").splitlines() or ["unknown"])[0],
+        "java": (_output_of(str(java.find()), "-version").splitlines() or ["unknown"])[0],
         "kafka": jars.kafka_version(),
         "packages": {name: version(name) for name in PACKAGES},
     }
 
 
 def sentence(machine: dict[str, Any]) -> str:
-    """All of it in one line for a person."""
+    """The description as one line of text."""
     packages = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
     return (
         f"commit {machine['commit']}{' with uncommitted changes' if machine['dirty'] else ''}, {machine['date']}, "

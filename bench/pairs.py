@@ -35,7 +35,7 @@ FIGURES = {
     "lag_p99_ms": "lag p99 ms",
     "peak_mb": "peak MB",
 }
-"""What is compared. Less is better in each."""
+"""The compared figures; less is better."""
 COUNTS = ("lost", "duplicates", "early", "altered")
 
 
@@ -137,10 +137,10 @@ def _noisy(run: dict[str, Any], cores: int) -> bool:
 
 
 def _checked(engine: Engine, root: Path) -> Engine:
-    """Return the engine after a look at which package its worker will import.
+    """Return the engine, after a check of the package that its worker imports.
 
     Raises:
-        SystemExit: it would not be the checkout's.
+        SystemExit: it is not the package of the checkout.
     """
     asked = subprocess.run(
         [sys.executable, "-c", "import timers.app; print(timers.__file__)"],
@@ -180,7 +180,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and report; 0 if all was measured and no callback was lost, doubled, early or altered."""
+    """Measure and report; return 0 if all was measured and no callback was lost, duplicate, early or altered."""
     options = _arguments(argv)
     roots = {THIS: ROOT, OTHER: options.other}
     sides = [_checked(Engine(root=root, name=side), root) for side, root in roots.items()]
@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for pairs in measured:
                 for number in range(options.pairs):
                     measure(session, sides, pairs, number)
-                    write()  # so that an interrupted comparison keeps the pairs it has
+                    write()  # an interrupted comparison keeps the measured pairs
     except KeyboardInterrupt:
         print("bench: interrupted", flush=True)
         return 130

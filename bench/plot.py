@@ -1,4 +1,4 @@
-"""The picture: how late, over time, what a timer costs, and what a backlog does to memory."""
+"""Draws lag, CPU time, memory, and the memory of a worker with a backlog."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from bench.report import Row, middle
+from bench.report import Row, medians
 
 COLORS = {"timers": "#1f77b4", "kstreams": "#e07b39", "bare": "#7f7f7f", "bare+headers": "#4d4d4d"}
 CPU_TITLE = "CPU µs a timer, whole life of the process"
 
 
 def _lag(axes: Axes, rows: Sequence[Row]) -> None:
-    """Lag by due second where there are several, else the share that is out after so many milliseconds."""
+    """Draw the lag by due second; with one due second, the share of callbacks by lag."""
     spread_s = rows[0]["workload"]["spread_s"]
     for row in rows:
         color = COLORS.get(row["subject"])
@@ -49,7 +49,7 @@ def _lag(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def _bars(axes: Axes, rows: Sequence[Row], name: str, scale: float, per_timer: bool, title: str) -> None:
-    """One group for each workload, one bar for each system."""
+    """Draw one group for each workload with one bar for each system."""
     titles = list(dict.fromkeys(row["title"] for row in rows))
     subjects = list(dict.fromkeys(row["subject"] for row in rows))
     width = 0.8 / len(subjects)
@@ -69,7 +69,7 @@ def _bars(axes: Axes, rows: Sequence[Row], name: str, scale: float, per_timer: b
 
 
 def _memory(axes: Axes, rows: Sequence[Row]) -> None:
-    """Resident memory while a backlog goes out, and how much is out."""
+    """Draw resident memory and the number of callbacks while a backlog fires."""
     out = axes.twinx()
     for row in rows:
         seconds = [second for second, _, _ in row["memory"]]
@@ -87,8 +87,8 @@ def _memory(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def draw(results: dict[str, Any], path: Path) -> bool:
-    """Write the picture; False if the run holds nothing that it shows."""
-    rows, backlog = middle(results.get("storm", ())), results.get("backlog", ())
+    """Write the picture; return False if the run has no figures for it."""
+    rows, backlog = medians(results.get("storm", ())), results.get("backlog", ())
     if not rows and not backlog:
         return False
     groups: dict[str, list[Row]] = {}
@@ -96,7 +96,7 @@ def draw(results: dict[str, Any], path: Path) -> bool:
         groups.setdefault(row["title"], []).append(row)
     pictures: list[Callable[[Axes], None]] = [partial(_lag, rows=group) for group in groups.values()]
     if rows:
-        everything = [*rows, *middle(results.get("bare", ()))]
+        everything = [*rows, *medians(results.get("bare", ()))]
         pictures += [
             partial(_bars, rows=everything, name="cpu_total_s", scale=1e6, per_timer=True, title=CPU_TITLE),
             partial(_bars, rows=everything, name="peak_mb", scale=1.0, per_timer=False, title="peak memory, MB"),

@@ -1,4 +1,4 @@
-"""How long does a worker need that comes back with an empty disk?"""
+"""Measures how long a worker recovers with an empty disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.subject import Subject
 from bench.workload import Workload
 
 FAR_S = 86_400
-"""The timers are due in a day: none fires meanwhile."""
+"""The timers are due in a day, so that none fires during the run."""
 PATIENCE_S = 120.0
 
 RECOVERY = Workload("recovery", 1_000_000, 20)
@@ -21,14 +21,14 @@ RECOVERY = Workload("recovery", 1_000_000, 20)
 
 @dataclass(frozen=True)
 class RecoveryResult:
-    """A worker stopped with ``timers`` pending, its disk wiped, and started again."""
+    """Figures of a worker that was stopped with ``timers`` pending and started on an empty disk."""
 
     subject: str
     timers: int
     recovered_s: float
-    """From assignment to ready, as its own output says."""
+    """From assignment to ready, from its own output."""
     start_to_ready_s: float
-    """From the start of the process to ready, seen from outside."""
+    """From the start of the process to ready."""
     cpu_s: float
     """CPU seconds of the new process until ready."""
     peak_mb: float
@@ -38,7 +38,7 @@ class RecoveryResult:
 
 
 def run(session: Session, subject: Subject, workload: Workload = RECOVERY) -> RecoveryResult:
-    """Fill, stop, wipe, start, and read what the subject says."""
+    """Let the subject accept all timers, stop it, wipe its disk, start it, and measure."""
     names = session.names(subject.name)
     session.console.line(f"  recovery of {workload.timers:,} pending timers from an empty disk: {subject.name}")
     publication = session.publication(names, workload, int(time.time()) + FAR_S, partitioner=subject.partitioner)

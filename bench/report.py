@@ -1,4 +1,4 @@
-"""The tables: from the results of one run to Markdown that is also read well in a terminal."""
+"""Writes the results of one run as Markdown tables, which are aligned for a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench import machine
 
 Row = dict[str, Any]
 NOISY_SHARE = 0.1
-"""Above this share of the machine's time spent by others, a storm's row is marked."""
+"""A row is marked if other programs took more than this share of the CPU time of the machine."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -28,15 +28,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join((line(header), f"|{rule}|", *map(line, rows)))
 
 
-def middle(rows: Sequence[Row]) -> list[Row]:
-    """Of repeated runs one row: of each figure the median; of losses and the like the worst."""
+def medians(rows: Sequence[Row]) -> list[Row]:
+    """One row for each workload and system: medians of repeated runs; of lost and wrong callbacks the maximum."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["title"], row["subject"]), []).append(row)
-    return [_one(group) for group in groups.values()]
+    return [_median_row(group) for group in groups.values()]
 
 
-def _one(group: list[Row]) -> Row:
+def _median_row(group: list[Row]) -> Row:
     row = dict(group[0])
     for name, value in row.items():
         values = [other[name] for other in group]
@@ -200,14 +200,14 @@ SECTIONS = (
         "by a `read_committed` consumer. CPU seconds are user + system of all processes of the system: over its whole "
         "life up to the last callback, while it accepted, and from 1 s before the first due second to 0.5 s after the "
         "last callback.",
-        lambda rows: _storm(middle(rows)),
+        lambda rows: _storm(medians(rows)),
     ),
     (
         "bare",
         "The limit: a bare client loop",
         "The same requests, all there before the loop starts: read, parsed, and their callbacks sent at once in "
         "transactions. Nothing is stored and nothing waits.",
-        lambda rows: _bare(middle(rows)),
+        lambda rows: _bare(medians(rows)),
     ),
     (
         "baseline",
@@ -240,7 +240,7 @@ SECTIONS = (
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The whole report."""
+    """The report as Markdown."""
     parts = ["# Benchmark", f"Measured in one run: {machine.sentence(results['machine'])}."]
     cores = results["machine"]["cores"]
     if results.get("settings"):

@@ -1,4 +1,4 @@
-"""What all benchmarks share: a lock, a directory, a broker of their own, names for each run, and a clean end."""
+"""The lock, directory, broker and names that all benchmarks use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RunNames:
 
 @dataclass
 class Session:
-    """A running broker, and all that a benchmark needs to use it."""
+    """A running broker, and helpers for a benchmark."""
 
     console: Console
     cluster: Cluster
@@ -64,7 +64,7 @@ class Session:
         return RunNames(run, f"timer-request-{run}", f"oscillator-{run}", f"target-{run}", f"bench-{run}", directory)
 
     def publication(self, names: RunNames, workload: Workload, first_due_s: int, **changes: Any) -> Publication:
-        """What to publish for a workload: to the request topic of the run, for its target."""
+        """The publication of a workload, with the topics of the run."""
         fields = {
             "brokers": self.cluster.brokers,
             "topic": names.request,
@@ -88,17 +88,17 @@ class Session:
 
 @contextmanager
 def measuring(prefix: str = "", *, keep: bool = False) -> Iterator[Session]:
-    """A running broker and a new directory for as long as the block lasts. SIGTERM ends the block as Ctrl-C does.
+    """Run a broker in a new directory during the block. SIGTERM ends the block as Ctrl-C does.
 
     Args:
-        prefix: of the directory's name.
-        keep: leave the logs and the broker's data.
+        prefix: begin of the name of the directory.
+        keep: whether to keep the logs and the data of the broker.
 
     Raises:
         SystemExit: another benchmark runs in this tree.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    lock = _only_one()
+    lock = _take_lock()
     workdir = ROOT / ".timers" / "bench" / time.strftime(f"{prefix}%Y%m%d-%H%M%S")
     workdir.mkdir(parents=True)
     broker = EmbeddedBroker(workdir / "broker", 0, out=sys.stdout)
@@ -117,8 +117,8 @@ def measuring(prefix: str = "", *, keep: bool = False) -> Iterator[Session]:
         lock.close()
 
 
-def _only_one() -> IO[str]:
-    """Take the lock that only one benchmark of a tree can hold: two at once would disturb each other's figures."""
+def _take_lock() -> IO[str]:
+    """Take the lock of this tree, because two benchmarks at once would disturb each other."""
     path = ROOT / ".timers" / "bench" / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.open("w")

@@ -1,4 +1,4 @@
-"""``python -m bench.spark``: the engine on Spark against the worker, in one run: lag, rates, CPU, bytes of state."""
+"""``python -m bench.spark``: compare lag, rates, CPU and state size of the engine on Spark with the worker."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.harness.process import ROOT
 
 STORM = Workload("storm", 600_000, 20)
 RATE_S = 10
-"""A rate is tried for so long."""
+"""How long each rate is measured."""
 RATES = (50_000, 70_000, 90_000, 110_000)
-"""Due in each second; the search ends with the first that is too high."""
+"""Timers due in each second; the search ends with the first rate that is too high."""
 HIGHEST_LAG_MS = 3_000
 
 
@@ -36,18 +36,18 @@ class Measured:
 
     result: StormResult
     state_bytes: int
-    """On disk, when all timers were pending."""
+    """Size on disk when all timers were pending."""
     micro_batch_s: list[float]
-    """50th and 99th percentile of what a micro-batch took; empty for the worker."""
+    """50th and 99th percentile of the duration of a micro-batch; empty for the worker."""
     cpu_s: dict[str, CpuSeconds]
-    """Of the engine on Spark, until it was ``ready``, everything was ``pending`` and everything was ``fired``."""
+    """CPU of the engine on Spark until it was ``ready``, all was ``pending``, and all was ``fired``."""
 
     def to_json(self) -> dict[str, Any]:
         cpu_s = {moment: used._asdict() for moment, used in self.cpu_s.items()}
         more = {"state_bytes": self.state_bytes, "micro_batch_s": self.micro_batch_s, "cpu_s": cpu_s}
         return {**self.result.to_json(), **more}
 
-    def _split(self, since: str, until: str) -> str:
+    def _cpu_between(self, since: str, until: str) -> str:
         if since not in self.cpu_s:
             return "-"
         used = [after - before for before, after in zip(self.cpu_s[since], self.cpu_s[until], strict=True)]
@@ -62,7 +62,7 @@ class Measured:
             f"{one.lag_p50_ms:,.0f} / {one.lag_p99_ms:,.0f} / {one.lag_max_ms:,.0f}",
             f"{one.lost} / {one.duplicates} / {one.early} / {one.altered}",
             f"{one.cpu_accept_s:.1f} / {one.cpu_fire_s:.1f}",
-            f"{self._split('ready', 'pending')} / {self._split('pending', 'fired')}",
+            f"{self._cpu_between('ready', 'pending')} / {self._cpu_between('pending', 'fired')}",
             f"{self.state_bytes / max(1, one.workload['timers']):,.0f}" if one.accepted_before_due else "late",
             " / ".join(f"{each:.1f}" for each in self.micro_batch_s) or "-",
         )
@@ -83,7 +83,7 @@ HEADINGS = (
 
 
 def measure(session: Session, subject: Subject, workload: Workload) -> Measured:
-    """One storm."""
+    """Measure one storm."""
     state = 0
     used: dict[str, CpuSeconds] = {}
 
@@ -92,14 +92,14 @@ def measure(session: Session, subject: Subject, workload: Workload) -> Measured:
         if isinstance(subject, SparkEngine):
             used[moment] = subject.cpu_s()
         if moment == "pending":
-            state = _bytes_below(names.data_dir)
+            state = _directory_bytes(names.data_dir)
 
     result = storm.run(session, subject, workload, observe=observe)
     took = [seconds for _, seconds in subject.micro_batches()] if isinstance(subject, SparkEngine) else []
     return Measured(result, state, [float(each) for each in np.percentile(took, (50, 99))] if took else [], used)
 
 
-def _bytes_below(directory: Path) -> int:
+def _directory_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
@@ -136,7 +136,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and report; 0 if nothing was lost, doubled or early."""
+    """Measure and report; return 0 if no callback was lost, duplicate or early."""
     options = _arguments(argv)
     measured: list[Measured] = []
     with measuring("spark-", keep=options.keep) as session:

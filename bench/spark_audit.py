@@ -1,7 +1,7 @@
-"""``python -m bench.spark_audit``: how long does an audit of many requests take, and how much memory?
+"""``python -m bench.spark_audit``: time and memory of an audit of many requests.
 
-Requests and their firings are written as an engine would have left them, one of each ten still pending; then
-``timers spark audit`` runs as anybody runs it. It must find nothing, and count everything.
+The benchmark writes requests and callbacks as an engine does; one request of ten is pending. Then it runs
+``timers spark audit``, which must find no fault and count all records.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REQUESTS = 10_000_000
 PARTITIONS = 4
 SPREAD_S = 3600
 PENDING = 10
-"""One of so many is due tomorrow."""
+"""One request of this many is due tomorrow."""
 PAYLOAD = b"x" * 100
 
 
@@ -64,7 +64,7 @@ def _measure(brokers: str, directory: Path, options: argparse.Namespace) -> dict
     command = [sys.executable, "-m", "timers.cli.main", "spark", "audit", "--json", "--master", options.master]
     command += ["--output", str(directory / "out"), "--log-file", str(directory / "spark.log")]
     command += ["--conf", f"spark.driver.memory={options.memory}"]
-    began = time.monotonic()
+    audit_begun = time.monotonic()
     audit = subprocess.Popen(
         command,
         env={**os.environ, "TIMERS_BROKERS": brokers},
@@ -73,11 +73,11 @@ def _measure(brokers: str, directory: Path, options: argparse.Namespace) -> dict
         text=True,
     )
     peak = _Peak(audit.pid)
-    said, stages = audit.communicate()
-    took_s = time.monotonic() - began
+    output, stages = audit.communicate()
+    took_s = time.monotonic() - audit_begun
     if audit.returncode not in (0, 3):
         raise RuntimeError(f"the audit ended with {audit.returncode}: {stages}")
-    totals = json.loads(said)
+    totals = json.loads(output)
     pending = options.requests // PENDING
     counted = totals["statuses"] == {
         **dict.fromkeys(totals["statuses"], 0),
@@ -110,7 +110,7 @@ def _requests(count: int, first_s: int, target: str) -> Iterator[dict[str, Any]]
 
 
 def _firings(count: int, first_s: int) -> Iterator[dict[str, Any]]:
-    """What fires is known beforehand: the only producer writes each partition from offset 0."""
+    """The callbacks. Offsets of requests are known, because one producer writes each partition from offset 0."""
     for number in range(count):
         if number % PENDING:
             due_s = _due_s(number, first_s)
@@ -140,11 +140,11 @@ def _write(brokers: str, topic: str, records: Iterator[dict[str, Any]]) -> None:
 
 
 class _Peak:
-    """The most memory that a process and its children held at once."""
+    """Measures the peak memory of a process and its children."""
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
-        self._most = 0
+        self._peak_bytes = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -157,13 +157,13 @@ class _Peak:
                     held += process.memory_info().rss
             except psutil.NoSuchProcess:
                 continue
-            self._most = max(self._most, held)
+            self._peak_bytes = max(self._peak_bytes, held)
 
     def stop(self) -> int:
-        """End watching, and return the bytes."""
+        """End the measurement, and return the peak in bytes."""
         self._ended.set()
         self._thread.join()
-        return self._most
+        return self._peak_bytes
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Our engine on Spark as a subject: one query on this machine's cores. What it has accepted, its own lines say."""
+"""The engine on Spark of this project as a subject: one local query, measured by its output."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ READY = r"micro-batch [1-9]\d*: .* lag"
 START_S = 180.0
 
 WARM_UP = Workload("warm-up", 150_000, 8)
-"""What the engine has done before it is measured: it is started once and runs for months, and Java is slow in the first
-minute of them."""
+"""Timers that the engine fires before the measurement, because Java is slow in its first minute and the engine runs for
+months."""
 WARM_UP_LEAD_S = 6
 WARM_UP_END_S = 120.0
 
 
 class CpuSeconds(NamedTuple):
-    """Of an engine since its start."""
+    """CPU seconds of an engine since its start."""
 
     java: float
     python: float
-    """Driver and workers."""
+    """Python driver and Python workers."""
 
 
 class SparkEngine(Subject):
     """``timers spark engine`` with its defaults.
 
     Args:
-        master: of Spark.
-        options: of the command line.
+        master: Spark master URL.
+        options: options of the command line.
     """
 
     name = "timers_on_spark"
@@ -53,7 +53,7 @@ class SparkEngine(Subject):
         self._options = options
         self._process: Process | None = None
         self._warmed_up = 0
-        """Micro-batches until the end of the warm-up."""
+        """Number of micro-batches until the end of the warm-up."""
 
     def launch(self, session: Session, names: RunNames, workload: Workload) -> tuple[list[Process], float]:
         env = clean_environment(
@@ -79,9 +79,9 @@ class SparkEngine(Subject):
         first_due_s = int(time.time()) + WARM_UP_LEAD_S
         publication = session.publication(names, replace(WARM_UP, partitions=partitions), first_due_s, target=target)
         publish_in_process(publication, names.directory)
-        give_up = time.monotonic() + WARM_UP_END_S
+        give_up_at = time.monotonic() + WARM_UP_END_S
         while session.cluster.end(target) < WARM_UP.timers or sum(n for n, _ in self.micro_batches()) < WARM_UP.timers:
-            if time.monotonic() > give_up:
+            if time.monotonic() > give_up_at:
                 raise RuntimeError(f"warming up took more than {WARM_UP_END_S:.0f} s")
             time.sleep(storm.POLL_S)
         self._warmed_up = len(self.micro_batches())
@@ -90,13 +90,13 @@ class SparkEngine(Subject):
         return sum(requests for requests, _ in self.micro_batches())
 
     def micro_batches(self) -> list[tuple[int, float]]:
-        """(requests read, seconds that it took) of each since the warm-up."""
+        """(number of requests, seconds) of each micro-batch since the warm-up."""
         assert self._process is not None
         found = BATCH.findall(self._process.log)[self._warmed_up :]
         return [(int(requests.replace(",", "")), float(seconds)) for requests, seconds in found]
 
     def cpu_s(self) -> CpuSeconds:
-        """What it has used so far, by language."""
+        """CPU seconds since its start, by language."""
         assert self._process is not None
         driver = psutil.Process(self._process.pid)
         java = others = 0.0

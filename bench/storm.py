@@ -1,4 +1,4 @@
-"""How late do callbacks come, and what does it cost? Published in advance, fired when due, checked from outside."""
+"""Measures lag and CPU time of timers that are published in advance, and checks the callbacks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.harness.judge import Fired
 from tests.harness.publication import Publication, start_publisher, wait_published
 
 BEFORE_S = 1.0
-"""Firing is measured from this long before the first due second ..."""
+"""Firing is measured from this many seconds before the first due second on."""
 AFTER_S = 0.5
-"""... to this long after the last fired record was appended."""
+"""Firing is measured until this many seconds after the last callback."""
 STABLE_S = 2.0
-"""The target has everything when its end offsets have reached the number of timers and stood still this long."""
+"""The target is complete when its end offsets have reached the number of timers and not changed for this long."""
 LATEST_S = 60.0
-"""How long after the last due second a missing callback is waited for before it counts as lost."""
+"""A missing callback counts as lost this many seconds after the last due second."""
 POLL_S = 0.1
 MIDDLE = (0.1, 0.9)
 """Shares of the timers between which acceptance counts as steady."""
@@ -32,21 +32,21 @@ MIDDLE = (0.1, 0.9)
 
 @dataclass(frozen=True)
 class Acceptance:
-    """How publishing and taking in went, in epoch seconds."""
+    """Times of publishing and acceptance, in epoch seconds."""
 
     begin_at: float
     published_at: float
     accepted_at: float | None
-    """None: not before the first due second."""
+    """None: not all were accepted before the first due second."""
     series: list[tuple[float, int]]
-    """Seconds since ``begin_at`` and how many were accepted by then, each time that was asked."""
+    """Samples: (seconds since ``begin_at``, number of accepted timers)."""
 
     def per_s(self, timers: int) -> float | None:
-        """Timers a second from the first one published to the last one accepted."""
+        """Timers per second from the first published to the last accepted one."""
         return None if self.accepted_at is None else timers / (self.accepted_at - self.begin_at)
 
     def steady_per_s(self, timers: int) -> float | None:
-        """The same between the first and the last commit seen in the middle: without start and end."""
+        """Timers per second between the first and the last commit within ``MIDDLE``; None with too few commits."""
         steps = [
             after
             for before, after in pairwise(self.series)
@@ -76,7 +76,7 @@ class StormResult:
     """From the start of the processes until half a second after the last callback."""
     broker_cpu_fire_s: float
     others_cpu_fire_s: float
-    """What the machine spent meanwhile on anything that is not this benchmark."""
+    """CPU seconds of all other programs of the machine while timers fired."""
     fire_window_s: float
     peak_mb: float
     fired: int
@@ -86,17 +86,17 @@ class StormResult:
     altered: int
     accepted_before_due: bool
     accepts_per_s: float | None
-    """From the first timer published to the last one accepted."""
+    """From the first published to the last accepted timer."""
     accepts_steady_per_s: float | None
-    """Without start and end; None where too few commits were seen."""
+    """Without the start and the end; None with too few commits."""
     accepted_series: list[tuple[float, int]] = field(repr=False)
-    """Seconds since publishing began, and how many had been accepted."""
+    """Samples: (seconds since the begin of publishing, number of accepted timers)."""
     publishes_per_s: float
     out_s: float
     """From the start of the first due second to the append of the last callback."""
     exit_codes: list[int | None]
     lag_percentiles_ms: list[float] = field(repr=False)
-    """The 0th, 1st ... 100th percentile."""
+    """Percentiles 0 to 100."""
     lag_by_second_ms: list[list[float]] = field(repr=False)
     """For each due second: p50, p99, max."""
 
@@ -107,7 +107,7 @@ class StormResult:
 def publish(
     session: Session, subject: Subject, names: RunNames, running: Running, publication: Publication, until: float
 ) -> Acceptance:
-    """Publish and watch what the subject takes in, until all is in or the time ``until`` has come."""
+    """Publish, and sample the accepted timers until all are accepted or the time is ``until``."""
     begun = time.time()
     publisher = start_publisher(publication, names.directory)
     seen = 0
@@ -141,7 +141,7 @@ def publish(
 
 
 def wait_for_end(session: Session, running: Running, publication: Publication) -> Fired:
-    """Wait until everything is out, or nothing more comes; then read it all."""
+    """Wait until all callbacks are written, or no more follow; read and check them."""
     last_due_s = publication.first_due_s + publication.spread_s - 1
     deadline = last_due_s + LATEST_S
     out, since = 0, time.time()
@@ -178,7 +178,7 @@ def result(
     publication: Publication,
     fired: Fired,
 ) -> StormResult:
-    """All figures of a run that has ended."""
+    """The figures of a finished run."""
     fire_from, fire_to = publication.first_due_s - BEFORE_S, fired.last_ms / 1000 + AFTER_S
     usage = running.usage
     lag = fired.lag_ms if len(fired.lag_ms) else np.zeros(1, np.int64)
@@ -227,14 +227,14 @@ def run(
     patience: float = 1.0,
     observe: Callable[[str, RunNames], None] = lambda moment, names: None,
 ) -> StormResult:
-    """One storm on one subject, with fresh topics and an empty disk.
+    """Run one storm on one subject, with new topics and an empty disk.
 
-    If the subject had not taken everything in before the first due second, the run says nothing about lag: it is
-    done once more with twice the time.
+    If the subject has not accepted all timers before the first due second, the lag would be wrong: the run is repeated
+    once with twice the time.
 
     Args:
-        patience: multiplies the time that the subject is given for acceptance.
-        observe: called when the subject is ``ready``, when everything is ``pending`` and when everything is ``fired``.
+        patience: factor for the time for acceptance.
+        observe: called when the subject is ``ready``, when all is ``pending`` and when all has ``fired``.
     """
     names = session.names(subject.name)
     session.console.line(f"  {workload.title}: {subject.name}")

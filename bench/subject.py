@@ -1,4 +1,4 @@
-"""A system under test: it takes timers from a request topic and fires them. Our engine is one, and so is each peer."""
+"""A system under test, which accepts timers of a request topic and fires them: the engine of this project or a peer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.harness.usage import UsageSampler
 
 
 class Unavailable(Exception):
-    """A peer that cannot be built or run here. The message is the reason that the report prints."""
+    """A peer cannot be built or run here. The message is the reason in the report."""
 
 
 @dataclass
@@ -43,11 +43,11 @@ class Subject(ABC):
     partitioner: ClassVar[str] = "spread"
     """How its publishers choose the partition (see :class:`tests.harness.publication.Publication`)."""
     accepts_per_s: ClassVar[int]
-    """A low guess of how many requests it accepts in one second."""
+    """A low estimate of the requests that it accepts in one second."""
     head_start_s: ClassVar[float] = 4.0
-    """A guess of what it needs besides. Both decide only how far ahead the first due second is."""
+    """Further seconds that it needs. Both figures decide only how far ahead the first due second is."""
 
-    def prepare(self, session: Session) -> None:  # noqa: B027 - most have nothing to build
+    def prepare(self, session: Session) -> None:  # noqa: B027 - optional
         """Build the subject.
 
         Raises:
@@ -56,7 +56,7 @@ class Subject(ABC):
 
     @abstractmethod
     def launch(self, session: Session, names: RunNames, workload: Workload) -> tuple[list[Process], float]:
-        """Start it on ``names.data_dir``, with the data of a former launch if there is any.
+        """Start it with ``names.data_dir``, which may have data of an earlier launch.
 
         Returns:
             The processes and the epoch time at which they were ready for requests.
@@ -73,10 +73,10 @@ class Subject(ABC):
         """Seconds from assignment to ready, from the output of the last launch.
 
         Raises:
-            RuntimeError: the output does not tell it, or another number than ``timers`` was pending.
+            RuntimeError: the output does not contain it, or not ``timers`` timers were pending.
         """
         raise RuntimeError(f"{self.name} does not tell how long it took to recover {timers:,} timers")
 
     def accepted(self, session: Session, names: RunNames) -> int:
-        """How many requests it has accepted so far: by default what its group has committed."""
+        """Number of accepted requests; by default the committed offsets of its group."""
         return session.cluster.committed(names.app_id, names.request)

@@ -1,4 +1,4 @@
-"""How many timers, how large, how close together: the workloads of the storm."""
+"""The workloads of the storm: number, size and due seconds of timers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Workload:
         return f"{self.timers:,} {rate.split(' (')[0]}"
 
     def smaller(self, factor: int) -> Workload:
-        """The same shape with a fraction of the timers and at most five seconds: to try the benchmark itself."""
+        """The workload with a fraction of the timers and at most five seconds, to try out the benchmark."""
         return replace(self, timers=max(1_000, self.timers // factor), spread_s=min(self.spread_s, 5))
 
 

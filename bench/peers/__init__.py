@@ -1,1 +1,1 @@
-"""What we are compared with. A peer that cannot run here raises ``Unavailable`` with the reason, and is reported so."""
+"""Systems for comparison. A peer that cannot run here raises ``Unavailable`` with the reason."""

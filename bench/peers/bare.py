@@ -1,4 +1,4 @@
-"""The limit: what the same clients do with the same bytes when there is nothing to remember and nothing to wait for."""
+"""The upper limit: the same clients and bytes without a store and without waiting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WARM_UP = Workload("warm-up", 300_000, 1)
 
 @dataclass(frozen=True)
 class BareResult:
-    """Figures of one run of the bare loop over requests that were all there when it started."""
+    """Figures of one run of the bare loop, which starts after all requests are published."""
 
     subject: str
     workload: dict[str, Any]
@@ -39,7 +39,7 @@ class BareResult:
 
 
 def run(session: Session, workload: Workload, *, with_headers: bool) -> BareResult:
-    """Publish everything, then start the loop and let it run to the end."""
+    """Publish all requests, then run the loop to its end."""
     name = "bare+headers" if with_headers else "bare"
     names = session.names(name.replace("+", "-"))
     session.console.line(f"  storm {workload.title}: {name} (no store, no time)")
@@ -83,7 +83,7 @@ def run(session: Session, workload: Workload, *, with_headers: bool) -> BareResu
 
 
 def warm_up(session: Session) -> None:
-    """Let the broker's Java compile its hot paths, so that the first system measured has no disadvantage."""
+    """Warm up the Java compiler of the broker, so that the first measured system has no disadvantage."""
     names = session.names("warm-up")
     session.cluster.create(names.request, WARM_UP.partitions)
     with session.console.doing("warming the broker up"):

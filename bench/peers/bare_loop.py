@@ -1,9 +1,9 @@
-"""The process of the bare loop: read requests, send their callbacks at once, in transactions. No store, no time.
+"""The process of the bare loop: it reads requests and sends their callbacks at once, in transactions.
 
-``python -m bench.peers.bare_loop BROKERS REQUEST_TOPIC TIMERS HEADERS``: ends when it has sent that many. A callback
-goes to the partition that its request came from, so that batches are full. With ``HEADERS`` 1 each carries the three
-``timer-*`` headers of our contract, so the bytes are those our engine sends; with 0 it sends as the client's fastest
-call can, which takes no headers.
+``python -m bench.peers.bare_loop BROKERS REQUEST_TOPIC TIMERS HEADERS``: it ends when it has sent ``TIMERS`` callbacks.
+A callback goes to the partition number of its request, so that batches are full. With ``HEADERS`` 1 callbacks have the
+three ``timer-*`` headers, as those of the engine; with 0 they have none, because the fastest call of the client allows
+no headers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRANSACTION_RECORDS = 20_000
 
 
 def _send(producer: Producer, records: Sequence[Any], with_headers: bool) -> None:
-    """One transaction with the callbacks of one batch of requests."""
+    """Send the callbacks of one batch of requests in one transaction."""
     parse = Future.FromString
     producer.begin_transaction()
     if with_headers:
@@ -80,7 +80,7 @@ async def loop(brokers: str, topic: str, timers: int, with_headers: bool) -> Non
     consumer.assign(places)
     sent = 0
 
-    async def pump(place: TopicPartition, producer: Producer) -> None:
+    async def send_partition(place: TopicPartition, producer: Producer) -> None:
         nonlocal sent
         while sent < timers:
             found = await consumer.getmany(place, timeout_ms=500, max_records=TRANSACTION_RECORDS)
@@ -90,7 +90,7 @@ async def loop(brokers: str, topic: str, timers: int, with_headers: bool) -> Non
 
     print("ready", flush=True)
     try:
-        await asyncio.gather(*map(pump, places, producers))
+        await asyncio.gather(*map(send_partition, places, producers))
     finally:
         await consumer.stop()
     print(f"sent {sent} with {time.process_time():.3f} CPU s", flush=True)

@@ -1,4 +1,4 @@
-"""The baseline: how many timers a second the textbook Faust table takes in. The rate only: it fires nothing."""
+"""The baseline: the rate at which a plain Faust table accepts timers. It fires nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START_S = 60.0
 END_S = 120.0
 POLL_S = 0.1
 MIDDLE = (0.1, 0.9)
-"""The rate is taken between these shares of the timers, so that start-up does not count."""
+"""The rate is measured between these shares of the timers, so that the start does not count."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class FaustTableResult:
 
 
 def run(session: Session, workload: Workload) -> FaustTableResult:
-    """Publish, start the worker, watch its changelog grow until every timer is in it."""
+    """Publish, start the worker, and wait until its changelog contains all timers."""
     names = session.names("faust-table")
     names.data_dir.mkdir()
     session.console.line(f"  faust_table: {workload.timers:,} timers into a table with changelog")

@@ -1,7 +1,7 @@
-"""The textbook: one Faust agent, one event at a time, one table with its changelog, on RocksDB.
+"""A plain Faust app: one agent, one event at a time, one table with its changelog, on RocksDB.
 
-Run by ``faust_table.py`` as a Faust worker. It only keeps timers, which is the part that sets its pace: the table
-sends one changelog record for each.
+Run by ``faust_table.py`` as a Faust worker. It only stores timers, its slowest part: the table sends one
+changelog record for each timer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pending = app.Table("pending", key_type=bytes, value_type=bytes, options={"drive
 
 @app.agent(requests)  # type: ignore[untyped-decorator, unused-ignore]
 async def keep(stream: faust.StreamT[bytes]) -> None:
-    """Keep each request under its due second and its place in the log."""
+    """Store each request by due second, partition and offset."""
     async for event in stream.events():
         message = event.message
         pending[b"%b/%d/%d" % (message.key or b"", message.partition, message.offset)] = event.value

@@ -1,4 +1,4 @@
-"""Runs the Kafka Streams build: two JVMs, one that ticks and one that joins. Its sources are in ``kstreams/``."""
+"""Runs the Kafka Streams peer: one JVM writes ticks, one joins them with requests. Its sources are in ``kstreams/``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUILD_S = 300.0
 class KafkaStreams(Subject):
     """``Oscillator`` and ``Futures`` with two stream threads and the library's defaults.
 
-    It needs publishers that hash the key as Java does: request and tick meet only on the same partition.
+    Publishers must hash keys as Java does, because the join needs request and tick on one partition.
     """
 
     name = "kstreams"
@@ -79,7 +79,7 @@ class KafkaStreams(Subject):
         return processes, time.time()
 
     def _wait_until_running(self, futures: Process) -> None:
-        """Wait for the state RUNNING, and note how long it came after the last assignment of a stream thread."""
+        """Wait for the state RUNNING, and note the time since the last assignment of a stream thread."""
         assigned, assigned_at = 0, futures.started_at
 
         def look() -> bool:
@@ -94,9 +94,9 @@ class KafkaStreams(Subject):
         self._recovered_s = time.time() - assigned_at
 
     def recovered_s(self, processes: list[Process], timers: int) -> float:
-        """From the last assignment of a stream thread to RUNNING, without the time that its group waited before."""
+        """Seconds from the last assignment of a stream thread to RUNNING, without the rebalance before."""
         return self._recovered_s
 
     def accepted(self, session: Session, names: RunNames) -> int:
-        """Records that its store of requests has written to its changelog: it commits offsets only every 30 s."""
+        """Number of records in the changelog of its request store, because it commits offsets only every 30 s."""
         return session.cluster.end(f"{names.app_id}-join-other-store-changelog")

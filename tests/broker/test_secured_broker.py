@@ -322,7 +322,7 @@ def refused_login(broker: SecureBroker, why: str) -> tuple[dict[str, str], str]:
     changes, said = REFUSED[why]
     environment = login(broker) | changes
     if changes.get("TIMERS_SSL_CA_FILE"):
-        environment["TIMERS_SSL_CA_FILE"] = str(broker.certificates.strange_ca)
+        environment["TIMERS_SSL_CA_FILE"] = str(broker.certificates.other_ca)
     if "TIMERS_BROKERS" in changes:  # the certificate names 127.0.0.1
         environment["TIMERS_BROKERS"] = broker.address_of("SASL_SSL", "localhost")
     if "TIMERS_SECURITY_PROTOCOL" in changes:

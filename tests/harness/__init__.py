@@ -1,1 +1,1 @@
-"""What the broker tests stand on: a system of topics and workers of its own, records written and read, and patience."""
+"""Helpers of the broker tests: topics and workers of a test, records written and read, and waits with deadlines."""

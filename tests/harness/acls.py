@@ -1,4 +1,4 @@
-"""Brokers that ask who may do what, and the answers they are given."""
+"""A broker setting that enables ACLs, and the ACLs of workers and operators."""
 
 from __future__ import annotations
 

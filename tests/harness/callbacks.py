@@ -1,4 +1,4 @@
-"""Reads millions of callbacks as columns, as a ``read_committed`` receiver, after a run."""
+"""Reads millions of committed callbacks of a finished run into columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read_callbacks(cluster: Cluster, publication: Publication, *, sources: bool 
     """Read the whole target topic, up to the first transaction that is still open.
 
     Args:
-        sources: also read each record's ``timer-id``.
+        sources: whether the ``timer-id`` of each record is read too.
     """
     return asyncio.run(_read(cluster, publication.target, filler(publication.payload_bytes), sources))
 
@@ -30,7 +30,7 @@ def check(cluster: Cluster, publication: Publication) -> Fired:
 
 
 class _Columns:
-    """Collects batches of records."""
+    """Collects batches of records into columns."""
 
     def __init__(self, fill: bytes, sources: bool) -> None:
         self._fill = fill

@@ -17,13 +17,13 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 from tests.harness.waiting import DEADLINE_S, wait_until
 
 CLIENT = {"log_level": 0}
-"""Clients write no reports of their own on stderr: the error of the call says what failed."""
+"""Librdkafka writes nothing to stderr, because the error of a call contains the reason."""
 
 APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 """Records of the topic carry the broker's time."""
 
 _MOVING = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
-"""Errors of a broker that was so busy that its controller removed it from the cluster for a moment."""
+"""Errors while an overloaded broker is briefly not in the cluster."""
 
 
 def client_settings(brokers: str, **more: Any) -> dict[str, Any]:
@@ -32,10 +32,10 @@ def client_settings(brokers: str, **more: Any) -> dict[str, Any]:
 
 
 class Cluster:
-    """A view of the brokers from outside: it neither joins a group nor reads a record.
+    """Admin access to the brokers: it joins no group and reads no records.
 
     Attributes:
-        admin: for anything else.
+        admin: the admin client, for other calls.
     """
 
     def __init__(self, brokers: str) -> None:
@@ -53,12 +53,12 @@ class Cluster:
         return sorted(found.partitions) if found is not None else []
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str] = APPEND_TIME) -> None:
-        """Create a topic and wait until the brokers list it, which may be a moment after the controller has it."""
+        """Create a topic, and wait until the brokers list it."""
         self.admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config))])[topic].result(DEADLINE_S)
         wait_until(lambda: len(self.partitions(topic)) == partitions, f"the brokers list {topic}")
 
     def delete(self, topics: Sequence[str]) -> None:
-        """Delete topics; they would use the broker's disk and time in later runs."""
+        """Delete topics, so that they use no disk and time of the broker in later runs."""
         for deleted in self.admin.delete_topics([*topics], operation_timeout=DEADLINE_S).values() if topics else ():
             deleted.result(DEADLINE_S)
 
@@ -86,7 +86,7 @@ class Cluster:
         return sum(self.ends(topic, committed=committed).values())
 
     def committed(self, group: str, topic: str) -> int:
-        """Sum of what a consumer group has committed on a topic; 0 for a group that does not exist yet."""
+        """Sum of the committed offsets of a consumer group on a topic; 0 for a missing group."""
         request = [ConsumerGroupTopicPartitions(group)]
         try:
             found = self.admin.list_consumer_group_offsets(request)[group].result(DEADLINE_S)

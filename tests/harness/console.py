@@ -11,7 +11,7 @@ SILENCE_S = 1.9
 
 
 class Console:
-    """Prints lines. During a long step it also prints how far the step is, if no other line came."""
+    """Prints lines. During a long step without lines it prints the progress of the step."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,7 +27,7 @@ class Console:
 
     @contextmanager
     def doing(self, text: str, detail: Callable[[], str] = str) -> Iterator[None]:
-        """While the block runs, repeat ``text`` with the seconds so far and ``detail()``."""
+        """Print ``text``, the elapsed seconds and ``detail()`` again and again during the block."""
         entry = (text, time.monotonic(), detail)
         self._doing.append(entry)
         try:

@@ -29,7 +29,7 @@ class SmallDisk:
                 file.write(bytes(4096))
 
     def make_space(self, size_mib: int) -> None:
-        """Make the disk larger, as an operator does."""
+        """Make the disk larger."""
         (self.path / "filler").unlink(missing_ok=True)
         self._mount(f"remount,size={size_mib}m")
 
@@ -39,7 +39,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(path: Path, size_mib: int) -> Iterator[SmallDisk]:
-    """A :class:`SmallDisk` for as long as the block lasts."""
+    """A :class:`SmallDisk` that is mounted during the block."""
     disk = SmallDisk(path, size_mib)
     try:
         yield disk
@@ -48,7 +48,7 @@ def small_disk(path: Path, size_mib: int) -> Iterator[SmallDisk]:
 
 
 def may_mount() -> bool:
-    """Whether this process may mount a file system: root in a container often may not."""
+    """Whether this process may mount a file system; root in a container often may not."""
     if os.geteuid() != 0:
         return False
     with tempfile.TemporaryDirectory() as directory:
@@ -60,6 +60,6 @@ def may_mount() -> bool:
 
 
 def limit_files(pid: int, size: int) -> None:
-    """From now on no file of process ``pid`` grows beyond ``size`` bytes."""
+    """Limit all files of process ``pid`` to ``size`` bytes from now on."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))

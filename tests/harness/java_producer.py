@@ -1,4 +1,4 @@
-"""Publishes with a Java client: Kafka's console producer, from the broker's jars."""
+"""Publishes with Kafka's console producer, which is a Java client, from the jars of the broker."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SEPARATOR = "|"
 
 
 def produce_by_console(address: str, topic: str, requests: Iterable[Request]) -> None:
-    """Publish with Kafka's console producer, which partitions by Java's murmur2. The sources stay unknown."""
+    """Publish with Kafka's console producer, which partitions by murmur2. The requests get no source."""
     lines = (request.wire_key + _SEPARATOR.encode() + future_line(request) for request in requests)
     produce_lines(address, topic, lines, "parse.key=true", f"key.separator={_SEPARATOR}")
 
 
 def produce_lines(address: str, topic: str, lines: Iterable[bytes], *properties: str) -> None:
-    """Publish lines with the console producer; ``properties`` tell its reader what a line contains."""
+    """Publish lines with the console producer; ``properties`` describe to its reader what a line contains."""
     options = [part for each in properties for part in ("--reader-property", each)]
     done = subprocess.run(
         [
@@ -41,8 +41,8 @@ def produce_lines(address: str, topic: str, lines: Iterable[bytes], *properties:
 def future_line(request: Request) -> bytes:
     """Encode a Future as one line of UTF-8, because the console producer reads lines of text.
 
-    The tag of the first field is a line feed. So it is written as two bytes, 8A 00, which protobuf allows. No UTF-8
-    character begins with 8A; so an unknown field comes before it, whose content ends with C2.
+    The tag of the first field would be a line feed, so it is written as 8A 00, which protobuf allows. 8A must not begin
+    a UTF-8 character, so an unknown field whose content ends with C2 is before it.
     """
     parts = [b"\x7a\x01\xc2", _field(b"\x8a\x00", request.target.encode())]
     parts += [_field(b"\x12", request.key.encode()), _field(b"\x1a", request.value)]

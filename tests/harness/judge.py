@@ -1,4 +1,4 @@
-"""Compares callbacks with what was asked for: which are lost, fired twice, early or altered."""
+"""Compares callbacks with requests: which are lost, duplicate, early or altered."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Callbacks:
-    """The committed records of a target topic as columns. The arrays are aligned: one entry a record."""
+    """The committed records of a target topic as columns. All arrays have one entry for each record."""
 
     numbers: Ints
-    """Number of the timer, from the record's value."""
+    """Number of the timer, from the value of the record."""
     append_ms: Ints
-    """Broker's append time, epoch milliseconds."""
+    """Append time in epoch milliseconds."""
     source_partition: Ints
-    """Partition of the request, from ``timer-id``; empty if it was not read."""
+    """Partition of the request, from ``timer-id``. Empty: not read."""
     source_offset: Ints
     altered: int = 0
-    """Records whose key or value is not what was asked for. Those that have no number are not in the arrays."""
+    """Number of records with a wrong key or value; those without a timer number are not in the arrays."""
 
     def only(self, places: Ints | NDArray[np.bool_] | list[int]) -> Callbacks:
         """The records at ``places``; arrays that were not read stay empty."""
@@ -41,17 +41,17 @@ class Callbacks:
 
 @dataclass(frozen=True)
 class Fired:
-    """What is known of the callbacks on one target topic. ``lag_ms`` and ``due_index`` have one entry a record."""
+    """Figures of the callbacks on one target topic. ``lag_ms`` and ``due_index`` have one entry for each record."""
 
     records: int
     lost: int
     duplicates: int
     early: int
     altered: int
-    """Records that nobody asked for: key, value or number is wrong."""
+    """Number of records without a request: key, value or timer number is wrong."""
     first_ms: int
     last_ms: int
-    """Broker's append time of the first and the last callback, epoch milliseconds."""
+    """Append time of the first and the last callback, in epoch milliseconds."""
     lag_ms: Ints
     due_index: Ints
     """Seconds from the first due second to the due second of the timer."""
@@ -61,7 +61,7 @@ def judge(found: Callbacks, due_s: Ints) -> Fired:
     """Compare callbacks with requests.
 
     Args:
-        due_s: due second of each timer that was acknowledged, by its number.
+        due_s: due second of each acknowledged timer, by its number.
     """
     timers = len(due_s)
     asked = found.of(timers)

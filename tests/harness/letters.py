@@ -11,7 +11,7 @@ from tests.harness.waiting import DEADLINE_S
 
 
 def await_letters(system: System, sources: Collection[str], deadline_s: float = DEADLINE_S) -> dict[str, Record]:
-    """Wait for a dead letter of each of ``sources``; dead letters by source, at most one for each."""
+    """Wait until each of ``sources`` has a dead letter, at most one; return the dead letters by source."""
     reader = system.dead_letters()
     found: dict[str, Record] = {}
     give_up = time.monotonic() + deadline_s

@@ -30,7 +30,7 @@ LIMITS = Limits(chunk_timers=1000, chunk_bytes=10**6, max_request_bytes=100)
 
 
 class ColdLedger(SimLedger):
-    """Keeps what each cold record says."""
+    """A ledger that also keeps the decoded cold records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,13 +48,13 @@ class MachineRig:
     """A machine with its log, ledger and store. It can be opened again, with another specification or an empty store.
 
     Args:
-        request_format: of the topic.
-        limits: of the machine.
+        request_format: request format of the topic.
+        limits: limits of the machine.
         topic: name of the topic.
-        progress: committed before the first opening.
+        progress: committed progress before the first opening.
         group: rows in a group of the store.
-        ledger: the outbox.
-        log: of the topic; None: a new one.
+        ledger: outbox of the machine.
+        log: log of the topic; None: a new one.
         spec: other fields of the specification.
     """
 
@@ -82,7 +82,7 @@ class MachineRig:
         self.machine: Machine = self.open()
 
     def open(self, *, wipe: bool = False, limits: Limits | None = None, **spec: Any) -> Machine:
-        """Open the machine as a worker does: with the committed progress, and the store as it was left."""
+        """Open the machine as a worker does: with the committed progress and the existing store."""
         self.spec = replace(self.spec, limits=limits or self.spec.limits, **spec)
         if wipe or not self.spec.catch_up(self.store, self.ledger.progress):
             self.store = MemoryStore()
@@ -90,12 +90,12 @@ class MachineRig:
         return self.machine
 
     def observe(self, second: float, end: int | None = None) -> None:
-        """A tick of ``second``; ``end`` is the end of the log at that time, by default the present one."""
+        """Give the machine a tick of ``second``; ``end``: end of the log at that time, by default the present end."""
         self.tick_ms = round(second * 1000)
         self.machine.observe(Tick(self.tick_ms), self.log.last_stable(self.topic, 0) if end is None else end)
 
     def fetch(self, count: int = 10**6, from_offset: int | None = None) -> Fetched:
-        """Returns the next fetch."""
+        """Return the next fetch."""
         return self.log.fetch(self.topic, 0, self.machine.position if from_offset is None else from_offset, count)
 
     def read(self, count: int = 10**6) -> None:
@@ -114,7 +114,7 @@ class MachineRig:
             pass
 
     def finish(self) -> None:
-        """Accept all requests and fire all timers. The time is past all ticks, so the clock does not go back."""
+        """Accept all requests and fire all timers, with a tick after all other ticks."""
         self.ledger.failing = 0
         fired_s = max(self.machine.progress.fired_through[0], HORIZON_S)
         self.observe(fired_s)

@@ -1,4 +1,4 @@
-"""Child processes of tests and benchmarks: started, watched through their log, signalled and ended."""
+"""Child processes of tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _started: list[Process] = []
 
 
 def stop_everything() -> None:
-    """End all processes that still run. For the way out after an error or Ctrl-C."""
+    """End all processes that still run, after an error or Ctrl-C."""
     for process in _started:
         process.end(5)
 
@@ -39,10 +39,10 @@ def python(module: str, *arguments: str) -> list[str]:
 
 
 class Process:
-    """A command that runs as a child process in a session of its own. It can be started again after its end.
+    """A command that runs as a child process in a session of its own. It may be started again after its end.
 
     Args:
-        name: for messages.
+        name: name in messages.
         command: the program and its arguments.
         environment: all variables of the process.
         cwd: its working directory.
@@ -66,7 +66,7 @@ class Process:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, **changes: str) -> Self:
-        """Start the process and return at once; ``changes`` are variables of this start only."""
+        """Start the process and return at once; ``changes``: environment variables of this start only."""
         assert not self.running, f"{self.name} still runs"
         self.log_path.touch()
         self._log_start = self.log_path.stat().st_size
@@ -102,7 +102,7 @@ class Process:
 
     @property
     def left_processes(self) -> bool:
-        """Whether a process that it started still runs."""
+        """Whether child processes of the process still run."""
         assert self._process is not None
         try:
             os.killpg(self._process.pid, 0)
@@ -114,20 +114,20 @@ class Process:
 
     @property
     def log(self) -> str:
-        """Its output since the last start."""
+        """Output since the last start."""
         with self.log_path.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
 
     def tail(self) -> str:
-        """The end of its output."""
+        """Last lines of the output."""
         return self.log[-TAIL_BYTES:]
 
     def wait_for(self, pattern: str, deadline_s: float = DEADLINE_S) -> re.Match[str]:
-        """Wait until its output since the last start matches ``pattern``; ``^`` and ``$`` match at lines.
+        """Wait until the output since the last start matches ``pattern``; ``^`` and ``$`` match at lines.
 
         Raises:
-            AssertionError: it ended, or nothing matched in time. The message has the end of the output.
+            AssertionError: the process ended, or there was no match in time; with the last lines of the output.
         """
 
         def look() -> re.Match[str] | None:
@@ -149,7 +149,7 @@ class Process:
         os.kill(self.pid, number)
 
     def exit_code(self, deadline_s: float = DEADLINE_S) -> int:
-        """Wait for its end and return its exit code."""
+        """Wait for the end of the process and return its exit code."""
         assert self._process is not None
         try:
             return self._process.wait(deadline_s)
@@ -157,20 +157,20 @@ class Process:
             raise AssertionError(f"{self.name} does not end:\n{self.tail()}") from None
 
     def kill(self) -> None:
-        """End it, and all that it started, as a crash does."""
+        """Kill the process and all its child processes."""
         assert self.running, f"{self.name} does not run:\n{self.tail()}"
         self.clean_up()
 
     def clean_up(self) -> None:
-        """Kill it and all that it started, whatever state it is in."""
+        """Kill the process and its child processes, if they still run."""
         if self._process is not None and not self._clean:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-            self._clean = True  # the system may give its id to another process from now on
+            self._clean = True  # the system may now give the process id to another process
 
     def end(self, deadline_s: float = 30) -> int | None:
-        """Ask it to end, kill what is left after ``deadline_s``, and return its exit code; None: it never started."""
+        """Ask the process to end, kill it after ``deadline_s``; return its exit code, None if it was not started."""
         if self._process is None:
             return None
         if self.running:

@@ -1,9 +1,9 @@
 """Publishes many timers as fast as one client can.
 
-``python -m tests.harness.publication JSON`` does so in a process of its own.
+``python -m tests.harness.publication JSON`` publishes in a process of its own.
 
 The callback of timer ``i`` has ``i`` as 8 bytes and a filler as its value and ``i`` in digits as its key;
-:func:`dues` returns when it is due. From these alone the judge finds what was lost, doubled, early or altered.
+:func:`dues` returns the due seconds. The judge needs only these to find lost, duplicate, early and altered callbacks.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from timers.v1.future_pb2 import Future
 
 ID = struct.Struct(">Q")
 CHUNK = 2_500
-"""Timers handed to the client at once, to one partition: small enough that partitions fill evenly."""
+"""Timers in one call of the client, for one partition; a small number fills the partitions evenly."""
 IN_FLIGHT = 400_000
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What to publish, and where."""
+    """The timers to publish, and their topics."""
 
     brokers: str
     topic: str
@@ -45,14 +45,14 @@ class Publication:
     partitioner: str
     """``spread``: the publisher chooses the partitions in turn. Anything else is a partitioner of librdkafka."""
     pace_s: int = 0
-    """0: publish all timers at once. Otherwise publish them evenly over so many seconds from ``first_due_s`` on; then
+    """0: publish all timers at once. Else publish them evenly over this many seconds from ``first_due_s`` on; then
     ``spread_s`` has no effect, and a timer is due after a delay from the moment at which it is published."""
     delays_s: Sequence[int] = (0,)
-    """The delay of timer ``i`` is entry ``i`` modulo their number."""
+    """Delays in seconds; timer ``i`` has entry ``i`` modulo their number."""
     burst_every_s: int = 1
-    """Seven of eight timers are due in bursts: at the next multiple of this after ``first_due_s``."""
+    """Seven of eight timers are due in bursts: at the next multiple of this number of seconds after ``first_due_s``."""
     first: int = 0
-    """Number of the first timer to publish; the ones before were published before."""
+    """Number of the first timer to publish; those below were published earlier."""
 
 
 def key(number: int) -> bytes:
@@ -76,7 +76,7 @@ def dues(publication: Publication) -> NDArray[np.int64]:
 
 
 def _template(publication: Publication) -> tuple[bytes, bytes, bytes]:
-    """The bytes of a Future before, between and after its key and its id: only these two change."""
+    """The constant bytes of a Future: before, between and after its key and its id."""
     mark_key, mark_id = key(999_999_999_999), b"\xff" * ID.size
     whole = Future(
         callBackTopic=publication.target,
@@ -89,7 +89,7 @@ def _template(publication: Publication) -> tuple[bytes, bytes, bytes]:
 
 
 def _producer(publication: Publication) -> Producer:
-    """A producer that has seen the topic. It reports only failures, because a million reports of success are slow."""
+    """A producer that knows the topic and reports only failures, because a million reports of success are slow."""
     settings: dict[str, object] = {
         "acks": "all",
         "enable.idempotence": True,
@@ -155,7 +155,7 @@ def start_publisher(publication: Publication, directory: Path) -> Process:
 
 
 def wait_published(publisher: Process, deadline_s: float) -> tuple[float, float]:
-    """Wait until everything is acknowledged; epoch times of begin and end."""
+    """Wait until all timers are acknowledged; return the epoch times of begin and end."""
     published = publisher.wait_for(r"^published ([0-9.]+) ([0-9.]+)$", deadline_s)
     return float(published[1]), float(published[2])
 

@@ -14,17 +14,17 @@ _Name = TypeVar("_Name")
 def race(
     names: Sequence[_Name], due_s: int, change: Callable[[int, _Name], None], flush: Callable[[], None], fired: Reader
 ) -> list[Record]:
-    """Change timers that are due together: the first tenth now, the last tenth after the first callback, and the others
-    evenly over the second around the begin of their due second.
+    """Change timers of one due second: the first tenth now, the last tenth after the first callback, the others evenly
+    over one second around the begin of the due second.
 
     Returns:
-        The callbacks that were read so far.
+        The callbacks that were read.
     """
     tenth = len(names) // 10
     seen: list[Record] = []
     for number, name in enumerate(names):
         if number == tenth:
-            flush()  # these changes come before their timers fire
+            flush()  # the brokers have these changes before the timers fire
         if number >= len(names) - tenth:
             if not seen:
                 flush()

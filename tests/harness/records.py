@@ -1,4 +1,4 @@
-"""Writes single requests, and reads single records as a ``read_committed`` receiver sees them."""
+"""Writes single requests, and reads single committed records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Headers = list[tuple[str, bytes | None]]
 
 @dataclass
 class Request:
-    """One timer to ask for."""
+    """One request for a timer."""
 
     target: str
     due_s: int
@@ -34,7 +34,7 @@ class Request:
     headers: Headers = field(default_factory=list)
     partition: int | None = None
     source: str = ""
-    """``<topic>/<partition>/<offset>``, known once the broker has it."""
+    """``<topic>/<partition>/<offset>``; set when the broker has acknowledged it."""
 
     @property
     def wire_key(self) -> bytes:
@@ -49,9 +49,9 @@ class Publisher:
     """An acks=all producer of one request topic.
 
     Args:
-        address: of the broker.
-        topic: where requests go.
-        options: further settings of librdkafka's, such as ``partitioner``.
+        address: address of the broker.
+        topic: request topic.
+        options: other settings of librdkafka, such as ``partitioner``.
     """
 
     def __init__(self, address: str, topic: str, **options: Any) -> None:
@@ -59,24 +59,24 @@ class Publisher:
         self.producer = Producer(client_settings(address, **{"acks": "all", "linger_ms": 5, **options}))
 
     def queue(self, requests: Iterable[Request]) -> None:
-        """Hand requests over without waiting for the broker."""
+        """Give requests to the client without waiting for the broker."""
         for request in requests:
             self._produce(request, request.wire_key, request.wire_value, request.headers, request.partition)
 
     def send(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """Publish, wait until the broker has all of them, and set the ``source`` of each."""
+        """Publish, wait for the acknowledgements, and set the ``source`` of each request."""
         self.queue(requests)
         self.flush()
         return requests
 
     def send_raw(self, key: bytes | None, value: bytes | None, headers: Headers, partition: int) -> str:
-        """Publish anything, and return its source."""
+        """Publish any record, and return its source."""
         record = self.queue_raw(key, value, headers, partition)
         self.flush()
         return record.source
 
     def queue_raw(self, key: bytes | None, value: bytes | None, headers: Headers, partition: int) -> Request:
-        """Hand anything over without waiting for the broker; the result has its ``source`` after a flush."""
+        """Give any record to the client without waiting; the result has its ``source`` after a flush."""
         record = Request("", 0)
         self._produce(record, key, value, headers, partition)
         return record
@@ -106,7 +106,7 @@ class Publisher:
 
 @dataclass(frozen=True)
 class Record:
-    """One record as a receiver sees it."""
+    """One record that was read."""
 
     topic: str
     partition: int
@@ -126,11 +126,11 @@ class Record:
 
     @property
     def lag_ms(self) -> int:
-        """Append time minus start of the due second; negative is early."""
+        """Milliseconds from the begin of the due second to the append time; negative: early."""
         return self.append_ms - self.due_s * 1000
 
     def text(self, header: str) -> str:
-        """The only value of a header."""
+        """The value of a header that the record has once."""
         values = [value for name, value in self.headers if name == header]
         assert len(values) == 1, f"{header} occurs {len(values)} times in {self.headers}"
         assert values[0] is not None
@@ -138,13 +138,13 @@ class Record:
 
 
 class Reader:
-    """A receiver of one topic, from its beginning.
+    """Reads one topic from its beginning.
 
     Args:
-        address: of the broker.
-        topic: what to read.
-        append_time: check that the timestamps are the broker's.
-        committed: reads ``read_committed``.
+        address: address of the broker.
+        topic: name of the topic.
+        append_time: whether to check that timestamps are append times.
+        committed: whether to read only committed records.
     """
 
     def __init__(self, address: str, topic: str, *, append_time: bool = True, committed: bool = True) -> None:
@@ -175,7 +175,7 @@ class Reader:
         self._consumer.close()
 
     def take(self, count: int, deadline_s: float = DEADLINE_S) -> list[Record]:
-        """The next ``count`` records."""
+        """Wait for the next ``count`` records and return them."""
         records: list[Record] = []
         give_up = time.monotonic() + deadline_s
         while len(records) < count:
@@ -185,7 +185,7 @@ class Reader:
         return records
 
     def rest(self, deadline_s: float = DEADLINE_S) -> list[Record]:
-        """All records up to the present end of the topic; waits until the transactions that are open there end."""
+        """All records up to the present end of the topic, after the end of its open transactions."""
         ends = self._cluster.ends(self.topic)
         records: list[Record] = []
         give_up = time.monotonic() + deadline_s
@@ -194,9 +194,9 @@ class Reader:
             records += self._poll(0.5, 100_000)
         return records
 
-    def _poll(self, timeout_s: float, most: int) -> list[Record]:
+    def _poll(self, timeout_s: float, count: int) -> list[Record]:
         records = []
-        for message in self._consumer.consume(min(most, 5000), timeout=timeout_s if most == 1 else 0.05):
+        for message in self._consumer.consume(min(count, 5000), timeout=timeout_s if count == 1 else 0.05):
             error = message.error()
             partition, offset = message.partition(), message.offset()
             assert partition is not None and offset is not None

@@ -1,4 +1,4 @@
-"""A system with topics of schedules in the format of kafka-message-scheduler."""
+"""A system with request topics for schedules in the format of kafka-message-scheduler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTITIONS = 3
 
 
 class Schedules:
-    """A system that reads schedules from two topics that its users have made; the first one is compacted."""
+    """A system with two existing topics of schedules; the first one is compacted."""
 
     def __init__(self, address: str, directory: Path, **settings: str) -> None:
         run = uuid.uuid4().hex[:8]
@@ -35,7 +35,7 @@ class Schedules:
         self.system.create_own_topics()
         self.target = self.system.target(partitions=2)
         self.fired = self.system.reader(self.target)
-        self.producer: Any = Publisher(address, self.topic).producer  # its stubs take no list of Headers
+        self.producer: Any = Publisher(address, self.topic).producer  # its type stubs do not allow a list of Headers
 
     def set(
         self,
@@ -71,7 +71,7 @@ class Schedules:
         return reader.rest()
 
     def wait_past(self, due_s: int) -> None:
-        """Wait until all schedules due by ``due_s`` have fired: a machine fires in the order of due seconds."""
+        """Wait until all schedules due by ``due_s`` have fired, by waiting for later ones on each partition."""
         fence = self.system.target()
         reader = self.system.reader(fence)  # waits until the brokers know the topic
         for partition in range(PARTITIONS):
@@ -81,8 +81,8 @@ class Schedules:
         reader.take(PARTITIONS)
 
     def everything_is_over(self, topic: str = "") -> None:
-        """Check that each id ends with a tombstone, and that each tombstone of the worker ends a version of its id
-        on the same partition."""
+        """Check that the last record of each id is a tombstone, and that each tombstone of the worker names a version
+        of its id on the same partition."""
         log = self.log(topic)
         latest = {(record.partition, record.key): record for record in log}
         assert [record for record in latest.values() if record.value is not None] == []

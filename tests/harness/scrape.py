@@ -1,4 +1,4 @@
-"""Reads the metrics and health pages of a worker."""
+"""Reads the pages ``/metrics`` and ``/health`` of a worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
 class Scrape:
-    """The samples of one answer of ``/metrics``."""
+    """The samples of one response of ``/metrics``."""
 
     def __init__(self, text: str) -> None:
         self.samples: dict[Sample, float] = {
@@ -40,7 +40,7 @@ class Scrape:
         return sum(found)
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """Samples of ``name`` that are not 0, by one label."""
+        """Values of the samples of ``name`` that are not 0, by one label."""
         totals: dict[str, float] = {}
         for (sample, labels), value in self.samples.items():
             if sample == name and value:
@@ -50,7 +50,7 @@ class Scrape:
 
 
 def get(port: int, path: str) -> tuple[int, str]:
-    """Status and body of one page of a worker."""
+    """HTTP status and body of one page of a worker."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as answer:
             return answer.status, answer.read().decode()
@@ -59,20 +59,20 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 def scrape(port: int) -> Scrape:
-    """The worker's metrics."""
+    """The metrics of a worker."""
     status, text = get(port, "/metrics")
     assert status == 200, text
     return Scrape(text)
 
 
 def health(port: int, kind: str) -> tuple[int, dict[str, Any]]:
-    """Status and JSON body of ``/health/live`` or ``/health/ready``."""
+    """HTTP status and JSON body of ``/health/live`` or ``/health/ready``."""
     status, body = get(port, f"/health/{kind}")
     return status, json.loads(body)
 
 
 def wait_equal(look: Callable[[], Any], wanted: Any, deadline_s: float = DEADLINE_S) -> None:
-    """Wait until ``look()`` is ``wanted``; if it does not become so, the message has both."""
+    """Wait until ``look()`` returns ``wanted``; at the deadline the error has both values."""
     last: list[Any] = []
 
     def equal() -> bool:

@@ -28,14 +28,14 @@ from timers.broker.probe import HOST
 
 PROTOCOLS = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
 PLAIN_USER = "plain-user"
-"""The only user who may log in by PLAIN, because such users are part of the broker's configuration."""
+"""The only user with a PLAIN login, because these users are in the configuration of the broker."""
 
 _ITERATIONS = 4096
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """Files of a certificate authority that is made for one test session."""
+    """A certificate authority for one test session, and its files."""
 
     directory: Path
     authority: trustme.CA
@@ -45,21 +45,21 @@ class Certificates:
         directory.mkdir()
         made = cls(directory, trustme.CA())
         made.authority.cert_pem.write_to_path(str(made.ca))
-        trustme.CA().cert_pem.write_to_path(str(made.strange_ca))
+        trustme.CA().cert_pem.write_to_path(str(made.other_ca))
         return made
 
     @property
     def ca(self) -> Path:
-        """The authority that has signed the broker's certificate."""
+        """Certificate of the authority that has signed the broker's certificate."""
         return self.directory / "ca.pem"
 
     @property
-    def strange_ca(self) -> Path:
-        """Another authority, which has not."""
+    def other_ca(self) -> Path:
+        """Certificate of another authority."""
         return self.directory / "strange-ca.pem"
 
     def issue(self, name: str, password: str = "") -> tuple[Path, Path]:
-        """Certificate and key for a host or a client; the key is encrypted if there is a password."""
+        """Make certificate and key for a host or a client; with a password the key is encrypted."""
         cert = self.authority.issue_cert(name, common_name=name)
         chain, key = self.directory / f"{name}.pem", self.directory / f"{name}.key"
         chain.write_bytes(b"".join(pem.bytes() for pem in cert.cert_chain_pems))
@@ -88,8 +88,8 @@ class SecureBroker:
     """An :class:`EmbeddedBroker` with more listeners.
 
     Args:
-        directory: for its data and certificates.
-        plain_password: of :data:`PLAIN_USER`.
+        directory: directory of its data and certificates.
+        plain_password: password of :data:`PLAIN_USER`.
         host: the name in the broker's certificate.
     """
 

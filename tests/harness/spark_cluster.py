@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on this machine: a master and workers, each in a JVM of its own."""
+"""Starts a Spark standalone cluster on this machine: a master and workers, each in its own JVM."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class SparkCluster:
     """A master and its workers.
 
     Args:
-        directory: for logs and the workers' scratch space.
-        workers: how many, with one core each.
+        directory: directory of the logs and of the workers' temporary files.
+        workers: number of workers, with one core each.
     """
 
     def __init__(self, directory: Path, workers: int) -> None:
@@ -46,7 +46,7 @@ class SparkCluster:
 
     def _start(self, name: str, role: str, *arguments: str) -> None:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("TIMERS_", "SPARK_"))}
-        # Executors inherit this: it is how a cluster knows the Python, and the package, that jobs run with.
+        # Executors inherit these variables, which name their Python and the path of the package.
         environment = {
             **clean,
             "SPARK_HOME": str(_SPARK),
@@ -71,13 +71,13 @@ class SparkCluster:
         wait_until(lambda: re.search(pattern, log.read_text(errors="replace")), f"{name} says {pattern!r}", START_S)
 
     def kill_worker(self, number: int) -> None:
-        """Kill a worker's JVM and all that it started: what a machine that loses power does."""
+        """Kill the JVM of a worker and its child processes, as a power loss does."""
         worker = self._processes[1 + number]
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait(30)
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """End all processes of the cluster."""
         for process in reversed(self._processes):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Commands on Spark as processes of their own, started as a user starts them."""
+"""Spark commands of the command line as child processes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from tests.harness.process import python
 from tests.harness.worker import Worker
 
 SPARK_S = 400.0
-"""A deadline. A session starts in ten seconds, and on a busy machine in ten times that."""
+"""Deadline for the start of a session, which takes 10 s, and up to 100 s on a busy machine."""
 
 MICRO_BATCH = r"micro-batch \d+: .*lag"
-"""The line of a micro-batch that had a tick."""
+"""Pattern of the line of a micro-batch with a tick."""
 
 
 class SparkJob(Worker):
-    """``timers spark JOB``, with its Java and its Python workers.
+    """A process ``timers spark JOB`` with its Java and Python workers.
 
     Args:
-        directory: for its log.
-        environment: ``TIMERS_*`` of its system.
+        directory: directory of its log.
+        environment: ``TIMERS_*`` variables of its system.
         command: the job and its options.
-        master: of Spark.
+        master: Spark master URL.
     """
 
     def __init__(
         self, directory: Path, environment: Mapping[str, str], *command: str, master: str = "local[2]"
     ) -> None:
-        super().__init__(directory, {**environment, "PYSPARK_PYTHON": sys.executable})  # executors run it too
+        super().__init__(directory, {**environment, "PYSPARK_PYTHON": sys.executable})  # Python of the executors
         self._arguments = ("spark", *command, "--master", master, "--log-file", str(directory / "spark.log"))
 
     def _command(self) -> list[str]:
@@ -38,20 +38,20 @@ class SparkJob(Worker):
         return [*python("timers.cli.main", *self._arguments), "--conf", fast]
 
     def run(self) -> str:
-        """Start it, wait for its end, and return its output."""
+        """Start the job, wait for its end, and return its output."""
         code = self.start().exit_code(SPARK_S)
         assert code == 0, f"exit code {code}:\n{self.tail()}"
         return self.log
 
 
 class SparkEngine(SparkJob):
-    """``timers spark engine``.
+    """A process ``timers spark engine``.
 
     Args:
-        directory: for its checkpoint and its logs.
-        environment: ``TIMERS_*`` of its system.
-        options: of the command line.
-        master: of Spark.
+        directory: directory of its checkpoint and logs.
+        environment: ``TIMERS_*`` variables of its system.
+        options: options of the command line.
+        master: Spark master URL.
     """
 
     def __init__(
@@ -65,6 +65,6 @@ class SparkEngine(SparkJob):
         return python("timers.cli.main", *self._arguments)
 
     def ready(self) -> Self:
-        """Wait until a micro-batch has had a tick."""
+        """Wait for a micro-batch with a tick."""
         self.wait_for(MICRO_BATCH, SPARK_S)
         return self

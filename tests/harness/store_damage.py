@@ -1,7 +1,7 @@
-"""Damages files of a real store, and runs a real machine on it over a simulated log: which timers fire, how often.
+"""Damages files of a real store, runs a machine with it over a simulated log, and counts the firings of each timer.
 
-``python -m tests.harness.store_damage --seeds 300`` runs many seeds and prints what became of each file and kind of
-damage; ``--ids`` takes timers with ids.
+``python -m tests.harness.store_damage --seeds 300`` runs many seeds and prints the results by file and kind of
+damage; ``--ids``: with timers that have ids.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ TP = (TOPIC, 0)
 FIRST_DUE_S, LAST_DUE_S = 1_000, 3_000
 LIMITS = Limits(chunk_timers=2_000, chunk_bytes=10**7, max_request_bytes=10_000, partitions=1)
 CHANGES = 20
-"""With ids: one request in so many replaces an earlier timer, and one cancels one."""
+"""With ids: one request in this number replaces an earlier timer, and one cancels an earlier timer."""
 
 
 class Requests:
-    """A log of requests, and the keys that must fire.
+    """A log of requests, and the order keys that must fire.
 
     Args:
-        count: how many.
-        has_ids: they are timers with ids, some of which are replaced or cancelled.
+        count: number of requests.
+        has_ids: whether they have ids; then some are replaced or cancelled.
     """
 
     def __init__(self, count: int, *, has_ids: bool) -> None:
@@ -83,29 +83,29 @@ class Requests:
         self.must_fire = set(due.values())
 
     def decode(self, records: Sequence[Any], max_request_bytes: int) -> Decoded:
-        """What the request format makes of some records; each piece of the log is decoded once for all runs."""
+        """The decoded records; each piece of the log is decoded once for all runs."""
         piece = records[0].offset, len(records)
         if piece not in self._decoded:
             self._decoded[piece] = self._decode(records, max_request_bytes)
         return self._decoded[piece]
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
-        """Where the log begins and ends; for :func:`open_store`."""
+        """First offset and end of the log, for :func:`open_store`."""
         return 0, self.count
 
 
 class Life:
-    """A worker with one machine, which may be stopped and damaged at any step.
+    """A worker with one machine, which may be stopped and whose store may be damaged after each step.
 
     Args:
-        requests: its log.
-        data_dir: its disk.
-        progress: what was committed before.
-        second: the last tick before.
-        applied: of the store before.
+        requests: log of the machine.
+        data_dir: directory of its store.
+        progress: committed progress.
+        second: second of the last tick.
+        applied: ``applied`` of its former store.
 
     Attributes:
-        went_back: how often a store was opened that lacked its last batches.
+        went_back: number of openings of a store without its last batches.
     """
 
     def __init__(self, requests: Requests, data_dir: Path, progress: Progress, second: int, applied: int = 0) -> None:
@@ -119,14 +119,14 @@ class Life:
         self.move(data_dir)
 
     def move(self, data_dir: Path) -> None:
-        """Open the store of a disk."""
+        """Continue with the store in ``data_dir``."""
         self.settings = Settings(data_dir=data_dir, worker_id="w")
         self.path = store_path(self.settings, TP)
-        self._memory = RocksMemory(4 * 1024 * 1024)  # small, so that most reads go to the files
+        self._memory = RocksMemory(4 * 1024 * 1024)  # little memory, so that most reads use the files
         self.open()
 
     def open(self) -> None:
-        """Open store and machine as the worker does."""
+        """Open the store and the machine as the worker does."""
         log: Any = self.requests
         cluster: Any = SimpleNamespace(cluster_id="c", topic_ids={TOPIC: b"t"})
         progress = self.ledger.progress
@@ -138,7 +138,7 @@ class Life:
         self._tick()
 
     def step(self) -> None:
-        """Fetch, and let time pass once everything was fetched; what the worker does about damage included."""
+        """Fetch, or let a second pass if there is nothing to fetch. Damage is handled as in the worker."""
         machine = self.loop.machine
         try:
             if machine.position < self.requests.count:
@@ -162,7 +162,7 @@ class Life:
 
     @property
     def done(self) -> bool:
-        """Whether every second has fired."""
+        """Whether all seconds have fired."""
         return self.loop.machine.progress.fired_through[0] >= LAST_DUE_S
 
     def settle(self) -> None:
@@ -186,7 +186,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Image:
-    """A disk to begin with."""
+    """A store to start with, and its state."""
 
     data_dir: Path
     progress: Progress
@@ -196,7 +196,7 @@ class Image:
 
 
 def images(requests: Requests, directory: Path) -> list[Image]:
-    """Disks of a worker that was killed or stopped: early, and when it had read all and fired some."""
+    """Stores of a worker that was killed or stopped: early, and after it had read all and fired some requests."""
     life = Life(requests, directory / "first", Progress(), 0)
     found: list[Image] = []
     while len(found) < 4:
@@ -218,7 +218,7 @@ def images(requests: Requests, directory: Path) -> list[Image]:
 
 
 def record_ends(data: bytes) -> list[int]:
-    """Where the records of a write-ahead log or a manifest end: blocks of 32 KiB, of fragments with 7-byte headers."""
+    """Ends of the records of a write-ahead log or manifest: 32 KiB blocks of fragments with 7-byte headers."""
     ends, at = [], 0
     while at + 7 <= len(data):
         left = 32768 - at % 32768
@@ -263,7 +263,7 @@ def remove(path: Path, random: Random) -> None:
 
 
 def _overwrite(path: Path, data: bytes | bytearray) -> None:
-    """Change a file in place: who has it open sees it."""
+    """Overwrite a file in place, so that processes that have it open read the new content."""
     with path.open("r+b") as file:
         file.write(data)
         file.truncate()
@@ -274,7 +274,7 @@ FILES = ("*.sst",) * 12 + ("*.log",) * 4 + ("MANIFEST-*",) * 4 + ("CURRENT", "OP
 
 
 def damage(store: Path, random: Random) -> str:
-    """Damage one file; returns which one and how."""
+    """Damage one file; return its name and the kind of damage."""
     files: list[Path] = []
     while not files:
         files = sorted(path for path in store.glob(random.choice(FILES)) if path.stat().st_size)
@@ -285,23 +285,23 @@ def damage(store: Path, random: Random) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one damaged store."""
+    """The result of one run with a damaged store."""
 
     what: str
     condemned: dict[str, int]
     went_back: bool
     lost: int
     wrong: int
-    """Firings that are second ones, or of timers that were replaced or cancelled."""
+    """Number of firings of timers that had fired, or were replaced or cancelled."""
 
     @property
     def noticed(self) -> bool:
-        """Whether the damage was met."""
+        """Whether the worker noticed the damage."""
         return self.went_back or any(self.condemned.values())
 
 
 def run(seed: int, requests: Requests, disks: list[Image], directory: Path) -> Result:
-    """One damaged store: even seeds while the worker is stopped, odd ones while it runs."""
+    """Run with one damaged store. Even seeds damage it while the worker is stopped, odd ones while it runs."""
     random = Random(f"damage {seed}")
     image = random.choice(disks)
     data_dir = directory / f"run-{seed}"
@@ -344,7 +344,7 @@ def run(seed: int, requests: Requests, disks: list[Image], directory: Path) -> R
 
 
 def main() -> None:
-    """Run many seeds; exit 1 if a timer was lost, or fired twice."""
+    """Run many seeds; exit with 1 if a timer was lost or fired twice."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="how many damages (300)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")

@@ -1,4 +1,4 @@
-"""One timer system on the broker: its app id, topics, targets and workers are used by one test only."""
+"""The timer system of one test: an app id, topics, targets and workers that no other test uses."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from timers.kafka import topics
 PARTITIONS = 4
 
 MAX_LAG_MS = 5000
-"""Lag of a timer that is on time on a busy machine. Benchmarks measure the real lag."""
+"""Largest lag of a punctual timer on a busy machine. Benchmarks measure the real lag."""
 
 
 class System:
-    """Everything one test needs of Kafka.
+    """The timer system of one test.
 
     Attributes:
-        workers: all that :meth:`worker` has made.
+        workers: all workers that :meth:`worker` has made.
 
     Args:
-        address: of the broker.
-        directory: for the data and the logs of workers.
-        app_id: by default a new one.
-        settings: further settings of all its workers.
+        address: address of the broker.
+        directory: directory of the data and the logs of workers.
+        app_id: app id; by default a new one.
+        settings: other settings of all its workers.
     """
 
     def __init__(self, address: str, directory: Path, app_id: str = "", **settings: str) -> None:
@@ -72,24 +72,24 @@ class System:
     # ---- topics -------------------------------------------------------------------------------------------------
 
     def create_own_topics(self) -> None:
-        """Make the topics that a worker makes at its start, so that a test can publish before."""
+        """Create the topics that a worker creates at its start, so that a test can publish earlier."""
         topics.ensure(self.settings)
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
-        """Make a topic; its records carry the broker's time unless ``config`` has another type."""
+        """Create a topic; its records have append times unless ``config`` has another type."""
         named = {key.replace("_", "."): value for key, value in config.items()}
         self.cluster.create(name, partitions, {**APPEND_TIME, **named})
         return name
 
     def target(self, partitions: int = 1, **config: str) -> str:
-        """A new callback topic."""
+        """Create a callback topic and return its name."""
         return self.create_topic(f"target-{self._id}-{next(self._numbers)}", partitions, **config)
 
     def delete_topic(self, name: str) -> None:
         self.cluster.delete([name])
 
     def delete_topics(self) -> None:
-        """Delete all its topics; they would use the broker's disk and time in later rounds."""
+        """Delete all topics of the system, so that they use no disk and time of the broker later."""
         self.cluster.delete([name for name in self.cluster.topics() if self._id in name])
 
     def end(self, topic: str, *, committed: bool = False) -> int:
@@ -99,7 +99,7 @@ class System:
     # ---- workers ------------------------------------------------------------------------------------------------
 
     def worker(self) -> Worker:
-        """A new worker, not yet started."""
+        """Make a worker; the test starts it."""
         worker = Worker(self._directory / f"worker-{next(self._numbers)}", self.environment)
         self.workers.append(worker)
         return worker
@@ -107,26 +107,26 @@ class System:
     # ---- records ------------------------------------------------------------------------------------------------
 
     def publisher(self, **options: Any) -> Publisher:
-        """A producer of requests."""
+        """Make a producer of requests."""
         return Publisher(self.address, self.request_topic, **options)
 
     def send(self, *requests: Request) -> Sequence[Request]:
-        """Publish and wait for the broker."""
+        """Publish requests and wait for the acknowledgements."""
         if self._publisher is None:
             self._publisher = self.publisher()
         return self._publisher.send(requests)
 
     def reader(self, topic: str, *, append_time: bool = True, committed: bool = True) -> Reader:
-        """A receiver of ``topic``, from its beginning."""
+        """Make a reader of ``topic``, from its beginning."""
         reader = Reader(self.address, topic, append_time=append_time, committed=committed)
         self._readers.append(reader)
         return reader
 
     def wait_past(self, due_s: int) -> None:
-        """Wait until everything requested so far and due by ``due_s`` has fired.
+        """Wait until all timers due by ``due_s`` that were requested so far have fired.
 
-        A machine fires in the order of (due second, offset). So a request that is made now for the same second fires
-        after all others; this sends one to each partition and waits for them.
+        A machine fires in the order of (due second, offset). A request that is written now for the same second fires
+        last: this writes one to each partition and waits for the callbacks.
         """
         if self._fence is None:
             self._fence = self.reader(self.target())
@@ -138,14 +138,14 @@ class System:
         assert {record.timer_id for record in fired} == {fence.source for fence in fences}
 
     def fired(self, requests: Iterable[Request], deadline_s: float = DEADLINE_S) -> dict[str, Record]:
-        """Wait until all requests of one target have fired, each exactly once and not early, and nothing else has.
+        """Wait until all requests of one target have fired; check that each fired once and not early, and nothing else.
 
         Args:
             requests: all requests of the target.
             deadline_s: seconds from the last due second on.
 
         Returns:
-            Records by the source of their request.
+            Callbacks by the source of their request.
         """
         by_source = {request.source: request for request in requests}
         (target,) = {request.target for request in by_source.values()}
@@ -158,12 +158,12 @@ class System:
         return {record.timer_id: record for record in records}
 
     def dead_letters(self) -> Reader:
-        """A receiver of the dead letters. Their timestamps are the producer's."""
+        """Make a reader of the dead letters, which have timestamps of their producer."""
         return self.reader(self.settings.dead_letter_topic, append_time=False)
 
 
 def assert_once(records: Sequence[Record], by_source: dict[str, Request]) -> None:
-    """Check that each request fired once, with its own due second and not early, and that nothing else fired."""
+    """Check that each request fired once, with its due second and not early, and that nothing else fired."""
     numbers = {source: number for number, source in enumerate(by_source)}
     ids = [record.timer_id for record in records]
     none = np.empty(0, np.int64)
@@ -189,6 +189,6 @@ def timers(target: str, count: int, first_s: int, seconds: int, value: bytes = b
 
 
 def soon(target: str, count: int, **fields: Any) -> list[Request]:
-    """``count`` timers that are due together, one to two seconds from now."""
+    """``count`` timers with one due second, one to two seconds from now."""
     due_s = due_in(2)
     return [Request(target, due_s, f"key-{index}", b"value-%d" % index, **fields) for index in range(count)]

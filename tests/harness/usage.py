@@ -34,15 +34,15 @@ def _peak_bytes(process: psutil.Process) -> int:
 class UsageSampler:
     """Samples named groups of processes every :data:`EVERY_S` from its start until it is closed.
 
-    CPU seconds between two moments are interpolated from the samples around them, so their error is below one sample.
+    CPU seconds between two moments are interpolated from the samples around them, so their error is small.
 
     Args:
-        groups: process ids by the name of their group.
+        groups: name of a group -> its process ids.
     """
 
     EVERY_S = 0.2
     FAMILY_EVERY = 10
-    """Children are looked up in one of so many samples, because a look-up reads all processes of the machine."""
+    """Child processes are listed in one of this many samples, because that reads all processes of the machine."""
 
     def __init__(self, groups: Mapping[str, Iterable[int]]) -> None:
         self._groups = {name: [psutil.Process(pid) for pid in pids] for name, pids in groups.items()}
@@ -82,11 +82,11 @@ class UsageSampler:
         self._at.append(now)
 
     def cpu_s(self, group: str, since: float | None = None, until: float | None = None) -> float:
-        """CPU seconds of a group between two epoch times; None: from its beginning, until now."""
+        """CPU seconds of a group between two epoch times; None: from its start, or until now."""
         return self._value(group, until) - (0.0 if since is None else self._value(group, since))
 
     def others_cpu_s(self, since: float, until: float) -> float:
-        """CPU seconds of all other programs on the machine, as a measure of noise."""
+        """CPU seconds of all other programs of the machine between two epoch times, a measure of noise."""
         ours = sum(self.cpu_s(name, since, until) for name in (*self._groups, "bench"))
         return max(0.0, self.cpu_s("machine", since, until) - ours)
 
@@ -101,7 +101,7 @@ class UsageSampler:
         return values[left] + share * (values[right] - values[left])
 
     def peak_mb(self, group: str) -> float:
-        """Peak resident memory of a group in MB: the sum of its processes' own peaks."""
+        """Peak resident memory of a group in MB: the sum of the peaks of its processes."""
         pids = {process.pid for process in self._groups[group]}
         return sum(peak for pid, peak in self._peak.items() if pid in pids) / 1e6
 
@@ -114,7 +114,7 @@ class UsageSampler:
         return total / 1e6
 
     def close(self) -> None:
-        """Take a last sample and stop."""
+        """Take a last sample and end the thread."""
         self._close.set()
         self._thread.join(5)
         self._sample()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 DEADLINE_S = 40.0
-"""For anything that takes a few seconds on an idle machine. A busy one is slower."""
+"""Deadline for an action that takes a few seconds on an idle machine; a busy one is slower."""
 
 _POLL_S = 0.05
 
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 def wait_until(ask: Callable[[], _T | None], what: str, deadline_s: float = DEADLINE_S) -> _T:
-    """Ask again and again, and return the first answer that is true."""
+    """Call ``ask`` until it returns a true value, and return that value."""
     give_up = time.monotonic() + deadline_s
     while True:
         answer = ask()

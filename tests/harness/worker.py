@@ -1,4 +1,4 @@
-"""A worker as a process of its own, started as a user starts it, and watched through its log."""
+"""A worker as a child process, started as a user starts it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from timers.broker.config import free_port
 from timers.config.settings import default_worker_id
 
 READY = r"ready: (\d+) partitions, (\d+) timers pending, ([0-9.]+) s after assignment"
-"""The line after which every assigned partition accepts and fires."""
+"""Pattern of the line after which all assigned partitions accept and fire."""
 
 COMMAND = ("faust", "-A", "timers.app", "worker")
 
 
 def worker_command(port: int, log_level: str = "info") -> list[str]:
-    """Command line of a worker."""
+    """Command line that starts a worker."""
     return python(*COMMAND, "-l", log_level, "--web-port", str(port))
 
 
 class Worker(Process):
-    """``python -m faust -A timers.app worker``. It keeps its port, and so its worker id, over restarts.
+    """A process ``python -m faust -A timers.app worker``. It keeps its port and its worker id over restarts.
 
     Args:
-        directory: for its data and its log.
-        environment: ``TIMERS_*`` of its system.
+        directory: directory of its data and its log.
+        environment: ``TIMERS_*`` variables of its system.
 
     Attributes:
-        log_level: of the next start.
-        ready_s: how long its last start took until it was ready; this shows how busy the machine is.
+        log_level: log level of the next start.
+        ready_s: seconds that the last start took until ready; they show how busy the machine is.
     """
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
@@ -49,23 +49,23 @@ class Worker(Process):
         return worker_command(self.port, self.log_level)
 
     def ready(self) -> Self:
-        """Wait until it has written that it is ready."""
+        """Wait until its log says that it is ready."""
         self.wait_for(READY, 2 * DEADLINE_S)
         self.ready_s = time.time() - self.started_at
         return self
 
     @property
     def sentences(self) -> list[str]:
-        """The lines in which it says why it ended; none if it was killed or stopped."""
+        """Log lines with the reason why it ended; none after a kill or a normal stop."""
         return [line for line in self.log.splitlines() if line.startswith("timers: ")]
 
     @property
     def worker_id(self) -> str:
-        """Its name in the group."""
+        """Its worker id in the group."""
         return default_worker_id(self.port)
 
     def stop(self) -> None:
-        """Stop it as an operator does, and check that it ends well."""
+        """Stop it as an operator does, and check its exit code."""
         self.send(signal.SIGTERM)
         code = self.exit_code()
         too_early = code == -signal.SIGTERM and "Starting..." not in self.log  # it did not handle signals yet

@@ -12,8 +12,8 @@ from pathlib import Path
 _ANSWER_TIMEOUT_S = 20
 
 
-def installed() -> Iterator[Path]:
-    """Return the ``java`` of ``JAVA_HOME``, then that of the ``PATH``. They may not run."""
+def candidates() -> Iterator[Path]:
+    """Yield the ``java`` of ``JAVA_HOME``, then that of the ``PATH``. It is not checked whether they run."""
     home = os.environ.get("JAVA_HOME")
     if home:
         yield Path(home) / "bin" / "java"
@@ -23,7 +23,7 @@ def installed() -> Iterator[Path]:
 
 
 def version(java: Path) -> int:
-    """Return the major version of a runtime; 0 if it does not run, such as the stub that macOS ships."""
+    """Return the major version of a runtime; 0 if it does not run, such as the placeholder of macOS."""
     try:
         answer = subprocess.run(
             [java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S

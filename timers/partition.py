@@ -1,4 +1,4 @@
-"""The assembly of one partition: its machine and all that a request format and the settings put into it.
+"""Assembles the machine of one partition from its request format and the settings.
 
 The worker, the simulator and the tests assemble machines here, so they run the same combination of parts.
 """
@@ -40,7 +40,7 @@ class Classes:
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """All that decides how the machine of one partition works."""
+    """Everything that determines how the machine of one partition works."""
 
     tp: TopicPartition
     request_format: RequestFormat

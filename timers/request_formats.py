@@ -20,12 +20,12 @@ class ConfiguredFormat(NamedTuple):
     topics: Callable[[Settings], Sequence[str]]
     """Returns the topics of the format; none if it is off."""
     layout: str
-    """What the records of the format look like, for people."""
+    """Description of the format's records for readers."""
     settings: Sequence[str] = ()
     """Other settings of this format."""
 
 
-def _one(topic: str) -> Sequence[str]:
+def _as_list(topic: str) -> Sequence[str]:
     return [topic] if topic else []
 
 
@@ -37,7 +37,7 @@ REQUEST_FORMATS = (
     ConfiguredFormat(
         NATIVE,
         "TIMERS_REQUEST_TOPIC",
-        lambda settings: _one(settings.request_topic),
+        lambda settings: _as_list(settings.request_topic),
         "key = due epoch second, value = Future",
     ),
     ConfiguredFormat(
@@ -50,7 +50,7 @@ REQUEST_FORMATS = (
             republish_unchanged=False,
         ),
         "TIMERS_ID_TOPIC",
-        lambda settings: _one(settings.id_topic),
+        lambda settings: _as_list(settings.id_topic),
         "key = id, header timer-due = due epoch second, value = Future or null",
         _VERDICT_SETTINGS,
     ),
@@ -64,7 +64,7 @@ REQUEST_FORMATS = (
             republish_unchanged=False,
         ),
         "TIMERS_COUNTDOWN_TOPIC",
-        lambda settings: _one(settings.countdown_topic),
+        lambda settings: _as_list(settings.countdown_topic),
         "value = JSON with topic, message and countdown in seconds",
         _VERDICT_SETTINGS,
     ),

@@ -174,9 +174,9 @@ def test_names_of_internal_topics_contain_the_app_id() -> None:
 def test_the_default_worker_id_contains_the_web_port() -> None:
     unset = Settings.load(BROKERS | {"TIMERS_WEB_PORT": "7000"})
     assert unset.worker_id == default_worker_id(7000)
-    assert unset.on_port(7001).worker_id == default_worker_id(7001) != unset.worker_id
+    assert unset.with_web_port(7001).worker_id == default_worker_id(7001) != unset.worker_id
     given = Settings.load(BROKERS | {"TIMERS_WORKER_ID": "ada"})
-    assert (given.on_port(7001).worker_id, given.on_port(7001).web_port) == ("ada", 7001)
+    assert (given.with_web_port(7001).worker_id, given.with_web_port(7001).web_port) == ("ada", 7001)
 
 
 def test_describe_names_the_source_of_each_value() -> None:
@@ -189,7 +189,7 @@ def test_describe_names_the_source_of_each_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "own_url", "asked_url"),
+    ("given", "own_url", "query_url"),
     [
         ({}, "http://127.0.0.1:6066", "http://127.0.0.1:6066"),
         ({"TIMERS_WEB_BIND": "::1", "TIMERS_WEB_PORT": "7"}, "http://[::1]:7", "http://[::1]:7"),
@@ -199,10 +199,10 @@ def test_describe_names_the_source_of_each_value() -> None:
         ({"TIMERS_WORKER_URL": "https://timers.example"}, "http://127.0.0.1:6066", "https://timers.example"),
     ],
 )
-def test_the_urls_of_a_worker(given: dict[str, str], own_url: str, asked_url: str) -> None:
+def test_the_urls_of_a_worker(given: dict[str, str], own_url: str, query_url: str) -> None:
     settings = Settings.load({**BROKERS, **given})
-    assert (settings.canonical_url, settings.asked_url) == (own_url, asked_url)
+    assert (settings.canonical_url, settings.query_url) == (own_url, query_url)
 
 
 def test_a_changed_web_port_is_in_the_url() -> None:
-    assert Settings.load(BROKERS).on_port(7007).canonical_url == "http://127.0.0.1:7007"
+    assert Settings.load(BROKERS).with_web_port(7007).canonical_url == "http://127.0.0.1:7007"

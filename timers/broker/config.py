@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 
-from timers.broker.probe import HOST, is_free
+from timers.broker.probe import HOST, is_port_free
 from timers.errors import BrokerError
 
 KAFKA_PORT = 9092
@@ -78,7 +78,7 @@ def _escaped(text: str, *, key: bool = False) -> str:
 def choose_port(preferred: Iterable[int]) -> int:
     """Return the first preferred port that is free, or else any free port."""
     for port in preferred:
-        if is_free(port):
+        if is_port_free(port):
             return port
     return free_port()
 
@@ -90,7 +90,7 @@ def free_port() -> int:
         BrokerError: none of 100 random ports is free.
     """
     for port in random.sample(_FREE_PORTS, 100):
-        if is_free(port):
+        if is_port_free(port):
             return port
     raise BrokerError(
         f"no free port found on {HOST} between {_FREE_PORTS.start} and {_FREE_PORTS.stop}: "

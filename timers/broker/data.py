@@ -21,11 +21,11 @@ UNFINISHED_NAME = "data.new"
 
 _VERSION_NAME = "kafka.version"
 
-Format = Callable[[str, str], "subprocess.CompletedProcess[str]"]
-"""Format a directory: ``(its name below the broker's directory, cluster id) -> the finished process``."""
+Formatter = Callable[[str, str], "subprocess.CompletedProcess[str]"]
+"""Formats a directory: ``(its name below the broker's directory, cluster id) -> the finished process``."""
 
 
-def prepare(directory: Path, kafka_version: str, format_data: Format) -> None:
+def prepare(directory: Path, kafka_version: str, format_data: Formatter) -> None:
     """Make ``directory/data`` ready for a broker of this version.
 
     Raises:
@@ -33,9 +33,9 @@ def prepare(directory: Path, kafka_version: str, format_data: Format) -> None:
     """
     data = directory / NAME
     if _is_formatted(data):
-        _refuse_newer(directory, kafka_version)
+        _check_version(directory, kafka_version)
     else:
-        _refuse_to_lose(data)
+        _check_no_records(data)
         _format(directory, format_data)
     (directory / _VERSION_NAME).write_text(kafka_version + "\n")
 
@@ -67,23 +67,23 @@ def _is_formatted(data: Path) -> bool:
     return all(meta.get(key) for key in ("version", "cluster.id", "node.id")) and (data / _BOOTSTRAP_FILE).exists()
 
 
-def _refuse_newer(directory: Path, kafka_version: str) -> None:
+def _check_version(directory: Path, kafka_version: str) -> None:
     try:
         written_by = (directory / _VERSION_NAME).read_text().strip()
     except FileNotFoundError:
         return
-    if _numbers(written_by) > _numbers(kafka_version):
+    if _version_numbers(written_by) > _version_numbers(kafka_version):
         raise BrokerError(
             f"{directory / NAME} was last used by Kafka {written_by}, which this Kafka {kafka_version} may not read: "
             "use the newer kafka-timers, or delete the data with `timers broker reset`"
         )
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def _refuse_to_lose(data: Path) -> None:
+def _check_no_records(data: Path) -> None:
     """Check that a directory without a valid meta file has no records, so that it may be formatted again."""
     records = [log for log in data.glob("*/*.log") if log.stat().st_size and log.parent.name != "__cluster_metadata-0"]
     if records:
@@ -94,7 +94,7 @@ def _refuse_to_lose(data: Path) -> None:
         )
 
 
-def _format(directory: Path, format_data: Format) -> None:
+def _format(directory: Path, format_data: Formatter) -> None:
     delete(directory)
     result = format_data(UNFINISHED_NAME, _new_cluster_id())
     if result.returncode != 0 or not _is_formatted(directory / UNFINISHED_NAME):
@@ -104,6 +104,6 @@ def _format(directory: Path, format_data: Format) -> None:
 
 
 def _new_cluster_id() -> str:
-    """Return a random id in Kafka's form: 16 bytes in URL-safe base64. No leading "-": it starts an option."""
+    """Return a random id: 16 bytes in URL-safe base64. The first character is not "-", which starts an option."""
     random = uuid.uuid4().bytes
     return base64.urlsafe_b64encode(bytes([random[0] & 0x7F]) + random[1:]).decode().rstrip("=")

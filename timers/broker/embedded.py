@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from timers.broker import config, data, jars, java, log, process
-from timers.broker.probe import HOST, cluster_at, is_free
+from timers.broker.probe import HOST, cluster_at, is_port_free
 from timers.broker.waiting import Waiting, exclusive
 from timers.config.project import ADDRESS_FILE, project_dir
 from timers.errors import BrokerError
@@ -26,7 +26,7 @@ _OTHER_COMMAND_TIMEOUT_S = 1200.0
 """Another start may be downloading jars."""
 
 _WATCH_EVERY_S = 0.25
-_PORT_RACES = 3
+_PORT_ATTEMPTS = 3
 _PROPERTIES = "server.properties"
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
@@ -61,8 +61,8 @@ class EmbeddedBroker:
 
     Args:
         directory: directory of data, log, address and process id; created if missing.
-        port: port on 127.0.0.1, which must be free. None: the last port, else 9092, else any free port. 0: the same
-            without 9092, for tests, so that other clients do not find the broker by accident.
+        port: port on 127.0.0.1, which must be free. None: the last port, else 9092, else any free port. 0: the last
+            port, else any free one, for tests: other clients do not find the broker by accident.
         properties: further lines of server.properties; they override the others.
         out: stream for progress messages; None for no messages.
     """
@@ -131,9 +131,9 @@ class EmbeddedBroker:
         with self._locked():
             pid = self.pid
             if pid is None:
-                return self._start_afresh()
+                return self._start_process()
             self._wait_for_answer(pid)
-            return self._announce()
+            return self._write_address()
 
     def stop(self) -> bool:
         """Stop the broker and wait until its process has ended.
@@ -155,13 +155,13 @@ class EmbeddedBroker:
         pid = self.pid
         if pid is not None:
             process.kill(pid, self._directory)
-            self._reap(pid)
+            self._collect_exit_code(pid)
 
     def wait(self) -> bool:
         """Wait until the broker has ended.
 
         Returns:
-            True if a stop ended it, False if it died by itself.
+            True if a stop ended it, False if it ended by itself.
         """
         while True:
             while self.pid is not None:
@@ -177,16 +177,16 @@ class EmbeddedBroker:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one command act at a time, and turn errors of the system into a BrokerError."""
-        what = "waiting for another `timers broker` command"
+        """Hold the lock, so that one command runs at a time. Raise BrokerError for errors of the system."""
+        message = "waiting for another `timers broker` command"
         try:
-            with exclusive(self._directory / "lock", what, self._out, timeout_s=_OTHER_COMMAND_TIMEOUT_S):
+            with exclusive(self._directory / "lock", message, self._out, timeout_s=_OTHER_COMMAND_TIMEOUT_S):
                 yield
         except OSError as error:
             raise BrokerError(f"the broker's directory {self._directory} cannot be used: {error}") from error
 
-    def _start_afresh(self) -> str:
-        self._forget()
+    def _start_process(self) -> str:
+        self._remove_run_files()
         class_path = jars.ensure(self._out)
         runtime = java.find()
         log.rotate(self.log_path)
@@ -196,32 +196,32 @@ class EmbeddedBroker:
             return self._run_format(runtime, class_path, name, cluster_id)
 
         data.prepare(self._directory, jars.kafka_version(), format_data)
-        for race in range(1, _PORT_RACES + 1):
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
             self._write_properties(_PROPERTIES, self._choose_port(), data.NAME)
             try:
                 self._launch(runtime, class_path)
                 break
             except _PortTaken as error:
-                if race == _PORT_RACES:
+                if attempt == _PORT_ATTEMPTS:
                     raise BrokerError(f"every port tried was taken before the broker could listen: {error}") from error
-        return self._announce()
+        return self._write_address()
 
     def _choose_port(self) -> int:
         if self._port:
-            if not is_free(self._port):
+            if not is_port_free(self._port):
                 raise BrokerError(
                     f"port {self._port} of {HOST} is taken by another program: stop that, or start the broker "
                     "without a port and take the one it finds"
                 )
             port = self._port
         else:
-            remembered = self._remembered_port()
-            usual = [config.KAFKA_PORT] if self._port is None else []
-            port = config.choose_port([remembered, *usual] if remembered else usual)
+            last_port = self._last_port()
+            default_ports = [config.KAFKA_PORT] if self._port is None else []
+            port = config.choose_port([last_port, *default_ports] if last_port else default_ports)
         self._port_file.write_text(f"{port}\n")
         return port
 
-    def _remembered_port(self) -> int | None:
+    def _last_port(self) -> int | None:
         try:
             port = int(self._port_file.read_text())
         except (FileNotFoundError, ValueError):
@@ -265,17 +265,17 @@ class EmbeddedBroker:
                 if child is not None:
                     child.kill()
                     child.wait()
-                self._forget()
+                self._remove_run_files()
             raise
 
     def _wait_for_answer(self, pid: int) -> None:
         """Wait until the broker answers with the cluster id of the data, or has ended."""
         cluster_id = data.cluster_id(self._directory)
-        port = self._remembered_port()
+        port = self._last_port()
         with Waiting("starting broker", self._out, timeout_s=START_TIMEOUT_S) as waiting:
             while port is None or cluster_id is None or cluster_at(port) != cluster_id:
                 if self.pid != pid:
-                    raise self._died()
+                    raise self._start_error()
                 if waiting.expired:
                     raise BrokerError(
                         f"the broker (process {pid}) has not answered at {HOST}:{port} for {START_TIMEOUT_S:.0f} s; "
@@ -283,23 +283,23 @@ class EmbeddedBroker:
                     )
                 waiting.pause()
 
-    def _died(self) -> BrokerError:
+    def _start_error(self) -> BrokerError:
         reason = self.main_error()
         if "Address already in use" in reason:
             return _PortTaken(reason)
         code = self._child.returncode if self._child is not None else None
-        how = f" (exit code {code})" if code is not None else ""
-        return BrokerError(f"the broker ended while starting{how}: {reason}; log: {self.log_path}")
+        exit_code = f" (exit code {code})" if code is not None else ""
+        return BrokerError(f"the broker ended while starting{exit_code}: {reason}; log: {self.log_path}")
 
     def _answering_address(self) -> str | None:
-        port = self._remembered_port()
+        port = self._last_port()
         cluster_id = data.cluster_id(self._directory)
         if port is None or cluster_id is None or cluster_at(port) != cluster_id:
             return None
         return f"{HOST}:{port}"
 
-    def _announce(self) -> str:
-        address = f"{HOST}:{self._remembered_port()}"
+    def _write_address(self) -> str:
+        address = f"{HOST}:{self._last_port()}"
         if self._port and address != f"{HOST}:{self._port}":
             raise BrokerError(
                 f"the broker runs at {address} already, not at port {self._port}: use it there, or stop it first"
@@ -312,16 +312,16 @@ class EmbeddedBroker:
         if pid is not None:
             with Waiting("stopping broker", self._out, timeout_s=STOP_TIMEOUT_S) as waiting:
                 process.end(pid, self._directory, waiting)
-            self._reap(pid)
-        self._forget()
+            self._collect_exit_code(pid)
+        self._remove_run_files()
         return pid is not None
 
-    def _reap(self, pid: int) -> None:
+    def _collect_exit_code(self, pid: int) -> None:
         """Collect the exit code of a broker that has ended, if it was a child of this process."""
         if self._child is not None and self._child.pid == pid:
             self._child.wait()
 
-    def _forget(self) -> None:
+    def _remove_run_files(self) -> None:
         """Remove the files that name a running broker."""
         self._address_file.unlink(missing_ok=True)
         self._pid_file.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ from timers.errors import BrokerError
 SPEC = Path(__file__).with_name("jgo.toml")
 LOCK = Path(__file__).with_name("jgo.lock.toml")
 
-_AT_ONCE = 6
+_MAX_CONCURRENT = 6
 _ATTEMPTS = 3
 _STALL_TIMEOUT_S = 30
 _OTHER_DOWNLOAD_TIMEOUT_S = 900.0
@@ -52,7 +52,7 @@ class Jar:
 def locked() -> tuple[Jar, ...]:
     """Return the jars of the lock, in class path order."""
     entries = tomllib.loads(LOCK.read_text())["dependencies"]
-    return tuple(Jar(e["groupId"], e["artifactId"], e["version"], e["sha256"]) for e in entries)
+    return tuple(Jar(entry["groupId"], entry["artifactId"], entry["version"], entry["sha256"]) for entry in entries)
 
 
 def kafka_version() -> str:
@@ -67,7 +67,7 @@ def cache_dir() -> Path:
 
 
 def ensure(out: TextIO | None) -> list[Path]:
-    """Return the paths of all jars, and download missing or broken ones. Without these it does not use the network.
+    """Return the paths of all jars, and download missing or broken ones. It uses the network only for these.
 
     Args:
         out: stream for progress messages; None for no messages.
@@ -78,8 +78,8 @@ def ensure(out: TextIO | None) -> list[Path]:
     directory = cache_dir()
     try:
         if _missing(directory):
-            what = "waiting for another download of Kafka's jars"
-            with exclusive(directory / ".lock", what, out, timeout_s=_OTHER_DOWNLOAD_TIMEOUT_S):
+            message = "waiting for another download of Kafka's jars"
+            with exclusive(directory / ".lock", message, out, timeout_s=_OTHER_DOWNLOAD_TIMEOUT_S):
                 _download(_missing(directory), directory, out)
     except OSError as error:
         raise BrokerError(
@@ -100,7 +100,7 @@ def _sha256(path: Path) -> str | None:
         return None
 
 
-class _Stopped(Exception):
+class _DownloadStopped(Exception):
     """The download was stopped while a jar was still arriving."""
 
 
@@ -115,23 +115,23 @@ def _download(jars: list[Jar], directory: Path, out: TextIO | None) -> None:
     events: queue.SimpleQueue[int | Jar | BaseException] = queue.SimpleQueue()
 
     @contextmanager
-    def counted(_name: str, _size: int) -> Iterator[Callable[[int], None]]:
+    def byte_counter(_name: str, _size: int) -> Iterator[Callable[[int], None]]:
         def update(count: int) -> None:
             if stop.is_set():
-                raise _Stopped
+                raise _DownloadStopped
             events.put(count)
 
         yield update
 
-    waiting: queue.SimpleQueue[Jar] = queue.SimpleQueue()
+    remaining: queue.SimpleQueue[Jar] = queue.SimpleQueue()
     for jar in jars:
-        waiting.put(jar)
-    context = maven(incoming, counted)
+        remaining.put(jar)
+    context = maven(incoming, byte_counter)
 
-    def work() -> None:
+    def download_jars() -> None:
         try:
             while not stop.is_set():
-                jar = waiting.get_nowait()
+                jar = remaining.get_nowait()
                 _fetch(jar, context, directory)
                 events.put(jar)
         except queue.Empty:
@@ -139,8 +139,8 @@ def _download(jars: list[Jar], directory: Path, out: TextIO | None) -> None:
         except BaseException as error:  # raised again in the waiting thread
             events.put(error)
 
-    for _ in range(min(_AT_ONCE, len(jars))):
-        threading.Thread(target=work, name="kafka-jars", daemon=True).start()
+    for _ in range(min(_MAX_CONCURRENT, len(jars))):
+        threading.Thread(target=download_jars, name="kafka-jars", daemon=True).start()
     try:
         with _Progress(len(jars), out) as progress:
             while progress.jars < len(jars):
@@ -180,10 +180,10 @@ def _fetch(jar: Jar, context: Any, directory: Path) -> None:
                     f"cannot download {jar.filename}: {error} (complete jars are kept: check the network, or set a "
                     "proxy in HTTPS_PROXY or a mirror in jgo's settings, and start again)"
                 ) from error
-    found = _sha256(path)
-    if found != jar.sha256:
+    actual = _sha256(path)
+    if actual != jar.sha256:
         raise BrokerError(
-            f"{jar.filename} arrived with SHA-256 {found}, expected {jar.sha256}: it is not the jar of the "
+            f"{jar.filename} arrived with SHA-256 {actual}, expected {jar.sha256}: it is not the jar of the "
             "lock; try again, or ask the operator of your Maven repository"
         )
     path.replace(directory / jar.filename)
@@ -201,18 +201,18 @@ class _Progress:
         self._reported_at = time.monotonic()
 
     def __enter__(self) -> _Progress:
-        what = f"downloading Kafka {kafka_version()}, once"
+        message = f"downloading Kafka {kafka_version()}, once"
         if self._out is not None and self._out.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(total=self._total, desc=what, unit="jar", file=self._out, dynamic_ncols=True)
+            self._bar = tqdm(total=self._total, desc=message, unit="jar", file=self._out, dynamic_ncols=True)
         elif self._out is not None:
-            print(f"{what} (jars: {self._total}) ...", file=self._out, flush=True)
+            print(f"{message} (jars: {self._total}) ...", file=self._out, flush=True)
         return self
 
     def add(self, event: int | Jar) -> None:
         """Count a complete jar, or the bytes of a part of one."""
-        done = isinstance(event, Jar)
+        is_jar = isinstance(event, Jar)
         if isinstance(event, Jar):
             self.jars += 1
         else:
@@ -220,7 +220,7 @@ class _Progress:
         megabytes = f"{self._bytes / 1e6:.0f} MB"
         if self._bar is not None:
             self._bar.set_postfix_str(megabytes, refresh=False)
-            self._bar.update(1 if done else 0)
+            self._bar.update(1 if is_jar else 0)
         elif self._out is not None:
             now = time.monotonic()
             if now - self._reported_at >= _REPORT_EVERY_S or self.jars == self._total:

@@ -17,7 +17,7 @@ def find() -> Path:
     Raises:
         BrokerError: none of them exists with Java 17 or later.
     """
-    for runtime in java.installed():
+    for runtime in java.candidates():
         if java.version(runtime) >= MINIMUM_VERSION:
             return runtime
     try:

@@ -9,20 +9,20 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-_KEPT = 2
-"""Number of older logs beside the present one; the same as in log4j2.properties."""
+_OLD_LOGS = 2
+"""Number of older logs that are kept; the same as in log4j2.properties."""
 
 _TAIL_BYTES = 256 * 1024
 _FOLLOW_POLL_S = 0.2
 
-_DATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+ (?P<level>[A-Z]+) +(?P<text>.*)")
+_LOG_LINE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+ (?P<level>[A-Z]+) +(?P<text>.*)")
 _EXCEPTION = re.compile(r'(?:Caused by: |Exception in thread "[^"]*" )?(?P<text>[\w.$]+(?:Exception|Error)\b.*)')
-_NOISE = re.compile(r"\s|WARNING: |\.\.\. [0-9]+ more")
+_IGNORED = re.compile(r"\s|WARNING: |\.\.\. [0-9]+ more")
 
 
 def rotate(log: Path) -> None:
     """Rename the log of the last run, so that the present log has only this run."""
-    for number in range(_KEPT, 0, -1):
+    for number in range(_OLD_LOGS, 0, -1):
         older = log.with_name(f"{log.name}.{number}")
         newer = log.with_name(f"{log.name}.{number - 1}") if number > 1 else log
         if newer.exists():
@@ -41,21 +41,21 @@ def last_lines(log: Path, count: int) -> list[str]:
 def main_error(lines: Iterable[str]) -> str:
     """Return the line that best explains why Kafka ended: the cause of the last error, or else the last line of text.
 
-    Java prints the outermost exception first and its cause last. The lines of the shutdown after it do not matter.
+    Java prints the outermost exception first and its cause last. Lines about the shutdown after it are ignored.
     """
     text = ""
     rank = 0
     for line in lines:
-        dated = _DATED.match(line)
-        raised = _EXCEPTION.match(line)
-        if dated:
-            line_rank = 2 if dated["level"] in ("ERROR", "FATAL") else 1
-            line_text = dated["text"]
-        elif raised:
-            line_rank, line_text = 2, raised["text"]
+        log_line = _LOG_LINE.match(line)
+        exception = _EXCEPTION.match(line)
+        if log_line:
+            line_rank = 2 if log_line["level"] in ("ERROR", "FATAL") else 1
+            line_text = log_line["text"]
+        elif exception:
+            line_rank, line_text = 2, exception["text"]
         elif line.startswith("Error"):
             line_rank, line_text = 2, line
-        elif not line or _NOISE.match(line):
+        elif not line or _IGNORED.match(line):
             continue
         else:
             line_rank, line_text = 1, line
@@ -80,9 +80,9 @@ def follow(log: Path, count: int) -> Iterator[str]:
     while True:
         try:
             with log.open("rb") as file:
-                now = os.fstat(file.fileno())
-                if now.st_ino != inode or now.st_size < position:
-                    position, inode = 0, now.st_ino
+                stat = os.fstat(file.fileno())
+                if stat.st_ino != inode or stat.st_size < position:
+                    position, inode = 0, stat.st_ino
                 file.seek(position)
                 while (line := file.readline()).endswith(b"\n"):
                     position += len(line)

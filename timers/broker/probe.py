@@ -54,10 +54,10 @@ def _after_string(answer: bytes, position: int) -> int:
     return position + 2 + max(0, int(length))
 
 
-def is_free(port: int) -> bool:
+def is_port_free(port: int) -> bool:
     """Return whether a broker can listen on ``127.0.0.1:port`` now."""
     with socket.socket() as listener:
-        # As Java does: a port in TIME_WAIT counts as free.
+        # Java sets this too: a port in TIME_WAIT counts as free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))

@@ -36,12 +36,12 @@ _JVM = (
 _TOOL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dlog4j2.configurationFile=log4j2.properties")
 """Options for a fast start of a tool that runs for a second."""
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOOL_TIMEOUT_S = 120.0
-_GONE_AFTER_KILL_S = 10.0
+_KILL_TIMEOUT_S = 10.0
 
 
-def _mark(directory: Path) -> str:
+def _directory_option(directory: Path) -> str:
     return f"-Dtimers.broker={directory}"
 
 
@@ -97,7 +97,7 @@ def spawn(java: Path, jars: list[Path], directory: Path, properties_file: str, l
     """
     with log.open("ab") as output:
         return subprocess.Popen(
-            [java, *_JVM, *_user_options(), _mark(directory), "kafka.Kafka", properties_file],
+            [java, *_JVM, *_user_options(), _directory_option(directory), "kafka.Kafka", properties_file],
             cwd=directory,
             env=_environment(jars),
             stdin=subprocess.DEVNULL,
@@ -111,12 +111,12 @@ def is_broker_of(pid: int, directory: Path) -> bool:
     """Return whether the process runs and is the broker of ``directory``."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return os.fsencode(_mark(directory)) in arguments
+        return os.fsencode(_directory_option(directory)) in arguments
     except OSError:
         if Path("/proc/self/cmdline").exists():
             return False
-    listed = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)
-    return os.fsencode(f" {_mark(directory)} ") in listed.stdout
+    result = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)
+    return os.fsencode(f" {_directory_option(directory)} ") in result.stdout
 
 
 def end(pid: int, directory: Path, waiting: Waiting) -> None:
@@ -136,7 +136,7 @@ def end(pid: int, directory: Path, waiting: Waiting) -> None:
 def kill(pid: int, directory: Path) -> None:
     """Kill the broker, and return when it has ended."""
     _signal(pid, directory, signal.SIGKILL)
-    with Waiting(f"killing broker {pid}", None, timeout_s=_GONE_AFTER_KILL_S) as waiting:
+    with Waiting(f"killing broker {pid}", None, timeout_s=_KILL_TIMEOUT_S) as waiting:
         while is_broker_of(pid, directory):
             if waiting.expired:
                 raise BrokerError(f"the broker's process {pid} does not end after SIGKILL: see `ps -p {pid}`")
@@ -165,14 +165,14 @@ def signals_deferred() -> Iterator[None]:
         return
     arrived: list[int] = []
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def remember(number: int, _frame: FrameType | None) -> None:
         arrived.append(number)
 
-    handlers = {number: signal.signal(number, note) for number in _ENDING}
+    handlers = {number: signal.signal(number, remember) for number in _END_SIGNALS}
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler or signal.SIG_DFL)
-        for late in arrived:
-            signal.raise_signal(late)
+        for signal_number in arrived:
+            signal.raise_signal(signal_number)

@@ -1,4 +1,4 @@
-"""Waits with a limit and progress messages, and the lock file that lets one command act at a time."""
+"""Waits with a time limit and messages, and holds the lock file with which one command runs at a time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TextIO
 
 from timers.errors import BrokerError
 
-SILENT_S = 2.0
+SHOW_AFTER_S = 2.0
 """Shorter waits show no message."""
 
-_PLAIN_EVERY_S = 5
+_LINE_EVERY_S = 5
 _POLL_S = 0.03
 
 
@@ -24,13 +24,13 @@ class Waiting:
     A terminal shows one line that counts the seconds. Any other stream gets a new line every 5 s.
     """
 
-    def __init__(self, what: str, out: TextIO | None, *, timeout_s: float) -> None:
-        self._what = what
+    def __init__(self, message: str, out: TextIO | None, *, timeout_s: float) -> None:
+        self._message = message
         self._out = out
         self._began = time.monotonic()
         self._timeout_s = timeout_s
         self._terminal = out is not None and out.isatty()
-        self._next_s = SILENT_S
+        self._next_message_s = SHOW_AFTER_S
         self._shown = False
 
     def __enter__(self) -> Waiting:
@@ -53,23 +53,23 @@ class Waiting:
         """Sleep for one polling interval, and show a message if the wait is long."""
         time.sleep(_POLL_S)
         waited_s = time.monotonic() - self._began
-        if self._out is None or waited_s < self._next_s:
+        if self._out is None or waited_s < self._next_message_s:
             return
-        line = f"{self._what} ... {waited_s:.0f} s"
+        line = f"{self._message} ... {waited_s:.0f} s"
         print(f"\r{line}" if self._terminal else line, end="" if self._terminal else "\n", file=self._out, flush=True)
         self._shown = True
-        self._next_s = int(waited_s) + (1 if self._terminal else _PLAIN_EVERY_S)
+        self._next_message_s = int(waited_s) + (1 if self._terminal else _LINE_EVERY_S)
 
 
 @contextmanager
-def exclusive(lock: Path, what: str, out: TextIO | None, *, timeout_s: float) -> Iterator[None]:
+def exclusive(lock: Path, message: str, out: TextIO | None, *, timeout_s: float) -> Iterator[None]:
     """Hold a lock file. The system releases it when this process ends, also after a crash.
 
     Raises:
         BrokerError: another process has held it for ``timeout_s``.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("a") as file, Waiting(what, out, timeout_s=timeout_s) as waiting:
+    with lock.open("a") as file, Waiting(message, out, timeout_s=timeout_s) as waiting:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,7 +22,7 @@ def ask(settings: Settings, path: str, parameters: Mapping[str, str]) -> dict[st
     Raises:
         QueryError: no worker answers, or the answer is an error; the sentence says what to do.
     """
-    url = f"{settings.asked_url}{path}?{urlencode(parameters, errors='surrogateescape')}"
+    url = f"{settings.query_url}{path}?{urlencode(parameters, errors='surrogateescape')}"
     # No proxy: the worker is in the same network, and the environment's proxy is for other networks.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -33,11 +33,11 @@ def ask(settings: Settings, path: str, parameters: Mapping[str, str]) -> dict[st
             answer = _answer(settings, error.read())
             if error.code == 404 and "timers" in answer:
                 return answer
-            raise QueryError(f"the worker at {settings.asked_url} says: {_sentence(answer)}") from None
+            raise QueryError(f"the worker at {settings.query_url} says: {_sentence(answer)}") from None
     except (OSError, urllib.error.URLError) as error:
         why = getattr(error, "reason", None) or error
         raise QueryError(
-            f"no worker answers at {settings.asked_url} ({why}): start one there, or set TIMERS_WORKER_URL to where "
+            f"no worker answers at {settings.query_url} ({why}): start one there, or set TIMERS_WORKER_URL to where "
             "one of this app does (its TIMERS_WEB_BIND and TIMERS_WEB_PORT)"
         ) from None
 
@@ -63,6 +63,6 @@ def _answer(settings: Settings, body: bytes) -> dict[str, Any]:
         answer = None
     if not isinstance(answer, dict) or not answer.keys() & {"error", "timers"}:
         raise QueryError(
-            f"what answers at {settings.asked_url} is no worker of timers, or an older one: set TIMERS_WORKER_URL"
+            f"what answers at {settings.query_url} is no worker of timers, or an older one: set TIMERS_WORKER_URL"
         )
     return answer

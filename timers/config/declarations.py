@@ -12,19 +12,19 @@ from timers.config import security, variables
 from timers.config.variables import Setting
 from timers.wire import topics
 
-_ID = variables.matching(re.compile(r"[a-zA-Z0-9._-]{1,200}"), "1 to 200 letters, digits, '.', '_' or '-'")
-_ACCEPT_LOSS = variables.matching(re.compile(r"[a-zA-Z0-9._/,-]*"), "topic/partition[,topic/partition...]")
+_ID = variables.matching_text(re.compile(r"[a-zA-Z0-9._-]{1,200}"), "1 to 200 letters, digits, '.', '_' or '-'")
+_ACCEPT_LOSS = variables.matching_text(re.compile(r"[a-zA-Z0-9._/,-]*"), "topic/partition[,topic/partition...]")
 
 
 def _setting(env: str, parse: Callable[[str, str], Any], why: str, *, default: Any = None, unit: str = "") -> Any:
     return field(default=default, metadata={"setting": Setting(env, unit, why, parse)})
 
 
-def _whole(
+def _whole_number(
     env: str, bounds: tuple[int, int], why: str, *, default: int, unit: str = "", example: int | None = None
 ) -> Any:
     """A setting that is a whole number within ``bounds``. Errors suggest ``example``, or else the default."""
-    parse = variables.whole(*bounds, default if example is None else example)
+    parse = variables.whole_number(*bounds, default if example is None else example)
     return _setting(env, parse, why, default=default, unit=unit)
 
 
@@ -61,7 +61,7 @@ class Declarations:
         "are left alone.",
         default=Path(),
     )
-    web_port: int = _whole(
+    web_port: int = _whole_number(
         "TIMERS_WEB_PORT",
         (1, 65535),
         "Port of the worker's web server, the only port it opens; the same as Faust's --web-port. Workers on one "
@@ -114,7 +114,7 @@ class Declarations:
         default="SCRAM-SHA-512",
     )
     sasl_username: str = _setting(
-        "TIMERS_SASL_USERNAME", variables.line, "User name for the brokers; in ACLs it is User:<name>.", default=""
+        "TIMERS_SASL_USERNAME", variables.one_line, "User name for the brokers; in ACLs it is User:<name>.", default=""
     )
     sasl_password: security.Secret = _setting(
         "TIMERS_SASL_PASSWORD",
@@ -158,13 +158,13 @@ class Declarations:
         "authority is accepted, so a host with such a certificate can act as a broker.",
         default=True,
     )
-    partitions: int = _whole(
+    partitions: int = _whole_number(
         "TIMERS_PARTITIONS",
         (1, 10_000),
         "Partitions of the topics that the worker creates. At most this many workers can share a topic.",
         default=4,
     )
-    replication: int = _whole(
+    replication: int = _whole_number(
         "TIMERS_REPLICATION",
         (0, 100),
         "Replication factor of the topics that the worker creates. 0: the default of the brokers.",
@@ -205,7 +205,7 @@ class Declarations:
         "Topic of verdicts: the result of each cancel and update of a timer with an id.",
         default=topics.VERDICT,
     )
-    verdict_retention_s: int = _whole(
+    verdict_retention_s: int = _whole_number(
         "TIMERS_VERDICT_RETENTION_S",
         (1, 31_536_000),
         "How long the worker remembers the id of a timer after it fired. During this time a cancel gets the verdict "
@@ -214,7 +214,7 @@ class Declarations:
         default=86_400,
         unit="s",
     )
-    hot_horizon_s: int = _whole(
+    hot_horizon_s: int = _whole_number(
         "TIMERS_HOT_HORIZON_S",
         (0, 3_155_760_000),
         "A timer that is due more than this after its request was appended goes to TIMERS_COLD_TOPIC. `timers spark "
@@ -248,7 +248,7 @@ class Declarations:
         "cases.",
         default="fire",
     )
-    session_timeout_s: int = _whole(
+    session_timeout_s: int = _whole_number(
         "TIMERS_SESSION_TIMEOUT_S",
         (6, 1800),
         "How long the group waits for a silent worker before it gives its partitions to other workers. Shorter: faster "
@@ -273,7 +273,7 @@ class Declarations:
         default="",
         unit="topic,...",
     )
-    max_depth: int = _whole(
+    max_depth: int = _whole_number(
         "TIMERS_MAX_DEPTH",
         (1, 1000),
         "How many timers in a row may each set the next one, if callbacks to TIMERS_REQUEST_TOPIC are allowed. Each "
@@ -287,7 +287,7 @@ class Declarations:
         "(topic-unknown).",
         default=False,
     )
-    max_request_bytes: int = _whole(
+    max_request_bytes: int = _whole_number(
         "TIMERS_MAX_REQUEST_BYTES",
         (1024, 64 * 1024 * 1024),
         "Largest accepted value of a request. A larger one becomes a dead letter (value-too-large). Kafka's default "
@@ -295,21 +295,21 @@ class Declarations:
         default=1_000_000,
         unit="bytes",
     )
-    chunk_timers: int = _whole(
+    chunk_timers: int = _whole_number(
         "TIMERS_CHUNK_TIMERS",
         (100, 1_000_000),
         "Largest number of timers in one transaction. Larger: less overhead when many timers are due. Smaller: "
         "read_committed receivers wait less.",
         default=20_000,
     )
-    chunk_bytes: int = _whole(
+    chunk_bytes: int = _whole_number(
         "TIMERS_CHUNK_BYTES",
         (65_536, 1_073_741_824),
         "Largest number of callback bytes in one transaction. It limits the memory that firing a partition takes.",
         default=16 * 1024 * 1024,
         unit="bytes",
     )
-    store_memory_mb: int = _whole(
+    store_memory_mb: int = _whole_number(
         "TIMERS_STORE_MEMORY_MB",
         (16, 1_048_576),
         "Memory for the stores of all partitions together: two thirds for timers not yet on disk, one third for cached "
@@ -317,7 +317,7 @@ class Declarations:
         default=192,
         unit="MiB",
     )
-    catch_up_per_s: int = _whole(
+    catch_up_per_s: int = _whole_number(
         "TIMERS_CATCH_UP_PER_S",
         (0, 10_000_000),
         "Largest number of timers per second that fire more than 10 s late, for each request topic, over all workers; "
@@ -328,7 +328,7 @@ class Declarations:
         unit="timers/s",
         example=10_000,
     )
-    retry_attempts: int = _whole(
+    retry_attempts: int = _whole_number(
         "TIMERS_RETRY_ATTEMPTS",
         (1, 1000),
         "How often a callback to a failing target is tried again before it becomes a dead letter. The waits are 30 s, "
@@ -343,7 +343,7 @@ class Declarations:
         default="",
         unit="topic/partition,...",
     )
-    canary_interval_s: int = _whole(
+    canary_interval_s: int = _whole_number(
         "TIMERS_CANARY_INTERVAL_S",
         (0, 3600),
         "How often the worker sets a canary timer on each of its request partitions and measures when the callback "

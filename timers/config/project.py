@@ -12,11 +12,11 @@ ADDRESS_FILE = Path("broker") / "address"
 
 def project_dir() -> Path:
     """Return the nearest ``.timers`` directory here or above; if there is none, the one to create here."""
-    here = Path.cwd()
-    for folder in (here, *here.parents):
+    current = Path.cwd()
+    for folder in (current, *current.parents):
         if (folder / PROJECT_DIR).is_dir():
             return folder / PROJECT_DIR
-    return here / PROJECT_DIR
+    return current / PROJECT_DIR
 
 
 def project_broker() -> str | None:

@@ -37,7 +37,7 @@ class Settings(Declarations):
         return self.advertised_url or f"http://{_host(self.web_bind, socket.gethostname())}:{self.web_port}"
 
     @property
-    def asked_url(self) -> str:
+    def query_url(self) -> str:
         """URL of the worker that commands ask."""
         return self.worker_url or f"http://{_host(self.web_bind, '127.0.0.1')}:{self.web_port}"
 
@@ -58,7 +58,7 @@ class Settings(Declarations):
 
     @property
     def retried_topic(self) -> str:
-        """Internal topic that says which dead letters were published again."""
+        """Internal topic of marks: which dead letters were published again."""
         return topics.retried(self.app_id)
 
     @property
@@ -120,10 +120,10 @@ class Settings(Declarations):
         loaded._check_allowed_topics()
         return loaded
 
-    def on_port(self, web_port: int) -> Settings:
-        """Return these settings with the web port that the worker got on its command line."""
-        chosen = self.worker_id != default_worker_id(self.web_port)
-        return replace(self, web_port=web_port, worker_id=self.worker_id if chosen else default_worker_id(web_port))
+    def with_web_port(self, web_port: int) -> Settings:
+        """Return these settings with another web port, and the worker id computed from it if none was set."""
+        has_own_id = self.worker_id != default_worker_id(self.web_port)
+        return replace(self, web_port=web_port, worker_id=self.worker_id if has_own_id else default_worker_id(web_port))
 
     def _check_allowed_topics(self) -> None:
         own = self.own_topics.keys() - {self.request_topic}
@@ -135,14 +135,14 @@ class Settings(Declarations):
                 )
 
 
-def _host(bind: str, if_any: str) -> str:
-    """Return the host of a URL for the address ``bind``; ``if_any`` where the server binds to all addresses."""
+def _host(bind: str, all_addresses: str) -> str:
+    """Return the host of a URL for the address ``bind``; ``all_addresses`` if the server binds to all addresses."""
     if bind in ("0.0.0.0", "::"):
-        return if_any
+        return all_addresses
     return f"[{bind}]" if ":" in bind else bind
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
     return "" if value is None else str(int(value) if isinstance(value, bool) else value)
@@ -155,5 +155,5 @@ def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> li
     for entry in fields(settings):
         setting: Setting = entry.metadata["setting"]
         given = bool(env.get(setting.env) or env.get(f"{setting.env}_FILE"))
-        rows.append((setting, _shown(getattr(settings, entry.name)), given))
+        rows.append((setting, _as_text(getattr(settings, entry.name)), given))
     return rows

@@ -22,17 +22,17 @@ class Setting:
     parse: Callable[[str, str], Any]
 
 
-def wrong(env: str, value: str, expected: str) -> SettingsError:
+def bad_value(env: str, value: str, expected: str) -> SettingsError:
     """Return the error for a value that is not as expected."""
     return SettingsError(f"{env}={value!r} is not {expected}")
 
 
-def whole(low: int, high: int, example: int) -> Callable[[str, str], int]:
+def whole_number(low: int, high: int, example: int) -> Callable[[str, str], int]:
     """Return a parser of whole numbers from ``low`` to ``high``."""
 
     def parse(env: str, value: str) -> int:
         if not re.fullmatch(r"[0-9]{1,18}", value) or not low <= int(value) <= high:
-            raise wrong(env, value, f"a whole number between {low} and {high} (try {example})")
+            raise bad_value(env, value, f"a whole number between {low} and {high} (try {example})")
         return int(value)
 
     return parse
@@ -41,7 +41,7 @@ def whole(low: int, high: int, example: int) -> Callable[[str, str], int]:
 def flag(env: str, value: str) -> bool:
     """Parse 1 as True and 0 as False."""
     if value not in ("0", "1"):
-        raise wrong(env, value, "0 or 1")
+        raise bad_value(env, value, "0 or 1")
     return value == "1"
 
 
@@ -52,41 +52,43 @@ def seconds(env: str, value: str) -> float:
     except ValueError:
         number = float("nan")
     if not -1e9 <= number <= 1e9:
-        raise wrong(env, value, "a number of seconds, such as -3600 or 0.4")
+        raise bad_value(env, value, "a number of seconds, such as -3600 or 0.4")
     return number
 
 
-def matching(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], str]:
+def matching_text(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], str]:
     """Return a parser of text that fully matches ``pattern``."""
 
     def parse(env: str, value: str) -> str:
         if not pattern.fullmatch(value):
-            raise wrong(env, value, expected)
+            raise bad_value(env, value, expected)
         return value
 
     return parse
 
 
-def line(env: str, value: str) -> str:
+def one_line(env: str, value: str) -> str:
     """Parse text without line breaks and other control characters."""
     if not value.isprintable():
-        raise wrong(env, value, "text in one line")
+        raise bad_value(env, value, "text in one line")
     return value
 
 
 def topic(env: str, value: str) -> str:
     """Parse the name of a topic."""
     if not topics.is_legal(value):
-        raise wrong(env, value, f"{topics.LEGAL_FORM} (but not '.' or '..')")
+        raise bad_value(env, value, f"{topics.LEGAL_FORM} (but not '.' or '..')")
     return value
 
 
 def topic_names(env: str, value: str) -> tuple[str, ...]:
-    """Parse names of topics, separated by commas."""
+    """Parse topic names, separated by commas."""
     names = [each.strip() for each in value.split(",")]
     for each in names:
         if not topics.is_legal(each):
-            raise wrong(env, value, f"a list of topic names, but {each!r} is not one (try schedules,more-schedules)")
+            raise bad_value(
+                env, value, f"a list of topic names, but {each!r} is not one (try schedules,more-schedules)"
+            )
     return tuple(names)
 
 
@@ -95,7 +97,7 @@ def topic_patterns(env: str, value: str) -> str:
     patterns = [each.strip() for each in value.split(",")]
     for each in patterns:
         if not topics.is_legal(each.replace("*", "x")):
-            raise wrong(env, value, f"a list of topic names, but {each!r} is not one (try orders-*,invoices)")
+            raise bad_value(env, value, f"a list of topic names, but {each!r} is not one (try orders-*,invoices)")
     return ",".join(patterns)
 
 
@@ -109,7 +111,7 @@ def brokers(env: str, value: str) -> str:
     for address in value.split(","):
         host, _, port = address.strip().rpartition(":")
         if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
-            raise wrong(env, value, "host:port[,host:port...] with ports 1 to 65535 (try 127.0.0.1:9092)")
+            raise bad_value(env, value, "host:port[,host:port...] with ports 1 to 65535 (try 127.0.0.1:9092)")
     return ",".join(address.strip() for address in value.split(","))
 
 
@@ -117,7 +119,7 @@ def directory(env: str, value: str) -> Path:
     """Parse the path of a directory, which may not exist yet."""
     path = Path(value).expanduser()
     if path.exists() and not path.is_dir():
-        raise wrong(env, value, "a directory: it is a file")
+        raise bad_value(env, value, "a directory: it is a file")
     return path
 
 
@@ -128,7 +130,7 @@ def file(env: str, value: str) -> Path:
         with path.open("rb"):
             return path
     except OSError as error:
-        raise wrong(env, value, f"a file that can be read ({error.strerror})") from None
+        raise bad_value(env, value, f"a file that can be read ({error.strerror})") from None
 
 
 def one_of(*choices: str) -> Callable[[str, str], str]:
@@ -136,7 +138,7 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
 
     def parse(env: str, value: str) -> str:
         if value not in choices:
-            raise wrong(env, value, f"one of {', '.join(choices)}")
+            raise bad_value(env, value, f"one of {', '.join(choices)}")
         return value
 
     return parse
@@ -145,12 +147,12 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
 def url(env: str, value: str) -> str:
     """Parse the URL of a web server, without a path."""
     if not re.fullmatch(r"https?://([^\s/?#@:\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?", value):
-        raise wrong(env, value, "http://host:port (try http://127.0.0.1:6066)")
+        raise bad_value(env, value, "http://host:port (try http://127.0.0.1:6066)")
     return value.rstrip("/")
 
 
 def bind(env: str, value: str) -> str:
     """Parse a host name or address to listen on."""
     if not value or re.search(r"[\s/]", value):
-        raise wrong(env, value, "a host name or address to listen on (try 127.0.0.1)")
+        raise bad_value(env, value, "a host name or address to listen on (try 127.0.0.1)")
     return value

@@ -22,7 +22,7 @@ def require() -> None:
     Raises:
         SparkError: there is no Java, or it has another version.
     """
-    runtime = next(java.installed(), None)
+    runtime = next(java.candidates(), None)
     found = 0 if runtime is None else java.version(runtime)
     if not OLDEST <= found <= NEWEST:
         what = f"{runtime} is Java {found}" if found else f"{runtime} does not run" if runtime else "no Java was found"

@@ -144,7 +144,7 @@ class TimersApp(faust_internals.App):
 
     def adopt_port(self) -> None:
         """Use the web port of Faust's command line, and the worker id computed from it. Call it before the start."""
-        self.settings = self.status.settings = self.settings.on_port(self.conf.web_port)
+        self.settings = self.status.settings = self.settings.with_web_port(self.conf.web_port)
         self.conf.canonical_url = URL(self.settings.canonical_url)
         self.conf.consumer_group_instance_id = self.conf.broker_client_id = self.settings.worker_id
         self.conf.datadir = _data_dir(self.settings)

@@ -32,8 +32,8 @@ def test_where_topics_begin_and_end(system: System) -> None:
     assert topics.existing([cut, "nowhere", whole]) == sorted([cut, whole])
     assert topics.starts([whole, cut]) == {whole: {0: 0, 1: 0}, cut: {0: 2}}
     assert topics.ends([whole, "nowhere"]) == {whole: {0: 4, 1: 0}}
-    assert topics.at([compacted], times[3] + 1) == {compacted: {0: 4}}
-    assert topics.at([whole], 0) == {whole: {0: 0, 1: 0}}
+    assert topics.at_time([compacted], times[3] + 1) == {compacted: {0: 4}}
+    assert topics.at_time([whole], 0) == {whole: {0: 0, 1: 0}}
     since = topics.whole_since_ms([whole, cut, compacted, "nowhere"], NOW_MS)
     assert (since[whole], since[compacted]) == (0, NOW_MS) and 0 < since[cut] < NOW_MS
     system.admin.delete_records([TopicPartition(cut, 0, 4)])[TopicPartition(cut, 0)].result(DEADLINE_S)

@@ -103,7 +103,7 @@ class EmbeddedBroker:
 
     @property
     def log_path(self) -> Path:
-        """The broker's log of this run. Logs of earlier runs are beside it."""
+        """The broker's log of this run. Logs of earlier runs are in the same directory."""
         return self._directory / "broker.log"
 
     @property
@@ -166,7 +166,7 @@ class EmbeddedBroker:
         while True:
             while self.pid is not None:
                 time.sleep(_WATCH_EVERY_S)
-            # With the lock: a stop removes the process id before it releases the lock, and a start writes a new one.
+            # Hold the lock: a stop removes the process id before it releases the lock, and a start writes a new one.
             with self._locked():
                 if self.pid is None:
                     return not self._pid_file.exists()

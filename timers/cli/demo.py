@@ -21,7 +21,7 @@ TOPIC = "timers-demo"
 _FIRST_TIMERS = 20
 _FIRST_SPAN_S = 10
 _RUN = "demo-run"
-"""Header that tells a demo's own timers from those of an earlier demo."""
+"""Header with an id of this run: it distinguishes the timers of this demo from those of earlier demos."""
 _HINT_AFTER_S = 15.0
 _POLL_S = 0.5
 _PROBE = "ready?"

@@ -54,7 +54,7 @@ class CallbackRecord:
 
     @property
     def lag_ms(self) -> int | None:
-        """From the start of the due second to the record's timestamp."""
+        """Milliseconds from the start of the due second to the record's timestamp; None without a due second."""
         return None if self.due_s is None else self.timestamp_ms - self.due_s * 1000
 
     def line(self) -> str:

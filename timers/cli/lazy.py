@@ -15,7 +15,7 @@ class LazyGroup(click.Group):
     Args:
         package: the package of the modules.
         lines: each command and its line in ``--help``, in order.
-        heading: of these lines.
+        heading: heading of these lines in ``--help``.
         modules: module and object of a command whose name is no Python name.
         attributes: of :class:`click.Group`.
     """

@@ -30,7 +30,7 @@ from timers.wire.formats import future_by_id
 from timers.wire.verdict import VerdictMessage
 
 PARTITIONER = "murmur2_random"
-"""The default of Java's producer. All producers must hash alike, so that all requests of an id are on one partition."""
+"""The default of Java's producer. With one hash for all producers, the requests of an id are on one partition."""
 
 _POLL_S = 0.1
 

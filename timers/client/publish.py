@@ -10,7 +10,7 @@ There are two ways, each with a librdkafka producer that is created at the first
 
 Every producer is idempotent (a retry inside librdkafka never makes a second timer) and waits for all in-sync replicas.
 Requests without an id are spread by librdkafka's ``random`` partitioner, which ignores the key, so that a second with a
-million timers loads all partitions alike. New partitions are used as soon as the metadata shows them.
+million timers loads all partitions equally. New partitions are used as soon as the metadata shows them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BULK_LINGER_MS = 50
 _FULL_QUEUE_WAIT_S = 0.02
 CLOSED = "this client is closed: open a new one"
 _GRACE_S = 5.0
-"""Added to librdkafka's own timeout before the client gives up waiting for an answer."""
+"""Added to librdkafka's own timeout after which the client stops waiting for an answer."""
 
 
 class PartlyPublishedError(PublishError):
@@ -162,9 +162,8 @@ class Publisher:
             if failures or unanswered:
                 first = self._kafka.user_error(failures[0]) if failures else self._kafka.unreachable_error()
                 missing = len(failures) + unanswered
-                raise PartlyPublishedError(
-                    f"{missing} of {count} timers were not taken by the broker: {first}", sources
-                )
+                sentence = f"{missing} of {count} timers were not taken by the broker: {first}"
+                raise PartlyPublishedError(sentence, sources)
         return [timer_id for timer_id in sources if timer_id is not None] if ids else count
 
     def _produce_all(

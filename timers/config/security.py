@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from timers.config.variables import bad_value
+from timers.config.variables import invalid
 from timers.errors import SettingsError
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -51,7 +51,7 @@ class Secret:
 def secret(env: str, value: str) -> Secret:
     """Return a password. The error for a wrong one does not show it."""
     if _CONTROL.search(value):
-        raise bad_value(env, MASK, "a password in one line: it has a line break or another control character")
+        raise invalid(env, MASK, "a password in one line: it has a line break or another control character")
     return Secret(value)
 
 
@@ -64,7 +64,7 @@ def read_secret(env: str, path: Path) -> Secret:
     with path.open("rb") as file:  # the limit stops at devices without an end
         text = file.read(_MAX_SECRET_FILE_BYTES).decode(errors="replace").rstrip("\r\n")
     if not text or _CONTROL.search(text):
-        raise bad_value(env, str(path), "a file that holds a password in one line, and nothing else")
+        raise invalid(env, str(path), "a file that holds a password in one line, and nothing else")
     return Secret(text)
 
 

@@ -135,10 +135,10 @@ class Settings(Declarations):
                 )
 
 
-def _host(bind: str, all_addresses: str) -> str:
-    """Return the host of a URL for the address ``bind``; ``all_addresses`` if the server binds to all addresses."""
+def _host(bind: str, default: str) -> str:
+    """Return the host of a URL for the address ``bind``; ``default`` if the server binds to all addresses."""
     if bind in ("0.0.0.0", "::"):
-        return all_addresses
+        return default
     return f"[{bind}]" if ":" in bind else bind
 
 

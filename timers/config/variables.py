@@ -22,7 +22,7 @@ class Setting:
     parse: Callable[[str, str], Any]
 
 
-def bad_value(env: str, value: str, expected: str) -> SettingsError:
+def invalid(env: str, value: str, expected: str) -> SettingsError:
     """Return the error for a value that is not as expected."""
     return SettingsError(f"{env}={value!r} is not {expected}")
 
@@ -32,7 +32,7 @@ def whole_number(low: int, high: int, example: int) -> Callable[[str, str], int]
 
     def parse(env: str, value: str) -> int:
         if not re.fullmatch(r"[0-9]{1,18}", value) or not low <= int(value) <= high:
-            raise bad_value(env, value, f"a whole number between {low} and {high} (try {example})")
+            raise invalid(env, value, f"a whole number between {low} and {high} (try {example})")
         return int(value)
 
     return parse
@@ -41,7 +41,7 @@ def whole_number(low: int, high: int, example: int) -> Callable[[str, str], int]
 def flag(env: str, value: str) -> bool:
     """Parse 1 as True and 0 as False."""
     if value not in ("0", "1"):
-        raise bad_value(env, value, "0 or 1")
+        raise invalid(env, value, "0 or 1")
     return value == "1"
 
 
@@ -52,7 +52,7 @@ def seconds(env: str, value: str) -> float:
     except ValueError:
         number = float("nan")
     if not -1e9 <= number <= 1e9:
-        raise bad_value(env, value, "a number of seconds, such as -3600 or 0.4")
+        raise invalid(env, value, "a number of seconds, such as -3600 or 0.4")
     return number
 
 
@@ -61,7 +61,7 @@ def matching_text(pattern: re.Pattern[str], expected: str) -> Callable[[str, str
 
     def parse(env: str, value: str) -> str:
         if not pattern.fullmatch(value):
-            raise bad_value(env, value, expected)
+            raise invalid(env, value, expected)
         return value
 
     return parse
@@ -70,14 +70,14 @@ def matching_text(pattern: re.Pattern[str], expected: str) -> Callable[[str, str
 def one_line(env: str, value: str) -> str:
     """Parse text without line breaks and other control characters."""
     if not value.isprintable():
-        raise bad_value(env, value, "text in one line")
+        raise invalid(env, value, "text in one line")
     return value
 
 
 def topic(env: str, value: str) -> str:
     """Parse the name of a topic."""
     if not topics.is_legal(value):
-        raise bad_value(env, value, f"{topics.LEGAL_FORM} (but not '.' or '..')")
+        raise invalid(env, value, f"{topics.LEGAL_FORM} (but not '.' or '..')")
     return value
 
 
@@ -86,9 +86,7 @@ def topic_names(env: str, value: str) -> tuple[str, ...]:
     names = [each.strip() for each in value.split(",")]
     for each in names:
         if not topics.is_legal(each):
-            raise bad_value(
-                env, value, f"a list of topic names, but {each!r} is not one (try schedules,more-schedules)"
-            )
+            raise invalid(env, value, f"a list of topic names, but {each!r} is not one (try schedules,more-schedules)")
     return tuple(names)
 
 
@@ -97,7 +95,7 @@ def topic_patterns(env: str, value: str) -> str:
     patterns = [each.strip() for each in value.split(",")]
     for each in patterns:
         if not topics.is_legal(each.replace("*", "x")):
-            raise bad_value(env, value, f"a list of topic names, but {each!r} is not one (try orders-*,invoices)")
+            raise invalid(env, value, f"a list of topic names, but {each!r} is not one (try orders-*,invoices)")
     return ",".join(patterns)
 
 
@@ -111,7 +109,7 @@ def brokers(env: str, value: str) -> str:
     for address in value.split(","):
         host, _, port = address.strip().rpartition(":")
         if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
-            raise bad_value(env, value, "host:port[,host:port...] with ports 1 to 65535 (try 127.0.0.1:9092)")
+            raise invalid(env, value, "host:port[,host:port...] with ports 1 to 65535 (try 127.0.0.1:9092)")
     return ",".join(address.strip() for address in value.split(","))
 
 
@@ -119,7 +117,7 @@ def directory(env: str, value: str) -> Path:
     """Parse the path of a directory, which may not exist yet."""
     path = Path(value).expanduser()
     if path.exists() and not path.is_dir():
-        raise bad_value(env, value, "a directory: it is a file")
+        raise invalid(env, value, "a directory: it is a file")
     return path
 
 
@@ -130,7 +128,7 @@ def file(env: str, value: str) -> Path:
         with path.open("rb"):
             return path
     except OSError as error:
-        raise bad_value(env, value, f"a file that can be read ({error.strerror})") from None
+        raise invalid(env, value, f"a file that can be read ({error.strerror})") from None
 
 
 def one_of(*choices: str) -> Callable[[str, str], str]:
@@ -138,7 +136,7 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
 
     def parse(env: str, value: str) -> str:
         if value not in choices:
-            raise bad_value(env, value, f"one of {', '.join(choices)}")
+            raise invalid(env, value, f"one of {', '.join(choices)}")
         return value
 
     return parse
@@ -147,12 +145,12 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
 def url(env: str, value: str) -> str:
     """Parse the URL of a web server, without a path."""
     if not re.fullmatch(r"https?://([^\s/?#@:\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?", value):
-        raise bad_value(env, value, "http://host:port (try http://127.0.0.1:6066)")
+        raise invalid(env, value, "http://host:port (try http://127.0.0.1:6066)")
     return value.rstrip("/")
 
 
 def bind(env: str, value: str) -> str:
     """Parse a host name or address to listen on."""
     if not value or re.search(r"[\s/]", value):
-        raise bad_value(env, value, "a host name or address to listen on (try 127.0.0.1)")
+        raise invalid(env, value, "a host name or address to listen on (try 127.0.0.1)")
     return value

@@ -34,13 +34,13 @@ class Preview:
     requests: int = 0
     """Number of requests to publish."""
     overdue: int = 0
-    """How many of them fire at once."""
+    """Number of those requests that are overdue and fire at once."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Reason -> number of letters that are not retried."""
 
 
 class Retry:
-    """A retry of the dead letters of a filter, as they are when it is created.
+    """A retry of the dead letters that match a filter when it is created.
 
     Raises:
         TimersError: no broker answers, or the topic of dead letters does not exist. The methods raise it too.

@@ -122,7 +122,7 @@ class RequestReader:
         return found
 
     def _read(self, topic: str, partition: int, offsets: list[int], may_wait: Callable[[], bool]) -> Iterator[Message]:
-        """The records of these offsets, sorted, as far as the log still has them."""
+        """The records of these sorted offsets that the log still has."""
         consumer = self._open_consumer()
         low, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S, cached=False)
         stop_waiting = partial(_check, may_wait)

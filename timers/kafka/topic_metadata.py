@@ -1,4 +1,4 @@
-"""What the brokers say of callback topics: existence, partitions, leaders, write access and limits."""
+"""What the brokers report about callback topics: existence, partitions, leaders, write access and limits."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class TopicOffsets:
         """Last stable offset of each partition: committed readers stop before the oldest open transaction."""
         return self._offsets_at(topics, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
-    def at(self, topics: Iterable[str], time_ms: int) -> Offsets:
+    def at_time(self, topics: Iterable[str], time_ms: int) -> Offsets:
         """Offset of the first record with this time or a later one; the end if there is none."""
         names = list(topics)
         ends = self.ends(names)

@@ -202,7 +202,7 @@ def _check_access(settings: Settings, wanted: list[OwnTopic], found: dict[str, A
     missing_rights = []
     for topic in wanted:
         allowed = found[topic.name].authorized_operations
-        if allowed is not None:  # brokers before 2.3 do not say
+        if allowed is not None:  # brokers before 2.3 do not report it
             missing_rights += _missing_rights(topic, allowed)
     if not group_access.may_join(settings):
         missing_rights.append(f"Read on group {settings.app_id!r}")

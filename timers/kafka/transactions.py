@@ -85,7 +85,7 @@ class TransactionalWriter:
             self._producer.produce(topic, value, key, partition, headers=list(headers), on_delivery=report)
             self._producer.poll(0)
         deadline = monotonic() + TRANSACTION_TIMEOUT_MS / 1000
-        # Not flush(): it goes on calling delivery callbacks while the exception of a fatal error is pending.
+        # flush() is not used: it calls delivery callbacks even while the exception of a fatal error is pending.
         while len(sources) + len(failures) < len(records):
             self._producer.poll(_POLL_S)
             if monotonic() > deadline:

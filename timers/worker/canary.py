@@ -45,7 +45,7 @@ class Observation:
     last_callback_at: float
     """Monotonic time of the last callback; before the first one, when the worker took the partition."""
     lag_s: float | None = None
-    """From the start of that callback's due second to its arrival, by the brokers' clock."""
+    """Seconds from the start of that callback's due second to its arrival, by the brokers' clock."""
 
 
 class Canary(TopicTail):

@@ -55,7 +55,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return self.make_consumer(transport)
 
     def _stopped_set(self) -> None:
-        """Tell waiters that the thread has stopped. After a crash its event loop may be closed: RuntimeError."""
+        """Set the stopped flag. Ignore the RuntimeError of an event loop that is closed after a crash."""
         with contextlib.suppress(RuntimeError):
             super()._stopped_set()
 

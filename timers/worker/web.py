@@ -1,4 +1,4 @@
-"""The pages on the worker's web port, beside Faust's own."""
+"""The pages that this project adds to the worker's web port."""
 
 from __future__ import annotations
 

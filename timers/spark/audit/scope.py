@@ -85,8 +85,8 @@ class Scope:
         Raises:
             SettingsError: a range names a topic or partition that does not exist.
         """
-        starts = topics.starts(request_topics) if self.from_ms is None else topics.at(request_topics, self.from_ms)
-        scope_ends = dict(ends) if self.to_ms is None else topics.at(request_topics, self.to_ms)
+        starts = topics.starts(request_topics) if self.from_ms is None else topics.at_time(request_topics, self.from_ms)
+        scope_ends = dict(ends) if self.to_ms is None else topics.at_time(request_topics, self.to_ms)
         for topic, partitions in self.ranges.items():
             if topic not in starts or not partitions.keys() <= starts[topic].keys():
                 raise SettingsError(

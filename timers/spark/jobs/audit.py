@@ -147,7 +147,7 @@ def _plan(audit: Audit, topics: TopicOffsets) -> _Plan:
     output_ends = topics.ends(everything)
     ends = topics.ends(request_topics)
     since_ms = audit.scope.evidence_from_ms
-    output_starts = topics.starts(everything) if since_ms is None else topics.at(everything, since_ms)
+    output_starts = topics.starts(everything) if since_ms is None else topics.at_time(everything, since_ms)
     whole = {topic for topic in request_topics if formats[topic].has_ids or topic == settings.retry_topic}
     span = audit.scope.span(topics, request_topics, ends, whole)
     return _Plan(formats, settings.retry_topic, span, topics.starts(request_topics), output_starts, output_ends)

@@ -33,7 +33,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """As in Prometheus."""
+        """Name of the metric in Prometheus."""
         return self.name_and_labels.partition("{")[0]
 
     @property

@@ -37,7 +37,7 @@ class Lookup(NamedTuple):
     """Which timer to find."""
 
     id: str
-    """From its sender, or from a callback's ``timer-id`` header."""
+    """The id that its sender gave it, or a ``timer-id`` header of a callback."""
     record: tuple[str, int, int] | None
     """(topic, partition, offset) if the id is the source of a request: ``<topic>/<partition>/<offset>``."""
     with_value: bool

@@ -30,7 +30,7 @@ def small_groups() -> Iterator[None]:
         patch.setattr(layout, "GROUP_BYTES", 40)
         patch.setattr(rocks, "POINT_DELETES", 2)
         patch.setattr(memory_limit, "JOURNAL_IDS", 2)
-        patch.setattr(memory_limit, "LEAST_JOURNAL_IDS", 2)
+        patch.setattr(memory_limit, "MIN_JOURNAL_IDS", 2)
         yield
 
 

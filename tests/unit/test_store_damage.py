@@ -43,7 +43,7 @@ def fill(store: RocksStore, first: int = 0, count: int = TIMERS) -> None:
 def on_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a closed store with all entries in one file; return that file."""
     monkeypatch.setattr(memory_limit, "JOURNAL_IDS", 100)
-    monkeypatch.setattr(memory_limit, "LEAST_JOURNAL_IDS", 100)
+    monkeypatch.setattr(memory_limit, "MIN_JOURNAL_IDS", 100)
     store = opened(path)
     fill(store)
     store._db.rdict.compact_range(None, None)

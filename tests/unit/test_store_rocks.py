@@ -201,9 +201,9 @@ def test_a_store_that_cannot_be_opened_on_a_full_disk_is_not_wiped(tmp_path: Pat
     new.close()
 
 
-@pytest.mark.parametrize("code", sorted(failures.WAYS_OUT))
+@pytest.mark.parametrize("code", sorted(failures.REMEDIES))
 def test_each_error_of_the_operating_system_has_advice(code: int) -> None:
     error = failures.refusal(
         Path("/data/s"), Exception(f"IO error: While open a file: /data/s/4.log: {os.strerror(code)}")
     )
-    assert failures.WAYS_OUT[code] in str(error)
+    assert failures.REMEDIES[code] in str(error)

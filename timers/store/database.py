@@ -1,15 +1,15 @@
 """One RocksDB database whose reads are complete or fail.
 
-An iterator of rocksdict that meets a block it cannot read ends as if there were no more keys. The database always has
-keys that begin with 0xFF, above all others, so a loop that does not reach a key above its range has met damage.
+If an iterator of rocksdict cannot read a block, it ends as if there were no more keys. The database always has keys
+that begin with 0xFF, above all others. So if a loop does not reach a key above its range, the database is damaged.
 
-RocksDB also does not notice some files that are missing. If a write-ahead log in the middle, or the end of the manifest
-is gone, older and newer batches are there and those between are not. So the batches are numbered, and each one writes
+RocksDB does not notice some missing files. If a write-ahead log in the middle or the end of the manifest is missing,
+older and newer batches are there, and those between are not. So the batches are numbered, and each one writes
 its number to one of :data:`SLOTS` keys in turn. After a crash the numbers must be complete up to the last batch. Lost
 batches at the end are no damage: then the store is older, and the rest is read from the request log.
 
-Damage condemns the store: its file CURRENT is deleted, which needs no space on the disk and no working database, and
-without which it is never opened again.
+A damaged store is condemned: its file CURRENT is deleted, and without this file it is never opened again. This needs no
+space on the disk and no working database.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from timers.store.layout import BATCH, BATCHES, IDENTITY, U64
 logger = logging.getLogger(__name__)
 
 SLOTS = 8192
-"""Numbers that are kept. More than the batches that write-ahead logs hold, see :data:`FLUSH_EVERY`."""
+"""How many batch numbers are kept: more than the batches in write-ahead logs, see :data:`FLUSH_EVERY`."""
 
 FLUSH_EVERY = SLOTS // 2
 """Batches after which a flush is started, so that the write-ahead logs hold fewer than :data:`SLOTS`."""
@@ -43,7 +43,7 @@ moves the write-ahead logs into tables, so a second opening would not see that t
 
 
 class Database:
-    """An open database. Its owner is one thread.
+    """An open database. One thread owns it.
 
     Args:
         path: its directory.
@@ -51,14 +51,14 @@ class Database:
         condemnations: counts damage.
 
     Attributes:
-        rdict: for loops that are too hot for :meth:`items`; they must call :meth:`ended_early`, see there.
-        once: read options for what is read a single time.
+        rdict: for hot loops, for which :meth:`items` is too slow; they must call :meth:`ended_early`.
+        no_caching: read options for blocks that are read a single time.
     """
 
     def __init__(self, path: Path, rdict: Rdict, condemnations: Condemnations) -> None:
         self.rdict = rdict
-        self.once = ReadOptions()
-        self.once.fill_cache(False)
+        self.no_caching = ReadOptions()
+        self.no_caching.fill_cache(False)
         self._path = path
         self._condemnations = condemnations
         self._broken = self._condemned = False
@@ -77,11 +77,11 @@ class Database:
         """Open the database at ``path``; None if it belongs to another log, app or format.
 
         Raises:
-            StoreError: the machine does not let it be opened, for example because the disk is full.
-            StoreDamaged: it cannot be read, or written batches are missing.
+            StoreError: the system does not open it, for example because the disk is full.
+            StoreDamaged: the database cannot be read, or written batches are missing.
         """
         unchecked = path / UNCHECKED
-        if any(log.stat().st_size for log in path.glob("*.log")):  # it was not closed
+        if any(log.stat().st_size for log in path.glob("*.log")):  # the database was not closed
             unchecked.touch()
         if not (path / "CURRENT").exists():
             raise condemnations.damaged(path, INCOMPLETE, "it has no file CURRENT")
@@ -113,7 +113,7 @@ class Database:
     @staticmethod
     def wipe(path: Path) -> None:
         """Delete a closed database."""
-        (path / "CURRENT").unlink(missing_ok=True)  # first: after a crash in between, the rest must not be opened
+        (path / "CURRENT").unlink(missing_ok=True)  # first: after a crash here, the rest is not opened
         shutil.rmtree(path)
 
     def get(self, key: bytes) -> Any:
@@ -121,7 +121,7 @@ class Database:
         return self.get_all([key])[0]
 
     def get_all(self, keys: Sequence[bytes]) -> list[Any]:
-        """The values of some keys, None for each that is not there."""
+        """The values of some keys; None for each missing key."""
         try:
             found: list[Any] = self.rdict.get(keys)
         except Exception as error:
@@ -141,7 +141,7 @@ class Database:
         """Keys and values from ``first`` to before ``end``. ``end`` must not be above the last key."""
         key = first
         try:
-            for key, value in self.rdict.items(from_key=first, read_opt=self.once):
+            for key, value in self.rdict.items(from_key=first, read_opt=self.no_caching):
                 if key >= end:
                     return
                 yield key, value
@@ -154,7 +154,7 @@ class Database:
         return next(self._keys(key))
 
     def _keys(self, first: bytes) -> Iterator[bytes]:
-        """Keys from ``first`` on. The caller stops at a key above its range: to meet no more keys is damage."""
+        """Keys from ``first`` on. The caller must stop at a key above its range: the end of all keys means damage."""
         key = first
         try:
             for key in self.rdict.keys(from_key=first):
@@ -166,7 +166,7 @@ class Database:
     def last_between(self, first: bytes, last: bytes) -> bytes | None:
         """The last key from ``first`` to ``last``, None if there is none; ``last`` must be below the last key.
 
-        Reads forward: backward, RocksDB would pass every range tombstone below, 20 ms after a storm of timers.
+        Reads forward: backward, RocksDB would read every range tombstone below, 20 ms after many timers have fired.
         """
         found = None
         for key in self._keys(first):
@@ -176,25 +176,25 @@ class Database:
         return found
 
     def ended_early(self, key: bytes) -> Exception:
-        """The error for a loop over :attr:`rdict` that met no key above its range; ``key`` is the last one it met."""
-        at = self.rdict.iter(self.once)
+        """The error for a loop over :attr:`rdict` that found no key above its range; ``key`` is the last one found."""
+        iterator = self.rdict.iter(self.no_caching)
         try:
-            at.seek(key)
-            while at.valid():
-                at.next()
-            at.status()
+            iterator.seek(key)
+            while iterator.valid():
+                iterator.next()
+            iterator.status()
         except Exception as error:
             return self.damaged(UNREADABLE, error)
         finally:
-            del at
+            del iterator
         return self.damaged(UNREADABLE, f"nothing was read behind the key {key!r}")
 
     def write(self, batch: WriteBatch) -> None:
-        """Write a batch, all of it or nothing.
+        """Write a whole batch, or nothing.
 
         Raises:
-            StoreError: the machine refuses, for example because the disk is full.
-            StoreDamaged: RocksDB takes no more writes, for example because a compaction met a damaged block.
+            StoreError: the system refuses, for example because the disk is full.
+            StoreDamaged: RocksDB takes no more writes, for example because a compaction found a damaged block.
         """
         number = self._batches
         batch.put(BATCH + (number % SLOTS).to_bytes(2, "big"), U64.pack(number))
@@ -209,7 +209,7 @@ class Database:
         self._batches = number + 1
 
     def damaged(self, reason: str, why: object) -> Exception:
-        """Condemn the database. Returns the error to raise: of the machine, if that caused it."""
+        """Returns the error to raise. Condemns the database, unless the system caused the error (full disk)."""
         refused = _refused_to_read(self._path, why)
         if refused is not None:
             return refused
@@ -220,7 +220,7 @@ class Database:
         return self._condemnations.damaged(self._path, reason, why)
 
     def condemn(self, reason: str) -> None:
-        """Mark the database as unusable: it is deleted when it is closed, or else before it is opened again."""
+        """Mark the database as unusable: it is deleted when it is closed, or before the next opening."""
         self._condemn()
         self._condemnations.count(self._path, reason)
 
@@ -232,8 +232,8 @@ class Database:
         """Flush and release the directory's lock.
 
         Raises:
-            StoreError: the machine did not let the newest batches be flushed. They are in the write-ahead log. Not
-                raised after a failed write, which has told its caller.
+            StoreError: the system did not flush the newest batches. They are in the write-ahead log. Not raised after a
+                failed write, which has raised its own error.
         """
         try:
             self.rdict.close()
@@ -244,7 +244,7 @@ class Database:
                     raise refused from error
                 logger.error("%s", refused)
         if self._condemned:
-            shutil.rmtree(self._path, ignore_errors=True)  # what is left is deleted before the next opening
+            shutil.rmtree(self._path, ignore_errors=True)  # the rest is deleted before the next opening
 
     def _check_batches(self) -> None:
         end = self._batches
@@ -255,5 +255,5 @@ class Database:
 
 
 def _refused_to_read(path: Path, error: object) -> StoreError | None:
-    """The sentence for an error of the machine that leaves the files whole. A read error of the disk does not."""
+    """The error for a refusal of the system that leaves the files whole; None for others, such as disk read errors."""
     return None if os.strerror(errno.EIO) in str(error) else refusal(path, error)

@@ -1,6 +1,6 @@
-"""Errors of RocksDB: what each one means, and what to do about it.
+"""Errors of RocksDB: what each one means, and what a user can do.
 
-An error of the machine, such as a full disk, ends the worker with a sentence: the store is whole and waits. Any other
+An error of the system, such as a full disk, ends the worker with a sentence, and the store stays as it is. Any other
 error means that the store is damaged: it is emptied, and the request log is read again.
 """
 
@@ -22,7 +22,7 @@ kept up with a compacted log."""
 _SPACE = "make space there"
 _RIGHTS = "let the worker's user write there"
 _FILES = "raise the limit of open files (ulimit -n)"
-WAYS_OUT = {
+REMEDIES = {
     errno.ENOSPC: _SPACE,
     errno.EDQUOT: _SPACE,
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
@@ -33,15 +33,15 @@ WAYS_OUT = {
     errno.EROFS: _RIGHTS,
     errno.ENOMEM: "give the worker more memory",
 }
-"""Errors of the machine, and what to do. RocksDB reports them as text that ends in the system's own words."""
+"""Error of the system -> what to do. RocksDB reports it as text that ends with the system's own message."""
 
 _LOCKED = ("lock hold by", "While lock file")
 
 PAUSE_AFTER = 3
-"""From this many condemnations of one store within :data:`WINDOW_S` on, each rebuild waits."""
+"""After so many condemnations of one store within :data:`WINDOW_S`, each rebuild waits."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 WINDOW_S = 86_400.0
-"""Longer than the longest rebuild."""
+"""Seconds; longer than the longest rebuild."""
 
 
 class StoreDamaged(Lost):
@@ -57,7 +57,7 @@ class StoreDamaged(Lost):
 
 
 class Condemnations:
-    """Counts the condemned stores of one worker, and says how long each rebuild must wait.
+    """Counts the condemned stores of one worker, and computes how long each rebuild must wait.
 
     Attributes:
         by_reason: reason -> stores condemned since the worker started.
@@ -78,7 +78,7 @@ class Condemnations:
         return 0.0 if again < 0 else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**again)
 
     def damaged(self, path: Path, reason: str, why: object) -> StoreDamaged:
-        """Count a damaged store; returns the error that says so."""
+        """Count a damaged store; returns the error to raise."""
         pause_s = self.count(path, reason)
         message = f"the store in {path} is damaged, {reason}: {_one_line(why)}. Nothing is lost: it is emptied, and "
         if pause_s:
@@ -92,25 +92,25 @@ class Condemnations:
 
 
 def refusal(path: Path, error: object) -> StoreError | None:
-    """The sentence for an error of the machine, or for a store that another process has open; None for any other."""
+    """The error for a refusal of the system, or for a store that another process has open; None for any other error."""
     text = str(error)
     if any(words in text for words in _LOCKED):
         return StoreError(_sentence(path, f"another process has it open: {_one_line(text)}", "end that process"))
-    for code, way_out in WAYS_OUT.items():
+    for code, remedy in REMEDIES.items():
         if os.strerror(code) in text:
-            return StoreError(_sentence(path, os.strerror(code), f"{way_out}, or set TIMERS_DATA_DIR to another disk"))
+            return StoreError(_sentence(path, os.strerror(code), f"{remedy}, or set TIMERS_DATA_DIR to another disk"))
     return None
 
 
 def failure(path: Path, error: object) -> StoreError:
-    """The sentence for any error of a store that cannot be made, emptied or closed."""
-    way_out = "replace the disk, or set TIMERS_DATA_DIR to another disk"
-    return refusal(path, error) or StoreError(_sentence(path, _one_line(error), way_out))
+    """The error for a store that cannot be made, emptied or closed, for any reason."""
+    remedy = "replace the disk, or set TIMERS_DATA_DIR to another disk"
+    return refusal(path, error) or StoreError(_sentence(path, _one_line(error), remedy))
 
 
-def _sentence(path: Path, what: str, way_out: str) -> str:
+def _sentence(path: Path, what: str, remedy: str) -> str:
     return (
-        f"the store in {path} does not work: {what}. Nothing is lost: {way_out}, and start the worker again; what the "
+        f"the store in {path} does not work: {what}. Nothing is lost: {remedy}, and start the worker again; what the "
         "store lacks is read from the request log"
     )
 

@@ -1,12 +1,12 @@
 """The newest operations of an index, in memory and in a journal in the store.
 
-A timer that fires soon is set, looked up, and ended by its tombstone. With one RocksDB key for each id this takes a
-put, a get and a delete at random places, more time than all other work on the timer. So the operations of one batch are
-one entry of the journal, and stay in memory.
+A timer that fires soon is set, looked up, and ended by its tombstone. With one RocksDB key for each id, this needs a
+put, a get and a delete at random places, which take longer than all other work on the timer. So the operations of one
+batch are one entry of the journal, and stay in memory.
 
-The ids in memory form two sets, newer and older. Each batch writes some ids of the older set to the index proper. When
-all of them are written, the older part of the journal is deleted. When the newer set is full, it becomes the older one.
-Most ids are ended before that, and never become a key.
+The ids in memory form two sets, newer and older. Each batch writes some ids of the older set to the index in the
+database. When all are written, the older part of the journal is deleted. When the newer set is full, it becomes the
+older one. Most ids are ended before that, and never become a key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ABSENT: Final = (-1, -1, -1)
 
 
 class IndexJournal:
-    """Ids that are looked up in memory instead of in the database.
+    """Newest ids of an index, which are looked up in memory instead of in the database.
 
     Args:
         size: returns how many ids the newer set may hold.
@@ -43,14 +43,14 @@ class IndexJournal:
         return id in self._newer or id in self._older
 
     def restore(self, number: int, entries: Mapping[bytes, Entry | None]) -> None:
-        """Take in batch ``number`` of the journal. On opening, for each batch in ascending order."""
+        """Add batch ``number`` of the journal to the memory. Call on opening, for each batch in ascending order."""
         if not self._newer:
             self.older_first = self.newer_first = number
         self._newer.update(entries)
         self.next = number + 1
 
     def find(self, ids: Collection[bytes]) -> tuple[dict[bytes, Entry | None], list[bytes]]:
-        """The entries of the ids that are in memory, None for an id that has ended; and the ids that are not."""
+        """The entries of the ids that are in memory (None: the id has ended), and the ids that are not in memory."""
         get = self._newer.get
         found: dict[bytes, Entry | None] = {id: get(id, _ABSENT) for id in ids}
         missing = [id for id, entry in found.items() if entry is _ABSENT]
@@ -63,21 +63,21 @@ class IndexJournal:
         return found, missing
 
     def next_to_index(self, operations: int) -> list[tuple[bytes, Entry | None]]:
-        """The entries of the older set to write to the index with a batch of that many operations.
+        """The entries of the older set that a batch of ``operations`` operations must write to the index.
 
-        Two for each operation, so that all are written before the newer set is full. In the order of ids, because
-        RocksDB writes neighbouring keys faster.
+        It is two for each operation, so that all are written before the newer set is full. They are in the order of
+        ids, because RocksDB writes neighbouring keys faster.
         """
         newer, older = self._newer, self._older
         ids = sorted(id for id in self._unwritten[self._written : self._written + 2 * operations] if id not in newer)
         return [(id, older[id]) for id in ids]
 
     def completes_older(self, operations: int) -> bool:
-        """Whether that batch writes the last of the older set, so that its part of the journal can be deleted."""
+        """Whether such a batch writes the last entries of the older set, whose part of the journal is then deleted."""
         return self.older_first < self.newer_first and self._written + 2 * operations >= len(self._unwritten)
 
     def note_written(self, entries: Mapping[bytes, Entry | None]) -> None:
-        """Record that the next batch was written, with what :meth:`next_to_index` returned for it."""
+        """Note that the next batch was written, with the entries from :meth:`next_to_index`."""
         self._written = min(self._written + 2 * len(entries), len(self._unwritten))
         self._newer.update(entries)
         self.next += 1

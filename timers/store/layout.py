@@ -17,12 +17,12 @@ Numbers are big-endian, so that the order of keys is the order in which timers f
 
 One entry holds all timers of one fetched batch that share a due second, under the key of the first of them. The next
 batch has higher offsets, so entries of one second do not overlap. Compared with one entry for each timer this saves
-0.7 us of 1.9 us per timer when written, and more when read (``docs/adr/0002``). A timer that is alone in its second is
-an entry of one row.
+0.7 us of 1.9 us per timer when written, and more when read (``docs/adr/0002``). A timer without others in its second
+is an entry of one row.
 
 Only stores of timers with an id have entries of the index (0xFE) and of its journal (0xFD,
 :mod:`timers.store.index_journal`). A version that is replaced or cancelled stays in its entry until its second is
-scanned: to rewrite the entry would cost more than the row is worth.
+scanned: to write the entry again would take more time than it saves space.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ FORMAT = 1
 """Part of the identity: a store of another version is emptied and rebuilt from the log."""
 
 GROUP_ROWS = 512
-"""Most rows in one entry. Limits how far a chunk can exceed its size."""
+"""Maximum rows in one entry. So a chunk exceeds its limit by at most so many rows."""
 
 GROUP_BYTES = 1024 * 1024
-"""Most bytes in one entry, unless a single row is larger."""
+"""Maximum bytes in one entry, unless a single row is larger."""
 
 JOURNAL = b"\xfd"
 INDEX = b"\xfe"
@@ -60,13 +60,13 @@ PENDING = OTHER + b"pending"
 READ_THROUGH = OTHER + b"read-through"
 
 LAST_S = 2**56 - 1
-"""Above every due second, and its keys are below ``ROWS_END``."""
+"""A second above every due second, whose keys are below ``ROWS_END``."""
 
 U64 = struct.Struct(">Q")
 ENTRY = struct.Struct(">QQQ")
 
 _ANY_TEXT = "surrogatepass"
-"""An id may be text that stands for bytes; see :func:`timers.core.timer.id_text`."""
+"""How to encode ids that are not UTF-8; see :func:`timers.core.timer.id_text`."""
 
 
 def journal_key(number: int) -> bytes:
@@ -81,13 +81,13 @@ def next_key(key: OrderKey) -> bytes:
 
 
 def packer() -> Callable[[Sequence[Row]], bytes]:
-    """A function that packs rows into the value of one entry. For one thread: it keeps its buffer."""
+    """A function that packs rows into the value of one entry. Only one thread may call it: it reuses its buffer."""
     pack_text = msgpack.Packer(use_bin_type=True).pack
 
     def pack(rows: Sequence[Row]) -> bytes:
         try:
             packed: bytes = pack_text(rows)
-        except UnicodeEncodeError:  # with the option for this, every other entry would take a third longer
+        except UnicodeEncodeError:  # with this option, other entries would take a third longer
             packed = msgpack.packb(rows, use_bin_type=True, unicode_errors=_ANY_TEXT)
         return packed
 
@@ -101,13 +101,13 @@ def unpack(value: Any) -> list[Row]:
 
 
 def parts(rows: list[Row]) -> Iterator[list[Row]]:
-    """Rows of one due second, cut into entries."""
+    """Rows of one due second, in groups that become one entry each."""
     for start in range(0, len(rows), GROUP_ROWS):
-        some = rows[start : start + GROUP_ROWS]
-        if len(some) == 1 or bytes_of(some) <= GROUP_BYTES:
-            yield some
+        part = rows[start : start + GROUP_ROWS]
+        if len(part) == 1 or bytes_of(part) <= GROUP_BYTES:
+            yield part
         else:
-            yield from _smaller_parts(some)
+            yield from _smaller_parts(part)
 
 
 def _smaller_parts(rows: list[Row]) -> Iterator[list[Row]]:

@@ -13,7 +13,7 @@ class MemoryStore:
     """Implements :class:`timers.core.ports.Store` with one sorted list of rows.
 
     Args:
-        group: most rows that a scan returns together; small, so that chunks also end inside a second.
+        group: maximum rows that a scan returns together; small, so that chunks also end inside a second.
     """
 
     def __init__(self, group: int = 3) -> None:
@@ -27,7 +27,7 @@ class MemoryStore:
 
     @property
     def pending(self) -> int:
-        """How many timers are stored."""
+        """Number of stored timers."""
         return len(self._rows)
 
     def note_read_through(self, second: int) -> None:
@@ -35,7 +35,7 @@ class MemoryStore:
         self.read_through_s = second
 
     def condemn(self) -> None:
-        """Mark the store as unusable: the next opening begins with an empty one."""
+        """Mark the store as unusable: the next opening begins with an empty store."""
         self.condemned = True
 
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
@@ -89,7 +89,7 @@ class MemoryStore:
         return self._rows[0][0][0] if self._rows else None
 
     def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
-        """On opening: delete what has fired since; see :meth:`timers.core.ports.Store.drop_through`."""
+        """Delete the rows that have fired since the last write; see :meth:`timers.core.ports.Store.drop_through`."""
         end = bisect_right(self._rows, fired_through, key=lambda entry: entry[0])
         passed_over = any(row[0] >= next_offset for _, row in self._rows[:end])
         del self._rows[:end]

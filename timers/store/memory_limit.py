@@ -1,4 +1,4 @@
-"""Memory of the stores of one worker."""
+"""Limits the memory of the stores of one worker."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Writ
 from timers.store.index_journal import IndexJournal
 
 BLOOM_BITS = 10
-"""Bits for each key. Most ids that are looked up are new; of these, one in a hundred reads a block for nothing."""
+"""Bits for each key. Most ids that are looked up are new; for one in a hundred of these, a block is read in vain."""
 
 JOURNAL_IDS = 100_000
-"""Ids in one set of the index journals of all stores together (:mod:`timers.store.index_journal`). Where timers have
-ids, the two sets take about 60 MB, which the memory limit does not include."""
+"""Ids in one set of the index journals of all stores together (:mod:`timers.store.index_journal`). If timers have ids,
+the two sets take about 60 MB, which the memory limit does not include."""
 
-LEAST_JOURNAL_IDS = 1_000
-"""Least ids in one set of one store."""
+MIN_JOURNAL_IDS = 1_000
+"""Minimum ids in one set of one store."""
 
 WRITE_BUFFERS_SHARE = 2 / 3
 """Share of the memory limit for write buffers; the rest is for blocks and indexes of tables. Timers that fire before
@@ -26,7 +26,7 @@ store: 512 partitions would hold 556 MiB under a limit of 128 MiB."""
 
 
 class RocksMemory:
-    """Memory of all stores of a worker: one block cache limits their blocks, indexes and write buffers.
+    """Limits the memory of all stores of a worker: one cache for their blocks, indexes and write buffers.
 
     Measured with 3,000,000 timers in 4, 64 and 512 stores: write buffers stay below their share, all memory together
     below ``limit_bytes`` plus 0.25 MB for each open store. Two cases exceed the limit: a limit below 0.5 MB for each
@@ -34,23 +34,23 @@ class RocksMemory:
     faster than they are flushed.
 
     Args:
-        limit_bytes: for all stores together.
+        limit_bytes: limit for all stores together.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.cache = Cache(limit_bytes)
-        self._journal: set[IndexJournal] = set()
-        # Charged to the cache, which evicts blocks for them. Writers never wait: the memory may belong to stores that
-        # are not written to, and then it would never become free.
+        self._journals: set[IndexJournal] = set()
+        # The cache counts write buffers, and evicts blocks for them. Writers never wait: the memory may belong to
+        # stores that are not written to, and then it would never become free.
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             int(limit_bytes * WRITE_BUFFERS_SHARE), False, self.cache
         )
 
     def options(self, *, indexed: bool = False) -> Options:
-        """Options of one store. The defaults of RocksDB and Faust are sized for one store on a machine.
+        """Options of one store. The defaults of RocksDB and Faust are for a host with one store.
 
         Args:
-            indexed: keys are also looked up one by one, so tables get bloom filters.
+            indexed: whether keys are also looked up one by one: then tables get bloom filters.
         """
         table = BlockBasedOptions()
         table.set_block_cache(self.cache)
@@ -75,12 +75,12 @@ class RocksMemory:
     def journal(self) -> IndexJournal:
         """The index journal for a store that is opened."""
         journal = IndexJournal(self._journal_ids)
-        self._journal.add(journal)
+        self._journals.add(journal)
         return journal
 
     def forget(self, journal: IndexJournal) -> None:
         """Stop counting the index journal of a store that was closed."""
-        self._journal.discard(journal)
+        self._journals.discard(journal)
 
     def _journal_ids(self) -> int:
-        return max(LEAST_JOURNAL_IDS, JOURNAL_IDS // max(1, len(self._journal)))
+        return max(MIN_JOURNAL_IDS, JOURNAL_IDS // max(1, len(self._journals)))

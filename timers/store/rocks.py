@@ -1,9 +1,9 @@
 """A store on RocksDB: one database for each machine. :mod:`timers.store.layout` describes its keys and values.
 
-The write-ahead log is on and is not synced. After a crash of the machine the store may lack the last batches; then
-``applied`` is lower too, and the requests from there on are read from the request log again.
+The write-ahead log is on and is not synced. After a crash of the host the store may lack the last batches; then
+``applied`` is lower too, and the requests from this offset on are read from the request log again.
 
-A store that cannot be read never loses a timer: see :mod:`timers.store.database`.
+If a store cannot be read, no timer is lost: see :mod:`timers.store.database`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 POINT_DELETES = 128
-"""Up to this many entries are deleted one by one. A range tombstone makes every later scan a little slower until the
-next flush, so one is written only where it replaces many deletes."""
+"""Maximum number of entries that are deleted one by one. A range tombstone makes every later scan slower until the next
+flush, so it is used only for more entries."""
 
 
 class RocksStore:
     """Implements :class:`timers.core.ports.Store`. Open with :meth:`open`.
 
-    Every method that reads or writes raises :class:`StoreDamaged` if RocksDB cannot, and :class:`StoreError` if the
-    machine does not let it.
+    Every method that reads or writes raises :class:`StoreDamaged` if the store is damaged, and :class:`StoreError` if
+    the system refuses.
     """
 
     def __init__(self, db: Database, memory: RocksMemory, *, indexed: bool) -> None:
@@ -75,32 +75,32 @@ class RocksStore:
         *,
         indexed: bool = False,
     ) -> RocksStore:
-        """Open the store at ``path``. One that is damaged, or belongs to another log, app or format, is emptied first.
+        """Open the store at ``path``. If it is damaged, or belongs to another log, app or format, it is emptied first.
 
         Args:
-            path: a directory of this store's own; made if it is missing.
+            path: a directory for this store only; made if it is missing.
             identity: names cluster, topic id, partition and app; the format version is added here.
             memory: shared with the worker's other stores.
             condemnations: counts damaged stores of the worker.
-            indexed: its timers have ids.
+            indexed: whether its timers have ids.
 
         Raises:
-            StoreError: the disk is full, read-only, or otherwise refuses. Nothing was deleted for that.
+            StoreError: the disk is full, read-only, or refuses for another reason. Nothing was deleted.
         """
         condemnations = condemnations or Condemnations()
-        name = f"format={layout.FORMAT} {identity}{' journaled' if indexed else ''}".encode()
+        full_identity = f"format={layout.FORMAT} {identity}{' journaled' if indexed else ''}".encode()
         options = memory.options(indexed=indexed)
         try:
             if path.exists():
                 try:
-                    db = Database.reopen(path, options, name, condemnations)
+                    db = Database.reopen(path, options, full_identity, condemnations)
                     if db is not None:
                         return cls._of(db, memory, indexed=indexed)
                 except StoreDamaged as damage:
                     logger.error("%s", damage)
                 if path.exists():
                     Database.wipe(path)
-            return cls._of(Database.create(path, options, name, condemnations), memory, indexed=indexed)
+            return cls._of(Database.create(path, options, full_identity, condemnations), memory, indexed=indexed)
         except (StoreError, StoreDamaged):
             raise
         except Exception as error:
@@ -126,23 +126,23 @@ class RocksStore:
 
     @property
     def applied(self) -> int:
-        """Everything below this offset is in the store, as far as it was pending."""
+        """Offset below which all pending requests are in the store."""
         return self._applied
 
     @property
     def pending(self) -> int:
-        """How many timers are stored."""
+        """Number of stored timers."""
         return self._pending
 
     @property
     def history(self) -> tuple[SettingChange, ...]:
-        """The settings history that was noted last."""
+        """The last stored settings history."""
         packed = self._db.get(layout.HISTORY)
         return tuple(SettingChange(*change) for change in self._decoded(_unpack_any, packed)) if packed else ()
 
     @property
     def read_through_s(self) -> int | None:
-        """The second noted last: all that the log held when it began is in the store. None: no second was noted yet."""
+        """Read-through time: all records that the log held when this second began are in the store; None: not known."""
         return self._read_through_s
 
     def note_read_through(self, second: int) -> None:
@@ -153,7 +153,7 @@ class RocksStore:
         self._read_through_s = second
 
     def condemn(self) -> None:
-        """Mark the store as unusable: the next opening begins with an empty one."""
+        """Mark the store as unusable: the next opening begins with an empty store."""
         self._db.condemn(STALE)
 
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
@@ -165,7 +165,7 @@ class RocksStore:
             self._write(batch, self._pending, self._applied)
 
     def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = NO_ENTRIES) -> None:
-        """Add rows, write or delete entries of the index and move ``applied``: all of it or nothing."""
+        """Add rows, write or delete entries of the index and move ``applied``: all of this or nothing."""
         batch = WriteBatch(raw_mode=True)
         pending = self._pending
         for due_s, group in rows.items():
@@ -204,7 +204,7 @@ class RocksStore:
         return [(id, self._decoded(_entry, value)) for id, value in page]
 
     def _decoded(self, decode: Callable[[Any], _T], value: Any) -> _T:
-        """A value decoded; one that cannot be is damage."""
+        """Decode a value. If it cannot be decoded, the store is damaged."""
         try:
             return decode(value)
         except Exception as error:
@@ -220,14 +220,14 @@ class RocksStore:
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
         """Groups of rows above ``after`` and due at or before ``until_s``: (due second, rows).
 
-        The loop over RocksDB is here and not in :meth:`Database.items`: that would cost each entry 0.1 us more.
+        The loop over RocksDB is here, because :meth:`Database.items` would add 0.1 us for each entry.
         """
         self._scanned = scanned = []
         end = keys.encode((until_s, MAX_OFFSET))
         first = key = next_key(after)
         numbers = U64.unpack_from
         try:
-            for key, value in self._db.rdict.items(from_key=first, read_opt=self._db.once):
+            for key, value in self._db.rdict.items(from_key=first, read_opt=self._db.no_caching):
                 if key > end:
                     return
                 scanned.append(key)
@@ -239,7 +239,7 @@ class RocksStore:
     def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
         """Groups of rows above ``after``, for listings: (due second, rows)."""
         first = next_key(after)
-        # An entry of the same second may begin before ``after`` and end behind it.
+        # An entry of the same second may begin before ``after`` and end after it.
         first = self._db.last_between(first[:8], first) or first
         for key, value in self._db.items(first, ROWS_END):
             due_s = U64.unpack_from(key)[0]
@@ -248,12 +248,12 @@ class RocksStore:
                 yield due_s, rows
 
     def delete(self, through: OrderKey, count: int) -> None:
-        """Delete every row at or below ``through``; ``count`` says how many these are."""
+        """Delete every row at or below ``through``; ``count`` is their number."""
         batch = WriteBatch(raw_mode=True)
         end = next_key(through)
-        gone = [key for key in self._scanned if key < end]
-        if len(gone) <= POINT_DELETES:
-            for key in gone:
+        deleted = [key for key in self._scanned if key < end]
+        if len(deleted) <= POINT_DELETES:
+            for key in deleted:
                 batch.delete(key)
         else:
             batch.delete_range(self._first_key, end)
@@ -262,9 +262,9 @@ class RocksStore:
         self._scanned = []
 
     def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
-        """On opening: delete what has fired since this store was written; see :class:`timers.core.ports.Store`.
+        """Delete the rows that have fired since this store was written; see :class:`timers.core.ports.Store`.
 
-        Another worker may have fired part of an entry, since it grouped the same rows otherwise: the rest is kept.
+        Another worker may have fired only a part of an entry, because it groups rows in another way: the rest is kept.
         """
         if fired_through == NEVER:
             return
@@ -283,7 +283,7 @@ class RocksStore:
         self._write(batch, pending, applied)
 
     def _passed_over(self, fired_through: OrderKey, next_offset: int) -> bool:
-        """Whether a row that was never committed is held at or below ``fired_through``."""
+        """Whether the store holds a row at or below ``fired_through`` that no commit accepted."""
         return any(
             row[0] >= next_offset and (due_s, row[0]) <= fired_through
             for due_s, rows in self.scan(NEVER, fired_through[0])
@@ -300,7 +300,7 @@ class RocksStore:
 
         Raises:
             StoreError: the newest batches could not be flushed; they are in the write-ahead log. Not raised after a
-                failed write, which has told its caller.
+                failed write, which has raised its own error.
         """
         if self._journal is not None:
             self._memory.forget(self._journal)

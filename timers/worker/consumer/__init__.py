@@ -1,1 +1,1 @@
-"""How partitions come to this worker, and their records: Faust's consumer by batches, and what the group says."""
+"""Fetches records of assigned partitions, as batches of Faust's consumer, and finds the owners of the others."""

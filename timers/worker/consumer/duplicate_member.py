@@ -1,7 +1,7 @@
 """Detects a second worker with the same ``TIMERS_WORKER_ID`` in the group, from the coordinator's responses.
 
 A static member that joins replaces the member of the same name, and Kafka does not notify the replaced one. It learns
-of it from the next response: "unknown member" to a heartbeat, which aiokafka sends without the name, or "fenced
+this from the next response: "unknown member" to a heartbeat, which aiokafka sends without the name, or "fenced
 instance" to a join or sync request, also to one that was waiting when the other worker joined. aiokafka hides these
 responses.
 """
@@ -29,7 +29,7 @@ class DuplicateMemberWatch:
     """Looks at the coordinator's responses to one member.
 
     Args:
-        name: the worker's id.
+        name: id of the worker.
         session_timeout_s: the group removes a member that has sent no heartbeat for this long.
         clock: seconds, monotonic.
     """
@@ -45,12 +45,12 @@ class DuplicateMemberWatch:
 
         Args:
             sent_at: time of the request by the clock. The response may have waited in a buffer while this process was
-                paused, so its arrival time proves nothing.
+                paused, so its arrival time is not used.
         """
         if not isinstance(request, MEMBER_REQUESTS):
             return
         error_code = response.error_code
-        # The group may have removed a member that was silent for the session timeout; one without an id has not joined.
+        # Without a member id it has not joined. After the session timeout the group may have removed it.
         was_member = member_id(request) and self._clock() < self._member_until_s
         if error_code in _STILL_MEMBER:
             self._member_until_s = sent_at + self._session_timeout_s

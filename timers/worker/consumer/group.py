@@ -1,9 +1,9 @@
 """Finds the owner of each partition and the URL of its worker, from the group's membership in Kafka.
 
 Each worker sends its URL when it joins, as workers of Faust and Kafka Streams do (``application.server``). The group's
-coordinator tells what each member sent last and which partitions it has. Faust's own assignor has the group's leader
-send the URLs with the assignment instead. A static member that returns with a new URL is then known by its old one
-until the next rebalance, and its own assertion fails (``docs/adr/0009``).
+coordinator returns what each member sent last and which partitions it has. With Faust's own assignor, the group's
+leader sends the URLs with the assignment. Then the group knows the old URL of a static member that returns with a new
+one, until the next rebalance, and an assertion in Faust fails (``docs/adr/0009``).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Unsettled(Exception):
 
 
 class Member(NamedTuple):
-    """A worker."""
+    """A worker in the group."""
 
     worker_id: str
     url: str
-    """Of its web port; empty if it sent none."""
+    """URL of its web port; empty if it sent none."""
 
 
 def assignor(url: str) -> type[Any]:
@@ -74,7 +74,7 @@ def owners(described: Iterable[DescribedMember]) -> dict[TopicPartition, Member]
 
 
 def _url(member: DescribedMember) -> str:
-    """The URL that a member sent; empty if it sent none, as a worker of another version."""
+    """The URL that a member sent; empty if it sent none, like a worker of another version."""
     sent = user_data(member)
     url = sent.get(URL) if isinstance(sent, dict) else None
     return url if isinstance(url, str) else ""

@@ -1,9 +1,9 @@
 """Detects that a topic of the worker was deleted, or deleted and created again, while the worker runs.
 
-A new log under the same name has its own offsets. A machine that went on would skip the first requests of the new log,
-and its next owner would find the progress of the old one and fire everything again. aiokafka's fetch requests name
-topics and not topic ids. So every fetch error that a deletion can cause suspends the partition: what is fetched from it
-is dropped, until the topic's id was looked up.
+A new log under the same name has its own offsets. If the machine continued, it would skip the first requests of the new
+log, and its next owner would find the progress of the old log and fire everything again. aiokafka's fetch requests name
+topics and not topic ids. So every fetch error that a deletion can cause suspends the partition: its fetches are dropped
+until the topic's id was looked up.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from timers.kafka.topics import Cluster
 logger = logging.getLogger(__name__)
 
 WATCH_S = 10.0
-"""How often topic ids are looked up without a suspended partition: the consumer does not fetch from every topic."""
+"""Seconds between two lookups of topic ids without a suspended partition, as the consumer does not fetch all topics."""
 
 GRACE_S = 15.0
-"""How long a topic must be missing before the worker creates it as at its start: an operator may be about to create it
-with other settings."""
+"""Seconds for which a topic must be missing before the worker creates it: an operator may want to create it with other
+settings."""
 
 RETRY_S = 0.5
 PAUSE_S = 0.1
@@ -98,7 +98,7 @@ class LogWatch(Service):
                 logger.warning("looking up topics failed (%s); trying again", error)
                 self.look()
                 await self.sleep(RETRY_S)
-            await self.sleep(PAUSE_S)  # a partition without a leader is suspended again at once, without end
+            await self.sleep(PAUSE_S)  # a partition without a leader is suspended again at once, many times
 
     async def _look_up(self) -> None:
         suspended = dict(self._suspended)
@@ -115,7 +115,7 @@ class LogWatch(Service):
             await self._on_checked(cluster, checked)
 
     def _note_missing(self, cluster: Cluster) -> bool:
-        """Returns: whether a topic has been missing for so long that the worker must create it."""
+        """Note missing topics. Returns whether one has been missing for so long that the worker must create it."""
         now = monotonic()
         missing = {each.name: each for each in own_topics(self._settings) if each.name not in cluster.topic_ids}
         for name in missing.keys() - self._missing_since.keys():

@@ -1,15 +1,15 @@
 """Faust's aiokafka transport, which delivers each fetched batch of a partition as one message.
 
-With one message a record, Faust handles 18,000 records a second for an agent that does nothing: fifty times the cost of
-the work on them. Here a message's value is a :class:`~timers.core.timer.Fetched`: the list of records and the range of
-offsets that it covers. The machine checks that the ranges join: Faust drops fetched messages without a log line when a
+If each record is a message, Faust passes 18,000 records a second to an agent that does nothing: fifty times the time
+of our work on them. Here the value of a message is a :class:`~timers.core.timer.Fetched`: the list of records and the
+range of offsets that it covers. The machine checks that the ranges join: Faust drops messages without a log line when a
 generation changes or the flow is suspended, and only a gap in the ranges shows it.
 
 Faust must not commit request offsets, which are committed in the machines' transactions, and must not skip offsets that
-it has seen, since a seek back would look like old records. Both are switched off.
+it has seen, because after a seek back it would drop the records. Both are switched off.
 
-A partition is paused while its machine has enough to do: then nothing is fetched from it. A partition is suspended
-while its topic may have been deleted: then what is fetched from it is dropped, until the topic's id was checked.
+A partition is paused while too many fetches wait for its machine: then nothing is fetched from it. A partition is
+suspended while its topic may have been deleted: then its fetches are dropped, until the topic's id was checked.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ MAX_FETCH_BYTES = 512 * 1024
 """Maximum bytes of one partition in a fetch, plus at most one batch. A larger value did not recover faster."""
 
 REPEAT_RANGE_S = 1.0
-"""A partition without new records gets an empty range this often: if its last fetch was dropped, its machine sees the
-gap."""
+"""Seconds after which a partition without new records gets an empty range: if its last fetch was dropped, its machine
+sees the gap."""
 
 ASSIGN_TIMEOUT_S = 80.0
 
@@ -57,7 +57,7 @@ MAY_BE_DELETED = {UnknownTopicOrPartitionError.errno, NotLeaderForPartitionError
 """Error codes of fetches from a topic that was deleted."""
 
 POLL_S = 0.2
-"""How long a fetch waits for records."""
+"""Seconds for which a fetch waits for records."""
 
 CLOSED_POLL_S = 0.2
 
@@ -77,7 +77,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         await keep_heartbeat(self.heartbeat)
 
     def make_consumer(self, transport: Any) -> AIOKafkaConsumer:
-        """The consumer, not started."""
+        """Returns the consumer, not yet started."""
         fetch.install()
         conf = self.app.conf
         consumer = AIOKafkaConsumer(
@@ -107,7 +107,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         def look(request: Any, sent_at: float, response: Any) -> None:
             duplicate_members.look(request, sent_at, response)
             for topic, partition, error_code in fetch.fetch_errors(response):
-                if error_code in MAY_BE_DELETED:  # aiokafka only fetches again
+                if error_code in MAY_BE_DELETED:  # aiokafka would only fetch again
                     self._suspend(TP(topic, partition), out_of_range=False)
 
         call_with_each_response(consumer, look)
@@ -115,22 +115,22 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
 
     def _suspend(self, tp: TP, out_of_range: bool) -> None:
         if tp in self._suspended and not out_of_range:
-            return  # every fetch returns the error again
+            return  # every later fetch returns the same error
         self._suspended.add(tp)
         self.app.loop.call_soon_threadsafe(self.consumer.on_suspended, (tp.topic, tp.partition), out_of_range)
 
     async def end_suspension(self, partitions: Iterable[TP]) -> None:
-        """Deliver these partitions again. Also has the group notice topics that were deleted or created."""
+        """Deliver fetches of these partitions again. The group then also sees deleted and created topics."""
         self._suspended.difference_update(partitions)
         refresh_metadata(self.kafka_consumer)
 
     async def getmany(self, active_partitions: set[TP], timeout: float) -> dict[TP, Fetched]:
-        """What was fetched of each partition: records and their range, also ranges without a record for us."""
+        """Returns the records of each partition with their range; a range may have no records."""
         fetched: dict[TP, Fetched] = await self.call_thread(self.fetch, active_partitions, timeout)
         return fetched
 
     async def fetch(self, partitions: set[TP], timeout_s: float) -> dict[TP, Fetched]:
-        """:meth:`getmany`, on the thread's event loop."""
+        """Returns the same as :meth:`getmany`; runs on the thread's event loop."""
         wanted = partitions - self._suspended
         if not wanted:
             await asyncio.sleep(POLL_S)
@@ -138,7 +138,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         consumer = self.kafka_consumer
         try:
             records = await self.fetch_records(consumer, wanted, timeout_s)
-        except NoOffsetForPartitionError:  # a partition was assigned just now, and its machine has not sought yet
+        except NoOffsetForPartitionError:  # a partition was assigned just now, and has no position yet
             return {}
         except OffsetOutOfRangeError as error:
             for tp in error.args[0]:
@@ -149,9 +149,9 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
     def _with_ranges(
         self, consumer: AIOKafkaConsumer, partitions: set[TP], records: Mapping[TP, list[Any]]
     ) -> dict[TP, Fetched]:
-        """Records with their ranges. A range ends at the consumer's position, after markers and aborted records.
+        """Returns records with their ranges. A range ends at the consumer's position: after markers and aborted ones.
 
-        It awaits nothing, so the positions are still those of the fetch.
+        Nothing is awaited here, so the positions are still those of the fetch.
         """
         fetched: dict[TP, Fetched] = {}
         positions = fetch.positions(consumer)
@@ -162,8 +162,8 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
                 continue
             if tp in self._suspended:
                 if position != delivered_to:
-                    # Fetched while suspended, and dropped. The next range would cover these offsets without their
-                    # records, and they would be lost: read them again.
+                    # Records were fetched while suspended, and dropped. Read them again: otherwise the next range would
+                    # contain their offsets without the records.
                     consumer.seek(tp, delivered_to)
                 continue
             repeat = tp in partitions and delivered_to > 0 and now > self._delivered_at.get(tp, 0.0) + REPEAT_RANGE_S
@@ -195,7 +195,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
 
 
 class BatchConsumer(faust_internals.Consumer):
-    """Consumer whose messages are batches; it feeds the machines of a pool.
+    """A consumer whose messages are batches, for the machines of a pool.
 
     Attributes:
         thread: the :class:`BatchConsumerThread`.
@@ -211,12 +211,12 @@ class BatchConsumer(faust_internals.Consumer):
         self._woken = asyncio.Event()
 
     def attach(self, pool: Pool, on_suspended: Callable[[TopicPartition, bool], None]) -> None:
-        """Set the pool to feed. Before the start."""
+        """Set the pool that gets the fetches. Call before the start."""
         self._pool = pool
         self.on_suspended = on_suspended
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, ConsumerMessage]]:
-        """One message for each partition that has something."""
+        """Yields one message for each partition that has a fetch."""
         if not self.flow_active:
             await self.wait(self.can_resume_flow)
         generation = self.app.consumer_generation_id
@@ -232,37 +232,37 @@ class BatchConsumer(faust_internals.Consumer):
             yield tp, _message(tp, batch, generation)
 
     async def perform_seek(self) -> None:
-        """Open the machines of the present assignment and read on from where each stands."""
+        """Open the machines of the present assignment, and read on from their positions."""
         partitions = {(tp.topic, tp.partition): tp for tp in self.assignment()}
         try:
             async with asyncio.timeout(ASSIGN_TIMEOUT_S):
                 positions = await self._pool.assign(partitions)
         except TimeoutError:
-            # Faust waits a little longer, and then ignores the assignment without a log line.
+            # Faust would wait a little longer, and then ignore the assignment without a log line.
             raise TimersError(f"partitions could not be opened within {ASSIGN_TIMEOUT_S:.0f} s") from None
         await self.thread.seek_wait({partitions[partition]: offset for partition, offset in positions.items()})
 
-    # ---- what the pool asks for: timers.worker.machines.pool.RequestConsumer ----------------------------------------
+    # ---- calls of the pool: timers.worker.machines.pool.RequestConsumer ---------------------------------------------
 
     def wake(self) -> None:
         """Fetch again at once, from partitions that are not paused any more."""
         self._woken.set()
 
     def read_again(self, partition: TopicPartition, offset: int) -> None:
-        """Soon, read a partition again from ``offset``."""
+        """Read a partition again from ``offset``, soon."""
         self.add_future(self._read_again(TP(*partition), offset))
 
     async def _read_again(self, tp: TP, offset: int) -> None:
-        with contextlib.suppress(IllegalStateError):  # revoked meanwhile: its next owner seeks
+        with contextlib.suppress(IllegalStateError):  # revoked meanwhile: its next owner sets the position
             if tp in self.assignment():
                 await self.thread.seek_wait({tp: offset})
 
     async def owns(self, partition: TopicPartition) -> bool | None:
-        """Whether the group's coordinator, asked now, confirms that this worker owns it; None without an answer."""
+        """Ask the group's coordinator whether this worker owns a partition; None without an answer."""
         owned: bool | None = await self.thread.call_thread(is_owner, self.thread.kafka_consumer, TP(*partition))
         return owned
 
-    # ---- what the app and queries ask for ---------------------------------------------------------------------------
+    # ---- calls of the app and of queries ----------------------------------------------------------------------------
 
     async def end_suspension(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver partitions again whose topic ids were checked."""
@@ -275,7 +275,7 @@ class BatchConsumer(faust_internals.Consumer):
         )
         return found
 
-    # ---- what Faust calls -------------------------------------------------------------------------------------------
+    # ---- calls of Faust ---------------------------------------------------------------------------------------------
 
     async def threadsafe_partitions_revoked(self, receiver_loop: asyncio.AbstractEventLoop, revoked: set[TP]) -> None:
         await self._unless_closed(super().threadsafe_partitions_revoked(receiver_loop, revoked))
@@ -285,13 +285,13 @@ class BatchConsumer(faust_internals.Consumer):
     ) -> None:
         await self._unless_closed(super().threadsafe_partitions_assigned(receiver_loop, assigned, generation_id))
 
-    async def _unless_closed(self, calling: Coroutine[Any, Any, None]) -> None:
-        """Wait until the main thread has handled a rebalance, or the pool is closed for good.
+    async def _unless_closed(self, handler: Coroutine[Any, Any, None]) -> None:
+        """Wait until the main thread has handled a rebalance, or the pool is closed.
 
-        At the end of the worker the main thread handles none any more and waits for this thread: a deadlock. All
-        machines are closed by then.
+        At the end of the worker the main thread handles no rebalance and waits for this thread: without this check,
+        a deadlock. All machines are closed then.
         """
-        call = asyncio.ensure_future(calling)
+        call = asyncio.ensure_future(handler)
         while not call.done() and not self._pool.closed:
             await asyncio.wait([call], timeout=CLOSED_POLL_S)
         if call.done():
@@ -305,11 +305,11 @@ class BatchConsumer(faust_internals.Consumer):
         await super().on_partitions_revoked(revoked)
 
     async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
-        """Commits nothing: only the machines' transactions commit offsets."""
+        """Returns False: only the machines' transactions commit offsets."""
         return False
 
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Checks nothing: Faust would warn that its own commits, of which there are none, are late."""
+        """Do nothing: Faust would warn that its own commits are late, but it makes none."""
 
 
 def _message(tp: TP, batch: Fetched, generation_id: int) -> ConsumerMessage:

@@ -1,1 +1,1 @@
-"""The machines of this worker: opened from their logs, run on a thread each, and closed when partitions go."""
+"""The machines of this worker: how they are opened, run on a thread each, and closed when partitions are revoked."""

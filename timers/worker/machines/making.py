@@ -44,7 +44,7 @@ class Parts:
     """The compute lock: one machine at a time fills its transaction."""
 
     def outbox(self, tp: TopicPartition, stop: threading.Event, metrics: PartitionMetrics) -> KafkaOutbox:
-        """Returns the outbox of a machine; it works until ``stop`` is set."""
+        """Returns the outbox of a machine; setting ``stop`` ends its waiting."""
         transactional_id = topics.transactional_id(self.settings.app_id, *tp)
         producer = TransactionalProducer(
             self.producers, self.settings, transactional_id, stop, self.targets.failing, metrics.heartbeat
@@ -62,7 +62,7 @@ class Parts:
         outbox: KafkaOutbox,
         metrics: PartitionMetrics,
     ) -> Machine:
-        """Returns the machine of a partition whose progress was read and whose store is open."""
+        """Returns the machine of a partition, made from its progress and its open store."""
         topic, _ = tp
         spec = spec_of(
             self.settings,

@@ -35,7 +35,7 @@ def open_stores(
 ) -> dict[TopicPartition, Opened | LogMismatch]:
     """Returns the progress and the store of each machine. Blocks. Call after the former owners are fenced.
 
-    Where a log and its progress do not belong together, returns the reason instead: the machine must not run [I8].
+    If a log and its progress do not belong together, returns the reason instead: the machine must not run [I8].
 
     Raises:
         KafkaException: the brokers do not answer.
@@ -61,9 +61,9 @@ def open_stores(
             except LogMismatch as mismatch:
                 opened[tp] = mismatch
     except BaseException:
-        for one in opened.values():
-            if not isinstance(one, LogMismatch):
-                one[1].close()
+        for result in opened.values():
+            if not isinstance(result, LogMismatch):
+                result[1].close()
         raise
     finally:
         log.close()
@@ -81,7 +81,7 @@ def open_store(
     *,
     indexed: bool,
 ) -> RocksStore:
-    """The store of one machine. One that turns out to be damaged is opened again, and is then empty."""
+    """Returns the store of one machine. If it is found to be damaged, it is emptied and opened again."""
     topic, partition = tp
     path = store_path(settings, tp)
     log_id = f"cluster={cluster.cluster_id} topic={cluster.topic_ids[topic].hex()} partition={partition}"
@@ -99,7 +99,7 @@ def open_store(
             store.write({}, low)
     except StoreDamaged as damage:
         store.close()
-        if damage.pause_s:  # the pool waits, and tries again
+        if damage.pause_s:  # the pool waits, and opens it again
             raise
         logger.error("%s", damage)
         return open_store(log, settings, cluster, memory, condemnations, tp, progress, indexed=indexed)

@@ -31,8 +31,8 @@ from timers.worker.sending.targets import Targets
 logger = logging.getLogger(__name__)
 
 STALE_TICK_S = 2.0
-"""A new machine starts with the last tick unless it is older than this: after a pause of this worker, another one may
-have owned the machine and fired later seconds, and an old tick would look like a clock that went back."""
+"""A new machine starts with the last tick, unless it is older than this. If this worker was paused, another worker may
+have fired later seconds, and then an old tick would look like a clock that went back."""
 
 OWNER_TIMEOUT_S = 5.0
 """How long to wait for the coordinator's answer before asking again."""
@@ -44,27 +44,27 @@ CLOSE_TIMEOUT_S = 20.0
 
 
 class RequestConsumer(Protocol):
-    """What the pool asks of the consumer that feeds it. On the event loop."""
+    """The consumer that delivers fetches to the pool. Its methods run on the event loop."""
 
     def wake(self) -> None:
         """Fetch again at once, from partitions that :meth:`Pool.is_paused` does not name any more."""
 
     def read_again(self, partition: TopicPartition, offset: int) -> None:
-        """Soon, read a partition again from ``offset``."""
+        """Read a partition again from ``offset``, soon."""
 
     async def owns(self, partition: TopicPartition) -> bool | None:
-        """Whether the group's coordinator, asked now, confirms that this worker owns it; None without an answer."""
+        """Ask the group's coordinator whether this worker owns a partition; None without an answer."""
 
 
 class Pool:
-    """Owns the machines. Methods run on the event loop, except where they say otherwise; blocking calls go to threads.
+    """Owns the machines. Methods run on the event loop, if they do not say otherwise; blocking calls run in threads.
 
     Attributes:
-        formats: request topic -> how it is read.
+        formats: request topic -> request format.
         producers: the event loop of all machines' producers.
         condemnations: how many stores were condemned, by reason.
         partition_metrics: of every partition that this process has ever owned.
-        closed: whether all machines are closed for good.
+        closed: whether all machines are closed, and none will be opened.
     """
 
     _consumer: RequestConsumer
@@ -99,12 +99,12 @@ class Pool:
         on_fatal: Callable[[BaseException], None],
         now_s: Callable[[], float | None],
     ) -> None:
-        """Set what is known once the brokers have answered. Before the first :meth:`assign`.
+        """Set what is known after the brokers have answered. Call before the first :meth:`assign`.
 
         Args:
             settings: of the worker.
-            cluster: its topics.
-            consumer: what feeds the machines.
+            cluster: the worker's topics.
+            consumer: delivers fetches to the machines.
             on_fatal: called with an error after which the worker must end.
             now_s: the brokers' time; None if it is not known yet.
         """
@@ -118,14 +118,14 @@ class Pool:
 
     @property
     def _bound(self) -> Parts:
-        assert self._parts is not None, "bind() comes first"
+        assert self._parts is not None, "call bind() first"
         return self._parts
 
     # ---- status: any thread -------------------------------------------------------------------------------------
 
     @property
     def runners(self) -> Mapping[TopicPartition, Runner]:
-        """Open machines. Never changed in place, like :attr:`stopped`."""
+        """Open machines. A change replaces the mapping, like :attr:`stopped`."""
         return self._runners
 
     @property
@@ -164,17 +164,17 @@ class Pool:
         Raises:
             Fenced: a machine was taken over while it was opened.
         """
-        wanted = set(tps)
+        assigned = set(tps)
         async with self._lock:
-            await self._close(self._runners.keys() - wanted)
-            self._assigned = wanted
+            await self._close(self._runners.keys() - assigned)
+            self._assigned = assigned
             self._stopped = {}
             # Partitions of a deleted topic wait for renew().
             known = self._bound.cluster.topic_ids
-            fresh = sorted(tp for tp in wanted - self._runners.keys() if tp[0] in known)
-            if fresh:
+            missing = sorted(tp for tp in assigned - self._runners.keys() if tp[0] in known)
+            if missing:
                 self._recoveries.begin()
-                await self._open(fresh)
+                await self._open(missing)
                 self._recoveries.report(lambda: self._runners.values())
             return {tp: runner.machine.position for tp, runner in self._runners.items()}
 
@@ -197,12 +197,12 @@ class Pool:
         runner.start()
 
     async def renew(self, cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
-        """Take in a change of the topics: close machines whose log was deleted, open those of a new log.
+        """Handle a change of the topics: close machines whose log was deleted, open those of a new log.
 
         Args:
             cluster: the topics now.
-            suspended: partitions whose fetches were dropped meanwhile -> whether the position is out of range. Those
-                out of range are opened again, which finds out what that means; the others read on from their position.
+            suspended: partitions whose fetches were dropped meanwhile -> whether the position is out of range. If so,
+                the machine is opened again, which finds the cause; if not, it reads on from its position.
         """
         async with self._lock:
             old = self._bound.cluster
@@ -212,7 +212,7 @@ class Pool:
             if stale:
                 names = ", ".join(runner.name for runner in stale)
                 logger.error("the topic of %s was deleted, and the timers in it", names)
-            # Only formats that fix the number of partitions are affected; to open them again finds out how.
+            # Affects only formats that fix the number of partitions; opening them again checks the number.
             grown = {topic for topic, count in old.partitions.items() if cluster.partitions.get(topic, count) != count}
             fixed = {topic for topic, each in self.formats.items() if each.has_ids and not each.partitions_may_increase}
             changed = gone | (grown & fixed)
@@ -225,11 +225,11 @@ class Pool:
     async def revoke(self, tps: Iterable[TopicPartition] | None = None) -> None:
         """Close machines (None: all): each ends its present transaction, then releases store and producer."""
         async with self._lock:
-            # Read under the lock: an assignment may have opened them until now.
-            chosen = set(self._assigned) if tps is None else set(tps)
-            self._assigned -= chosen
-            self._stopped = {tp: why for tp, why in self._stopped.items() if tp not in chosen}
-            await self._close(chosen)
+            # Under the lock, because an assignment may have been opening machines until now.
+            revoked = set(self._assigned) if tps is None else set(tps)
+            self._assigned -= revoked
+            self._stopped = {tp: reason for tp, reason in self._stopped.items() if tp not in revoked}
+            await self._close(revoked)
 
     async def _close(self, tps: Iterable[TopicPartition]) -> None:
         """Close these machines if they are open. Under the lock: a new open waits for this close [I11]."""
@@ -244,7 +244,7 @@ class Pool:
                 logger.error("%s did not end within %d s", runner.name, CLOSE_TIMEOUT_S)
 
     async def _reopen(self, tps: list[TopicPartition]) -> None:
-        """Open machines again that were closed, and read on from where they stand. Under the lock."""
+        """Open closed machines again, and read on from their positions. Under the lock."""
         if tps:
             await self._open(tps)
         for tp in tps:
@@ -252,9 +252,9 @@ class Pool:
                 self._consumer.read_again(tp, self._runners[tp].machine.position)
 
     async def close(self) -> None:
-        """Close all machines for good. The app calls it: Faust sends no revoked signal when it stops."""
+        """Close all machines, and open none later. The app calls it: Faust sends no revoked signal when it stops."""
         self._ending = True
-        self._takeover.end()
+        self._takeover.stop()
         self._recoveries.close()
         if self._ticking_with_log_ends is not None:
             self._ticking_with_log_ends.cancel()
@@ -268,7 +268,7 @@ class Pool:
     # ---- requests and ticks -------------------------------------------------------------------------------------
 
     def is_paused(self, tp: TopicPartition) -> bool:
-        """Whether to fetch nothing from a partition: its machine has enough to do, or is not open."""
+        """Whether to fetch nothing from a partition: too many fetches wait for its machine, or it is not open."""
         runner = self._runners.get(tp)
         return runner is None or runner.paused
 
@@ -291,7 +291,7 @@ class Pool:
             self._ticking_with_log_ends = self._loop.create_task(self._tick_with_log_ends())
 
     async def _tick_with_log_ends(self) -> None:
-        """Give the last tick to the machines of timers with an id, with the present end of each one's log.
+        """Give the last tick to the machines of timers with an id, with the present ends of their logs.
 
         One request to the brokers at a time: ticks that arrive meanwhile wait for the next one.
         """
@@ -304,7 +304,7 @@ class Pool:
                 if self.formats[tp[0]].has_ids:
                     runner.tick(tick, ends.get(tp))
 
-    # ---- what runners tell: timers.worker.machines.runner.Listener; from their threads ------------------------------
+    # ---- reports of runners, from their threads: timers.worker.machines.runner.Listener -----------------------------
 
     def on_resumed(self, runner: Runner) -> None:
         """Fetch again from a partition that was paused."""
@@ -323,7 +323,7 @@ class Pool:
         """Open a machine again after a failed transaction; end the worker after any other error."""
         asyncio.run_coroutine_threadsafe(self._handle_failure(runner, error), self._loop)
 
-    # ---- the same on the event loop: a machine may have been closed meanwhile -----------------------------------
+    # ---- reports on the event loop: a machine may have been closed meanwhile ------------------------------------
 
     def _partition_of(self, runner: Runner) -> TopicPartition | None:
         """The partition of an open machine; None if it was closed."""
@@ -336,7 +336,7 @@ class Pool:
 
     def _report_recovered(self, runner: Runner, seconds: float) -> None:
         if self._partition_of(runner) is not None:
-            self._recoveries.say(runner, seconds, self._runners.values())
+            self._recoveries.log_recovered(runner, seconds, self._runners.values())
 
     async def _handle_failure(self, runner: Runner, error: BaseException) -> None:
         if self._partition_of(runner) is None and not isinstance(error, Fenced):
@@ -354,14 +354,14 @@ class Pool:
                 await self._open_failed(failed)
         except BaseException as fatal:
             self._ending = True
-            self._takeover.end()
+            self._takeover.stop()
             self._on_fatal(fatal)
 
     async def _open_failed(self, failed: Iterable[tuple[Runner, Lost | Fenced]]) -> None:
-        """Open all machines again that have failed by now: when brokers are away, every one fails. Under the lock.
+        """Open all failed machines again, together: if brokers do not answer, all machines fail. Under the lock.
 
-        A machine may belong to another worker by now, if it was fenced or this worker was paused. To open it would
-        fence the new owner, so the group is asked first.
+        If a machine was fenced or this worker was paused, the machine may belong to another worker now. To open it
+        would fence this new owner, so the group is asked first.
         """
         still_open: dict[TopicPartition, Lost | Fenced] = {}
         for runner, error in failed:
@@ -385,9 +385,9 @@ class Pool:
         await self._reopen(sorted(owned))
 
     async def _ask_owner(self, tp: TopicPartition) -> bool | None:
-        """Whether the group says that a partition is this worker's; None if the worker ends meanwhile.
+        """Whether the group confirms that this worker owns a partition; None if the worker ends meanwhile.
 
-        The end waits for the lock that is held here, and the consumer's thread, which may have ended, never answers.
+        The end of the worker waits for the lock of this call, and the consumer's thread may have ended and not answer.
         """
         while not self._ending:
             with contextlib.suppress(TimeoutError):

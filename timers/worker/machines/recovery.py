@@ -17,30 +17,30 @@ REPORT_S = 2.0
 
 
 class Recoveries:
-    """Of the machines that were opened for an assignment: says of each when it fires, and when all of them do."""
+    """Logs when each machine that was opened for an assignment fires, and when all of them do."""
 
     def __init__(self) -> None:
         self._began_at = monotonic()
-        self._ready_said = True
+        self._ready_logged = True
         self._recovered: set[Runner] = set()
         self._reporting: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Machines are about to be opened."""
+        """Note that machines will be opened now."""
         self._began_at = monotonic()
-        self._ready_said = False
+        self._ready_logged = False
 
     def report(self, runners: Callable[[], Collection[Runner]]) -> None:
-        """Say now and then how they come on, until all fire. On the event loop."""
+        """Log the progress of recoveries regularly until all machines fire. On the event loop."""
         self.close()
         self._reporting = asyncio.create_task(report(runners))
 
     def forget(self, closing: Iterable[Runner]) -> None:
-        """Leave out what is closed."""
+        """Stop counting machines that are closed."""
         self._recovered.difference_update(closing)
 
-    def say(self, runner: Runner, seconds: float, runners: Collection[Runner]) -> None:
-        """Say what was recovered; and once all of ``runners`` fire, that the worker is ready."""
+    def log_recovered(self, runner: Runner, seconds: float, runners: Collection[Runner]) -> None:
+        """Log what was recovered and, when all of ``runners`` fire, that the worker is ready."""
         machine = runner.machine
         self._recovered.add(runner)
         logger.info(
@@ -51,8 +51,8 @@ class Recoveries:
             seconds,
             f", {machine.replayed / seconds:,.0f}/s" if machine.replayed and seconds else "",
         )
-        if not self._ready_said and self._recovered.issuperset(runners):
-            self._ready_said = True
+        if not self._ready_logged and self._recovered.issuperset(runners):
+            self._ready_logged = True
             logger.info(
                 "ready: %d partitions, %d timers pending, %.2f s after assignment",
                 len(runners),
@@ -67,13 +67,13 @@ class Recoveries:
 
 
 async def report(runners: Callable[[], Collection[Runner]], pause_s: float = REPORT_S) -> None:
-    """Write a line now and then until no machine recovers any more.
+    """Log a line regularly until no machine recovers any more.
 
     Args:
-        runners: the open machines at present.
-        pause_s: between two lines, and before the first.
+        runners: returns the open machines.
+        pause_s: seconds between two lines, and before the first.
     """
-    before = 0
+    last_replayed = 0
     while True:
         await asyncio.sleep(pause_s)
         machines = [runner.machine for runner in runners()]
@@ -86,7 +86,7 @@ async def report(runners: Callable[[], Collection[Runner]], pause_s: float = REP
             len(recovering),
             len(machines),
             f"{replayed:,}",
-            f"{max(0, replayed - before) / pause_s:,.0f}",
+            f"{max(0, replayed - last_replayed) / pause_s:,.0f}",
             f"{sum(machine.remaining for machine in recovering):,}",
         )
-        before = replayed
+        last_replayed = replayed

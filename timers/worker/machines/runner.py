@@ -1,8 +1,8 @@
 """The thread that owns one machine.
 
-Requests, ticks and questions come in through a queue, and only this thread calls the machine. The order of the steps is
-:class:`timers.core.loop.Loop`'s. While the thread waits for a transaction or for RocksDB, the event loop and the other
-machines run on.
+Requests, ticks and questions come through a queue, and only this thread calls the machine.
+:class:`timers.core.loop.Loop` decides the order of the steps. While the thread waits for a transaction or for RocksDB,
+the event loop and the other machines run on.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ IDLE_COMMIT_S = 60
 """Seconds between the commits of a machine for which only time passes. So a new owner starts from a recent second."""
 
 REWIND_AGAIN_S = 1.0
-"""Seconds after which a rewind that had no effect is asked for again."""
+"""Seconds after which a rewind is requested again, if it had no effect."""
 
 
 class Listener(Protocol):
-    """What a runner reports to its owner. Every method is called from the runner's thread."""
+    """Gets the reports of a runner. The runner's thread calls every method."""
 
     def on_resumed(self, runner: Runner) -> None:
-        """:attr:`Runner.paused` is false again."""
+        """Report that :attr:`Runner.paused` is false again."""
 
     def on_read_again(self, runner: Runner, position: int) -> None:
-        """A fetch was lost before the machine: read again from ``position`` [I7]."""
+        """Report that a fetch was lost: the log must be read again from ``position`` [I7]."""
 
     def on_recovered(self, runner: Runner, seconds: float) -> None:
-        """The store holds all accepted timers again, after ``seconds``; firing begins."""
+        """Report that, after ``seconds``, the store holds all accepted timers again, and firing begins."""
 
     def on_failed(self, runner: Runner, error: BaseException) -> None:
-        """The thread ended because of ``error``."""
+        """Report that the thread ended because of ``error``."""
 
 
-class Time(NamedTuple):
+class QueuedTick(NamedTuple):
     """A tick in the queue."""
 
     tick: Tick
@@ -71,7 +71,7 @@ class Ended(Exception):
 
 
 _Stop = None
-_Item: TypeAlias = Fetched | Time | Question | None
+_Item: TypeAlias = Fetched | QueuedTick | Question | None
 _T = TypeVar("_T")
 
 
@@ -106,7 +106,7 @@ class Runner:
         self._inbox: SimpleQueue[_Item] = SimpleQueue()
         self._questions: deque[Question] = deque()
         self._delivered = 0  # written by the event loop's thread only
-        self._done = 0  # written by the runner's thread only
+        self._consumed = 0  # written by the runner's thread only
         self._paused = False
         self._held = False
         self._last_commit = monotonic()
@@ -124,27 +124,27 @@ class Runner:
         self._thread.start()
 
     def deliver(self, fetched: Fetched) -> None:
-        """Hand over a fetch. Call on the event loop's thread."""
+        """Put a fetch into the queue. Call on the event loop's thread."""
         self._delivered += 1
         self._inbox.put(fetched)
-        if not self._paused and self._delivered - self._done >= MAX_WAITING:
+        if not self._paused and self._delivered - self._consumed >= MAX_WAITING:
             self._paused = True
 
     def tick(self, tick: Tick, end: int | None = None) -> None:
-        """Hand over the time, and the end of the log at that time. Any thread."""
-        self._inbox.put(Time(tick, end))
+        """Put a tick into the queue, with the end of the log after it. Any thread."""
+        self._inbox.put(QueuedTick(tick, end))
 
     def ask(self, question: Callable[[Machine], _T]) -> Future[_T]:
         """Call ``question`` on the machine's thread between two steps. Timers wait meanwhile. Any thread.
 
-        The future may fail with :class:`Ended`. It stays open for ever if the thread ended before this call.
+        The future may fail with :class:`Ended`. If the thread ended before this call, the future never completes.
         """
         answer: Future[_T] = Future()
         self._inbox.put(Question(question, answer))
         return answer
 
     def stop(self) -> None:
-        """Ask the thread to end after its present step; see :meth:`join`. Any thread."""
+        """Tell the thread to end after its present step; see :meth:`join`. Any thread."""
         self._stop.set()
         self._inbox.put(_Stop)
 
@@ -173,7 +173,7 @@ class Runner:
             self._metrics.heartbeat.rest()
 
     def _take(self) -> bool:
-        """Empty the queue; wait for an item if there is nothing else to do. Returns False at the end."""
+        """Empty the queue; if there is nothing else to do, wait for an item. Returns False when the thread must end."""
         wait = self._loop.idle and not self._questions
         if wait:
             self._metrics.heartbeat.rest()
@@ -183,9 +183,9 @@ class Runner:
             except Empty:
                 break
             wait = False
-            if isinstance(item, Time):
+            if isinstance(item, QueuedTick):
                 self._loop.add_tick(*item)
-                # Before the step as well: a step may last seconds, and the lag must be visible meanwhile.
+                # Also before the step: a step may take seconds, and metrics must show the lag meanwhile.
                 self._metrics.oldest_due_s = self.machine.oldest_due_s
             elif isinstance(item, Question):
                 self._questions.append(item)
@@ -195,16 +195,16 @@ class Runner:
         return not self._stop.is_set()
 
     def _report(self, outcome: Outcome) -> None:
-        """Pass on what one step has changed."""
+        """Report what one step has changed."""
         if outcome.consumed:
-            self._done += 1
+            self._consumed += 1
             self._rewind(outcome.read_again_from)
             self._report_recovery()
         if outcome.committed:
             self._last_commit = monotonic()
         if outcome.settled:
             self._metrics.oldest_due_s = self.machine.oldest_due_s
-        if self._paused and self._delivered - self._done <= 1:
+        if self._paused and self._delivered - self._consumed <= 1:
             self._paused = False
             self._listener.on_resumed(self)
         if self.machine.held != self._held:
@@ -215,9 +215,9 @@ class Runner:
                 logger.info("%s: the broker's clock has caught up; accepting again", self.name)
 
     def _rewind(self, position: int | None) -> None:
-        """Ask for the log from ``position``; None: the last fetch did fit.
+        """Request the log from ``position`` again; None: the last fetch was accepted.
 
-        The fetches that wait behind a wrong one are wrong too: one rewind is enough for all of them.
+        If a fetch leaves a gap, the waiting fetches after it do too: one rewind is enough for all of them.
         """
         if position is None:
             self._rewound_at = None
@@ -234,7 +234,7 @@ class Runner:
         if question.answer.set_running_or_notify_cancel():
             try:
                 question.answer.set_result(question.ask(self.machine))
-            except Exception as error:  # for the asker; the machine goes on, unless its store is damaged
+            except Exception as error:  # the caller gets it; the machine continues, unless its store is damaged
                 question.answer.set_exception(error)
                 if isinstance(error, Lost):
                     raise

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 RETRY_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 10.0, 10.0)
-"""Between attempts while the brokers do not answer. In sum about as long as Faust waits for an assignment."""
+"""Seconds between attempts if the brokers do not answer: together about as long as Faust waits for an assignment."""
 
 THREADS = 32
 
@@ -39,11 +39,11 @@ class OpenMachine(NamedTuple):
     close: Callable[[], None]
     """Releases its store and producer."""
     stop: threading.Event
-    """Ends its waiting for brokers."""
+    """When set, it ends the waiting for brokers."""
 
 
 class Takeover:
-    """Opens machines. On the event loop; what blocks runs in threads."""
+    """Opens machines. Methods run on the event loop; blocking calls run in threads."""
 
     def __init__(self, formats: dict[str, RequestFormat], memory: RocksMemory, condemnations: Condemnations) -> None:
         self._formats = formats
@@ -51,15 +51,15 @@ class Takeover:
         self._memory = memory
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-open")
         self._waiting: Collection[threading.Event] = ()
-        self._ended = False
+        self._stopped = False
 
     def in_thread(self, call: Callable[..., _T], *args: Any) -> Awaitable[_T]:
         """Run a blocking call."""
         return asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Open nothing from now on; an attempt that waits for brokers fails."""
-        self._ended = True
+        self._stopped = True
         for stop in self._waiting:
             stop.set()
 
@@ -70,21 +70,21 @@ class Takeover:
     async def open(
         self, parts: Parts, tps: Sequence[TopicPartition], metrics: dict[TopicPartition, PartitionMetrics]
     ) -> dict[TopicPartition, OpenMachine | LogMismatch]:
-        """The machine of each partition, or why it must not run; nothing after :meth:`end`.
+        """Returns the machine of each partition, or why it must not run; an empty dict after :meth:`stop`.
 
         Raises:
             Fenced: a machine was taken over while it was opened.
             KafkaException, Lost: the brokers did not answer in all attempts.
         """
         for pause_s in (*RETRY_PAUSES_S, None):
-            if self._ended:
+            if self._stopped:
                 break
             try:
                 return await self._attempt(parts, tps, metrics)
             except (KafkaException, Lost) as error:
                 if pause_s is None:
                     raise
-                if self._ended:
+                if self._stopped:
                     break
                 logger.warning("opening %d partitions failed (%s); trying again in %.0f s", len(tps), error, pause_s)
                 await asyncio.sleep(pause_s)
@@ -97,7 +97,7 @@ class Takeover:
         self._waiting = stops.values()
         outboxes = {tp: parts.outbox(tp, stops[tp], metrics[tp]) for tp in tps}
         try:
-            # The newest progress is final only after every former owner is fenced.
+            # Progress is final only after every former owner is fenced.
             await asyncio.gather(*(self.in_thread(outbox.open) for outbox in outboxes.values()))
             opened = await self.in_thread(
                 open_stores, parts.settings, parts.cluster, self._memory, self._condemnations, self._formats, tps
@@ -119,7 +119,7 @@ class Takeover:
                     progress, store = one
                     machine = parts.machine(tp, self._formats[tp[0]], progress, store, outboxes[tp], metrics[tp])
                     machines[tp] = OpenMachine(machine, closers[tp], stops[tp])
-        except BaseException:  # a store may turn out to be damaged
+        except BaseException:  # a store may be damaged
             await asyncio.gather(*map(self.in_thread, closers.values()))
             raise
         return machines

@@ -1,1 +1,1 @@
-"""How what machines fire reaches Kafka: transactions, callback topics, and what is done with those that fail."""
+"""Sends what machines fire to Kafka: transactions, callback topics, and the circuit breaker for failing targets."""

@@ -1,9 +1,9 @@
 """The record batches of one transaction, built by the machine's own thread.
 
-librdkafka spends 3.6 us of CPU on a message with our three headers, 2.5 of them holding the interpreter lock: a list of
-headers and a message object are allocated for each. aiokafka's Cython builder writes the same record straight into a
-batch for 0.7 us (``docs/adr/0003``). So a batch is complete before the event loop sees it, and nothing is allocated for
-a message but the record.
+librdkafka takes 3.6 us of CPU for a message with our three headers, 2.5 us of them with the interpreter lock: it
+allocates a list of headers and a message object for each. aiokafka's Cython builder writes the same record into a batch
+in 0.7 us (``docs/adr/0003``). So a batch is complete before the event loop gets it, and only the record is allocated
+for a message.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SIZER = DefaultRecordBatchBuilder(
 
 
 def size_alone(key: bytes | None, value: bytes | None, headers: list[Header]) -> int:
-    """Bytes of a batch that holds nothing but this record: what a topic's limit is compared with."""
+    """The bytes of a batch that holds only this record: Kafka compares them with the topic's limit."""
     size: int = _SIZER.size_in_bytes(0, 0, key, value, headers)
     return BATCH_OVERHEAD_BYTES + size
 
@@ -56,14 +56,14 @@ class RecordBatch(BatchBuilder):
         self.count = 0
 
     def seal(self) -> None:
-        """No more records: let aiokafka know how many there are."""
+        """End the batch: tell aiokafka the number of records."""
         self._relative_offset = self.count
         del self.add
         self.close()
 
 
 def _keys_and_partitions(rows: Sequence[Row], count: int) -> tuple[Sequence[bytes | None], list[int]]:
-    """Record keys of rows, and their partitions of ``count``."""
+    """The record keys of rows, and their partitions in a topic of ``count`` partitions."""
     try:
         texts = [row[2].encode() for row in rows]  # type: ignore[union-attr]  # nearly all keys are text
     except AttributeError:
@@ -76,7 +76,7 @@ class Batches:
     """Batches by topic and partition.
 
     Args:
-        max_bytes: topic -> largest batch it takes, where that is known to be less than usual.
+        max_bytes: topic -> largest batch that it takes, for topics with a small limit.
     """
 
     def __init__(self, max_bytes: dict[str, int]) -> None:
@@ -93,17 +93,17 @@ class Batches:
 
         Args:
             topic: callback topic of all rows.
-            partitions: how many it has.
-            rows: timers; their ids are ``id_prefix`` and their source offset, unless they have their own.
+            partitions: its number of partitions.
+            rows: timers; the id of a timer without an id is ``id_prefix`` and its source offset.
             id_prefix: ``<request topic>/<partition>/``.
             tail: headers that come after the id.
             now_ms: timestamp of the records.
         """
         batches = self._open.setdefault(topic, {})
-        keys, chosen = _keys_and_partitions(rows, partitions)
-        for (offset, _, _, value, headers, origin), key, partition in zip(rows, keys, chosen, strict=True):
-            ours = (TIMER_ID, b"%b%d" % (id_prefix, offset) if origin is None else origin[0].encode())
-            all_headers = [ours, *tail] if headers is None else [*headers, ours, *tail]
+        keys, numbers = _keys_and_partitions(rows, partitions)
+        for (offset, _, _, value, headers, origin), key, partition in zip(rows, keys, numbers, strict=True):
+            id_header = (TIMER_ID, b"%b%d" % (id_prefix, offset) if origin is None else origin[0].encode())
+            all_headers = [id_header, *tail] if headers is None else [*headers, id_header, *tail]
             batch = batches.get(partition) or self._begin(topic, partition)
             if batch.add(batch.count, now_ms, key, value, all_headers) is None:
                 batch = self._next(topic, partition)
@@ -111,10 +111,10 @@ class Batches:
             batch.count += 1
 
     def fire_schedules(self, topic: str, partitions: int, rows: Sequence[Row], tail: list[Header], now_ms: int) -> None:
-        """Add firings of timers whose ids may be any bytes; see :meth:`fire`, which does not pay for that."""
+        """Add firings of timers whose ids may be any bytes, which takes longer than :meth:`fire`."""
         batches = self._open.setdefault(topic, {})
-        keys, chosen = _keys_and_partitions(rows, partitions)
-        for (_, _, _, value, headers, origin), key, partition in zip(rows, keys, chosen, strict=True):
+        keys, numbers = _keys_and_partitions(rows, partitions)
+        for (_, _, _, value, headers, origin), key, partition in zip(rows, keys, numbers, strict=True):
             assert origin is not None
             all_headers = [*(headers or ()), (TIMER_ID, id_bytes(origin[0])), *tail]
             batch = batches.get(partition) or self._begin(topic, partition)
@@ -139,7 +139,7 @@ class Batches:
     ) -> None:
         """Add one record."""
         batch = self._open.setdefault(topic, {}).get(partition) or self._begin(topic, partition)
-        listed = list(headers)  # the builder takes nothing else
+        listed = list(headers)  # the builder accepts only lists
         if batch.add(batch.count, now_ms, key, value, listed) is None:
             batch = self._next(topic, partition)
             batch.add(0, now_ms, key, value, listed)
@@ -157,7 +157,7 @@ class Batches:
         return self._begin(topic, partition)
 
     def take(self) -> Iterator[tuple[str, int, RecordBatch]]:
-        """All batches, in the order they were filled, sealed; nothing is left."""
+        """Seal all batches, yield them in the order in which they were filled, and forget them."""
         yield from self._sealed
         for topic, batches in self._open.items():
             for partition, batch in batches.items():

@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 
 FIRST_S = 30.0
 LONGEST_S = 600.0
-"""How long a circuit stays open at first, and at most. The time doubles with every failure."""
+"""Seconds for which a circuit is open at first, and at most. The time doubles with every failure."""
 
 MAX_DOUBLINGS = 32
-"""Far beyond the longest. A target that fails for weeks has failures by the thousand: no float has room for those."""
+"""More than :data:`LONGEST_S` needs. Without this limit, thousands of failures would overflow a float."""
 
 
 @dataclass(slots=True)
@@ -33,16 +33,16 @@ class _Circuit:
     since: float
     failures: int
     until: float
-    """Until then no timer tries the target."""
-    fresh_until: float
-    """Until then only retried timers are sent."""
+    """Before this time no timer is sent to the target."""
+    new_from: float
+    """Before this time only timers from the retry topic are sent."""
 
 
 class CircuitBreaker:
     """Failing targets of one worker. Any thread.
 
     Args:
-        clock: seconds that only ever grow.
+        clock: returns seconds of a monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -55,23 +55,23 @@ class CircuitBreaker:
 
     @property
     def count(self) -> int:
-        """How many topics have failed and not worked since."""
+        """Number of topics that have failed and have not taken records since."""
         return len(self._circuits)
 
     def enter(self, topic: str, code: str, reason: str, first_s: float = FIRST_S) -> None:
-        """Spare ``topic`` for a while, longer each time it fails. Said in the log only the first time.
+        """Open the circuit of ``topic``, longer each time it fails. Logs only the first failure.
 
         Args:
-            topic: of the callbacks.
-            code: of the dead letters, should it never work again.
+            topic: a callback topic.
+            code: error code of the dead letters, if it never works again.
             reason: one sentence.
-            first_s: how long the first time.
+            first_s: seconds for which the circuit is open at first.
         """
         with self._lock:
             now = self._clock()
             circuit = self._circuits.get(topic)
             if circuit is not None and circuit.until > now:
-                return  # another machine's word of the same failure
+                return  # another machine reported the same failure
             failures = circuit.failures + 1 if circuit else 1
             open_s = min(math.ldexp(first_s, min(failures - 1, MAX_DOUBLINGS)), LONGEST_S)
             since = circuit.since if circuit else now
@@ -80,7 +80,7 @@ class CircuitBreaker:
             logger.warning("target %s fails: %s; its timers wait in the retry topic", topic, reason)
 
     def problem(self, topic: str, *, retried: bool) -> DeliveryProblem | None:
-        """Why nothing may be sent to ``topic`` now, None if it may be tried.
+        """Returns why nothing may be sent to ``topic`` now; None if it may be tried.
 
         Args:
             topic: of the callback.
@@ -90,25 +90,25 @@ class CircuitBreaker:
         if circuit is None:
             return None
         now = self._clock()
-        if now >= (circuit.until if retried else circuit.fresh_until):
+        if now >= (circuit.until if retried else circuit.new_from):
             return None
         return DeliveryProblem(circuit.code, circuit.reason, max(0.0, circuit.until - now))
 
     def worked(self, topics: Iterable[str]) -> None:
-        """Release targets that have taken records."""
+        """Close the circuits of targets that have taken records."""
         if not self._circuits:
             return
         for topic in topics:
             with self._lock:
                 circuit = self._circuits.get(topic)
                 now = self._clock()
-                if circuit is None or circuit.until > now:  # sent before it failed: that says nothing
+                if circuit is None or circuit.until > now:  # sent before it failed: no sign that it works again
                     continue
                 del self._circuits[topic]
             logger.info("target %s works again, %.0f s after it failed", topic, now - circuit.since)
 
     def drop(self, topic: str, why: str) -> None:
-        """Release a target that is no target any more."""
+        """Close the circuit of a topic that does not exist any more."""
         with self._lock:
             circuit = self._circuits.pop(topic, None)
         if circuit is not None:

@@ -1,8 +1,8 @@
 """The outbox of a machine on Kafka: a buffer of record batches, and one transaction that sends them.
 
 Implements :class:`timers.core.ports.Outbox`. When a transaction fails, the outbox notes which topics failed. The
-machine is opened again from its committed progress and comes to the same chunk, and now the policy
-(:mod:`timers.core.delivery`) moves the timers of these topics out of the way [I6].
+machine is opened again from its committed progress and comes to the same chunk. Then the policy
+(:mod:`timers.core.delivery`) moves the timers of these topics to the retry topic [I6].
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 COMPUTE_LOCK_POLL_S = 0.5
 
 MAX_REFUSALS = 20
-"""Refused transactions after which the machine is opened again. Two are usual: a broker tells only the first fault of
+"""Refused transactions after which the machine is opened again. Two are usual: a broker reports only the first fault of
 each record."""
 
 
@@ -41,13 +41,13 @@ class KafkaOutbox(BaseOutbox):
     """One machine's outbox.
 
     Args:
-        settings: of the worker. topic: request topic of the machine. partition: its partition. targets: what all
-        machines know of topics. request_reader: reads requests again, for dead letters. producer: the machine's own.
+        settings: of the worker. topic: request topic of the machine. partition: its partition. targets: facts
+        about topics. request_reader: reads requests again, for dead letters. producer: only for this machine.
         compute_lock: shared by all outboxes of the worker; held while a transaction is filled. So the first machine's
-            records are sent while the next machine computes; without it, all machines would compute at once and each
-            one would wait for all.
+            records are sent while the next machine computes; without it, all machines would compute at the same time,
+            and each one would wait for all.
         metrics: of the partition.
-        now_s: the brokers' time in epoch seconds, None if it is not known; for lags and record times, decides nothing.
+        now_s: the brokers' time in epoch seconds, None if it is not known; used only for lags and record times.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class KafkaOutbox(BaseOutbox):
         self._tick_seen_s = 0.0
 
     def open(self) -> None:
-        """Fence the previous owner and roll back what it left open. Blocks."""
+        """Fence the previous owner and roll back its open transaction. Blocks."""
         try:
             self._producer.open()
         finally:
             self._metrics.heartbeat.rest()
 
     def bind(self, topic_id: bytes, progress_partition: int) -> None:
-        """Set the topic id that the progress names, and the partition that the progress goes to."""
+        """Set the topic id in the progress records, and the partition of the progress topic."""
         self._topic_id = topic_id
         self._progress_partition = progress_partition
 
@@ -97,7 +97,7 @@ class KafkaOutbox(BaseOutbox):
         self._producer.close()
 
     def begin(self, tick: Tick) -> None:
-        """Start to fill a transaction. It is opened on the brokers only at the commit."""
+        """Start to fill a transaction. The brokers open it only at the commit."""
         while not self._computing:
             self._computing = self._compute_lock.acquire(timeout=COMPUTE_LOCK_POLL_S)
             self._metrics.heartbeat.beat()
@@ -116,7 +116,7 @@ class KafkaOutbox(BaseOutbox):
         Raises:
             Fenced: another worker owns the machine.
             DeliveryFailed: topics failed, and their circuits are open.
-            Lost: nothing, or all, became visible: the committed progress says which. The circuits of the topics that
+            Lost: nothing, or all, became visible; the committed progress shows which. The circuits of the topics that
                 failed are open.
         """
         offsets = {} if progress.next_offset == self._offset_sent else {self._tp: progress.next_offset}
@@ -138,14 +138,14 @@ class KafkaOutbox(BaseOutbox):
         """Add the last records of a transaction, and take its batches."""
         self._outgoing.add_progress(progress, self._topic_id, self._progress_partition)
         if self._outgoing.given_up:
-            self._release_compute_lock()  # other machines need not wait while requests are read again
+            self._release_compute_lock()  # so other machines do not wait while requests are read again
             self._outgoing.add_given_up(self._request_reader, self._may_wait)
         batches = list(self._batches.take())
         self._release_compute_lock()
         return batches
 
     def _note_refused(self, error: RecordsNotTaken) -> None:
-        """Let the policy move refused callbacks out of the way.
+        """Tell the policy which callbacks were refused, so that it moves them to the retry topic.
 
         Raises:
             DeliveryFailed: a topic of the engine refused records, or a topic refuses the same records again.
@@ -158,15 +158,17 @@ class KafkaOutbox(BaseOutbox):
                 self._targets.open_circuit(topic, refused)
                 continue
             sent = records_of(batch)
-            bad = refused.records or (RefusedRecord(0, refused.why),)
-            reasons = [f"{topic!r} refused the callback: {refused.name} ({each.why or refused.why})" for each in bad]
-            news = [self._refuse(topic, sent[each.place], reason) for each, reason in zip(bad, reasons, strict=True)]
-            if not any(news):
+            bad_records = refused.records or (RefusedRecord(0, refused.why),)
+            is_new = False
+            for bad in bad_records:
+                reason = f"{topic!r} refused the callback: {refused.name} ({bad.why or refused.why})"
+                is_new |= self._refuse(topic, sent[bad.place], reason)
+            if not is_new:
                 self._targets.open_circuit(topic, refused)
 
     @staticmethod
     def _is_fault_of_topic(batch: RecordBatch, refused: RecordsRefused) -> bool:
-        """Whether a refusal says nothing about single records.
+        """Whether the topic, and not single records, is the cause of a refusal.
 
         The outbox sets the times. If a topic refuses the times of all records, the clock or the topic's limits are
         wrong, and a later attempt may succeed.
@@ -176,7 +178,7 @@ class KafkaOutbox(BaseOutbox):
         return not refused.records and batch.count > 1
 
     def _transact(self, batches: list[Batch], offsets: dict[TopicPartition, int]) -> RecordsNotTaken | None:
-        """Send and commit; returns what was refused, if the transaction was rolled back for that."""
+        """Send and commit. Returns the refused records, if the transaction was rolled back because of them."""
         began_s = monotonic()
         try:
             self._producer.transact(batches, offsets)
@@ -200,12 +202,12 @@ class KafkaOutbox(BaseOutbox):
             self._metrics.counters.transaction.ended_ms = self._now_ms()
 
     def _may_wait(self) -> bool:
-        """Whether the machine may go on waiting for the brokers."""
+        """Whether the machine may continue to wait for the brokers."""
         self._metrics.heartbeat.beat()
         return not self._producer.stopping
 
     def _now_ms(self) -> int:
-        """The brokers' time, never before the tick; where it is not known, the tick plus the time since it came."""
+        """The brokers' time, never before the tick. If it is not known: the tick plus the time since it was read."""
         known_s = self._now_s()
         if known_s is not None:
             return max(self._tick.append_ms, int(known_s * 1000))

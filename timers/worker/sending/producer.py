@@ -1,11 +1,11 @@
 """Transactional producing on aiokafka, for threads.
 
-A machine's thread hands over a whole transaction and waits: begin, batches, offsets and commit run as one coroutine on
-an event loop that all machines share, so nothing of ours is awaited while a transaction is open.
+A machine's thread passes a whole transaction and waits: begin, batches, offsets and commit run as one coroutine on an
+event loop that all machines share. So while a transaction is open, it waits only for brokers.
 
-Whatever goes wrong, the producer is dropped and the machine is opened again: ``init_transactions`` then rolls back what
-was left open, and the committed progress says what happened [I5]. aiokafka's own abort is not used: after an error
-it can forget partitions it has added, and a later commit would commit them too.
+If brokers refuse records, the transaction is aborted. After any other error the machine is opened again:
+``init_transactions`` rolls back the open transaction, and the committed progress shows what happened [I5]. aiokafka's
+abort is not used then: it can forget partitions that it has added, and a later commit would commit them too.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ logger = logging.getLogger(__name__)
 OFFSETS_TIMEOUT_S = 2.0
 
 ROLLBACK_TIMEOUT_S = 5.0
-"""Usually 26 ms. If it takes longer, the machine is opened again, which does the same."""
+"""A rollback usually takes 26 ms. If it takes longer than this, the machine is opened again, which also rolls back."""
 
 PROBE_S = 1.0
-"""A delivery that takes longer is looked into: aiokafka tries for ever to send to a topic that was deleted."""
+"""If a delivery takes longer, its topics are checked: aiokafka tries without end to send to a deleted topic."""
 
 DELIVERY_TIMEOUT_S = 6.0
-"""Then a target counts as failing. With the offsets' time still less than the transaction may last, so that the broker
-does not end it first and hide whose fault it was."""
+"""After this time a target counts as failing. Together with the time for the offsets it is less than the transaction
+timeout. So the broker does not end the transaction first, which would hide the failing target."""
 
 CLOSE_TIMEOUT_S = 2.0
 STOP_POLL_S = 0.5
@@ -75,10 +75,10 @@ Batch = tuple[str, int, RecordBatch]
 
 
 class DeliveryFailed(Lost):
-    """Some topics did not take their records: the transaction was left to be rolled back.
+    """Some topics did not take their records. The next opening of the machine rolls the transaction back.
 
     Attributes:
-        culprits: topic -> why.
+        culprits: topic -> its error.
     """
 
     def __init__(self, culprits: Mapping[str, BaseException]) -> None:
@@ -99,7 +99,7 @@ class RecordsNotTaken(Exception):
 
 
 def _refusal(task: asyncio.Task[None]) -> RecordsNotTaken | None:
-    """What a task says about refused records; None if it did not end with that."""
+    """The error of a task about refused records; None if it has not ended with this error."""
     error = task.exception() if task.done() and not task.cancelled() else None
     return error if isinstance(error, RecordsNotTaken) else None
 
@@ -111,9 +111,9 @@ class TransactionalProducer:
         loop: shared by all machines.
         settings: of the worker.
         transactional_id: of the machine; fences any other producer that has it.
-        stop: set when the machine must end; waiting gives up then.
-        failing: asks which of some partitions are gone or have no leader, and why their topics fail; blocks.
-        heartbeat: of the thread that calls; beats while it waits for the brokers.
+        stop: set when the machine must end; then waiting ends.
+        failing: returns topic -> error for partitions that do not exist or have no leader; blocks.
+        heartbeat: of the calling thread; updated while it waits for the brokers.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class TransactionalProducer:
         self._producer: AIOKafkaProducer | None = None
 
     def open(self) -> None:
-        """Fence the previous owner and roll back what it left open.
+        """Fence the previous owner and roll back its open transaction.
 
         Raises:
             Lost: told to stop before the brokers answered.
@@ -151,22 +151,22 @@ class TransactionalProducer:
         )
         try:
             await self._start(producer)
-        except BaseException:  # also when waiting for it was given up: it would go on asking for metadata
+        except BaseException:  # also after a cancel: the producer would ask for metadata without end
             await self._close(producer)
             raise
         self._producer = producer
 
     async def _start(self, producer: AIOKafkaProducer) -> None:
-        said = False
+        logged = False
         while not self._stop.is_set():
             try:
                 await producer.start()
             except (KafkaError, OSError) as error:
                 if not (isinstance(error, OSError) or error.retriable or isinstance(error, KafkaConnectionError)):
                     raise
-                if not said:
+                if not logged:
                     logger.warning("%s: waiting for the brokers (%r)", self._transactional_id, error)
-                    said = True
+                    logged = True
                 await asyncio.sleep(0.2)
             else:
                 return
@@ -195,13 +195,13 @@ class TransactionalProducer:
         self, batches: dict[tuple[str, int], list[RecordBatch]], offsets: dict[TopicPartition, int]
     ) -> None:
         producer = self._producer
-        assert producer is not None, "open() comes first"
-        # aiokafka learns all topics when it starts, but tracks only those it was told of: without this, the first
-        # mention of a new one would make it forget where the others are.
+        assert producer is not None, "call open() first"
+        # aiokafka knows all topics when it starts, but tracks only added topics: without this, the first use of a new
+        # topic would make it forget the leaders of the others.
         for topic, _ in batches:
             producer.client.add_topic(topic)
-        # A partition without a leader must not become part of a transaction: even rolling that back needs its leader,
-        # and until it is back the machine could not begin another.
+        # A partition without a leader must not become part of a transaction: a rollback would also need the leader,
+        # and the machine could not begin another transaction before the leader is back.
         leaderless = {
             topic
             for topic, partition in batches
@@ -216,21 +216,21 @@ class TransactionalProducer:
             await self._roll_back(producer)
             raise
         if offsets:
-            # Not along with the batches: while the coordinator notes the group it cannot vouch for a partition, and
-            # the partition's leader would refuse the batch (KIP-890), to be tried again 100 ms later.
-            noting = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._settings.app_id))
+            # Not together with the batches: while the coordinator adds the group, it cannot confirm a partition, and
+            # the partition's leader would refuse the batch (KIP-890), which is tried again 100 ms later.
+            offsets_sent = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._settings.app_id))
             try:
-                if await wait_awake([noting], OFFSETS_TIMEOUT_S):
+                if await wait_awake([offsets_sent], OFFSETS_TIMEOUT_S):
                     raise TimeoutError(f"the group's coordinator did not answer for {OFFSETS_TIMEOUT_S:.0f} s")
-                await noting
+                await offsets_sent
             finally:
-                noting.cancel()
+                offsets_sent.cancel()
         await producer.commit_transaction()
 
     async def _roll_back(self, producer: AIOKafkaProducer) -> None:
-        """End the open transaction, and open a producer whose sequence numbers fit to what the brokers have.
+        """End the open transaction, and open a producer whose sequence numbers match those of the brokers.
 
-        Opening fences another owner. The abort fails if there is one, so it comes first.
+        Opening would fence another owner. The abort comes first, because it fails if there is another owner.
         """
         async with asyncio.timeout(ROLLBACK_TIMEOUT_S):
             await producer.abort_transaction()
@@ -243,15 +243,15 @@ class TransactionalProducer:
             asyncio.create_task(self._send(producer, topic, partition, queue)): topic
             for (topic, partition), queue in batches.items()
         }
-        away: dict[str, KafkaError] = {}
+        silent_leaders: dict[str, KafkaError] = {}
         try:
             late = await wait_awake(sending, PROBE_S)
-            if any(map(_refusal, sending)):  # a rollback needs all answers; and other batches may have bad records
+            if any(map(_refusal, sending)):  # a rollback needs all answers; other batches may have bad records too
                 late = await wait_awake(sending, DELIVERY_TIMEOUT_S - PROBE_S, return_when=asyncio.ALL_COMPLETED)
                 self._raise_if_only_refused(sending)
             elif late and not self._culprits(producer, sending):
                 places = {place for task, place in zip(sending, batches, strict=True) if task in late}
-                failing, away = await asyncio.gather(
+                failing, silent_leaders = await asyncio.gather(
                     self._which_fail(places), self._with_silent_leaders(producer, batches)
                 )
                 if failing:
@@ -263,8 +263,8 @@ class TransactionalProducer:
                 slow = {topic for task, topic in sending.items() if not task.done()}
                 culprits = dict.fromkeys(slow, TimeoutError(f"no answer for {DELIVERY_TIMEOUT_S:.0f} s"))
             if any(isinstance(error, (TimeoutError, KafkaTimeoutError)) for error in culprits.values()):
-                # Not a topic's fault if its broker is away, or was, and had no time to make up for it.
-                culprits |= away | await self._with_silent_leaders(producer, batches)
+                # The cause is not the topic if its broker does not answer, or did not answer until just now.
+                culprits |= silent_leaders | await self._with_silent_leaders(producer, batches)
             if culprits:
                 raise DeliveryFailed(culprits)
         finally:
@@ -289,15 +289,15 @@ class TransactionalProducer:
     async def _with_silent_leaders(
         producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]
     ) -> dict[str, KafkaError]:
-        """Topics with a partition whose leader answers nothing now, each with a ``NodeNotReadyError``."""
+        """Topic -> ``NodeNotReadyError``, for topics with a partition whose leader does not answer now."""
         client = producer.client
         leaders = {place: client.cluster.leader_for_partition(TopicPartition(*place)) for place in places}
 
         async def silent(node: int | None) -> bool:
-            # Not on the connection that takes batches: there the answer would wait for theirs.
-            question = client.send(node, ApiVersionRequest(), group=ConnectionGroup.COORDINATION)
+            # Not on the connection for batches: there the answer would wait for the answers to the batches.
+            probe = client.send(node, ApiVersionRequest(), group=ConnectionGroup.COORDINATION)
             try:
-                await asyncio.wait_for(question, PROBE_S)
+                await asyncio.wait_for(probe, PROBE_S)
             except (KafkaError, TimeoutError):
                 return True
             return False
@@ -312,13 +312,13 @@ class TransactionalProducer:
             deliveries: list[Awaitable[Any]] = [
                 await producer.send_batch(batch, topic, partition=partition) for batch in queue
             ]
-        except AssertionError:  # how aiokafka says that the topic has fewer partitions now
+        except AssertionError:  # aiokafka's sign that the topic has fewer partitions now
             raise UnknownTopicOrPartitionError(topic, partition) from None
         answers = await asyncio.gather(*deliveries, return_exceptions=True)
         refused = [
             (batch, answer) for batch, answer in zip(queue, answers, strict=True) if isinstance(answer, RecordsRefused)
         ]
-        # A batch after a refused one is out of sequence: this is a consequence, and says nothing about its records.
+        # A batch after a refused one is out of sequence: a consequence, and no fault of its records.
         consequence = (RecordsRefused, OutOfOrderSequenceNumber) if refused else ()
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, consequence):
@@ -328,16 +328,16 @@ class TransactionalProducer:
 
     @staticmethod
     def _culprits(producer: AIOKafkaProducer, sending: Mapping[asyncio.Task[None], str]) -> dict[str, BaseException]:
-        """Topics that refused their records, and why; empty if none did.
+        """Topic -> error, for topics that refused their records.
 
         Raises:
-            KafkaError: the whole transaction failed, for no topic's fault.
+            KafkaError: the whole transaction failed, and not because of a topic.
         """
-        verdict = produce.transaction_error(producer)
-        if isinstance(verdict, TopicAuthorizationFailedError):  # aiokafka then also fails the batches of other topics
-            return dict.fromkeys(verdict.args[0], verdict)
-        if verdict is not None:
-            raise verdict
+        fatal = produce.transaction_error(producer)
+        if isinstance(fatal, TopicAuthorizationFailedError):  # aiokafka then also fails the batches of other topics
+            return dict.fromkeys(fatal.args[0], fatal)
+        if fatal is not None:
+            raise fatal
         culprits: dict[str, BaseException] = {}
         for task, topic in sending.items():
             if task.done() and not task.cancelled():
@@ -350,18 +350,18 @@ class TransactionalProducer:
 
     def _wait(self, outcome: Future[_T]) -> _T:
         """Wait for the loop; when the machine must stop, wait no longer than a delivery may take."""
-        patience = DELIVERY_TIMEOUT_S / STOP_POLL_S
+        polls_left = DELIVERY_TIMEOUT_S / STOP_POLL_S
         while True:
             self._heartbeat.beat()
             try:
                 return outcome.result(STOP_POLL_S)
             except StillRunning:
-                if outcome.done():  # just now, or it was the coroutine's own time-out
+                if outcome.done():  # it ended just now, or the coroutine itself timed out
                     with contextlib.suppress(TimeoutError):
                         return outcome.result()
                     raise Lost(f"{self._transactional_id}: timed out") from None
-                patience -= self._stop.is_set()
-                if patience <= 0:
+                polls_left -= self._stop.is_set()
+                if polls_left <= 0:
                     outcome.cancel()
                     raise Lost(f"{self._transactional_id}: stopped while the brokers did not answer") from None
             except (ProducerFenced, InvalidProducerEpoch):
@@ -379,7 +379,7 @@ class TransactionalProducer:
                 raise Lost(f"{self._transactional_id}: {error!r}") from error
 
     def close(self) -> None:
-        """Let go of the brokers. What is open is left to the next owner's fencing."""
+        """Close the connections. The next owner's fencing ends an open transaction."""
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(Exception):

@@ -15,7 +15,7 @@ from timers.kafka.aiokafka_internals import produce
 from timers.worker.partition_metrics import Heartbeat, keep_heartbeat
 
 AWAKE_S = 0.5
-"""Longer than a process that is awake takes to look at a time-out."""
+"""Seconds; a running process checks its time-outs more often than this."""
 
 _T = TypeVar("_T")
 _Task = TypeVar("_Task", bound=asyncio.Future[Any])
@@ -31,7 +31,7 @@ class ProducerLoop:
     def __init__(self) -> None:
         produce.install()
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(_unless_told)
+        self._loop.set_exception_handler(_log_unless_reported)
         self._thread = threading.Thread(target=self._loop.run_forever, name="timers-producers", daemon=True)
         self._thread.start()
         self.heartbeat = Heartbeat()
@@ -46,21 +46,21 @@ class ProducerLoop:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
 
-def _unless_told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """When a producer fails, aiokafka leaves futures with the same error behind, and tasks when it is dropped.
+def _log_unless_reported(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error of the loop, unless a caller got it already.
 
-    Its caller was told already.
+    After a failure, aiokafka leaves futures with the same error, and tasks when its producer is dropped.
     """
-    told = isinstance(context.get("exception"), KafkaError) and "never retrieved" in context["message"]
-    if not told and "was destroyed but" not in context["message"]:
+    reported = isinstance(context.get("exception"), KafkaError) and "never retrieved" in context["message"]
+    if not reported and "was destroyed but" not in context["message"]:
         loop.default_exception_handler(context)
 
 
 async def wait_awake(tasks: Iterable[_Task], seconds: float, return_when: str = asyncio.FIRST_EXCEPTION) -> set[_Task]:
     """Wait for all of ``tasks``, or the first that fails. Returns those that have not ended.
 
-    Only time during which this process was awake counts. After a pause all its time-outs are over at once, before it
-    has read a single answer: that would blame targets for the pause, and hide that another worker has taken over.
+    Only time in which this process was running counts. After a pause all its time-outs end together, before it has
+    read any answer: then targets would seem to fail, and a takeover by another worker would be hidden.
     """
     waiting = set(tasks)
     for _ in range(math.ceil(seconds / AWAKE_S)):

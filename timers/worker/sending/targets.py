@@ -1,6 +1,6 @@
-"""What is known of callback topics: which exist, which refuse us, which have small limits.
+"""Facts about callback topics: which ones exist, refuse records, or have small limits.
 
-Judged when a timer fires, never when it is accepted [I4]: the world may change in between. Shared by all machines
+Used when a timer fires, never when it is accepted [I4], because topics change in between. Shared by all machines
 of a worker; every method may be called from any thread.
 """
 
@@ -41,32 +41,32 @@ from timers.worker.sending.circuit_breaker import CircuitBreaker
 logger = logging.getLogger(__name__)
 
 UNKNOWN_FOR_S = 1.0
-"""A name that was looked for and not found is looked for again after this long: a flood for it costs little."""
+"""Seconds after which an unknown topic is looked up again. So many timers for it cause few requests."""
 
 MAX_UNKNOWN = 10_000
-"""So many of them are remembered."""
+"""Maximum number of unknown topics that are remembered."""
 
 ELECTION_S = 2.0
-"""How long the circuit of a target opens at first if a partition has no leader or its leader does not answer."""
+"""Seconds for which a circuit opens at first, if a partition has no leader or its leader does not answer."""
 
-COMES_AND_GOES_S = 5.0
-"""If the brokers list a topic but do not find it twice within this time, its circuit opens for ``ELECTION_S``."""
+FLAPPING_S = 5.0
+"""If brokers list a topic but twice in so many seconds do not find it, its circuit opens for ``ELECTION_S``."""
 
 REFRESH_S = 300.0
-"""As often as Java's producer asks for metadata again."""
+"""Seconds between two requests for metadata; the same as in Java's producer."""
 
 ADMIN_TIMEOUT_S = 5.0
 
 
 class Targets:
-    """Directory of callback topics.
+    """The callback topics, as far as they are known.
 
     Attributes:
-        usable: topics that may be sent to without a question, each with its number of partitions; the hot path asks
-            only this.
-        max_message_bytes: topics that have refused a batch, each with its limit.
-        circuit_breaker: topics that fail.
-        rules: which may be targets at all.
+        usable: topic -> number of partitions, if records may be sent to it without a check; the hot path reads only
+            this.
+        max_message_bytes: topic that has refused a batch -> its limit.
+        circuit_breaker: failing topics.
+        rules: which topics may be targets.
         own: topics of the engine that are never targets.
     """
 
@@ -79,7 +79,7 @@ class Targets:
         self._leaderless: frozenset[str] = frozenset()
         self._unknown: dict[str, float] = {}
         self._forgotten: dict[str, float] = {}
-        self._fresh = False
+        self._is_fresh = False
         self._refresh_at = monotonic() + REFRESH_S
         self.own = settings.own_topics.keys() - {settings.request_topic, settings.canary_topic}  # these may be targets
         self.usable: dict[str, int] = {}
@@ -90,11 +90,11 @@ class Targets:
         """Number of partitions of ``topic``, created first if the settings say so; or why nothing can be sent there.
 
         Args:
-            topic: of callbacks.
-            retried: whether they come from the retry topic.
+            topic: a callback topic.
+            retried: whether the timers come from the retry topic.
 
         Raises:
-            Lost: the brokers do not say.
+            Lost: the brokers do not answer.
         """
         try:
             return self._find_route(topic, retried=retried)
@@ -107,16 +107,16 @@ class Targets:
             return problem
         with self._lock:
             if topic not in self._known and self._unknown.get(topic, 0.0) < monotonic():
-                # Only what was heard since this transaction began says that a topic is not there: a timer that was
-                # asked for after its topic was made must find it. So a flood of names costs one look a transaction.
-                if not self._fresh:
+                # A topic is unknown only if a list from this transaction lacks it: its timer may have been requested
+                # just after it was created. So many unknown names cause one request for a transaction.
+                if not self._is_fresh:
                     self._look()
                 if topic not in self._known:
                     self._note_unknown(topic)
             if topic not in self._known and self._settings.create_target_topics:
                 self._create(topic)
                 self._look()
-                if topic not in self._known:  # the broker that was asked has not heard of it yet
+                if topic not in self._known:  # the broker that answered does not know it yet
                     return DeliveryProblem(
                         "topic-unknown", f"callBackTopic {topic!r} was created just now", UNKNOWN_FOR_S
                     )
@@ -126,16 +126,16 @@ class Targets:
                 if topic not in self.circuit_breaker:
                     self.usable[topic] = self._known[topic]
                 return self._known[topic]
-            self._leaderless -= {topic}  # asked again when it is tried again
+            self._leaderless -= {topic}  # looked up again before the next attempt
         self.open_circuit(topic, LeaderNotAvailableError())
         return self.circuit_breaker.problem(topic, retried=retried) or self._known[topic]
 
     def partitions(self, topic: str) -> int:
-        """Number of partitions of a topic that has a :meth:`route`, as last heard."""
+        """Last known number of partitions of a topic that has a :meth:`route`."""
         return self._known.get(topic, 1)
 
     def open_circuit(self, topic: str, error: BaseException) -> None:
-        """Send nothing to ``topic`` for a while, since it answered with ``error``."""
+        """Open the circuit of ``topic``, because of ``error``."""
         if isinstance(error, LeaderNotAvailableError):
             self.circuit_breaker.enter(topic, "target-failing", f"a partition of {topic!r} has no leader", ELECTION_S)
         elif isinstance(error, NodeNotReadyError):
@@ -156,10 +156,10 @@ class Targets:
             self.usable.pop(topic, None)
 
     def blame(self, culprits: Mapping[str, BaseException]) -> None:
-        """Spare the targets that made a transaction fail, unless the brokers themselves are in trouble.
+        """Open the circuits of targets that made a transaction fail, unless the brokers are the cause.
 
         Args:
-            culprits: topic -> why it did not take its records.
+            culprits: topic -> its error.
         """
         for topic, error in culprits.items():
             if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
@@ -170,34 +170,34 @@ class Targets:
                 if not learned:
                     self.open_circuit(topic, error)
             elif self.own & culprits.keys():
-                continue  # our own topics fail too: the brokers are in trouble, not the targets
+                continue  # the engine's topics fail too, so the targets are not the cause
             elif isinstance(error, UnknownTopicOrPartitionError):
                 self.forget(topic)
             else:
                 self.open_circuit(topic, error)
 
     def forget(self, topic: str) -> None:
-        """Ask the brokers again before the next sending: ``topic``, or a partition of it, was not there."""
+        """Look up ``topic`` again before the next sending: it, or a partition of it, was missing."""
         with self._lock:
             now = monotonic()
-            # Several machines' word of one failure counts once: it is known again only if the brokers said so since.
-            again = topic in self._known and now - self._forgotten.get(topic, -math.inf) < COMES_AND_GOES_S
-            self._forgotten = {name: at for name, at in self._forgotten.items() if now - at < COMES_AND_GOES_S}
+            # Reports of several machines about one failure count once: brokers must have listed it in between.
+            is_repeated = topic in self._known and now - self._forgotten.get(topic, -math.inf) < FLAPPING_S
+            self._forgotten = {name: since for name, since in self._forgotten.items() if now - since < FLAPPING_S}
             self._forgotten[topic] = now
             self.usable.pop(topic, None)
             self.max_message_bytes.pop(topic, None)
             self._known.pop(topic, None)
             self._unknown.pop(topic, None)
-            self._fresh = False
-        if again:  # the brokers do not agree on it yet
+            self._is_fresh = False
+        if is_repeated:  # the brokers do not agree on it yet
             reason = f"{topic!r}, or a partition of it, comes and goes"
             self.circuit_breaker.enter(topic, "target-failing", reason, ELECTION_S)
 
     def failing(self, places: Iterable[tuple[str, int]]) -> dict[str, KafkaError]:
-        """Topics of which a partition is not there any more or has no leader; none if the brokers do not answer.
+        """Topic -> error, if a partition does not exist any more or has no leader; empty if brokers do not answer.
 
         Args:
-            places: (topic, partition) that give no answer.
+            places: (topic, partition) without an answer.
         """
         try:
             with self._lock:
@@ -213,11 +213,11 @@ class Targets:
         return failing
 
     def refresh(self) -> None:
-        """Say that a transaction begins; ask again now and then, since topics get more partitions and other limits.
+        """Note that a transaction begins. Every :data:`REFRESH_S`, look up partitions and limits of topics again.
 
         If the brokers do not answer, nothing changes.
         """
-        self._fresh = False
+        self._is_fresh = False
         if monotonic() < self._refresh_at:
             return
         self._refresh_at = monotonic() + REFRESH_S
@@ -226,19 +226,19 @@ class Targets:
                 self._look()
                 self.usable = {topic: self._known[topic] for topic in self.usable if topic in self._known}
                 for topic in self.max_message_bytes.keys() - self._known.keys():
-                    del self.max_message_bytes[topic]  # gone: asking for it would end the asking for the others
+                    del self.max_message_bytes[topic]  # deleted: its error would end the loop below
             for topic in list(self.max_message_bytes):
                 self.learn_limit(topic)
 
     def _look(self) -> None:
-        """Learn of all topics at once."""
-        # All topics: asking for one by name would create it on brokers that allow it.
+        """Look up all topics."""
+        # All of them: to ask for one name would create the topic, if the brokers allow it.
         found = self._admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics
         self._known = {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
         self._leaderless = frozenset(
             name for name, topic in found.items() if any(part.leader == -1 for part in topic.partitions.values())
         )
-        self._fresh = True
+        self._is_fresh = True
 
     def _note_unknown(self, topic: str) -> None:
         if len(self._unknown) >= MAX_UNKNOWN:
@@ -248,17 +248,17 @@ class Targets:
 
     def _create(self, topic: str) -> None:
         future = self._admin.create_topics([NewTopic(topic, -1, -1)], operation_timeout=ADMIN_TIMEOUT_S)[topic]
-        with contextlib.suppress(KafkaException, TimeoutError):  # whether it is there is asked next
+        with contextlib.suppress(KafkaException, TimeoutError):  # the caller looks it up next
             future.result(timeout=ADMIN_TIMEOUT_S)
 
     def learn_limit(self, topic: str) -> bool:
-        """Ask how large a batch ``topic`` takes; remembered from then on.
+        """Ask for the largest batch that ``topic`` takes, and store it.
 
         Returns:
-            Whether that is news.
+            Whether the limit has changed.
 
         Raises:
-            KafkaException: the brokers do not answer, or not to us.
+            KafkaException: the brokers do not answer, or this worker may not ask.
         """
         resource = ConfigResource(ResourceType.TOPIC, topic)
         config = self._admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_S)[resource].result()

@@ -43,7 +43,7 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(monkeypatch: 
     watch = LogWatch(settings, whole, renew)
     await watch.start()
     try:
-        watch.look()
+        watch.request_lookup()
         async with asyncio.timeout(30):
             await refused.wait()
             seen.append(Cluster("c", dict.fromkeys(names, b"2"), dict.fromkeys(names, 1)))

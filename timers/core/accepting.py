@@ -79,8 +79,8 @@ class Accepting(MachineState):
         accepted = len(records) - len(ended) - len(decoded.copies)
         late_count, copy_count = sum(map(len, late.values())), len(decoded.copies)
         self.counters.note_accepted(to_offset, accepted, late_count, copy_count, decoded.ignored, decoded.callers)
-        emits = late or decoded.rejected or decoded.forwarded or judged.verdicts or judged.superseded
-        if emits or new_progress.settings != self._committed.settings:
+        has_output = late or decoded.rejected or decoded.forwarded or judged.verdicts or judged.superseded
+        if has_output or new_progress.settings != self._committed.settings:
             # [I2] Output is committed before the batch is stored. A changed setting is committed too: a replay of
             # this batch must find it in the history [I4].
             self._emit(late, decoded, judged, new_progress)

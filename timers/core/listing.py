@@ -16,7 +16,7 @@ Position: TypeAlias = tuple[int, str, int, int]
 """(due second, topic, partition, offset): the place of a timer in the order of all partitions."""
 
 START: Position = (-1, "", -1, -1)
-"""Before all timers."""
+"""The position before all timers."""
 
 
 class Listed(NamedTuple):

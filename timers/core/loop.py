@@ -16,7 +16,7 @@ from timers.core.timer import Fetched, Tick
 
 
 class Outcome(NamedTuple):
-    """What the owner of a loop must know about one step."""
+    """What one step did, for the owner of the loop."""
 
     consumed: bool = False
     """One waiting fetch was taken, accepted or not."""

@@ -65,14 +65,14 @@ class IndexJournal:
     def next_to_index(self, operations: int) -> list[tuple[bytes, Entry | None]]:
         """The entries of the older set that a batch of ``operations`` operations must write to the index.
 
-        It is two for each operation, so that all are written before the newer set is full. They are in the order of
+        Two entries for each operation, so that all are written before the newer set is full. They are in the order of
         ids, because RocksDB writes neighbouring keys faster.
         """
         newer, older = self._newer, self._older
         ids = sorted(id for id in self._unwritten[self._written : self._written + 2 * operations] if id not in newer)
         return [(id, older[id]) for id in ids]
 
-    def completes_older(self, operations: int) -> bool:
+    def finishes_older_set(self, operations: int) -> bool:
         """Whether such a batch writes the last entries of the older set, whose part of the journal is then deleted."""
         return self.older_first < self.newer_first and self._written + 2 * operations >= len(self._unwritten)
 

@@ -105,8 +105,8 @@ class Outgoing:
     """Implements :class:`timers.core.delivery.Output`, and writes the other records of a machine.
 
     Args:
-        machine: topic and partition of the machine. facts: about topics. counters: of the partition.
-        now_ms: returns the brokers' time, for the times of records.
+        machine: topic and partition of the machine. facts: what is known about topics. counters: totals of the
+        partition. now_ms: returns the brokers' time, for the timestamps of records.
 
     Attributes:
         given_up: timers whose dead letters :meth:`add_given_up` will write.

@@ -173,7 +173,7 @@ class TimersApp(faust_internals.App):
         self.log_watch = LogWatch(settings, cluster, self._renew, **service)
         consumer.attach(pool, self.log_watch.suspend)
         partitions = cluster.partitions[settings.oscillator_topic]
-        self.tick_reader = TickReader(settings, partitions, self._ticks.put, self.log_watch.look, **service)
+        self.tick_reader = TickReader(settings, partitions, self._ticks.put, self.log_watch.request_lookup, **service)
         self.status.consumer = consumer
         self.status.log_watch, self.status.tick_reader = self.log_watch, self.tick_reader
         if settings.canary_interval_s:

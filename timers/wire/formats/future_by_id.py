@@ -30,7 +30,7 @@ def decode_id(key: bytes | None) -> str:
     """Return the id that a record key holds.
 
     Raises:
-        InvalidRequestError: the id is missing or too long, or is not UTF-8, and a verdict is JSON.
+        InvalidRequestError: the id is missing or too long, or is not UTF-8, as verdicts in JSON require.
     """
     checks.check_id(key, MAX_ID_BYTES)
     assert key

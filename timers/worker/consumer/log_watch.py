@@ -70,7 +70,7 @@ class LogWatch(Service):
         """Topics that were deleted."""
         return sorted(self._missing_since)
 
-    def look(self) -> None:
+    def request_lookup(self) -> None:
         """Look up the topics soon."""
         self._requested.set()
 
@@ -85,7 +85,7 @@ class LogWatch(Service):
             out_of_range: whether the log does not hold the consumer's position.
         """
         self._suspended[tp] = out_of_range or self._suspended.get(tp, False)
-        self.look()
+        self.request_lookup()
 
     @Service.task
     async def _watch(self) -> None:
@@ -96,7 +96,7 @@ class LogWatch(Service):
                 await self._look_up()
             except (KafkaException, TopicConfigError, AccessError) as error:
                 logger.warning("looking up topics failed (%s); trying again", error)
-                self.look()
+                self.request_lookup()
                 await self.sleep(RETRY_S)
             await self.sleep(PAUSE_S)  # a partition without a leader is suspended again at once, many times
 

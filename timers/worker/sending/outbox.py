@@ -159,11 +159,9 @@ class KafkaOutbox(BaseOutbox):
                 continue
             sent = records_of(batch)
             bad_records = refused.records or (RefusedRecord(0, refused.why),)
-            is_new = False
-            for bad in bad_records:
-                reason = f"{topic!r} refused the callback: {refused.name} ({bad.why or refused.why})"
-                is_new |= self._refuse(topic, sent[bad.place], reason)
-            if not is_new:
+            about = f"{topic!r} refused the callback: {refused.name}"
+            new = [self._refuse(topic, sent[bad.place], f"{about} ({bad.why or refused.why})") for bad in bad_records]
+            if not any(new):
                 self._targets.open_circuit(topic, refused)
 
     @staticmethod

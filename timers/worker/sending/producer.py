@@ -263,7 +263,7 @@ class TransactionalProducer:
                 slow = {topic for task, topic in sending.items() if not task.done()}
                 culprits = dict.fromkeys(slow, TimeoutError(f"no answer for {DELIVERY_TIMEOUT_S:.0f} s"))
             if any(isinstance(error, (TimeoutError, KafkaTimeoutError)) for error in culprits.values()):
-                # The cause is not the topic if its broker does not answer, or did not answer until just now.
+                # If a broker does not answer, or answered too late, it is the cause, and not the topic.
                 culprits |= silent_leaders | await self._with_silent_leaders(producer, batches)
             if culprits:
                 raise DeliveryFailed(culprits)

@@ -49,8 +49,8 @@ MAX_UNKNOWN = 10_000
 ELECTION_S = 2.0
 """Seconds for which a circuit opens at first, if a partition has no leader or its leader does not answer."""
 
-FLAPPING_S = 5.0
-"""If brokers list a topic but twice in so many seconds do not find it, its circuit opens for ``ELECTION_S``."""
+MISSING_TWICE_S = 5.0
+"""If a listed topic is missing twice within so many seconds, its circuit opens for ``ELECTION_S``."""
 
 REFRESH_S = 300.0
 """Seconds between two requests for metadata; the same as in Java's producer."""
@@ -181,8 +181,8 @@ class Targets:
         with self._lock:
             now = monotonic()
             # Reports of several machines about one failure count once: brokers must have listed it in between.
-            is_repeated = topic in self._known and now - self._forgotten.get(topic, -math.inf) < FLAPPING_S
-            self._forgotten = {name: since for name, since in self._forgotten.items() if now - since < FLAPPING_S}
+            is_repeated = topic in self._known and now - self._forgotten.get(topic, -math.inf) < MISSING_TWICE_S
+            self._forgotten = {name: since for name, since in self._forgotten.items() if now - since < MISSING_TWICE_S}
             self._forgotten[topic] = now
             self.usable.pop(topic, None)
             self.max_message_bytes.pop(topic, None)

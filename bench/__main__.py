@@ -90,7 +90,7 @@ def _storms(options: argparse.Namespace) -> list[Workload]:
     ]
 
 
-class _Run:
+class _BenchmarkRun:
     """One run of the benchmark: its options, systems and results."""
 
     def __init__(self, session: Session, options: argparse.Namespace) -> None:
@@ -157,7 +157,7 @@ class _Run:
             self._measure(key, f"{key}, {subject.name}", partial(measurement, self.session, subject, workload))
 
 
-def _write(run: _Run, publish: str | None) -> None:
+def _write(run: _BenchmarkRun, publish: str | None) -> None:
     """Write the results as JSON, Markdown and picture, and print the tables."""
     about = run.results["machine"]
     local = RESULTS / "local"
@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with measuring(keep=options.keep) as session:
             bare.warm_up(session)
-            run = _Run(session, options)
+            run = _BenchmarkRun(session, options)
             for question in options.questions:
                 session.console.line(f"{question}:")
                 getattr(run, question)()

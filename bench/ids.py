@@ -164,9 +164,9 @@ def measure(records: list[Record], request_format: RequestFormat, directory: Pat
                     ]
                     machine.accept(Fetched(at, at + len(part), part))
 
-    took = {"accept_us": _cpu_s(accept), "fire_us": _cpu_s(fire)}
+    cpu_s = {"accept_us": _cpu_s(accept), "fire_us": _cpu_s(fire)}
     store.close()
-    return {name: 1e6 * seconds / len(records) for name, seconds in took.items()} | {
+    return {name: 1e6 * seconds / len(records) for name, seconds in cpu_s.items()} | {
         "records": len(records),
         "fired": outbox.fired,
         "verdicts": outbox.verdict_count,

@@ -130,12 +130,12 @@ class System:
         """
         if self._fence is None:
             self._fence = self.reader(self.target())
-        fences = [
+        last_requests = [
             Request(self._fence.topic, due_s, partition=partition) for partition in range(self.settings.partitions)
         ]
-        self.send(*fences)
-        fired = self._fence.take(len(fences))
-        assert {record.timer_id for record in fired} == {fence.source for fence in fences}
+        self.send(*last_requests)
+        fired = self._fence.take(len(last_requests))
+        assert {record.timer_id for record in fired} == {fence.source for fence in last_requests}
 
     def fired(self, requests: Iterable[Request], deadline_s: float = DEADLINE_S) -> dict[str, Record]:
         """Wait until all requests of one target have fired; check that each fired once and not early, and nothing else.

@@ -81,7 +81,7 @@ class StoresLateRows(Machine):
 
 
 class ChangesMemoryBeforeCommit(Machine):
-    """[I2]: the progress in memory changes before the commit; when the commit fails, the machine is used further."""
+    """[I2]: the progress in memory changes before the commit; after a failed commit the machine is still used."""
 
     def _commit(self, after: Progress) -> None:
         self.progress = self._committed = after

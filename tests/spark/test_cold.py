@@ -17,7 +17,7 @@ from timers.spark import cold
 from timers.spark.cold import BATCHES, HELD, PROMOTED, ColdTables
 from timers.spark.columns import RECORD
 from timers.spark.jobs import promote
-from timers.spark.jobs.promote import Promote, round_of, settle
+from timers.spark.jobs.promote import Promote, promote_chunk, record_interrupted
 from timers.wire import cold as wire
 from timers.wire import headers as h
 from timers.wire.headers import Header
@@ -121,11 +121,11 @@ def test_two_days_ahead_with_a_minutes_horizon(spark: SparkSession, tables: Cold
     hot = engine.ask(engine.log.clock.now_s + 100, b"hot")
     engine.advance_to(NOW_S + DAY_S)
     engine.cancel(b"cancelled")
-    assert round_of(spark, job, logs, NOW_S + DAY_S).promoted == 0, "nothing is near"
+    assert promote_chunk(spark, job, logs, NOW_S + DAY_S).promoted == 0, "nothing is near"
 
     engine.advance_to(due_s - 30)
-    assert round_of(spark, job, logs, due_s - 30).promoted == 5  # of ids, also versions that are no more
-    assert round_of(spark, job, logs, due_s - 30).promoted == 0
+    assert promote_chunk(spark, job, logs, due_s - 30).promoted == 5  # of ids, also versions that are no more
+    assert promote_chunk(spark, job, logs, due_s - 30).promoted == 0
     assert logs.deliver() == 5
     engine.restart(0, lose_disk=True)
     assert [value for value, _ in engine.fired] == [b"hot"]
@@ -138,12 +138,12 @@ def test_two_days_ahead_with_a_minutes_horizon(spark: SparkSession, tables: Cold
     engine.advance_to(due_s + 990)
     logs.dies = True
     with pytest.raises(Exception, match="killed after the commit"):
-        round_of(spark, job, logs, due_s + 990)
+        promote_chunk(spark, job, logs, due_s + 990)
     logs.dies = False
     assert logs.deliver() == 1
-    assert settle(spark, tables, logs) == 1
-    assert settle(spark, tables, logs) == 0
-    assert round_of(spark, job, logs, due_s + 990).promoted == 0
+    assert record_interrupted(spark, tables, logs) == 1
+    assert record_interrupted(spark, tables, logs) == 0
+    assert promote_chunk(spark, job, logs, due_s + 990).promoted == 0
     engine.advance_to(due_s + 1010)
     expected.append((b"crashed", crashed.source))
     assert sorted(engine.fired) == sorted(expected)
@@ -152,9 +152,9 @@ def test_two_days_ahead_with_a_minutes_horizon(spark: SparkSession, tables: Cold
     for now_s, lose_disk in ((due_s + 1990, False), (due_s + 1995, True), (due_s + 2010, True), (due_s + 2020, False)):
         engine.advance_to(now_s)
         logs.dies = logs.blind = True
-        settle(spark, tables, logs)
+        record_interrupted(spark, tables, logs)
         with pytest.raises(Exception, match="killed after the commit"):
-            round_of(spark, job, logs, now_s)
+            promote_chunk(spark, job, logs, now_s)
         assert logs.deliver() == 1
         engine.restart(60 if lose_disk else 5, lose_disk=lose_disk)
         engine.advance_to(now_s + 1)
@@ -173,7 +173,7 @@ def test_what_was_taken_in_too_late_to_know_stays(spark: SparkSession, tables: C
     late_s = NOW_S + 100 + engine.settings.verdict_retention_s
     engine.advance_to(late_s)
     take_in(spark, tables, engine)
-    assert round_of(spark, Promote(tables), logs, late_s).promoted == 1, "ids are remembered"
+    assert promote_chunk(spark, Promote(tables), logs, late_s).promoted == 1, "ids are remembered"
     said: list[str] = []
     stop = Event()
     stop.set()
@@ -181,7 +181,7 @@ def test_what_was_taken_in_too_late_to_know_stays(spark: SparkSession, tables: C
     assert said == []
     assert promote.run(spark, Promote(tables), logs, lambda: late_s, said.append) == 0
     assert any("1 overdue timers" in line and "--overdue" in line for line in said)
-    assert round_of(spark, Promote(tables, overdue=True), logs, late_s).promoted == 1
+    assert promote_chunk(spark, Promote(tables, overdue=True), logs, late_s).promoted == 1
     logs.deliver()
     assert sorted(value for value, _ in engine.fired) == [b"by id", b"plain"]
 
@@ -198,11 +198,13 @@ def test_what_is_not_near_is_not_looked_at(spark: SparkSession, tables: ColdTabl
     everything = stored.select("source")
     everything.collect()
     assert cold.files_scanned(everything, tables.held) >= 60
-    near = cold.near(spark, tables, NOW_S + 3600, F.lit(True))
+    near = cold.unpromoted(spark, tables, NOW_S + 3600, F.lit(True))
     found = near.toArrow()
     assert 0 < found.num_rows < 10
     assert cold.files_scanned(near, tables.held) == 2
-    whole = cold.payloads(spark, tables, spark.createDataFrame(found), found.column("due_day").unique().to_pylist())
+    whole = cold.whole_requests(
+        spark, tables, spark.createDataFrame(found), found.column("due_day").unique().to_pylist()
+    )
     assert len(whole.collect()) == found.num_rows
     assert cold.files_scanned(whole, tables.held) == 2
 
@@ -218,16 +220,16 @@ def test_days_that_are_over_are_forgotten_and_files_become_few(
     job = Promote(tables, lead_s=0, rate_per_s=1_000_000, chunk=20)
     rounds = []
     while not rounds or rounds[-1].more:
-        rounds.append(round_of(spark, job, logs, later_s))
+        rounds.append(promote_chunk(spark, job, logs, later_s))
     # Each source is there twice, as if the stream had lost its checkpoint.
     assert [each.promoted for each in rounds] == [19]
-    assert promote.care(spark, tables, later_s).startswith("promote: 1 days deleted")
+    assert promote.maintain(spark, tables, later_s).startswith("promote: 1 days deleted")
     held = spark.read.format("delta").load(tables.held)
     assert held.where(F.col("due_day") < cold.day_of(F.lit(later_s - 2 * DAY_S))).count() == 0
     everything = held.select("source")
     assert len(everything.collect()) > 30
     assert cold.files_scanned(everything, tables.held) == held.select("due_day").distinct().count()
-    assert round_of(spark, job, logs, later_s).promoted == 0
+    assert promote_chunk(spark, job, logs, later_s).promoted == 0
 
 
 def test_tables_have_their_schemas(spark: SparkSession, tables: ColdTables) -> None:

@@ -69,7 +69,7 @@ def test_cold_timers_fire_once_though_the_promoter_is_killed(
     job = Promote(tables, lead_s=3600, rate_per_s=100_000)
     with pytest.raises(Exception, match="killed after the commit"):
         promote.run(spark, job, Dying(spark, system.settings, config), now_s, said.append)
-    assert cold.near(spark, tables, due_s, F.lit(True)).count() == COUNT, "nothing was noted"
+    assert cold.unpromoted(spark, tables, due_s, F.lit(True)).count() == COUNT, "nothing was noted"
     assert promote.run(spark, job, Logs(spark, system.settings, config), now_s, said.append) == COUNT // 2
     assert said[-3].startswith(f"promote: {COUNT // 2} had been written back")
     # Whoever repeats copies, from wherever: they change nothing.
@@ -106,7 +106,7 @@ def test_the_audit_accounts_for_what_is_cold(spark: SparkSession, system: System
     job = Promote(tables, lead_s=2 * cold.DAY_S, chunk=4)
     logs = Logs(spark, system.settings, connection.librdkafka(system.settings))
     tables.create(spark)
-    assert promote.round_of(spark, job, logs, int(time.time())).promoted == 4
+    assert promote.promote_chunk(spark, job, logs, int(time.time())).promoted == 4
     go_cold(3, so_far=10)  # which nobody has held
     assert len(system.reader(target).take(5)) == 5
     worker.stop()

@@ -14,7 +14,7 @@ from tests.spark.cold_rows import NOW_S, fill
 from tests.spark.sim_engine import SimEngine, SimLogs
 from timers.spark import cold
 from timers.spark.cold import DAY_S, ColdTables
-from timers.spark.jobs.promote import Promote, round_of
+from timers.spark.jobs.promote import Promote, promote_chunk
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -37,8 +37,8 @@ def test_the_next_hour_of_three_years(spark: SparkSession, tmp_path: Path) -> No
         tables.promoted,
         cold.PROMOTED,
     )
-    cold.retire(spark, tables, now_s)
-    near = cold.near(spark, tables, now_s + 3600 - 1, F.lit(True))
+    cold.delete_promoted_days(spark, tables, now_s)
+    near = cold.unpromoted(spark, tables, now_s + 3600 - 1, F.lit(True))
     began = monotonic()
     found = near.toArrow()
     seconds = monotonic() - began
@@ -52,6 +52,6 @@ def test_the_next_hour_of_three_years(spark: SparkSession, tmp_path: Path) -> No
     assert found.num_rows == pytest.approx(COUNT / DAYS / 24, rel=0.02)
     assert read == len(today)
     logs = SimLogs(spark, SimEngine(now_s, 60), tmp_path / "copies")
-    done = round_of(spark, Promote(tables, lead_s=3600 - 1, rate_per_s=1_000_000), logs, now_s)
+    done = promote_chunk(spark, Promote(tables, lead_s=3600 - 1, rate_per_s=1_000_000), logs, now_s)
     assert (done.promoted, done.files, done.more) == (found.num_rows, len(today), False)
     print(f"one round: {done.seconds:.1f} s")

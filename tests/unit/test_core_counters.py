@@ -124,7 +124,7 @@ def test_requests_that_another_worker_accepted_do_not_count() -> None:
 # ---- random ---------------------------------------------------------------------------------------------------------
 
 
-class Unreliable(SimLedger):
+class UnreliableOutbox(SimLedger):
     """An outbox whose commits sometimes fail, with or without effect."""
 
     def __init__(self, dice: random.Random) -> None:
@@ -145,7 +145,7 @@ def test_accepted_are_the_readable_requests_below_the_committed_offset(seed: int
     """Commits fail with and without effect, and disks are wiped; the counters are compared after each commit."""
     dice = random.Random(seed)
     log = SimLog(SimClock(0), partitions=1)
-    ledger = Unreliable(dice)
+    ledger = UnreliableOutbox(dice)
     store = MemoryStore(3)
     counters = Counters()
     spec = PartitionSpec((TOPIC, 0), NATIVE, Limits(chunk_timers=3, chunk_bytes=10**6, max_request_bytes=100))

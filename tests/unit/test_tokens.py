@@ -186,7 +186,7 @@ def test_a_rolled_back_acceptance_does_not_count(connection: sqlite3.Connection)
     assert not timeouts.accept("order-1", token)
 
 
-def test_committed_tokens_outlive_the_connection(tmp_path: Path) -> None:
+def test_committed_tokens_remain_after_the_connection_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "tokens.db"
     before = sqlite3.connect(path)
     tokens = SqlTokens(before)

@@ -74,17 +74,17 @@ class ColdTables:
 
     @property
     def held(self) -> str:
-        """Cold requests."""
+        """Path of the table of cold requests."""
         return self._at("held")
 
     @property
     def promoted(self) -> str:
-        """Which requests were promoted."""
+        """Path of the table of promoted requests."""
         return self._at("promoted")
 
     @property
     def batches(self) -> str:
-        """Begin and end of each batch."""
+        """Path of the table of batches."""
         return self._at("batches")
 
     def _at(self, name: str) -> str:
@@ -93,7 +93,7 @@ class ColdTables:
 
     @property
     def checkpoint(self) -> str:
-        """How far `hold` has read the cold topic. It is inside the held table, so that both can only be lost together.
+        """Path of the checkpoint of `hold`. It is inside the held table, so that both can only be lost together.
         Delta ignores names that begin with an underscore."""
         return f"{self.held}/_checkpoint"
 
@@ -179,7 +179,7 @@ def was_held_in_time(retention_s: int, id_topics: Iterable[str]) -> Column:
     return F.col("topic").isin(*id_topics) | in_time
 
 
-def near(spark: SparkSession, tables: ColdTables, until_s: int, which: Column) -> DataFrame:
+def unpromoted(spark: SparkSession, tables: ColdTables, until_s: int, condition: Column) -> DataFrame:
     """The requests that are due by ``until_s`` and not promoted: (due_day, due_s, source, size), one row for a source.
 
     The cost depends on the requests that are due by then and not yet deleted. Spark opens no files of later days.
@@ -188,11 +188,11 @@ def near(spark: SparkSession, tables: ColdTables, until_s: int, which: Column) -
         spark: the session.
         tables: paths of the tables.
         until_s: epoch second.
-        which: further condition on rows of :data:`HELD`.
+        condition: further condition on rows of :data:`HELD`.
     """
     until = day_of(F.lit(until_s).cast("long"))
     held = spark.read.format("delta").load(tables.held)
-    due = held.where((F.col("due_day") <= until) & (F.col("due_s") <= until_s)).where(which)
+    due = held.where((F.col("due_day") <= until) & (F.col("due_s") <= until_s)).where(condition)
     sized = due.select("due_day", "due_s", "source", _size().alias("size"))
     promoted = spark.read.format("delta").load(tables.promoted).where(F.col("due_day") <= until)
     left = sized.join(promoted.select("due_day", "source"), ["due_day", "source"], "left_anti")
@@ -209,7 +209,7 @@ def files_scanned(frame: DataFrame, path: str) -> int:
     return sum(file.split(":", 1)[-1].strip("/").startswith(f"{root}/") for file in frame.inputFiles())
 
 
-def payloads(spark: SparkSession, tables: ColdTables, chosen: DataFrame, days: Iterable[object]) -> DataFrame:
+def whole_requests(spark: SparkSession, tables: ColdTables, chosen: DataFrame, days: Iterable[object]) -> DataFrame:
     """The complete requests of chosen sources, as :data:`HELD`.
 
     Args:
@@ -231,7 +231,7 @@ def append(frame: DataFrame, path: str, columns: StructType) -> None:
 # ---- maintenance -----------------------------------------------------------------------------------------------------
 
 
-def retire(spark: SparkSession, tables: ColdTables, before_s: int) -> int:
+def delete_promoted_days(spark: SparkSession, tables: ColdTables, before_s: int) -> int:
     """Delete the days before ``before_s`` whose timers are all promoted, without reading their files.
 
     Returns:

@@ -17,7 +17,7 @@ class Steps:
 
     Args:
         spark: the session.
-        path: of the table.
+        path: path of the table.
         schema: its columns: first the name of the step, then ``state``, then columns of the job.
     """
 

@@ -19,14 +19,14 @@ from timers.spark.columns import schema
 from timers.wire.cold import Cold, encode_promoted
 
 SENT = schema("copies bigint, transactions bigint")
-"""Result of one task: how many copies it wrote, in how many transactions."""
+"""Result of one task: numbers of copies and transactions."""
 
 MAX_COPIES = 1000
 MAX_BYTES = 8 * 1024 * 1024
 """Limits of one transaction: readers of the request topics wait for its end, and it must end before its timeout."""
 
 _MAX_MESSAGE_BYTES = 100_000_000
-"""The topic's own limit applies: what was read from a topic fits in it."""
+"""Only the limit of the topic applies: a request that was read from a topic fits in it."""
 
 Copy: TypeAlias = Record
 """A promoted request."""
@@ -44,18 +44,18 @@ class KafkaPort:
     """Writes to Kafka.
 
     Args:
-        config: of librdkafka; holds secrets.
-        transactional_id: of the promoter.
+        config: configuration of librdkafka; it contains secrets.
+        transactional_id: transactional id of the promoter.
     """
 
     def __init__(self, config: Mapping[str, Any], transactional_id: str) -> None:
         self._writer = TransactionalWriter(config, transactional_id, _MAX_MESSAGE_BYTES)
 
     def write(self, copies: Sequence[Copy]) -> None:
-        """One transaction.
+        """Write copies in one transaction.
 
         Raises:
-            KafkaException: nothing of it became visible, or it is not known whether.
+            KafkaException: the transaction was not committed, or its outcome is unknown.
         """
         with self._writer.transaction() as send:
             send(copies)

@@ -110,14 +110,14 @@ def _canonical(rows: DataFrame, as_base64: bool) -> DataFrame:
 def _entry(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> tuple[Any, ...]:
     """One row of :data:`ENTRY`."""
     try:
-        timer = _read(row, max_request_bytes, as_base64)
+        timer = _timer_of(row, max_request_bytes, as_base64)
     except InvalidRequestError as error:
         whole = row[BROKEN] or json.dumps({name: row[name] for name in FIELDS}, default=_shown, ensure_ascii=False)
         return None, None, None, None, f"{error.code}: {error}", whole
     return *timer, None, None
 
 
-def _read(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> _Timer:
+def _timer_of(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> _Timer:
     if row[BROKEN] is not None:
         raise InvalidRequestError("row-broken", "this line is not valid CSV or JSON")
     due_s = due_second(row["due"])

@@ -382,7 +382,7 @@ class Checkers:
         ended = self.counts[CANCELLED] + self.counts[REPLACED]
         for log in self.logs.values():
             if log.schedules is not None:
-                waiting, replaced = log.schedules.pending_and_ended(until_s, self._outcomes)
-                pending, ended = pending + waiting, ended + replaced
+                waiting, ended_schedules = log.schedules.pending_and_ended(until_s, self._outcomes)
+                pending, ended = pending + waiting, ended + ended_schedules
         if accepted != out + pending + ended:
             raise Violation(f"{accepted} accepted, but {out} fired or given up, {pending} pending and {ended} ended")

@@ -1,4 +1,4 @@
-"""What the cold tier adds to an audit: requests that their topics no longer contain, and requests that still wait."""
+"""Cold requests for an audit: those that their topics no longer contain, and those that were not promoted."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ TIMEOUT_S = 30
 REFUSED = "the brokers refused the question (it needs the right Describe on the cluster)"
 
 
-def held(spark: SparkSession, settings: Settings, topics: Collection[str]) -> dict[str, int] | str:
+def topic_bytes(spark: SparkSession, settings: Settings, topics: Collection[str]) -> dict[str, int] | str:
     """Bytes of the largest replica of each topic, or the reason why they are not known.
 
     Args:

@@ -174,7 +174,7 @@ def _storage(findings: Findings) -> list[dict[str, Any]]:
 
 
 def counted(number: int, what: str) -> str:
-    """A number and a noun, in the singular or plural."""
+    """A number with a noun in the singular or plural."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 

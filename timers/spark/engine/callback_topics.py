@@ -26,8 +26,8 @@ class Limits(NamedTuple):
     is_request_topic: bool
 
     @property
-    def surely_fits(self) -> int:
-        """Size of key and value together that surely fits, if the message has no headers of its own."""
+    def safe_bytes(self) -> int:
+        """Largest size of key and value together that always fits, if the request has no headers."""
         return self.max_message_bytes - ROOM_BYTES
 
 
@@ -35,7 +35,7 @@ class CallbackTopics:
     """A cache of callback topics. Each task looks again for topics that did not exist.
 
     Args:
-        settings: of the engine.
+        settings: settings of the engine.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -43,7 +43,7 @@ class CallbackTopics:
         self._metadata = TopicMetadata(admin_client(settings, connection.ErrorReports(settings)), connection.TIMEOUT_S)
         self._known: frozenset[str] = frozenset()
         self._limits: dict[str, Limits] = {}
-        self._looked = False
+        self._has_read_topics = False
         self._refresh_at = monotonic() + REFRESH_S
 
     @classmethod
@@ -53,13 +53,13 @@ class CallbackTopics:
 
     def begin(self) -> None:
         """Note that a task begins. Topics that did not exist may exist now."""
-        self._looked = False
+        self._has_read_topics = False
         if monotonic() >= self._refresh_at:
             self._refresh_at = monotonic() + REFRESH_S
             self._known, self._limits = frozenset(), {}
 
     def limits(self, topic: str) -> Limits | InvalidRequestError:
-        """Limits of ``topic``, or why nothing can be sent there. Creates the topic if the settings allow it.
+        """Limits of ``topic``, or why no message can be sent there. Creates the topic if the settings allow it.
 
         Raises:
             TimersError: the brokers do not answer.
@@ -68,11 +68,11 @@ class CallbackTopics:
         if known is not None:
             return known
         try:
-            if topic not in self._known and not self._looked:
-                self._look()
+            if topic not in self._known and not self._has_read_topics:
+                self._read_topics()
             if topic not in self._known and self._settings.create_target_topics:
                 self._metadata.create(topic)
-                self._look()
+                self._read_topics()
             if topic not in self._known:
                 return InvalidRequestError("topic-unknown", f"callBackTopic {topic!r} does not exist")
             if not self._metadata.may_write(topic):  # the first refusal of Spark's sink would end the query
@@ -83,9 +83,9 @@ class CallbackTopics:
             raise TimersError(f"the brokers do not say the limits of topic {topic!r}: {error.args[0]}") from None
         return limits
 
-    def _look(self) -> None:
+    def _read_topics(self) -> None:
         self._known = frozenset(self._metadata.topics())
-        self._looked = True
+        self._has_read_topics = True
 
 
 @lru_cache(maxsize=2)

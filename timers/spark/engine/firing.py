@@ -47,7 +47,7 @@ class Firing:
     """The function for ``mapInArrow``.
 
     Args:
-        settings: of the engine.
+        settings: settings of the engine.
         max_message_bytes: largest record that the dead letter topic takes.
     """
 
@@ -117,7 +117,7 @@ class FiringTask:
                 return InvalidRequestError(request.code, request.reason)
             row = request
         key = key_bytes(row[2])
-        if row[4] is None and len(row[3]) + len(key or b"") <= limits.surely_fits:
+        if row[4] is None and len(row[3]) + len(key or b"") <= limits.safe_bytes:
             return row
         ours: list[h.Header] = [
             (h.TIMER_ID, f"{place}/{row[0]}".encode()),
@@ -125,12 +125,12 @@ class FiringTask:
             (h.TIMER_FIRED, b"%d" % tick_ms),
         ]
         headers = [*(row[4] or ()), *ours]
-        most = limits.max_message_bytes
-        if dead_letter.size(key, row[3], headers) <= most or (size := size_alone(key, row[3], headers)) <= most:
+        limit = limits.max_message_bytes
+        if dead_letter.size(key, row[3], headers) <= limit or (size := size_alone(key, row[3], headers)) <= limit:
             return row
         return InvalidRequestError(
             "message-too-large",
-            f"the callback makes a batch of {size} bytes, more than the {most} that fit in {row[1]!r}",
+            f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {row[1]!r}",
         )
 
     def _limits_of(self, topic: str) -> Limits | InvalidRequestError:

@@ -172,7 +172,7 @@ def messages(spark: SparkSession, settings: Settings, plan: Plan) -> DataFrame:
         [settings.request_topic],
         startingOffsets="earliest",
         maxOffsetsPerTrigger=str(plan.max_requests),
-        # If retention deleted unread requests, their timers are lost: the query fails, so that it is noticed.
+        # If retention deleted unread requests, their timers are lost, so the query fails.
         failOnDataLoss="true",
     )
     # Old ticks have no effect, so a new query starts at the newest one, and ticks deleted by retention do not matter.

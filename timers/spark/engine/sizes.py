@@ -13,12 +13,12 @@ BATCH_OVERHEAD_BYTES = 61
 def size_alone(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
     """Bytes of a record batch (format 2) with only this record, whose time and offset are those of the batch."""
     body = 1 + 1 + 1  # attributes, time and offset
-    body += _sized(key) + _sized(value) + _varint(len(headers))
-    body += sum(_sized(name.encode()) + _sized(data) for name, data in headers)
+    body += _field_bytes(key) + _field_bytes(value) + _varint(len(headers))
+    body += sum(_field_bytes(name.encode()) + _field_bytes(data) for name, data in headers)
     return BATCH_OVERHEAD_BYTES + _varint(body) + body
 
 
-def _sized(data: bytes | None) -> int:
+def _field_bytes(data: bytes | None) -> int:
     return 1 if data is None else _varint(len(data)) + len(data)
 
 

@@ -81,7 +81,7 @@ class _Plan:
 
 
 def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
-    """Audit: read, transform, write the tables, and return the findings.
+    """Read, transform, write the tables, and return the findings.
 
     Args:
         spark: the session.
@@ -93,36 +93,38 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
     topics = TopicOffsets(audit.settings)
     plan = _plan(audit, topics)
     stages = _Stages(say)
-    asked = _requests(spark, audit, plan).persist(StorageLevel.DISK_ONLY)
+    request_rows = _requests(spark, audit, plan).persist(StorageLevel.DISK_ONLY)
     with stages("requests read") as stage:
-        counted = [Counted(*row) for row in _counted(asked).collect()]
+        counted = [Counted(*row) for row in _counted(request_rows).collect()]
         stage.rows = sum(each.records for each in counted)
     named = {each.callback_topic for each in counted if each.callback_topic}
     cold = None
     if audit.cold is not None:
         cold = _cold(spark, audit, audit.cold, plan)
         with stages("cold tier read") as stage:
-            counted_cold = cold.gone.groupBy("callback_topic").count().collect()
+            counted_cold = cold.deleted.groupBy("callback_topic").count().collect()
             stage.rows = sum(row["count"] for row in counted_cold)
         named |= {row.callback_topic for row in counted_cold if row.callback_topic}
-        asked = asked.unionByName(cold.gone)
+        request_rows = request_rows.unionByName(cold.deleted)
     callback_topics = [topic for topic in topics.existing(named) if re.fullmatch(_pattern(audit), topic)]
     whole_since = topics.whole_since_ms(callback_topics, audit.moment.as_of_ms)
     fired = evidence.firings(_outputs(spark, audit, plan, callback_topics))
     if plan.topics(ids=True, compacted=True):
-        fired = evidence.without_compacted(fired, _schedules(audit, plan, asked))
+        fired = evidence.without_compacted(fired, _schedules(audit, plan, request_rows))
     waiting = cold.waiting if cold else None
-    became = _outcomes(spark, audit, plan, asked, fired, whole_since, waiting).persist(StorageLevel.DISK_ONLY)
+    outcome_rows = _outcomes(spark, audit, plan, request_rows, fired, whole_since, waiting).persist(
+        StorageLevel.DISK_ONLY
+    )
     with stages("outcomes found") as stage:
-        stage.rows = became.count()
+        stage.rows = outcome_rows.count()
     with stages("tables written") as stage:
         tables = {
-            "totals": figures.totals(became),
-            "offenders": _offenders(audit, plan, asked, became, fired).persist(StorageLevel.DISK_ONLY),
-            "lags": figures.lags(became, figures.minute_s(), "callback_topic"),
-            "forecast": figures.forecast(became),
+            "totals": figures.totals(outcome_rows),
+            "offenders": _offenders(audit, plan, request_rows, outcome_rows, fired).persist(StorageLevel.DISK_ONLY),
+            "lags": figures.lags(outcome_rows, figures.minute_s(), "callback_topic"),
+            "forecast": figures.forecast(outcome_rows),
         }
-        findings = collect(tables, became, audit.moment)
+        findings = collect(tables, outcome_rows, audit.moment)
         if audit.tables is not None:
             _write(tables, audit)
     findings.counted = counted
@@ -130,7 +132,7 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
         findings.from_cold = sum(row["count"] for row in counted_cold)
     findings.read = _partitions_read(plan, _progress(spark, audit, plan))
     findings.callback_topics = callback_topics
-    findings.disks = disks.held(spark, audit.settings, set(plan.span.starts))
+    findings.disks = disks.topic_bytes(spark, audit.settings, set(plan.span.starts))
     findings.stages = stages.done
     return findings
 
@@ -163,7 +165,7 @@ def _requests(spark: SparkSession, audit: Audit, plan: _Plan) -> DataFrame:
 class _Cold(NamedTuple):
     """Requests in the cold tier."""
 
-    gone: DataFrame
+    deleted: DataFrame
     """Requests that retention deleted from their topics, decoded."""
     waiting: DataFrame
     """Requests that were not promoted: ``request``."""
@@ -193,7 +195,7 @@ def _read(spark: SparkSession, settings: Settings, starts: Offsets, ends: Offset
 
 
 def _progress(spark: SparkSession, audit: Audit, plan: _Plan) -> dict[tuple[str, int], int]:
-    """The engine's own progress: (topic, partition) -> due second of the last fired timer. Only shown to the user."""
+    """(topic, partition) -> due second of the last fired timer, from the progress of the engine. It is only shown."""
     records = _outputs(spark, audit, plan, [audit.settings.progress_topic])
     latest = records.where("value is not null").groupBy("key").agg(F.max_by("value", "offset").alias("value"))
     reached = {}
@@ -206,8 +208,8 @@ def _progress(spark: SparkSession, audit: Audit, plan: _Plan) -> dict[tuple[str,
 # ---- transform -------------------------------------------------------------------------------------------------------
 
 
-def _counted(asked: DataFrame) -> DataFrame:
-    return asked.groupBy("topic", "callback_topic", "kind").agg(
+def _counted(request_rows: DataFrame) -> DataFrame:
+    return request_rows.groupBy("topic", "callback_topic", "kind").agg(
         F.count(F.lit(1)), F.sum("bytes"), F.min("timestamp_ms"), F.max("timestamp_ms")
     )
 
@@ -216,23 +218,23 @@ def _outcomes(
     spark: SparkSession,
     audit: Audit,
     plan: _Plan,
-    asked: DataFrame,
+    request_rows: DataFrame,
     fired: DataFrame,
     whole_since: dict[str, int],
     waiting: DataFrame | None,
 ) -> DataFrame:
     settings = audit.settings
     letters = evidence.letters(_outputs(spark, audit, plan, [settings.dead_letter_topic]))
-    moved = evidence.moved(asked.where(F.col("topic") == plan.retry))
-    plain = versions.without_ids(_of(asked, plan.topics(ids=False))).where(_of_interest(audit))
+    moved = evidence.moved(request_rows.where(F.col("topic") == plan.retry))
+    plain = versions.without_ids(_of_topics(request_rows, plan.topics(ids=False))).where(_is_audited(audit))
     ranked = outcomes.ranked(plain, letters, moved, ids=False)
     named = []
     if plan.topics(ids=True):
         verdicts = evidence.verdicts(_outputs(spark, audit, plan, [settings.verdict_topic]))
-        with_ids = versions.with_ids(_of(asked, plan.topics(ids=True)), verdicts)
-        named.append(with_ids.where(_of_interest(audit) & _in_scope(plan.span)))
+        with_ids = versions.with_ids(_of_topics(request_rows, plan.topics(ids=True)), verdicts)
+        named.append(with_ids.where(_is_audited(audit) & _in_scope(plan.span)))
     if plan.topics(ids=True, compacted=True):
-        named.append(_schedules(audit, plan, asked))
+        named.append(_schedules(audit, plan, request_rows))
     if named:
         all_named = reduce(DataFrame.unionByName, named)  # several topics may use the same id
         ranked = ranked.unionByName(outcomes.ranked(all_named, letters, moved, ids=True))
@@ -240,14 +242,14 @@ def _outcomes(
     return outcomes.outcomes(ranked, fired, since, audit.moment, waiting)
 
 
-def _of(asked: DataFrame, topics: list[str]) -> DataFrame:
-    return asked.where(F.col("topic").isin(topics))
+def _of_topics(request_rows: DataFrame, topics: list[str]) -> DataFrame:
+    return request_rows.where(F.col("topic").isin(topics))
 
 
-def _schedules(audit: Audit, plan: _Plan, asked: DataFrame) -> DataFrame:
+def _schedules(audit: Audit, plan: _Plan, request_rows: DataFrame) -> DataFrame:
     """Versions of the topics of schedules, in scope."""
-    found = versions.of_schedules(_of(asked, plan.topics(ids=True, compacted=True)))
-    return found.where(_of_interest(audit) & _in_scope(plan.span))
+    found = versions.of_schedules(_of_topics(request_rows, plan.topics(ids=True, compacted=True)))
+    return found.where(_is_audited(audit) & _in_scope(plan.span))
 
 
 def _pattern(audit: Audit) -> str:
@@ -255,8 +257,8 @@ def _pattern(audit: Audit) -> str:
     return "|".join(each.replace(".", "[.]").replace("*", ".*") for each in audit.callback_topics) or ".*"
 
 
-def _of_interest(audit: Audit) -> Column:
-    """Condition: the callback topic is audited. A request that cannot be decoded has none: only a full audit has it."""
+def _is_audited(audit: Audit) -> Column:
+    """Condition: the callback topic is audited. Requests without one, which cannot be decoded, need a full audit."""
     return F.col("callback_topic").rlike(f"^({_pattern(audit)})$") if audit.callback_topics else F.lit(True)
 
 
@@ -265,12 +267,14 @@ def _in_scope(span: Span) -> Column:
     return inside(before(span.scope_ends), F.col("topic"), F.col("partition"), F.col("offset"))
 
 
-def _offenders(audit: Audit, plan: _Plan, asked: DataFrame, became: DataFrame, fired: DataFrame) -> DataFrame:
+def _offenders(
+    audit: Audit, plan: _Plan, request_rows: DataFrame, outcome_rows: DataFrame, fired: DataFrame
+) -> DataFrame:
     """Each fault of each timer, with the records that show it."""
-    found = figures.offenders(became)
+    found = figures.offenders(outcome_rows)
     read = ranges_between({topic: plan.span.starts[topic] for topic in plan.topics(ids=False)}, plan.span.ends)
-    known = asked.select("request")
-    unasked = figures.unasked(figures.unmatched(became), known, read)
+    known = request_rows.select("request")
+    unasked = figures.unasked(figures.unmatched(outcome_rows), known, read)
     return figures.with_positions(found.unionByName(unasked), fired)
 
 

@@ -63,16 +63,16 @@ def run(spark: SparkSession, settings: Settings, plan: Plan, say: Callable[[str]
         PySparkException: the query failed.
     """
     spark.conf.set("spark.sql.shuffle.partitions", str(plan.buckets))
-    lines = _Lines(Reporter(plan.buckets, settings.request_topic), say)
+    lines = _LineListener(Reporter(plan.buckets, settings.request_topic), say)
     spark.streams.addListener(lines)
     try:
         running = query.start(spark, settings, plan)
         while running.isActive and not stop.wait(POLL_S):
             if lines.quiet_s() > QUIET_S:
                 lines.begin()
-                say(_why_quiet(running))
+                say(_delay_line(running))
         if running.isActive:
-            _stop_between(running, lines)
+            _stop_between_micro_batches(running, lines)
     finally:
         spark.streams.removeListener(lines)
     failure = running.exception()
@@ -82,8 +82,8 @@ def run(spark: SparkSession, settings: Settings, plan: Plan, say: Callable[[str]
         raise SparkError("the query ended without a reason")
 
 
-class _AsText(JStreamingQueryListener):
-    """Reads Spark's progress reports as JSON. PySpark's own wrapper needs a hundred calls into the JVM for each."""
+class _JsonListener(JStreamingQueryListener):
+    """Passes progress reports on as JSON. PySpark's own wrapper needs a hundred calls into the JVM for each report."""
 
     def onQueryProgress(self, jevent: Any) -> None:
         """A micro-batch has ended."""
@@ -91,7 +91,7 @@ class _AsText(JStreamingQueryListener):
         self.pylistener.onQueryProgress(QueryProgressEvent.fromJson(report))
 
 
-class _Lines(StreamingQueryListener):
+class _LineListener(StreamingQueryListener):
     """Prints a line at the end of each micro-batch.
 
     It is a listener, because each use of ``recentProgress`` costs hundreds of calls into the JVM.
@@ -110,7 +110,7 @@ class _Lines(StreamingQueryListener):
     def _jlistener(self) -> Any:  # Spark reads it once Java can call Python
         if self._as_java is None:
             jvm: Any = SparkContext._jvm
-            self._as_java = jvm.PythonStreamingQueryListenerWrapper(_AsText(self))
+            self._as_java = jvm.PythonStreamingQueryListenerWrapper(_JsonListener(self))
         return self._as_java
 
     def begin(self) -> None:
@@ -139,13 +139,13 @@ class _Lines(StreamingQueryListener):
         """Do nothing: :func:`run` sees the end of the query."""
 
 
-def _why_quiet(running: StreamingQuery) -> str:
+def _delay_line(running: StreamingQuery) -> str:
     if running.status["isTriggerActive"]:
         return f"a micro-batch has not ended for {QUIET_S:.0f} s"
     return f"no records were read for {QUIET_S:.0f} s, so no timer fires: do the brokers answer, and are ticks written?"
 
 
-def _stop_between(running: StreamingQuery, lines: _Lines) -> None:
+def _stop_between_micro_batches(running: StreamingQuery, lines: _LineListener) -> None:
     """Stop the query between two micro-batches.
 
     A query that is behind has no pause between them. Spark reports the end of a micro-batch while it plans the next

@@ -146,21 +146,21 @@ def run(
         logs: the request logs.
         now_s: returns epoch seconds. They decide only which timers are near their due second.
         say: receives a line for each round that promoted timers.
-        every_s: seconds between two looks; None: promote until no timer is near, maintain the tables, and end.
+        every_s: seconds between two rounds; None: promote until no timer is near, maintain the tables, and end.
         stop: ends the job when it is set, after the current round.
 
     Returns:
         Number of copies that were written.
     """
     job.tables.create(spark)
-    found = settle(spark, job.tables, logs)
+    found = record_interrupted(spark, job.tables, logs)
     if found:
         say(f"promote: {found:,} had been written back when the previous run ended")
     total, care_at_s = 0, now_s()
     stop = stop or Event()
     while not stop.is_set():
         second = now_s()
-        done = round_of(spark, job, logs, second)
+        done = promote_chunk(spark, job, logs, second)
         total += done.promoted
         if done.promoted:
             say(done.line(second + job.lead_s))
@@ -168,8 +168,8 @@ def run(
             continue
         if second >= care_at_s:
             care_at_s = second + CARE_S
-            say(care(spark, job.tables, second))
-            doubtful = cold.near(spark, job.tables, second, ~logs.in_time()).count()
+            say(maintain(spark, job.tables, second))
+            doubtful = cold.unpromoted(spark, job.tables, second, ~logs.in_time()).count()
             if doubtful:
                 say(
                     f"promote: {doubtful:,} overdue timers were held so late that they may have fired before; they "
@@ -181,7 +181,7 @@ def run(
     return total
 
 
-def settle(spark: SparkSession, tables: ColdTables, logs: Logs) -> int:
+def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs) -> int:
     """Record the copies of interrupted batches. Must run before the first round.
 
     Returns:
@@ -204,7 +204,7 @@ def settle(spark: SparkSession, tables: ColdTables, logs: Logs) -> int:
     return found
 
 
-def round_of(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> Round:
+def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> Round:
     """Promote one chunk of the timers that are due within the lead, the earliest first.
 
     Args:
@@ -217,7 +217,7 @@ def round_of(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> Round
     began = monotonic()
     until_s = now_s + job.lead_s
     near = (
-        cold.near(spark, job.tables, until_s, F.lit(job.overdue) | logs.in_time())
+        cold.unpromoted(spark, job.tables, until_s, F.lit(job.overdue) | logs.in_time())
         .orderBy("due_s", "source")
         .limit(job.chunk + 1)
     )
@@ -232,7 +232,7 @@ def round_of(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> Round
     steps = job.tables.steps(spark)
     steps.add(batch, BEGUN, until_s, kafka.as_json(logs.ends()))
     days = found.slice(0, count).column("due_day").unique().to_pylist()
-    requests = cold.payloads(spark, job.tables, chosen, days).repartition(1)
+    requests = cold.whole_requests(spark, job.tables, chosen, days).repartition(1)
     written = requests.mapInArrow(writer(logs.port(), job.rate_per_s), SENT).agg(F.sum("copies")).collect()[0][0]
     assert written == count, f"{written} copies of {count}"
     cold.append(chosen.withColumn("batch", F.lit(batch)), job.tables.promoted, PROMOTED)
@@ -240,8 +240,8 @@ def round_of(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> Round
     return Round(count, found.num_rows > count, files, monotonic() - began)
 
 
-def care(spark: SparkSession, tables: ColdTables, now_s: int) -> str:
+def maintain(spark: SparkSession, tables: ColdTables, now_s: int) -> str:
     """Maintain the tables: delete days whose timers are all promoted, merge small files, delete unused files."""
-    days = cold.retire(spark, tables, now_s - RETIRE_AFTER_S)
+    days = cold.delete_promoted_days(spark, tables, now_s - RETIRE_AFTER_S)
     replaced = cold.compact(spark, tables)
     return f"promote: {days} days deleted, {replaced} small files merged"

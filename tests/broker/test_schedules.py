@@ -95,7 +95,7 @@ def test_the_records_of_kafka_message_scheduler_give_the_same_callbacks(schedule
     schedules.flush()
     assert schedules.fired.rest() == []
     for topic in schedules.topics:
-        schedules.everything_is_over(topic)
+        schedules.check_all_ended(topic)
 
 
 def test_missed_schedules_fire_at_the_start_with_the_same_headers_also_by_the_retry_topic(schedules: Schedules) -> None:
@@ -121,7 +121,7 @@ def test_missed_schedules_fire_at_the_start_with_the_same_headers_also_by_the_re
             ("scheduler-topic", schedules.topic.encode()),
             ("timer-id", id),
         ]
-    schedules.everything_is_over()
+    schedules.check_all_ended()
 
 
 def test_schedules_survive_kills_compaction_and_a_lost_disk(schedules: Schedules) -> None:
@@ -181,7 +181,7 @@ def test_schedules_survive_kills_compaction_and_a_lost_disk(schedules: Schedules
     assert max(Counter(id_of(record) for record in records).values()) == 1
     assert {id_of(record): (record.value, record.due_s) for record in records} == latest
     assert all(record.lag_ms >= 0 for record in records)
-    schedules.everything_is_over()
+    schedules.check_all_ended()
 
 
 def test_a_change_in_the_due_second_either_takes_effect_or_comes_too_late(schedules: Schedules) -> None:
@@ -200,7 +200,7 @@ def test_a_change_in_the_due_second_either_takes_effect_or_comes_too_late(schedu
     assert max(fired.values()) == 1
     assert all(fired[name, b"second"] == (number % 2 == 0) for number, name in enumerate(names))
     assert 0 < sum(fired[name, b"first"] for name in names) < len(names), "the race had both outcomes"
-    schedules.everything_is_over()
+    schedules.check_all_ended()
 
 
 def test_overdue_schedules_can_be_rejected_and_the_topics_stay_unchanged(broker_address: str, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_overdue_schedules_can_be_rejected_and_the_topics_stay_unchanged(broker_
         assert [record.value for record in schedules.fired.take(1)] == [b"on time"]
         schedules.wait_past(due_s + 1)
         assert schedules.fired.rest() == []
-        schedules.everything_is_over()
+        schedules.check_all_ended()
 
         schedules.system.admin.create_partitions([NewPartitions(schedules.topic, 5)])[schedules.topic].result(
             DEADLINE_S

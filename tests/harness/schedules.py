@@ -80,7 +80,7 @@ class Schedules:
         self.flush()
         reader.take(PARTITIONS)
 
-    def everything_is_over(self, topic: str = "") -> None:
+    def check_all_ended(self, topic: str = "") -> None:
         """Check that the last record of each id is a tombstone, and that each tombstone of the worker names a version
         of its id on the same partition."""
         log = self.log(topic)

@@ -94,7 +94,7 @@ class Requests:
         return 0, self.count
 
 
-class Life:
+class SimulatedWorker:
     """A worker with one machine, which may be stopped and whose store may be damaged after each step.
 
     Args:
@@ -197,20 +197,22 @@ class Image:
 
 def images(requests: Requests, directory: Path) -> list[Image]:
     """Stores of a worker that was killed or stopped: early, and after it had read all and fired some requests."""
-    life = Life(requests, directory / "first", Progress(), 0)
+    worker = SimulatedWorker(requests, directory / "first", Progress(), 0)
     found: list[Image] = []
     while len(found) < 4:
-        life.step()
-        early = life.store.applied > requests.count * 0.6 and not found
-        if early or (life.second > FIRST_DUE_S + 300 and len(found) == 2):
+        worker.step()
+        early = worker.store.applied > requests.count * 0.6 and not found
+        if early or (worker.second > FIRST_DUE_S + 300 and len(found) == 2):
             for kind in ("killed", "stopped"):
                 data_dir = directory / f"image-{len(found)}"
-                life.copy_to(data_dir)
+                worker.copy_to(data_dir)
                 if kind == "stopped":
-                    stopped = Life(requests, data_dir, life.ledger.progress, life.second)
+                    stopped = SimulatedWorker(requests, data_dir, worker.ledger.progress, worker.second)
                     stopped.store.close()
-                found.append(Image(data_dir, life.ledger.progress, life.second, life.store.applied, life.ledger.fired))
-    life.store.close()
+                found.append(
+                    Image(data_dir, worker.ledger.progress, worker.second, worker.store.applied, worker.ledger.fired)
+                )
+    worker.store.close()
     return found
 
 
@@ -310,37 +312,37 @@ def run(seed: int, requests: Requests, disks: list[Image], directory: Path) -> R
     left_open = None
     if seed % 2 == 0:
         what = damage(path, random) + ", stopped"
-        life = Life(requests, data_dir, image.progress, image.second, image.applied)
+        worker = SimulatedWorker(requests, data_dir, image.progress, image.second, image.applied)
     else:
-        life = Life(requests, data_dir, image.progress, image.second, image.applied)
+        worker = SimulatedWorker(requests, data_dir, image.progress, image.second, image.applied)
         for _ in range(random.randrange(40)):
-            life.step()
+            worker.step()
         what = damage(path, random) + ", running"
         for _ in range(random.randrange(20)):
-            life.step()
+            worker.step()
         after = random.choice(["runs on", "stops", "is killed"])
         what += f", {after}"
         if after == "stops":
-            life.store.close()
-            life.open()
+            worker.store.close()
+            worker.open()
         elif after == "is killed":
             killed = directory / f"killed-{seed}"
-            life.copy_to(killed)
-            left_open = life.store
-            life.move(killed)
-    while not life.done:
-        life.step()
-    assert life.store.pending == 0, f"{life.store.pending} timers are left"
-    life.store.close()
+            worker.copy_to(killed)
+            left_open = worker.store
+            worker.move(killed)
+    while not worker.done:
+        worker.step()
+    assert worker.store.pending == 0, f"{worker.store.pending} timers are left"
+    worker.store.close()
     if left_open is not None:
         left_open.close()
     fired = Counter(image.fired)
-    fired.update(life.ledger.fired)
+    fired.update(worker.ledger.fired)
     lost = len(requests.must_fire - fired.keys())
     wrong = sum(fired.values()) - len(requests.must_fire & fired.keys())
     shutil.rmtree(directory / f"killed-{seed}", ignore_errors=True)
     shutil.rmtree(data_dir, ignore_errors=True)
-    return Result(what, life.condemnations.by_reason, life.went_back > 0, lost, wrong)
+    return Result(what, worker.condemnations.by_reason, worker.went_back > 0, lost, wrong)
 
 
 def main() -> None:

@@ -49,6 +49,7 @@ class SimCluster:
         self._cold_random = Random(f"{seed} cold")
         self._schedule_random = Random(f"{seed} schedules")
         self._delivery_random = Random(f"{seed} delivery")
+        self._flap_random = Random(f"{seed} flap")
         self._settings = Settings(
             max_request_bytes=2000,
             retry_attempts=3,

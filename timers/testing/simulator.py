@@ -32,6 +32,9 @@ SEGMENT_MS = (CLEANING_S + 1) * 1000
 SETTLE_ROUNDS = 400
 """Maximum number of seconds at the end until all due timers have fired. Retries take long: their pauses double."""
 
+STILL_S = 100
+"""Without faults, a machine that has work reads or fires within this time; the longest pause of a retry is shorter."""
+
 
 class SimulationFailed(AssertionError):
     """A run broke a promise.
@@ -320,6 +323,8 @@ class Simulator(SimCluster):
         self._give(name, other)
         self.clock.advance_ms(self._random.choice([1, 1000, 5000]))
         self._tick()
+        if self._flap_random.random() < 0.7:
+            other.fire_unread(name)
         for _ in range(self._random.randint(0, 3)):
             if name in other.runners:
                 self._work_on(other, name)
@@ -347,15 +352,16 @@ class Simulator(SimCluster):
         self.clock.now_ms = max(self.clock.now_ms, until_s * 1000)
         for worker in self.workers:
             worker.faults.clear()
+        seen: list[int] = []
         for _ in range(SETTLE_ROUNDS):
             self._settle_once()
             if self._is_quiet():
                 break
             self.clock.advance_ms(1000)
-        else:
-            raise Violation(
-                f"{SETTLE_ROUNDS} s without faults, and machines still have requests to read or timers to fire"
-            )
+            read = sum(self.checkers.logs[name].progress.next_offset for name in self.machines)
+            seen.append(read + self.checkers.counts["fired"])
+            if seen[-STILL_S:] == [seen[-1]] * STILL_S:
+                raise Violation(f"nothing was read or fired for {STILL_S} s, though requests or due timers are left")
         for runner in (self._owner[name].runners[name] for name in self.machines):
             self.checkers.stores.check_recovery(runner, self.limits, self._random)
         self.checkers.check_end(until_s)

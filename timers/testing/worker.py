@@ -259,6 +259,19 @@ class SimWorker:
             if runner.loop.idle:
                 break
 
+    def fire_unread(self, machine: TopicPartition) -> None:
+        """Commit new seconds before a machine reads what its former owner accepted without a commit [I1]."""
+        self.poll_ticks()
+        for _ in range(8):
+            runner = self.runners.get(machine)
+            if runner is None:
+                return
+            fetched = self.poll_requests(machine, runner.machine.remaining) if runner.machine.recovering else None
+            if fetched is not None:
+                runner.loop.add_fetch(fetched)
+            runner.idle_too_long = True
+            self.step(machine)
+
     def step(self, machine: TopicPartition) -> None:
         """Do one round of one machine. After a failed transaction the machine is opened again."""
         runner = self.runners[machine]

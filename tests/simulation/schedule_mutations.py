@@ -59,7 +59,7 @@ class WritesNoTombstones(SimOutbox):
     """A schedule that has fired gets no tombstone."""
 
     class new_records(SimRecords):  # SimOutbox makes its records with this class
-        def end(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
+        def add_tombstones(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
             return None
 
 
@@ -73,18 +73,18 @@ class TombstonesOnAnotherPartition(SimOutbox):
     class new_records(SimRecords):  # SimOutbox makes its records with this class
         partitions = 1
 
-        def end(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
-            super().end(topic, (partition + 1) % self.partitions, tombstones, now_ms)
+        def add_tombstones(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
+            super().add_tombstones(topic, (partition + 1) % self.partitions, tombstones, now_ms)
 
 
 class TombstonesNameAnOlderVersion(SimOutbox):
     """A tombstone names an older version than the one that has fired."""
 
     class new_records(SimRecords):  # SimOutbox makes its records with this class
-        def end(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
+        def add_tombstones(self, topic: str, partition: int, tombstones: Iterable[Any], now_ms: int) -> None:
             named = [(key, int(headers[0][1])) for key, headers in tombstones]
             behind = [(key, schedule.tombstone_headers(max(0, offset - 1))) for key, offset in named]
-            super().end(topic, partition, behind, now_ms)
+            super().add_tombstones(topic, partition, behind, now_ms)
 
 
 class RepublishesWithANewTime(SimOutbox):

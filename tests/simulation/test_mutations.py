@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import ModuleType
+
 import pytest
 
 from tests.simulation import cold_mutations as c
 from tests.simulation import delivery_mutations as d
+from tests.simulation import id_mutations as i
 from tests.simulation import loop_mutations as lm
 from tests.simulation import mutations as m
 from tests.simulation import schedule_mutations as s
@@ -68,15 +72,15 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
     "[I4] replay does not filter": machine(m.ReplaysEverything),
     "[I15] replay does not discard its output": machine(m.EmitsAgainInReplay),
     "[I15] fires while recovering": machine(m.FiresWhileRecovering),
-    "ids: replaced rows fire": (Parts(index=m.FiresReplacedRows), SimWorker),
-    "ids: replay skips fired versions": machine(m.ReplaySkipsFiredVersions),
-    "ids: replay gives verdicts": machine(m.SendsVerdictsInReplay),
-    "ids: a batch is judged without its earlier records": (Parts(index=m.JudgesWithoutEarlierRecords), SimWorker),
-    "ids: a late cancel changes nothing": (Parts(index=m.IgnoresLateCancels), SimWorker),
-    "ids: no verdicts": outbox(m.SendsNoVerdicts),
-    "ids: swept by uncommitted progress": machine(m.SweepsByUncommittedProgress),
-    "ids: a second fires before its requests are read": (Parts(barrier=m.FiresBeforeRequestsAreRead), SimWorker),
-    "ids: only the first second waits": (Parts(barrier=m.OnlyFirstSecondWaits), SimWorker),
+    "ids: replaced rows fire": (Parts(index=i.FiresReplacedRows), SimWorker),
+    "ids: replay skips fired versions": machine(i.ReplaySkipsFiredVersions),
+    "ids: replay gives verdicts": machine(i.SendsVerdictsInReplay),
+    "ids: a batch is judged without its earlier records": (Parts(index=i.JudgesWithoutEarlierRecords), SimWorker),
+    "ids: a late cancel changes nothing": (Parts(index=i.IgnoresLateCancels), SimWorker),
+    "ids: no verdicts": outbox(i.SendsNoVerdicts),
+    "ids: swept by uncommitted progress": machine(i.SweepsByUncommittedProgress),
+    "ids: a second fires before its requests are read": (Parts(barrier=i.FiresBeforeRequestsAreRead), SimWorker),
+    "ids: only the first second waits": (Parts(barrier=i.OnlyFirstSecondWaits), SimWorker),
     "cold: every copy counts": horizon(c.CountsEveryCopy),
     "cold: a restart forgets which copy counted": horizon(c.RemembersCopiesInMemoryOnly),
     "cold: the last copy counts": horizon(c.TheLastCopyCounts),
@@ -162,3 +166,20 @@ def test_a_broken_rule_is_found(rule: str) -> None:
     failure = first_red(*MUTATIONS[rule])
     assert failure is not None, f"{SEEDS} runs did not find: {rule}"
     assert isinstance(failure.__cause__, Violation), f"found, but not by a checker: {failure}"
+
+
+def changed(kind: type) -> Iterator[str]:
+    """Names of the methods that a mutation defines and its base class does not have."""
+    for name, member in vars(kind).items():
+        if isinstance(member, type) and len(member.__mro__) > 2:
+            yield from changed(member)
+        elif callable(member) and not hasattr(super(kind, kind), name):
+            yield f"{kind.__name__}.{name}"
+
+
+@pytest.mark.parametrize("module", [c, d, i, lm, m, s], ids=lambda module: module.__name__.rpartition(".")[2])
+def test_each_mutation_overrides_methods_that_exist(module: ModuleType) -> None:
+    """A method that was renamed in the base class would make its mutation an ordinary machine."""
+    kinds = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
+    assert kinds
+    assert [name for kind in kinds if kind.__mro__[1] is not object for name in changed(kind)] == []

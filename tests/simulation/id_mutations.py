@@ -1,0 +1,91 @@
+"""Classes that each break one rule of timers with an id; see :mod:`tests.simulation.mutations`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from timers.core.index import Index, latest
+from timers.core.keys import OrderKey
+from timers.core.machine import Machine
+from timers.core.operation import ALREADY_FIRED, Judged, Operation, Verdict
+from timers.core.second_barrier import SecondBarrier
+from timers.core.timer import Decoded, Row
+from timers.testing import SimOutbox
+
+
+class FiresReplacedRows(Index):
+    """A row fires although the index no longer holds its version."""
+
+    def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
+        return rows
+
+
+class ReplaySkipsFiredVersions(Machine):
+    """A replay skips fired versions, although they replaced earlier ones."""
+
+    def _replay(self, records: Sequence[Any], to_offset: int) -> None:
+        decoded = self._read(records, to_offset)
+        _, waiting = self._split_late(decoded.rows)
+        kept = {row[0] for rows in waiting.values() for row in rows}
+        operations = [each for each in decoded.operations if each[2] is None or each[1] in kept]
+        self._store.write(waiting, to_offset, latest(operations))
+
+
+class SendsVerdictsInReplay(Machine):
+    """A replay sends its verdicts again."""
+
+    def _replay(self, records: Sequence[Any], to_offset: int) -> None:
+        verdicts = self._judge(self._read(records, to_offset).operations).verdicts
+        if verdicts and self._tick is not None:
+            self._emit({}, Decoded(), Judged({}, verdicts), self.progress)
+        super()._replay(records, to_offset)
+
+
+class JudgesWithoutEarlierRecords(Index):
+    """Each record of a batch is judged by the store, without the earlier records of the batch."""
+
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
+        judge = super().judge
+        return Judged(latest(operations), [one for each in operations for one in judge([each], fired_through).verdicts])
+
+
+class IgnoresLateCancels(Index):
+    """A cancel that comes too late does not change the entry of the timer."""
+
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
+        judged = super().judge(operations, fired_through)
+        late = {verdict.offset for verdict in judged.verdicts if verdict.verdict == ALREADY_FIRED}
+        last = {each[0]: each[1] for each in operations}
+        kept = {id: entry for id, entry in judged.entries.items() if entry is not None or last[id] not in late}
+        return judged._replace(entries=kept)
+
+
+class SendsNoVerdicts(SimOutbox):
+    """Verdicts are not sent."""
+
+    def answer(self, verdicts: Sequence[Verdict]) -> None:
+        return None
+
+
+class SweepsByUncommittedProgress(Machine):
+    """Ids are deleted by a ``fired_through`` that is not committed: after a crash it is lower."""
+
+    def commit_progress(self, *, even_if_idle: bool = False) -> bool:
+        if not self.recovering:
+            self._index.sweep(self.progress.fired_through)
+        return super().commit_progress(even_if_idle=even_if_idle)
+
+
+class FiresBeforeRequestsAreRead(SecondBarrier):
+    """Timers fire when their second begins, although the log has unread requests."""
+
+    def through(self, second: int) -> int | None:
+        return second
+
+
+class OnlyFirstSecondWaits(SecondBarrier):
+    """Only the first second waits for unread requests."""
+
+    def through(self, second: int) -> int | None:
+        return None if super().through(second) is None else second

@@ -59,7 +59,7 @@ def list(  # the command's name
     more = ", and there are more (--limit 0 lists all)" if pages.more else ""
     click.echo(f"{pages.count:,} timers{more}", err=True)
     if pages.missing:
-        raise QueryError(f"this is not all: no worker pages for {missing({'missing': pages.missing})}")
+        raise QueryError(f"this is not all: no worker answers for {missing({'missing': pages.missing})}")
 
 
 class _Pages:

@@ -176,16 +176,22 @@ def test_write_ahead_logs_hold_fewer_batches_than_there_are_slots(
     again.close()
 
 
-def test_a_write_that_rocksdb_refuses_condemns_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_disk(tmp_path / "s", monkeypatch)
-    condemnations = Condemnations()
-    store = opened(tmp_path / "s", condemnations)
-    for file in (tmp_path / "s").glob("*.sst"):
+def with_failed_compaction(path: Path, monkeypatch: pytest.MonkeyPatch, condemnations: Condemnations) -> RocksStore:
+    """A store in which a compaction has met damaged bytes: RocksDB refuses writes from then on."""
+    on_disk(path, monkeypatch)
+    store = opened(path, condemnations)
+    for file in path.glob("*.sst"):
         flip(file, 0.3)
     store.write({1: [row(TIMERS)]}, TIMERS + 1)
     with pytest.raises(Exception, match="Corruption"):
         store._db.rdict.compact_range(None, None)
         store._db.rdict.flush()
+    return store
+
+
+def test_a_write_that_rocksdb_refuses_condemns_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    condemnations = Condemnations()
+    store = with_failed_compaction(tmp_path / "s", monkeypatch, condemnations)
     with pytest.raises(Lost):
         for number in range(1000):
             store.write({1: [row(TIMERS + number)]}, TIMERS + number + 1)
@@ -196,15 +202,8 @@ def test_a_write_that_rocksdb_refuses_condemns_the_store(tmp_path: Path, monkeyp
 
 
 def test_a_store_with_damage_at_its_close_is_condemned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_disk(tmp_path / "s", monkeypatch)
     condemnations = Condemnations()
-    store = opened(tmp_path / "s", condemnations)
-    for file in (tmp_path / "s").glob("*.sst"):
-        flip(file, 0.3)
-    store.write({1: [row(TIMERS)]}, TIMERS + 1)
-    with pytest.raises(Exception, match="Corruption"):
-        store._db.rdict.compact_range(None, None)
-        store._db.rdict.flush()
+    store = with_failed_compaction(tmp_path / "s", monkeypatch, condemnations)
     store.close()
     assert condemnations.by_reason["write-refused"] == 1
     assert not (tmp_path / "s").exists()

@@ -195,10 +195,16 @@ def test_a_change_in_the_due_second_either_takes_effect_or_comes_too_late(schedu
         schedules.delete(name) if number % 2 else schedules.set(name, due_s + 3, b"second")
 
     seen = race(names, due_s, change, schedules.flush, schedules.fired)
+    fired = Counter((id_of(record), record.value) for record in seen)
+
+    def second_versions_fired() -> bool:  # a republished version that is late comes by the retry topic
+        fired.update((id_of(record), record.value) for record in schedules.fired.rest())
+        return {name for name in names if fired[name, b"second"]} == set(names[::2])
+
+    wait_until(second_versions_fired, "each second version has fired, and no deleted one", 2 * DEADLINE_S)
     schedules.wait_past(due_s + 4)
-    fired = Counter((id_of(record), record.value) for record in seen + schedules.fired.rest())
+    assert schedules.fired.rest() == []
     assert max(fired.values()) == 1
-    assert all(fired[name, b"second"] == (number % 2 == 0) for number, name in enumerate(names))
     assert 0 < sum(fired[name, b"first"] for name in names) < len(names), "the race had both outcomes"
     schedules.check_all_ended()
 

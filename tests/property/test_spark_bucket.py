@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
+from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.ticking import CLOCK_STEP_BACK_S
 from timers.core.timer import Tick
 from timers.spark.engine import timer_batches
-from timers.spark.engine.bucket import Bucket, BucketState, ChunkKey
+from timers.spark.engine.bucket import Bucket, BucketState, ChunkKey, Filled
 from timers.spark.engine.timer_batches import AT_ONCE
 from timers.spark.engine.wheel import Slot, slot_of
 from timers.wire.checks import MAX_DUE_S
@@ -134,3 +136,42 @@ def test_a_large_slot_is_several_entries(monkeypatch: pytest.MonkeyPatch) -> Non
     fired = list(Bucket(state, chunks).process([], Tick((NOW_S + 5) * 1000)))
     assert sum(len(timer_batches.unpack(timer_batch)) for timer_batch in fired) == 14
     assert not chunks.timer_batches and not state.slots
+
+
+# ---- clocks that are wrong ------------------------------------------------------------------------------------------
+
+LEAP_S = 300
+YEAR_S = 365 * 86_400
+
+
+def counted(state: BucketState, ahead_s: int, *, boot_id: str = "a", boot_s: float = 0, wall_s: float = 0) -> bool:
+    """Judge a tick on a machine, as in one micro-batch; times are seconds after NOW_S."""
+    guard, clocks = ClockGuard(LEAP_S), Clocks(boot_s, NOW_S + wall_s)
+    tick = Bucket(state, ChunksInMemory()).counted([(NOW_S + ahead_s) * 1000], guard, clocks, boot_id)
+    return tick is not None
+
+
+def test_a_tick_a_year_ahead_is_held_until_the_machines_clock_agrees() -> None:
+    state = BucketState()
+    assert not counted(state, YEAR_S)
+    assert counted(state, 0)
+    state = BucketState.decode(state.encode())
+    assert not counted(state, YEAR_S, boot_s=1)
+    assert counted(state, 2, boot_s=2)
+    assert counted(state, YEAR_S, boot_s=3, wall_s=YEAR_S)
+
+
+def test_the_anchor_is_used_on_its_own_machine_only() -> None:
+    state = BucketState()
+    assert counted(state, 0)
+    state = BucketState.decode(state.encode())
+    state.tick = Tick(NOW_S * 1000)
+    assert counted(state, 2 * LEAP_S, boot_s=2 * LEAP_S, wall_s=-YEAR_S), "the time has passed"
+    assert not counted(state, 2 * LEAP_S, boot_id="b", boot_s=2 * LEAP_S, wall_s=-YEAR_S), "another machine"
+    assert counted(state, LEAP_S, boot_id="b", boot_s=9, wall_s=-YEAR_S), "it follows the newest tick"
+
+
+def test_a_state_of_the_version_before_has_no_anchor() -> None:
+    tick_ms, slots, _ = msgpack.unpackb(BucketState(Tick(NOW_S * 1000), {Slot(0, 7): Filled(1, 2)}).encode())[1:]
+    state = BucketState.decode(msgpack.packb((2, tick_ms, slots)))
+    assert state == BucketState(Tick(NOW_S * 1000), {Slot(0, 7): Filled(1, 2)})

@@ -309,6 +309,8 @@ def test_progress_of_time_alone_is_committed_only_on_request() -> None:
     rig = NativeRig()
     rig.observe(0)
     rig.accept(50)
+    rig.fire()
+    assert rig.machine.commit_progress(), "the first second"
     rig.observe(40)
     rig.fire()
     assert not rig.machine.commit_progress()

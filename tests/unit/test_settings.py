@@ -81,12 +81,22 @@ WRONG = [
     ("TIMERS_CATCH_UP_PER_S", "-1", "between 0"),
     ("TIMERS_RETRY_ATTEMPTS", "0", "between 1 and 1000"),
     ("TIMERS_ACCEPT_LOSS", "timer-request 0", "topic/partition"),
+    ("TIMERS_MAX_CLOCK_LEAP_S", "9", "between 10"),
+    ("TIMERS_ACCEPT_TIME", "1", "an instant"),
+    ("TIMERS_ACCEPT_TIME", "2030-01-31T12:00:00", "with its offset from UTC"),
     ("TIMERS_CANARY_INTERVAL_S", "-1", "between 0 and 3600"),
     ("TIMERS_LOG_FORMAT", "xml", "console, json"),
     ("TIMERS_CLOCK_OFFSET", "soon", "a number of seconds"),
     ("TIMERS_CLOCK_OFFSET", "nan", "a number of seconds"),
     ("TIMERS_CLOCK_OFFSET", "inf", "a number of seconds"),
 ]
+
+
+def test_an_instant_has_an_offset_from_utc() -> None:
+    at_noon = 1_896_091_200
+    assert Settings.load(BROKERS | {"TIMERS_ACCEPT_TIME": "2030-01-31T12:00:00Z"}).accept_time_s == at_noon
+    assert Settings.load(BROKERS | {"TIMERS_ACCEPT_TIME": "2030-01-31T14:00:00.9+02:00"}).accept_time_s == at_noon
+
 
 SECRETS = ["TIMERS_SASL_PASSWORD", "TIMERS_SSL_KEY_PASSWORD"]
 

@@ -343,6 +343,23 @@ class Declarations:
         default="",
         unit="topic/partition,...",
     )
+    max_clock_leap_s: int = _whole_number(
+        "TIMERS_MAX_CLOCK_LEAP_S",
+        (10, 3_155_760_000),
+        "How far ahead of the expected time a tick may be. A tick that is further ahead is held until another "
+        "broker's clock or this machine's clock agrees with it, within the same number of seconds. Clocks that use "
+        "local time are wrong by whole hours: use less than 3600.",
+        default=300,
+        unit="s",
+    )
+    accept_time_s: int | None = _setting(
+        "TIMERS_ACCEPT_TIME",
+        variables.instant,
+        "Ticks up to this instant count, although no second clock agrees with them. Set it for one start if the "
+        "worker holds ticks whose time is right; its health page names the value. A later instant fires more timers "
+        "early if the brokers' clock is wrong after all.",
+        unit="ISO 8601",
+    )
     canary_interval_s: int = _whole_number(
         "TIMERS_CANARY_INTERVAL_S",
         (0, 3600),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,17 @@ def seconds(env: str, value: str) -> float:
     if not -1e9 <= number <= 1e9:
         raise invalid(env, value, "a number of seconds, such as -3600 or 0.4")
     return number
+
+
+def instant(env: str, value: str) -> int:
+    """Parse an instant of ISO 8601 as epoch seconds."""
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise invalid(env, value, "an instant with its offset from UTC, such as 2030-01-31T12:00:00Z")
+    return int(time.timestamp())
 
 
 def matching_text(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], str]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from timers.core.accepting import Accepting
 from timers.core.firing import Firing
-from timers.core.keys import OrderKey
+from timers.core.keys import NEVER, OrderKey
 from timers.core.operation import Entry
 from timers.core.timer import Row
 
@@ -93,8 +93,9 @@ class Machine(Accepting, Firing):
             self._index.sweep(self._committed.fired_through)  # the committed one: a crash does not undo it
             self._horizon.sweep()
         self._store_age.note(self.released_s)
+        # The first second is committed at once: at the next start, the time must follow what has fired [I20].
         changed = self._committed.next_offset != self.progress.next_offset or (
-            even_if_idle and self._committed != self.progress
+            (even_if_idle or self._committed.fired_through == NEVER) and self._committed != self.progress
         )
         if not changed or self.recovering or self._tick is None:
             return False

@@ -59,6 +59,8 @@ class Checkers:
         self._ticks: list[tuple[int, dict[TopicPartition, int]]] = []
         self.steps_back: list[int] = []
         """``seq`` of the log at each backward step of the brokers' clock."""
+        self.lead_s = 0
+        """By how much timers may be early, because the clock of a broker is ahead by less than the limit."""
         self.logs = {machine: MachineLog(ColdLog(self._formats[machine[0]])) for machine in machines}
         self._seals: dict[str, bytes] = {}
         for machine, requests in self.logs.items():
@@ -286,7 +288,7 @@ class Checkers:
             raise Violation(f"early: {request.name}, due {due_s}, fired by a tick of {fired_ms} ms")
         since = max((seq for seq in self.steps_back if seq < record.seq), default=-1)
         if since < 0:
-            if record.timestamp_ms < due_s * 1000:
+            if record.timestamp_ms < (due_s - self.lead_s) * 1000:
                 raise Violation(f"early: {request.name}, due {due_s}, appended at {record.timestamp_ms} ms")
             return
         if request.record.seq > since:

@@ -11,10 +11,12 @@ class SimClock:
 
     Attributes:
         now_ms: epoch milliseconds.
+        boot_ms: milliseconds that have passed; steps do not change it.
     """
 
     def __init__(self, now_s: float = EPOCH_S) -> None:
         self.now_ms = round(now_s * 1000)
+        self.boot_ms = 0
 
     @property
     def now_s(self) -> int:
@@ -26,6 +28,7 @@ class SimClock:
         if milliseconds < 0:
             raise ValueError(f"time passes forward, not by {milliseconds} ms: step_ms() sets the clock back")
         self.now_ms += milliseconds
+        self.boot_ms += milliseconds
 
     def step_ms(self, milliseconds: int) -> None:
         """Step the clock, as an operator or an NTP server does; negative: back."""

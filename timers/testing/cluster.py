@@ -12,6 +12,7 @@ from timers.request_formats import enabled_formats
 from timers.testing.checkers import Checkers
 from timers.testing.clock import SimClock
 from timers.testing.log import SimLog
+from timers.testing.oscillator import YEAR_S, SimOscillator
 from timers.testing.worker import Parts, SimWorker
 from timers.testing.workload import Workload
 from timers.wire.topics import ID_REQUEST
@@ -21,6 +22,12 @@ STALE_AFTER_S = 30
 
 MAILS_LIMIT_BYTES = 330
 RETRY_LIMIT_BYTES = 480
+
+MAX_CLOCK_LEAP_S = 2
+"""Timers of the workload are due further ahead than this: a tick that leaps by more fires them early."""
+
+WALL_OFFSETS_S = (0, 0, 5 * 3600, -5 * 3600, 2 * YEAR_S)
+"""By how much the wall clocks of the workers' machines are ahead: none agrees with a wrong clock of a broker."""
 """Maximum record size, in the runs in which the topic has one. Some records of the workload are larger."""
 
 
@@ -50,6 +57,7 @@ class SimCluster:
         self._schedule_random = Random(f"{seed} schedules")
         self._delivery_random = Random(f"{seed} delivery")
         self._flap_random = Random(f"{seed} flap")
+        self._clock_random = Random(f"{seed} clocks")
         self._settings = Settings(
             max_request_bytes=2000,
             retry_attempts=3,
@@ -61,6 +69,7 @@ class SimCluster:
             hot_horizon_s=self._cold_random.choice([0, 0, 3, 6]),
             schedule_topics=self._schedule_random.choice([(), ("schedules",)]),
             schedule_overdue=self._schedule_random.choice(["fire", "fire", "reject"]),
+            max_clock_leap_s=MAX_CLOCK_LEAP_S,
         )
         self.limits = Limits(
             chunk_timers=random.choice([1, 1, 3, 1000]),
@@ -100,6 +109,8 @@ class SimCluster:
         self._owner: dict[TopicPartition, SimWorker] = {}
         for each in self.workers:
             each.is_owner = partial(self._owns, each)
+            each.wall_offset_s = self._clock_random.choice(WALL_OFFSETS_S)
+        self._oscillator = SimOscillator(self.log, self._settings.oscillator_topic, self._clock_random)
 
     def _owns(self, worker: SimWorker, name: TopicPartition) -> bool:
         return self._owner.get(name) is worker
@@ -130,3 +141,29 @@ class SimCluster:
         new_owner.revoke(name)
         new_owner.assign([name])
         self._owner[name] = new_owner
+
+    # ---- time ---------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self._oscillator.tick()
+        self.checkers.note_tick(self.clock.now_s)
+
+    def _step_clock(self) -> str:
+        milliseconds = self._random.choice([-700, -1900, -2500, -5000, -20_000, -3_600_000, 4000, 60_000])
+        self._set_clock(milliseconds)
+        return f"by {milliseconds} ms"
+
+    def _set_clock(self, milliseconds: int) -> None:
+        """Set the brokers' clock, and write a request and a tick at the new time."""
+        self.clock.step_ms(milliseconds)
+        if milliseconds < 0:
+            self.log.seq += 1
+            self.checkers.steps_back.append(self.log.seq)
+        self._workload.near()
+        self._tick()
+
+    def _leap(self) -> str:
+        """Let the clock of one broker be far ahead for a tick."""
+        ahead_s = self._clock_random.choice([3600, YEAR_S])
+        self._oscillator.wrong_tick(ahead_s)
+        return f"by {ahead_s} s"

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from timers.core.second_barrier import CLEANING_S
 from timers.core.timer import Tick, TopicPartition
 from timers.testing import faults as f
-from timers.testing.cluster import SimCluster
+from timers.testing.cluster import MAX_CLOCK_LEAP_S, SimCluster
 from timers.testing.cold import SimCold
 from timers.testing.id_oracle import Violation
 from timers.testing.worker import REAL, Parts, SimWorker
@@ -90,6 +90,8 @@ class Simulator(SimCluster):
         self._cold = SimCold(self.log, self._settings, self._cold_random)
         if self._settings.hot_horizon_s:
             actions += [(self._cold.hold, 4), (self._promote, 8), (self._forge, 2), (self._change_horizon, 2)]
+        if self._clock_random.random() < 0.3:
+            actions += [(self._leap, 2), (self._leap_in_steps, 1)]
         if self._settings.schedule_topics:
             actions += [(self._compact, 6)]
         # Each run does some actions often and others seldom. With equal weights, bugs that need the same action three
@@ -174,19 +176,13 @@ class Simulator(SimCluster):
         self._tick()
         return "tick"
 
-    def _tick(self) -> None:
-        """Write a tick. Its key may be wrong by hours: only its append time counts."""
-        key = self.clock.now_s + self._random.choice([0, 0, 3, -3600, 3600])
-        self.log.append(self._settings.oscillator_topic, b"%d" % key, b"1", partition=0)
-        self.checkers.note_tick(self.clock.now_s)
-
     def _tick_again(self) -> str:
         """Deliver an old tick again."""
         worker = self._random.choice(self.workers)
-        records = self.log.fetch(self._settings.oscillator_topic, 0, 0, committed=False).records
+        records = self._oscillator.old_ticks()
         if not records or not worker.alive:
             return "nothing"
-        old = self._random.choice(records[-6:])
+        old = self._random.choice(records)
         since = max(self.checkers.steps_back, default=-1)
         if old.seq < since:
             return "nothing"  # ticks from before a backward step are not read again
@@ -210,11 +206,6 @@ class Simulator(SimCluster):
         self._paused = self._random.randint(1, 5)
         return f"for {self._paused} ticks"
 
-    def _step_clock(self) -> str:
-        milliseconds = self._random.choice([-700, -1900, -2500, -5000, -20_000, -3_600_000, 4000, 60_000])
-        self._set_clock(milliseconds)
-        return f"by {milliseconds} ms"
-
     def _jump_clock(self) -> str:
         """Set the brokers' clock forward for a few steps, and back."""
         milliseconds = self._random.choice([3000, 6000, 20_000])
@@ -223,18 +214,28 @@ class Simulator(SimCluster):
         self._set_clock(-milliseconds)
         return f"by {milliseconds} ms for {len(worked)} steps"
 
-    def _set_clock(self, milliseconds: int) -> None:
-        """Set the brokers' clock, and write a request and a tick at the new time."""
-        self.clock.step_ms(milliseconds)
-        if milliseconds < 0:
-            self.log.seq += 1
-            self.checkers.steps_back.append(self.log.seq)
+    def _leap_in_steps(self) -> str:
+        """Let the clock of one broker leap several times, each time by less than the limit."""
+        self._oscillator.tick_of_each()
+        self.checkers.lead_s = 2 * MAX_CLOCK_LEAP_S
         self._workload.near()
-        self._tick()
+        for step in (steps := range(1, self._clock_random.randint(3, 9))):
+            ahead_s = step * 0.9 * MAX_CLOCK_LEAP_S
+            if ahead_s <= self.checkers.lead_s:
+                self.checkers.note_tick(int(self.clock.now_ms / 1000 + ahead_s))
+            self._oscillator.wrong_tick(ahead_s)
+            for worker in self.workers:
+                worker.poll_ticks()
+                for name in list(worker.runners):
+                    if name in worker.runners:
+                        self._step(worker, name)
+        self.log.seq += 1
+        self.checkers.steps_back.append(self.log.seq)
+        self._oscillator.tick_of_each()
+        return f"{len(steps)} times"
 
     def _promote(self) -> str:
-        """Promote cold timers: early, late, or more than once."""
-        return self._cold.promote(self._cold_random.choice([-1, 1, 4, 20]))
+        return self._cold.promote(self._cold_random.choice([-1, 1, 4, 20]))  # early, late, or more than once
 
     def _forge(self) -> str:
         return self._workload.forge(self._cold_random)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 from timers.config.settings import Settings
+from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
 from timers.core.loop import Loop
 from timers.core.ports import Lost
@@ -21,7 +22,8 @@ from timers.errors import Fenced
 from timers.partition import Classes, PartitionSpec
 from timers.request_formats import enabled_formats
 from timers.testing.faults import Crashed, Faults
-from timers.testing.log import SimLog
+from timers.testing.log import SimLog, SimRecord
+from timers.testing.oscillator import RIGHT, WRONG
 from timers.testing.outbox import PROGRESS_PARTITION, SimOutbox, SimRoutes
 from timers.testing.store import SimDisk, SimStore
 from timers.wire import progress as progress_record
@@ -36,6 +38,7 @@ class Parts(Classes):
     loop: type[Loop] = Loop
     outbox: type[SimOutbox] = SimOutbox
     store: type[SimStore] = SimStore
+    guard: type[ClockGuard] = ClockGuard
 
 
 REAL = Parts()
@@ -100,6 +103,7 @@ class SimWorker:
         runners: open machines.
         alive: False after a crash until :meth:`start`.
         hot_horizon_s: horizon of the machines that it opens from now on.
+        wall_offset_s: by how much the wall clock of its machine is ahead of the brokers' clock.
         is_owner: asks the group whether this worker still owns a machine whose transaction failed.
     """
 
@@ -124,8 +128,10 @@ class SimWorker:
         self.hot_horizon_s = settings.hot_horizon_s
         self.is_owner: Callable[[TopicPartition], bool] = lambda machine: True
         self._routes = SimRoutes(log)
+        self.wall_offset_s = 0
         self._last_tick: tuple[int, Tick] | None = None
-        self._ticks_read_to = 0
+        self._ticks_read_to = dict.fromkeys((*RIGHT, WRONG), 0)
+        self._guard = self._new_guard()
 
     # ---- ownership ----------------------------------------------------------------------------------------------
 
@@ -205,17 +211,29 @@ class SimWorker:
         """Start the process. It reads ticks from the end of the topic on."""
         self.alive = True
         self._routes = SimRoutes(self.log)
-        self._ticks_read_to = self.log.end(self.settings.oscillator_topic, 0)
+        self._ticks_read_to = {each: self.log.end(self.settings.oscillator_topic, each) for each in (*RIGHT, WRONG)}
+        self._guard = self._new_guard()
+
+    def _new_guard(self) -> ClockGuard:
+        return self.parts.guard(self.settings.max_clock_leap_s, self.settings.accept_time_s)
 
     # ---- flow ---------------------------------------------------------------------------------------------------
 
     def poll_ticks(self) -> None:
-        """Read new ticks, and deliver the last one, also if the brokers' clock went back before it."""
-        fetched = self.log.fetch(self.settings.oscillator_topic, 0, self._ticks_read_to, committed=False)
-        self._ticks_read_to = fetched.to_offset
-        if fetched.records:
-            latest = fetched.records[-1]
-            self.deliver_tick(self.tick_of(latest.key, latest.timestamp_ms), latest.seq)
+        """Read new ticks, and deliver the last one that counts, also if the brokers' clock went back before it."""
+        records: list[SimRecord] = []
+        for partition, position in self._ticks_read_to.items():
+            fetched = self.log.fetch(self.settings.oscillator_topic, partition, position, committed=False)
+            self._ticks_read_to[partition] = fetched.to_offset
+            records += fetched.records
+        counted = [record for record in sorted(records, key=lambda record: record.seq) if self._counts(record)]
+        if counted:
+            self.deliver_tick(self.tick_of(counted[-1].key or b"", counted[-1].timestamp_ms), counted[-1].seq)
+
+    def _counts(self, tick: SimRecord) -> bool:
+        clocks = Clocks(self.log.clock.boot_ms / 1000, self.log.clock.now_ms / 1000 + self.wall_offset_s)
+        fired_s = [runner.machine.progress.fired_through[0] for runner in self.runners.values()]
+        return self._guard.counts(tick.timestamp_ms, tick.partition, clocks, [each for each in fired_s if each >= 0])
 
     def tick_of(self, key: bytes, append_ms: int) -> Tick:
         """The tick of an oscillator record: its append time, not its key."""

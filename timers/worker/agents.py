@@ -12,11 +12,11 @@ import faust
 from faust.serializers.schemas import Schema
 from mode import Service
 
+from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.ticking import Phase
-from timers.worker.clock import Clock
 from timers.worker.machines.pool import Pool
-from timers.worker.ticks import wait_until
+from timers.worker.ticks import TickJudge, wait_until
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +42,18 @@ class BatchSchema(Schema):
 class TickScheduler(Service):
     """Wakes the oscillator agent just after the start of each of the broker's seconds.
 
+    Args:
+        due_ticks: channel to the oscillator agent.
+        judge: judges the delivery reports.
+
     Attributes:
         missed: seconds without a tick of this worker; they are counted and never sent later.
     """
 
-    def __init__(self, due_ticks: Any, **kwargs: Any) -> None:
+    def __init__(self, due_ticks: Any, judge: TickJudge, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._due_ticks = due_ticks
+        self._judge = judge
         self._phase = Phase()
         self.missed = 0
         self._last_second: int | None = None
@@ -72,8 +77,17 @@ class TickScheduler(Service):
             except TimeoutError:
                 logger.warning("the oscillator agent did not answer for %.0f s", TICK_TIMEOUT_S + 1.0)
 
-    def on_acknowledged(self, sent_s: float, acked_s: float, append_ms: int) -> None:
-        """Note the delivery report of a tick: monotonic times of sending and acknowledgement, and its append time."""
+    def on_acknowledged(self, sent_s: float, acked_s: float, append_ms: int, broker: int | None) -> bool:
+        """Note the delivery report of a tick. Returns whether the tick counts.
+
+        Args:
+            sent_s: monotonic time of sending.
+            acked_s: monotonic time of the acknowledgement.
+            append_ms: its append time.
+            broker: id of the broker that appended it; None: not known.
+        """
+        if not self._judge.counts(append_ms, broker):
+            return False
         self._phase.observe(sent_s, acked_s, append_ms)
         second = append_ms // 1000
         if self._last_second is not None and second > self._last_second + 1:
@@ -81,10 +95,10 @@ class TickScheduler(Service):
             self.missed += missed
             logger.warning("%d seconds had no tick of this worker; everything overdue fires now", missed)
         self._last_second = max(second, self._last_second or 0)
-        self._answered.set()
+        return True
 
-    def on_failed(self) -> None:
-        """Let the next tick begin after one that was not delivered."""
+    def on_answered(self) -> None:
+        """Let the next tick begin."""
         self._answered.set()
 
 
@@ -97,7 +111,9 @@ class Agents(NamedTuple):
     """The channel for the ticks that the app reads."""
 
 
-def register(app: faust.App, settings: Settings, pool: Pool, clock: Clock, formats: Collection[str]) -> Agents:
+def register(
+    app: faust.App, settings: Settings, pool: Pool, clock: Clock, judge: TickJudge, formats: Collection[str]
+) -> Agents:
     """Add the agents to ``app``.
 
     Args:
@@ -108,7 +124,7 @@ def register(app: faust.App, settings: Settings, pool: Pool, clock: Clock, forma
         settings.oscillator_topic, key_serializer="raw", value_serializer="raw", acks=False, internal=False
     )
     due_ticks, read_ticks = app.channel(maxsize=1), app.channel(maxsize=1000)
-    tick_scheduler = TickScheduler(due_ticks, loop=app.loop, beacon=app.beacon)
+    tick_scheduler = TickScheduler(due_ticks, judge, loop=app.loop, beacon=app.beacon)
 
     @app.agent(requests, name="timer_request")
     async def timer_request(batches: faust.StreamT[Any]) -> None:
@@ -123,21 +139,37 @@ def register(app: faust.App, settings: Settings, pool: Pool, clock: Clock, forma
         async for tick in ticks:
             pool.tick(tick)
 
+    async def send_tick(partition: int | None) -> bool:
+        """Send a tick to a partition, or to any. Returns whether it counts."""
+        sent_s, leaders = monotonic(), app.producer.leaders(settings.oscillator_topic)
+        try:
+            async with asyncio.timeout(TICK_TIMEOUT_S):
+                key = str(int(clock.now_s())).encode()
+                sending = await oscillator_topic.send(key=key, value=TICK_VALUE, partition=partition)
+                # A tick that arrives after the timeout does no harm. Cancelling it makes Faust log a traceback.
+                report = await asyncio.shield(sending)
+        except Exception as error:
+            logger.warning("a tick was not delivered: %r", error)
+            return False
+        acked_s, broker = monotonic(), leaders.get(report.partition)
+        if broker != app.producer.leaders(settings.oscillator_topic).get(report.partition):
+            broker = None
+        return tick_scheduler.on_acknowledged(sent_s, acked_s, report.timestamp, broker)
+
     @app.agent(due_ticks, name="oscillator")
     async def oscillator(seconds: faust.StreamT[Any]) -> None:
-        """Send one tick for each second. Its time is the broker's append time; its key is for human readers only."""
+        """Send one tick for each second. Its time is the broker's append time; its key is for human readers only.
+
+        While ticks are held, one goes to each broker: their clocks are compared, and one of them may be right.
+        """
         async for _ in seconds:
-            sent_s = monotonic()
-            try:
-                async with asyncio.timeout(TICK_TIMEOUT_S):
-                    sending = await oscillator_topic.send(key=str(int(clock.now_s())).encode(), value=TICK_VALUE)
-                    # A tick that arrives after the timeout does no harm. Cancelling it makes Faust log a traceback.
-                    report = await asyncio.shield(sending)
-            except Exception as error:
-                logger.warning("a tick was not delivered: %r", error)
+            counts = not judge.holds and await send_tick(None)
+            if not counts and judge.holds:
+                leaders = app.producer.leaders(settings.oscillator_topic)
+                one_of_each = {leader: partition for partition, leader in leaders.items()}.values()
+                counts = any(await asyncio.gather(*map(send_tick, one_of_each)))
+            if not counts:
                 await asyncio.sleep(RETRY_PAUSE_S)
-                tick_scheduler.on_failed()
-            else:
-                tick_scheduler.on_acknowledged(sent_s, monotonic(), report.timestamp)
+            tick_scheduler.on_answered()
 
     return Agents(tick_scheduler, read_ticks)

@@ -93,6 +93,18 @@ class Consumer(driver.Consumer):
         return self.Thread(self, loop=self.loop, beacon=self.beacon)
 
 
+class Producer(driver.Producer):
+    """Faust's producer, which knows the leaders of partitions."""
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """Partition -> id of its leader, as of the last metadata; without partitions that have no leader."""
+        cluster = self._producer.client.cluster
+        found = {
+            each: cluster.leader_for_partition(TP(topic, each)) for each in cluster.partitions_for_topic(topic) or ()
+        }
+        return {partition: leader for partition, leader in found.items() if leader is not None and leader >= 0}
+
+
 class App(faust.App):
     """Faust's app, with a transport of :attr:`Transport`."""
 

@@ -6,6 +6,7 @@ Alive: its threads make progress; a worker that waits for brokers is alive. Read
 from __future__ import annotations
 
 from timers.worker.status import WorkerStatus
+from timers.worker.ticks import SILENCE_S
 
 STUCK_S = 30.0
 """A thread that has work and makes no progress for this long does not recover. No single step may take as long:
@@ -40,6 +41,8 @@ def unready(status: WorkerStatus) -> list[str]:
     reasons = []
     if tick_age_s is None:
         reasons.append("the worker is starting")
+    elif tick_age_s > SILENCE_S and status.held_ticks:
+        reasons.extend(hold.sentence for hold in status.held_ticks)
     elif tick_age_s > READY_TICK_S:
         reasons.append(f"no tick was counted for {tick_age_s:.1f} s")
     if not status.in_group:

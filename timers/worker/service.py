@@ -16,6 +16,7 @@ from faust.types import TP
 from faust.worker import Worker
 from yarl import URL
 
+from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
@@ -25,7 +26,6 @@ from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
 from timers.worker import agents, faust_internals, logs, web
 from timers.worker.canary import Canary
-from timers.worker.clock import Clock
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.transport import BatchConsumer, BatchTransport
 from timers.worker.logins import faust_credentials, hide_logins
@@ -35,7 +35,7 @@ from timers.worker.queries.answers import Queries
 from timers.worker.queries.idle_window import IdleWindow
 from timers.worker.queries.pages import QueryPages
 from timers.worker.status import WorkerStatus
-from timers.worker.ticks import TickReader
+from timers.worker.ticks import TickJudge, TickReader
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,8 @@ class TimersApp(faust_internals.App):
         )
         clock = Clock(settings.clock_offset_s)
         self._pool = Pool(formats, RocksMemory(settings.store_memory_mb * 1024 * 1024))
-        self._tick_scheduler, self._ticks = agents.register(self, settings, self._pool, clock, formats)
+        self._judge = TickJudge(settings, clock, self._pool)
+        self._tick_scheduler, self._ticks = agents.register(self, settings, self._pool, clock, self._judge, formats)
         self._query_pages = QueryPages(settings.queries)
         self._query_pages.register(self.page)
         self.status = WorkerStatus(settings, self._pool, self._query_pages.counts, self._tick_scheduler, clock)
@@ -173,7 +174,9 @@ class TimersApp(faust_internals.App):
         self.log_watch = LogWatch(settings, cluster, self._renew, **service)
         consumer.attach(pool, self.log_watch.suspend)
         partitions = cluster.partitions[settings.oscillator_topic]
-        self.tick_reader = TickReader(settings, partitions, self._ticks.put, self.log_watch.request_lookup, **service)
+        self.tick_reader = TickReader(
+            settings, partitions, self._judge, self._ticks.put, self.log_watch.request_lookup, **service
+        )
         self.status.consumer = consumer
         self.status.log_watch, self.status.tick_reader = self.log_watch, self.tick_reader
         if settings.canary_interval_s:

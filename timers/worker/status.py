@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from timers.clock import Clock
 from timers.config.settings import Settings
+from timers.core.clock_guard import Hold
 from timers.core.timer import TopicPartition
 from timers.worker.agents import TickScheduler
 from timers.worker.canary import Canary, Observation
-from timers.worker.clock import Clock
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.transport import BatchConsumer
 from timers.worker.machines.pool import Pool
@@ -69,6 +70,11 @@ class WorkerStatus:
     def tick_age_s(self) -> float | None:
         """Seconds since the last counted tick; None before the start."""
         return None if self.tick_reader is None else self.tick_reader.age_s
+
+    @property
+    def held_ticks(self) -> list[Hold]:
+        """The brokers whose ticks do not count now [I20]."""
+        return [] if self.tick_reader is None else self.tick_reader.judge.holds
 
     @property
     def missed_ticks(self) -> int:

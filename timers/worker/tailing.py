@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from math import inf
+from time import monotonic
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -12,12 +14,16 @@ from mode import Service
 
 from timers.config.settings import Settings
 from timers.kafka import connection
+from timers.kafka.aiokafka_internals.fetch import leader_of
 
 logger = logging.getLogger(__name__)
 
 ABSENT_POLL_S = 0.5
 RETRY_S = 0.5
 POLL_MS = 1000
+
+NEW_LEADER_S = 2.0
+"""For this many seconds after a change of a partition's leader, its records may be those of the former leader."""
 
 
 class TopicTail(Service):
@@ -40,6 +46,19 @@ class TopicTail(Service):
         self._partitions = partitions
         self._client = client
         self._isolation_level = isolation_level
+        self._leaders: dict[TopicPartition, tuple[int | None, float]] = {}
+
+    def broker_of(self, partition: TopicPartition) -> int | None:
+        """Id of the broker that appended the records of the last poll; None if it is not known."""
+        leader, since = self._leaders.get(partition, (None, -inf))
+        return leader if monotonic() - since > NEW_LEADER_S else None
+
+    def _note_leaders(self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            leader = leader_of(consumer, partition)
+            known, _ = self._leaders.setdefault(partition, (leader, -inf))
+            if leader != known:
+                self._leaders[partition] = (leader, monotonic())
 
     @abstractmethod
     async def handle(self, records: dict[TopicPartition, list[Any]]) -> None:
@@ -71,7 +90,9 @@ class TopicTail(Service):
                 consumer.assign(partitions)
                 await consumer.seek_to_end(*partitions)
                 while not self.should_stop and self._partitions == count:
-                    await self.handle(await consumer.getmany(timeout_ms=POLL_MS))
+                    records = await consumer.getmany(timeout_ms=POLL_MS)
+                    self._note_leaders(consumer, partitions)
+                    await self.handle(records)
             except KafkaError as error:
                 logger.warning("reading %s failed (%r); trying again", self._topic, error)
                 await self.sleep(RETRY_S)

@@ -15,8 +15,12 @@ from typing import Any
 from aiokafka import TopicPartition
 from mode import Service
 
+from timers.clock import Clock
 from timers.config.settings import Settings
+from timers.core.clock_guard import ClockGuard, Hold
+from timers.core.keys import NEVER
 from timers.core.timer import Tick
+from timers.worker.machines.pool import Pool
 from timers.worker.tailing import TopicTail
 
 logger = logging.getLogger(__name__)
@@ -28,19 +32,59 @@ SILENCE_S = 2.0
 """After this long without a counted tick, an error is logged and the worker's topics are looked up."""
 
 
+class TickJudge:
+    """Judges all ticks of a worker: those that it reads, and the delivery reports of its own. One event loop.
+
+    Args:
+        settings: of the worker.
+        clock: of the machine.
+        pool: the machines; at the start, the first tick must follow what they have fired.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock, pool: Pool) -> None:
+        self._guard = ClockGuard(settings.max_clock_leap_s, settings.accept_time_s)
+        self._clock = clock
+        self._pool = pool
+        self._logged: set[int | None] = set()
+
+    @property
+    def holds(self) -> list[Hold]:
+        """What is held now. Any thread."""
+        return self._guard.holds(self._clock.boot_s())
+
+    def counts(self, append_ms: int, broker: int | None) -> bool:
+        """Whether a tick counts; ``broker`` is the id of the broker that appended it, if it is known."""
+        fired = [runner.machine.progress.fired_through for runner in self._pool.runners.values()]
+        fired_s = [key[0] for key in fired if key != NEVER]
+        counts = self._guard.counts(append_ms, broker, self._clock.read(), fired_s)
+        held = {hold.broker: hold for hold in self.holds}
+        for broker in held.keys() - self._logged:
+            logger.error("%s", held[broker].sentence)
+        for broker in self._logged - held.keys():
+            logger.info("no tick of broker %s is held any more", broker)
+        self._logged = set(held)
+        return counts
+
+
 class TickReader(TopicTail):
-    """Passes each new tick to ``deliver``, and calls ``on_silence`` when none arrives."""
+    """Passes each new tick that counts to ``deliver``, and calls ``on_silence`` when none arrives.
+
+    Attributes:
+        judge: judges the ticks.
+    """
 
     def __init__(
         self,
         settings: Settings,
         partitions: int,
+        judge: TickJudge,
         deliver: Callable[[Tick], Awaitable[None]],
         on_silence: Callable[[], None],
         **kwargs: Any,
     ) -> None:
         # Ticks are never transactional, and an open transaction on the topic must not delay them.
         super().__init__(settings, settings.oscillator_topic, partitions, "ticks", "read_uncommitted", **kwargs)
+        self.judge = judge
         self._deliver = deliver
         self._on_silence = on_silence
         self._newest_ms = 0
@@ -54,10 +98,12 @@ class TickReader(TopicTail):
         return monotonic() - self._counted_at
 
     async def handle(self, records: dict[TopicPartition, list[Any]]) -> None:
-        """Pass on the newest tick."""
-        # The last record of each partition: if the clock went back within a batch, earlier ones show the old time.
-        times = [batch[-1].timestamp for batch in records.values() if batch[-1].timestamp_type == LOG_APPEND_TIME]
-        if not times:
+        """Pass on the newest tick that counts."""
+        batches = {
+            tp: [record.timestamp for record in batch if record.timestamp_type == LOG_APPEND_TIME]
+            for tp, batch in records.items()
+        }
+        if not any(batches.values()):
             if records and not self._wrong_time:
                 self._wrong_time = True
                 logger.error(
@@ -66,6 +112,14 @@ class TickReader(TopicTail):
                 )
             return
         self._wrong_time = False
+        # The last one of each partition: if the clock went back within a batch, earlier ones show the old time.
+        # The newest partition first: then a slow broker is found to be behind.
+        times = []
+        for tp in sorted(batches, key=lambda tp: batches[tp][-1:], reverse=True):
+            counted = [append_ms for append_ms in batches[tp] if self.judge.counts(append_ms, self.broker_of(tp))]
+            times += counted[-1:]
+        if not times:
+            return
         # A tick older than the last one is passed on too: machines must learn that the broker's clock went back.
         newest = max(times)
         if newest // 1000 != self._newest_ms // 1000:

@@ -10,6 +10,7 @@ import click
 from confluent_kafka import KafkaException
 
 from timers.cli.spark.options import MakeLaunch, launch_options, stop_event
+from timers.clock import Clock
 from timers.config.project import project_dir
 from timers.config.settings import Settings
 from timers.errors import SettingsError, TimersError
@@ -72,7 +73,7 @@ def engine(
     cluster = topics.ensure(settings)
     checkpoint_dir = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
     launch = make_launch("engine", session_settings(buckets or DEFAULT_BUCKETS))
-    with stop_event() as stop, Oscillator(settings, time.time), session(launch) as spark:
+    with stop_event() as stop, Oscillator(settings, Clock()), session(launch) as spark:
         count = job.buckets_for(spark, checkpoint_dir, buckets, DEFAULT_BUCKETS)
         plan = Plan(checkpoint_dir, count, max_requests, _workers_progress(settings, cluster))
         click.echo(

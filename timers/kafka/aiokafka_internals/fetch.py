@@ -42,6 +42,12 @@ def watermarks(consumer: AIOKafkaConsumer) -> dict[TopicPartition, tuple[int, in
     }
 
 
+def leader_of(consumer: AIOKafkaConsumer, partition: TopicPartition) -> int | None:
+    """Id of the broker that leads a partition; None if there is none, or it is not known."""
+    leader = consumer._client.cluster.leader_for_partition(partition)
+    return leader if leader is not None and leader >= 0 else None
+
+
 def _states(consumer: AIOKafkaConsumer) -> dict[TopicPartition, Any]:
     subscription = consumer._subscription.subscription
     assignment = None if subscription is None else subscription.assignment

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 import msgpack
 
+from timers.core.clock_guard import ClockGuard, Clocks, Seen
 from timers.core.ticking import latest_tick
 from timers.core.timer import Tick
 from timers.errors import StoreError
@@ -23,8 +24,8 @@ from timers.spark.engine import timer_batches
 from timers.spark.engine.timer_batches import Item
 from timers.spark.engine.wheel import Slot, slot_of
 
-FORMAT = 2
-"""Version of the encoded state."""
+FORMAT = 3
+"""Version of the encoded state. Version 2 has no anchor."""
 
 CHUNK_BYTES = 4 * 1024 * 1024
 """Approximate limit for one entry of the state, in bytes."""
@@ -48,6 +49,19 @@ class Chunks(Protocol):
         """Store a timer batch."""
 
 
+class Anchor(NamedTuple):
+    """The anchor of the clock guard [I20], and the machine whose clock it belongs to."""
+
+    boot_id: str
+    """Names one run of one machine: the clock since boot continues only there."""
+    seen: Seen
+
+    @classmethod
+    def of(cls, boot_id: str, seen: Seen | None) -> Anchor | None:
+        """Return the anchor, if there is one and it can be used again."""
+        return cls(boot_id, seen) if seen is not None and boot_id else None
+
+
 class Filled(NamedTuple):
     """How much a slot contains."""
 
@@ -62,6 +76,8 @@ class BucketState:
     tick: Tick | None = None
     """The newest tick; its second is the current second."""
     slots: dict[Slot, Filled] = field(default_factory=dict)
+    anchor: Anchor | None = None
+    """The last tick with which a second clock agreed."""
 
     @property
     def now_s(self) -> int:
@@ -77,7 +93,8 @@ class BucketState:
         """Inverse: :meth:`decode`."""
         tick_ms = None if self.tick is None else self.tick.append_ms
         slots = [(*slot, *filled) for slot, filled in self.slots.items()]
-        return bytes(msgpack.packb((FORMAT, tick_ms, slots)))
+        anchor = None if self.anchor is None else (self.anchor.boot_id, *self.anchor.seen)
+        return bytes(msgpack.packb((FORMAT, tick_ms, slots, anchor)))
 
     @classmethod
     def decode(cls, data: bytes) -> BucketState:
@@ -87,15 +104,17 @@ class BucketState:
             StoreError: another version of the engine wrote them.
         """
         version, *rest = msgpack.unpackb(data)
-        if version != FORMAT:
+        if version not in (2, FORMAT):
             raise StoreError(
                 f"the checkpoint has timers in format {version}, but this version of the engine reads format "
                 f"{FORMAT}: run the version that wrote the checkpoint"
             )
-        tick_ms, slots = rest
+        tick_ms, slots, *rest = rest
+        boot_id, *seen = (rest and rest[0]) or (None,)
         return cls(
             None if tick_ms is None else Tick(tick_ms),
             {Slot(level, number): Filled(chunks, timers) for level, number, chunks, timers in slots},
+            None if boot_id is None else Anchor(boot_id, Seen(*seen)),
         )
 
 
@@ -109,6 +128,26 @@ class Bucket:
     def __init__(self, state: BucketState, chunks: Chunks) -> None:
         self.state = state
         self._chunks = chunks
+
+    def counted(self, ticks_ms: Iterable[int], guard: ClockGuard, clocks: Clocks, boot_id: str) -> Tick | None:
+        """Judge ticks [I20], and return the newest one that counts.
+
+        Each micro-batch may run on another machine, so the guard is new each time and gets its anchor from the state.
+
+        Args:
+            ticks_ms: the last tick of each partition.
+            guard: a new guard.
+            clocks: of the machine.
+            boot_id: names the present run of the machine.
+        """
+        state = self.state
+        if state.anchor is not None and state.anchor.boot_id == boot_id:
+            guard.anchor = state.anchor.seen
+        fired_s = [] if state.tick is None else [state.tick.second]
+        # The broker is not known: Spark does not say which one leads a partition.
+        counted = [tick_ms for tick_ms in ticks_ms if guard.counts(tick_ms, None, clocks, fired_s)]
+        state.anchor = Anchor.of(boot_id, guard.anchor)
+        return Tick(max(counted)) if counted else None
 
     def process(self, arriving: Iterable[bytes], tick: Tick | None) -> Iterator[bytes]:
         """Process one micro-batch: send the due timers, store the others.

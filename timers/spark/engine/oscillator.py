@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from timers.clock import Clock
 from timers.config.settings import Settings
+from timers.core.clock_guard import ClockGuard
 from timers.core.ticking import Phase
 from timers.kafka import connection
 
 logger = logging.getLogger(__name__)
 
 TICK_VALUE = b"1"
+
+PARTITION_UA = -1
+"""librdkafka chooses the partition."""
 
 TICK_TIMEOUT_S = 5.0
 """After this time an unacknowledged tick is dropped: the next tick replaces it."""
@@ -27,12 +31,13 @@ class Oscillator:
 
     Args:
         settings: brokers and topic.
-        now_s: returns epoch seconds, for the key of a tick. No decision depends on the key.
+        clock: of this machine.
     """
 
-    def __init__(self, settings: Settings, now_s: Callable[[], float]) -> None:
+    def __init__(self, settings: Settings, clock: Clock) -> None:
         self._topic = settings.oscillator_topic
-        self._now_s = now_s
+        self._clock = clock
+        self._guard = ClockGuard(settings.max_clock_leap_s, settings.accept_time_s)
         self._phase = Phase()
         config: dict[str, Any] = {
             **connection.librdkafka(settings),
@@ -56,18 +61,43 @@ class Oscillator:
 
     def _run(self) -> None:
         while not self._stop.wait(max(0.0, self._phase.next_turn(monotonic()) - monotonic())):
-            sent_s = monotonic()
-
-            def delivered(error: KafkaError | None, message: Message, sent_s: float = sent_s) -> None:
-                if error is None:
-                    self._phase.observe(sent_s, monotonic(), message.timestamp()[1])
-                else:
-                    logger.warning("a tick was not delivered: %s", error)
-
-            try:
-                self._producer.produce(self._topic, TICK_VALUE, b"%d" % int(self._now_s()), on_delivery=delivered)
-            except (KafkaException, BufferError) as error:
-                logger.warning("a tick was not sent: %s", error)
+            holds = self._guard.holds(self._clock.boot_s())
+            for broker, partition in self._one_of_each_leader() if holds else [(None, PARTITION_UA)]:
+                self._send(broker, partition)
             self._producer.flush(2 * TICK_TIMEOUT_S)
             if self._phase.offset_s is None:
                 self._stop.wait(1.0)
+
+    def _send(self, broker: int | None, partition: int) -> None:
+        sent_s = monotonic()
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                logger.warning("a tick was not delivered: %s", error)
+            elif self._counts(message.timestamp()[1], broker):
+                self._phase.observe(sent_s, monotonic(), message.timestamp()[1])
+
+        key = b"%d" % int(self._clock.now_s())
+        try:
+            self._producer.produce(self._topic, TICK_VALUE, key, partition, on_delivery=delivered)
+        except (KafkaException, BufferError) as error:
+            logger.warning("a tick was not sent: %s", error)
+
+    def _counts(self, append_ms: int, broker: int | None) -> bool:
+        """Judge a tick [I20], as the buckets do with the clocks of their machines."""
+        held = bool(self._guard.holds(self._clock.boot_s()))
+        counts = self._guard.counts(append_ms, broker, self._clock.read())
+        holds = self._guard.holds(self._clock.boot_s())
+        if holds and not held:
+            logger.warning("%s", holds[0].sentence)
+        return counts
+
+    def _one_of_each_leader(self) -> list[tuple[int | None, int]]:
+        """(broker, one of the partitions that it leads) of each broker, to compare their clocks."""
+        try:
+            partitions = self._producer.list_topics(self._topic, TICK_TIMEOUT_S).topics[self._topic].partitions
+        except KafkaException as error:
+            logger.warning("the leaders of %s are not known: %s", self._topic, error)
+            return [(None, PARTITION_UA)]
+        leaders = {each.leader: each.id for each in partitions.values() if each.leader >= 0}
+        return list(leaders.items()) or [(None, PARTITION_UA)]

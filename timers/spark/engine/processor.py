@@ -17,6 +17,8 @@ from pyspark.sql.streaming.stateful_processor import (
     ValueState,
 )
 
+from timers.clock import Clock, boot_id
+from timers.core.clock_guard import ClockGuard
 from timers.core.timer import Tick
 from timers.spark.engine.bucket import Bucket, BucketState, ChunkKey
 
@@ -56,7 +58,16 @@ class _StateChunks:
 
 
 class TimerProcessor(StatefulProcessor):
-    """Runs the bucket of a key on the rows of a micro-batch."""
+    """Runs the bucket of a key on the rows of a micro-batch.
+
+    Args:
+        max_leap_s: ``TIMERS_MAX_CLOCK_LEAP_S``.
+        accept_s: ``TIMERS_ACCEPT_TIME``.
+    """
+
+    def __init__(self, max_leap_s: int, accept_s: int | None) -> None:
+        self._max_leap_s = max_leap_s
+        self._accept_s = accept_s
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
@@ -77,8 +88,9 @@ class TimerProcessor(StatefulProcessor):
             ):
                 newest[partition] = max(newest.get(partition, (-1, 0)), (int(offset), int(tick_ms)))
         # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
-        tick = Tick(max(tick_ms for _, tick_ms in newest.values())) if newest else None
         bucket = Bucket(self._load(), _StateChunks(self._chunks))
+        guard = ClockGuard(self._max_leap_s, self._accept_s)
+        tick = bucket.counted([tick_ms for _, tick_ms in newest.values()], guard, Clock().read(), boot_id())
         for timer_batch in bucket.process(arriving, tick):
             yield _frame(bucket.state.tick, timer_batch, None)
         self._state.update((bucket.state.encode(),))

@@ -122,10 +122,10 @@ def ticks_of(oscillator: DataFrame, buckets: Sequence[int]) -> DataFrame:
     )
 
 
-def process(arriving: DataFrame) -> DataFrame:
-    """Run all buckets: ``processor.INPUT`` to ``processor.OUTPUT``."""
+def process(arriving: DataFrame, max_clock_leap_s: int, accept_time_s: int | None = None) -> DataFrame:
+    """Run all buckets: ``processor.INPUT`` to ``processor.OUTPUT``. The other arguments are settings."""
     processed = arriving.groupBy("bucket").transformWithStateInPandas(
-        TimerProcessor(), processor.OUTPUT, outputMode="append", timeMode="none"
+        TimerProcessor(max_clock_leap_s, accept_time_s), processor.OUTPUT, outputMode="append", timeMode="none"
     )
     return processed.observe(
         STATE,
@@ -180,7 +180,8 @@ def messages(spark: SparkSession, settings: Settings, plan: Plan) -> DataFrame:
     accept = Accepting(tuple(keys), settings.max_request_bytes, max_message_bytes, plan.workers)
     # As many tasks as buckets: each task costs a start in Python, even if it reads little.
     arriving = timer_batches_of(requests.coalesce(plan.buckets), accept).unionByName(ticks_of(ticks, keys))
-    return messages_of(process(arriving), Firing(settings, max_message_bytes))
+    processed = process(arriving, settings.max_clock_leap_s, settings.accept_time_s)
+    return messages_of(processed, Firing(settings, max_message_bytes))
 
 
 def start(spark: SparkSession, settings: Settings, plan: Plan) -> StreamingQuery:

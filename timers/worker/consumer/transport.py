@@ -329,6 +329,7 @@ def _message(tp: TP, batch: Fetched, generation_id: int) -> ConsumerMessage:
 
 
 class BatchTransport(faust_internals.Transport):
-    """Faust's transport with :class:`BatchConsumer`."""
+    """Faust's transport with :class:`BatchConsumer`, and a producer that knows leaders."""
 
     Consumer: ClassVar[type[BatchConsumer]] = BatchConsumer
+    Producer: ClassVar[type[faust_internals.Producer]] = faust_internals.Producer

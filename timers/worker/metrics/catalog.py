@@ -234,6 +234,11 @@ METRICS = (
         lambda status: samples.single(status.pool.held),
     ),
     Entry(
+        "timers_brokers_held",
+        "Brokers whose ticks are held, because their time is too far ahead and no second clock agrees with it.",
+        lambda status: samples.single(len(status.held_ticks)),
+    ),
+    Entry(
         "timers_open_circuits",
         "Callback topics whose circuit is open because they failed; their timers go through the retry topic.",
         lambda status: samples.single(status.pool.open_circuits),

@@ -1,0 +1,63 @@
+"""Classes that each break one rule of :class:`timers.core.clock_guard.ClockGuard`. The simulator must find each one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from timers.core.clock_guard import ClockGuard, Clocks, Seen
+
+
+class CountsAllTicks(ClockGuard):
+    """No tick is held."""
+
+    def counts(self, append_ms: int, broker: int | None, clocks: Clocks, fired_s: Iterable[int] = ()) -> bool:
+        return True
+
+
+class LeapsAddUp(ClockGuard):
+    """Each tick that counts moves the anchor, also one with which no second clock agrees."""
+
+    def counts(self, append_ms: int, broker: int | None, clocks: Clocks, fired_s: Iterable[int] = ()) -> bool:
+        counts = super().counts(append_ms, broker, clocks, fired_s)
+        if counts:
+            self.anchor = Seen(append_ms / 1000, clocks.boot_s)
+        return counts
+
+
+class ALaterClockAgrees(ClockGuard):
+    """A second clock that is years ahead agrees with every tick."""
+
+    def _agrees(self, tick: Seen, time_s: float) -> bool:
+        return time_s >= tick.time_s - self._max_leap_s
+
+
+class ABrokerAgreesWithItself(ClockGuard):
+    """Two ticks of one broker count as two clocks."""
+
+    @staticmethod
+    def _others(seen: dict[int, Seen], tick: Seen, broker: int | None) -> list[Seen]:
+        return ClockGuard._others(seen, tick, None)
+
+    def _is_behind(self, tick: Seen, broker: int | None) -> bool:
+        return False
+
+
+class TheFirstTickCounts(ClockGuard):
+    """At the start no second clock is asked."""
+
+    def _leaps(self, tick: Seen) -> bool:
+        return self.anchor is not None and super()._leaps(tick)
+
+
+class AnyLaterFirstTickFollows(ClockGuard):
+    """At the start each tick after what has fired counts, however far ahead it is."""
+
+    def _follows(self, tick: Seen, fired_s: Iterable[int]) -> bool:
+        return self.anchor is None and all(tick.time_s >= second for second in fired_s)
+
+
+class NoSecondClock(ClockGuard):
+    """A held tick never counts."""
+
+    def _agrees(self, tick: Seen, time_s: float) -> bool:
+        return False

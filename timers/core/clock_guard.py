@@ -1,0 +1,171 @@
+"""Decides which ticks count, so that one wrong clock does not fire everything [I20].
+
+A broker whose clock is wrong appends ticks with a wrong time. A tick that is too far ahead of the expected time is
+held: it counts only after a second clock has agreed with it. A second clock is another broker's, or the caller's own.
+It can delay a tick, and never make one count that would not count without it.
+
+::
+
+    expected = anchor + time that has passed since the anchor
+    tick <= expected + max_leap_s                   counts
+    tick  > expected + max_leap_s                   held, until a second clock agrees within max_leap_s
+
+The anchor is the last tick with which a second clock agreed. Other ticks do not move it, so several small leaps cannot
+add up to a large one. At the start there is no anchor: a second clock must agree, or the tick must follow closely what
+has fired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from timers.core.ticking import CLOCK_STEP_BACK_S
+
+FRESH_S = 10.0
+"""For this many seconds after its last tick, the time of a broker is known."""
+
+ACCEPT_MARGIN_S = 3600
+"""The instant that a sentence proposes for TIMERS_ACCEPT_TIME is this much later than the tick."""
+
+
+class Clocks(NamedTuple):
+    """What the caller's own clocks show."""
+
+    boot_s: float
+    """Seconds of a clock that is never set and does not stop while the machine sleeps."""
+    wall_s: float
+    """Epoch seconds."""
+
+
+class Seen(NamedTuple):
+    """A time, and when it was read."""
+
+    time_s: float
+    boot_s: float
+
+    def at(self, boot_s: float) -> float:
+        """Returns the time at ``boot_s``."""
+        return self.time_s + boot_s - self.boot_s
+
+
+class Hold(NamedTuple):
+    """Ticks of one broker that do not count."""
+
+    broker: int | None
+    first: Seen
+    """The first of them."""
+    last: Seen
+    """The newest of them."""
+    wall_s: float
+    """The caller's wall clock when the newest one was read."""
+
+    @property
+    def sentence(self) -> str:
+        """What is held, and the setting that accepts it."""
+        owner = "a broker" if self.broker is None else f"broker {self.broker}"
+        tick_s = self.last.time_s
+        return (
+            f"ticks of {owner} are held: their time is {iso(tick_s)}, this machine's clock shows {iso(self.wall_s)}, "
+            "and no second clock agrees with them. Correct the clock that is wrong; if the ticks are right, start with "
+            f"TIMERS_ACCEPT_TIME={iso(tick_s + ACCEPT_MARGIN_S)}"
+        )
+
+
+def iso(epoch_s: float) -> str:
+    """Returns an instant as ISO 8601 text in UTC."""
+    try:
+        return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=int(epoch_s)):%Y-%m-%dT%H:%M:%SZ}"
+    except OverflowError:
+        return f"{epoch_s:.0f}"
+
+
+class ClockGuard:
+    """Judges ticks. Not thread-safe.
+
+    Args:
+        max_leap_s: how far ahead of the expected time a tick may be, and how far a second clock may differ from it.
+        accept_s: instant up to which an operator accepts ticks; None: none.
+
+    Attributes:
+        anchor: the last tick with which a second clock agreed.
+    """
+
+    def __init__(self, max_leap_s: int, accept_s: int | None = None) -> None:
+        self._max_leap_s = max_leap_s
+        self._accept_s = accept_s
+        self.anchor: Seen | None = None
+        self._read: dict[int, Seen] = {}
+        self._counted: dict[int, Seen] = {}
+        self._holds: dict[int | None, Hold] = {}
+
+    def holds(self, boot_s: float) -> list[Hold]:
+        """Returns what is held, without brokers that have not ticked for :data:`FRESH_S`."""
+        return [hold for hold in list(self._holds.values()) if boot_s - hold.last.boot_s < FRESH_S]
+
+    def counts(self, append_ms: int, broker: int | None, clocks: Clocks, fired_s: Iterable[int] = ()) -> bool:
+        """Judge a tick.
+
+        Args:
+            append_ms: its append time.
+            broker: id of the broker that appended it; None: not known.
+            clocks: the caller's clocks.
+            fired_s: second up to which each machine has fired; used at the start only.
+
+        Returns:
+            Whether the tick may be used. If not, nothing may depend on its time.
+        """
+        tick = Seen(append_ms / 1000, clocks.boot_s)
+        if broker is not None:
+            self._read[broker] = tick
+        hold = self._holds.pop(broker, None)
+        if self._is_behind(tick, broker):
+            if broker is not None:
+                self._counted.pop(broker, None)  # if the clocks of all brokers went back, the next one counts
+            return False
+        leaps = self._leaps(tick)
+        newer_than_s = tick.boot_s - FRESH_S if not leaps else hold.first.boot_s if hold else tick.boot_s
+        if self._agrees(tick, clocks.wall_s) or self._broker_agrees(tick, broker, newer_than_s):
+            self.anchor = tick
+        elif leaps:
+            if not self._follows(tick, fired_s) and not self._is_accepted(tick):
+                self._holds[broker] = Hold(broker, hold.first if hold else tick, tick, clocks.wall_s)
+                return False
+            self.anchor = tick
+        if broker is not None:
+            self._counted[broker] = tick
+        return True
+
+    def _is_behind(self, tick: Seen, broker: int | None) -> bool:
+        """Whether another broker's newer time counts: a slow broker does not set the time back."""
+        newest_s = max((seen.at(tick.boot_s) for seen in self._others(self._counted, tick, broker)), default=None)
+        return newest_s is not None and newest_s - tick.time_s > CLOCK_STEP_BACK_S
+
+    def _leaps(self, tick: Seen) -> bool:
+        """Whether a tick may not count by itself."""
+        return self.anchor is None or tick.time_s > self.anchor.at(tick.boot_s) + self._max_leap_s
+
+    def _agrees(self, tick: Seen, time_s: float) -> bool:
+        """Whether a clock agrees. Two-sided: a clock that is years ahead does not agree with every tick."""
+        return abs(time_s - tick.time_s) <= self._max_leap_s
+
+    def _broker_agrees(self, tick: Seen, broker: int | None, newer_than_s: float) -> bool:
+        """Whether another broker's clock agrees, read after ``newer_than_s``."""
+        if broker is None:  # it may be any of the brokers
+            return False
+        others = self._others(self._read, tick, broker)
+        return any(seen.boot_s > newer_than_s and self._agrees(tick, seen.at(tick.boot_s)) for seen in others)
+
+    def _follows(self, tick: Seen, fired_s: Iterable[int]) -> bool:
+        """Whether a first tick follows closely what each machine has fired, as after a restart."""
+        ahead = [int(tick.time_s) - second for second in fired_s]
+        return self.anchor is None and bool(ahead) and min(ahead) >= 0 and max(ahead) <= self._max_leap_s
+
+    def _is_accepted(self, tick: Seen) -> bool:
+        return self._accept_s is not None and tick.time_s <= self._accept_s + self._max_leap_s
+
+    @staticmethod
+    def _others(seen: dict[int, Seen], tick: Seen, broker: int | None) -> list[Seen]:
+        """The fresh times of the other brokers."""
+        return [each for id, each in seen.items() if id != broker and tick.boot_s - each.boot_s < FRESH_S]

@@ -72,30 +72,29 @@ def wait_ready(worker: Worker) -> None:
 def test_after_a_month_a_broker_a_year_ahead_fires_nothing_early(
     broker: EmbeddedBroker, systems: list[System], tmp_path: Path
 ) -> None:
-    """First all clocks are a month behind. After the absence no help is needed. Then the broker is a year ahead."""
-    system = System(start(broker, ahead_by(-MONTH_S, tmp_path)), tmp_path)
+    """First a month passes without a worker, for all clocks: no help is needed. Then the broker is a year ahead."""
+    system = System(start(broker), tmp_path)
     systems.append(system)
-    worker = system.worker().start(TIMERS_CLOCK_OFFSET=str(-MONTH_S)).ready()
-    before = system.send(*on_all_partitions(system.target(), due_in(2) - MONTH_S))
-    assert_they_fire(system, list(before))
+    worker = system.worker().start().ready()
+    assert_they_fire(system, list(system.send(*on_all_partitions(system.target(), due_in(2)))))
     worker.stop()
-    overdue = system.send(*on_all_partitions(system.target(), due_in(0) - MONTH_S // 2))
+    overdue = system.send(*on_all_partitions(system.target(), due_in(HOUR_S)))
     broker.stop()
-    start(broker)
-    worker.start().ready()
+    start(broker, ahead_by(MONTH_S, tmp_path))
+    worker.start(TIMERS_CLOCK_OFFSET=str(MONTH_S)).ready()
     assert_they_fire(system, list(overdue))
 
-    later = system.send(*on_all_partitions(system.target(), due_in(2 * HOUR_S)))
+    later = system.send(*on_all_partitions(system.target(), due_in(MONTH_S + 2 * HOUR_S)))
     broker.stop()
-    start(broker, ahead_by(YEAR_S, tmp_path))
+    start(broker, ahead_by(MONTH_S + YEAR_S, tmp_path))
     sentence = held(worker)
     assert re.search(r"ticks of broker 1 are held: .* start with TIMERS_ACCEPT_TIME=\S+$", sentence)
-    assert sentence in worker.log
+    assert "ticks of broker 1 are held" in worker.log
     assert scrape(worker.port).total("timers_brokers_held") == 1
     broker.stop()
-    start(broker)
+    start(broker, ahead_by(MONTH_S, tmp_path))
     wait_ready(worker)
-    assert_they_fire(system, list(system.send(*on_all_partitions(system.target(), due_in(2)))))
+    assert_they_fire(system, list(system.send(*on_all_partitions(system.target(), due_in(MONTH_S + 2)))))
     assert system.reader(later[0].target).rest() == [], "due in two hours"
     assert worker.running
 

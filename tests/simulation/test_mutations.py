@@ -7,12 +7,14 @@ from types import ModuleType
 
 import pytest
 
+from tests.simulation import clock_mutations as k
 from tests.simulation import cold_mutations as c
 from tests.simulation import delivery_mutations as d
 from tests.simulation import id_mutations as i
 from tests.simulation import loop_mutations as lm
 from tests.simulation import mutations as m
 from tests.simulation import schedule_mutations as s
+from timers.core.clock_guard import ClockGuard
 from timers.core.delivery import Delivery
 from timers.core.horizon import Horizon
 from timers.core.loop import Loop
@@ -52,6 +54,10 @@ def schedules(broken: type[ScheduleIndex]) -> tuple[Parts, type[SimWorker]]:
 
 def loop(broken: type[Loop]) -> tuple[Parts, type[SimWorker]]:
     return Parts(loop=broken), SimWorker
+
+
+def guard(broken: type[ClockGuard]) -> tuple[Parts, type[SimWorker]]:
+    return Parts(guard=broken), SimWorker
 
 
 MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
@@ -121,6 +127,13 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
     "[P2] a tick proves the next second": worker(m.FiresOneSecondEarly),
     "[I10] accepts while the clock is behind": machine(m.AcceptsWhileTheClockIsBehind),
     "[I10] fires by the former time after the clock went back": machine(m.FiresByTheFormerTime),
+    "[I20] all ticks count": guard(k.CountsAllTicks),
+    "[I20] small leaps add up": guard(k.LeapsAddUp),
+    "[I20] a later clock agrees": guard(k.ALaterClockAgrees),
+    "[I20] a broker agrees with itself": guard(k.ABrokerAgreesWithItself),
+    "[I20] the first tick counts": guard(k.TheFirstTickCounts),
+    "[I20] any first tick after what has fired counts": guard(k.AnyLaterFirstTickFollows),
+    "[I20] a held tick never counts": guard(k.NoSecondClock),
     "[P1] postponed timers are dropped": outbox(m.DropsPostponed),
     "[P3] postponed timers fire twice": outbox(m.FiresPostponed),
     "[P3] a postponed timer has another source": policy(m.PostponesWithAnotherSource),
@@ -177,7 +190,7 @@ def changed(kind: type) -> Iterator[str]:
             yield f"{kind.__name__}.{name}"
 
 
-@pytest.mark.parametrize("module", [c, d, i, lm, m, s], ids=lambda module: module.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("module", [c, d, i, k, lm, m, s], ids=lambda module: module.__name__.rpartition(".")[2])
 def test_each_mutation_overrides_methods_that_exist(module: ModuleType) -> None:
     """A method that was renamed in the base class would make its mutation an ordinary machine."""
     kinds = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]

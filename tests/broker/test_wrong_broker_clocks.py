@@ -131,3 +131,13 @@ def test_an_operator_accepts_the_brokers_time(system: System) -> None:
     worker.kill()
     worker.start(TIMERS_CLOCK_OFFSET=str(-5 * HOUR_S)).ready()  # the time follows what has fired
     assert_they_fire(system, list(system.send(*on_all_partitions(system.target(), due_in(2)))))
+
+
+def test_of_two_new_workers_one_right_clock_is_enough(system: System) -> None:
+    """Nothing has fired yet: the one with the wrong clock follows what the other one fires."""
+    wrong = system.worker().start(TIMERS_CLOCK_OFFSET=str(2 * HOUR_S))
+    right = system.worker().start()
+    for worker in (wrong, right):
+        worker.ready()
+        wait_ready(worker)
+    assert_they_fire(system, list(system.send(*on_all_partitions(system.target(), due_in(2)))))

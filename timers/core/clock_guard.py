@@ -12,7 +12,7 @@ It can delay a tick, and never make one count that would not count without it.
 
 The anchor is the last tick with which a second clock agreed. Other ticks do not move it, so several small leaps cannot
 add up to a large one. At the start there is no anchor: a second clock must agree, or the tick must follow closely what
-has fired.
+the app has fired.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ClockGuard:
             append_ms: its append time.
             broker: id of the broker that appended it; None: not known.
             clocks: the caller's clocks.
-            fired_s: second up to which each machine has fired; used at the start only.
+            fired_s: seconds up to which partitions of the app have fired; used at the start only.
 
         Returns:
             Whether the tick may be used. If not, nothing may depend on its time.
@@ -158,9 +158,9 @@ class ClockGuard:
         return any(seen.boot_s > newer_than_s and self._agrees(tick, seen.at(tick.boot_s)) for seen in others)
 
     def _follows(self, tick: Seen, fired_s: Iterable[int]) -> bool:
-        """Whether a first tick follows closely what each machine has fired, as after a restart."""
-        ahead = [int(tick.time_s) - second for second in fired_s]
-        return self.anchor is None and bool(ahead) and min(ahead) >= 0 and max(ahead) <= self._max_leap_s
+        """Whether a first tick follows closely the newest second that has fired, as after a restart."""
+        newest_s = max(fired_s, default=None)
+        return self.anchor is None and newest_s is not None and 0 <= int(tick.time_s) - newest_s <= self._max_leap_s
 
     def _is_accepted(self, tick: Seen) -> bool:
         return self._accept_s is not None and tick.time_s <= self._accept_s + self._max_leap_s

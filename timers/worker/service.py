@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from faust.types import TP
@@ -20,7 +21,7 @@ from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
-from timers.kafka import topics
+from timers.kafka import fired_time, topics
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
@@ -175,7 +176,13 @@ class TimersApp(faust_internals.App):
         consumer.attach(pool, self.log_watch.suspend)
         partitions = cluster.partitions[settings.oscillator_topic]
         self.tick_reader = TickReader(
-            settings, partitions, self._judge, self._ticks.put, self.log_watch.request_lookup, **service
+            settings,
+            partitions,
+            self._judge,
+            self._ticks.put,
+            self.log_watch.request_lookup,
+            partial(fired_time.newest_s, settings, cluster),
+            **service,
         )
         self.status.consumer = consumer
         self.status.log_watch, self.status.tick_reader = self.log_watch, self.tick_reader

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from aiokafka import TopicPartition
+from confluent_kafka import KafkaException
 from mode import Service
 
 from timers.clock import Clock
@@ -20,6 +21,7 @@ from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard, Hold
 from timers.core.keys import NEVER
 from timers.core.timer import Tick
+from timers.errors import TimersError
 from timers.worker.machines.pool import Pool
 from timers.worker.tailing import TopicTail
 
@@ -27,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 LOG_APPEND_TIME = 1
 """Kafka's timestamp type of records whose time the broker set."""
+
+FIRED_S = 2.0
+"""Seconds between two reads of what the app has fired, while ticks are held after the start."""
 
 SILENCE_S = 2.0
 """After this long without a counted tick, an error is logged and the worker's topics are looked up."""
@@ -38,13 +43,17 @@ class TickJudge:
     Args:
         settings: of the worker.
         clock: of the machine.
-        pool: the machines; at the start, the first tick must follow what they have fired.
+        pool: the machines; at the start, the first tick must follow what the app has fired.
+
+    Attributes:
+        newest_fired_s: newest second that has fired in the whole app, also by other workers; None: not known.
     """
 
     def __init__(self, settings: Settings, clock: Clock, pool: Pool) -> None:
         self._guard = ClockGuard(settings.max_clock_leap_s, settings.accept_time_s)
         self._clock = clock
         self._pool = pool
+        self.newest_fired_s: int | None = None
         self._logged: set[int | None] = set()
 
     @property
@@ -52,10 +61,17 @@ class TickJudge:
         """What is held now. Any thread."""
         return self._guard.holds(self._clock.boot_s())
 
+    @property
+    def is_waiting_for_the_first(self) -> bool:
+        """Whether ticks are held, and none has counted since the start."""
+        return self._guard.anchor is None and bool(self.holds)
+
     def counts(self, append_ms: int, broker: int | None) -> bool:
         """Whether a tick counts; ``broker`` is the id of the broker that appended it, if it is known."""
         fired = [runner.machine.progress.fired_through for runner in self._pool.runners.values()]
         fired_s = [key[0] for key in fired if key != NEVER]
+        if self.newest_fired_s is not None:
+            fired_s.append(self.newest_fired_s)
         counts = self._guard.counts(append_ms, broker, self._clock.read(), fired_s)
         held = {hold.broker: hold for hold in self.holds}
         for broker in held.keys() - self._logged:
@@ -69,6 +85,14 @@ class TickJudge:
 class TickReader(TopicTail):
     """Passes each new tick that counts to ``deliver``, and calls ``on_silence`` when none arrives.
 
+    Args:
+        settings: of the worker.
+        partitions: of the topic.
+        judge: judges the ticks.
+        deliver: gets each tick.
+        on_silence: called when no tick was counted for :data:`SILENCE_S`.
+        read_fired_s: reads the newest second that has fired in the app. Blocks.
+
     Attributes:
         judge: judges the ticks.
     """
@@ -80,6 +104,7 @@ class TickReader(TopicTail):
         judge: TickJudge,
         deliver: Callable[[Tick], Awaitable[None]],
         on_silence: Callable[[], None],
+        read_fired_s: Callable[[], int | None],
         **kwargs: Any,
     ) -> None:
         # Ticks are never transactional, and an open transaction on the topic must not delay them.
@@ -87,6 +112,7 @@ class TickReader(TopicTail):
         self.judge = judge
         self._deliver = deliver
         self._on_silence = on_silence
+        self._read_fired_s = read_fired_s
         self._newest_ms = 0
         self._counted_at = monotonic()
         self._silent = False
@@ -140,6 +166,17 @@ class TickReader(TopicTail):
                 logger.error(
                     "no tick for %.1f s on %s: timers do not fire", self.age_s, self._settings.oscillator_topic
                 )
+
+    @Service.task
+    async def _follow_the_app(self) -> None:
+        """Let a worker whose own clock is wrong start: another one may have fired with a right clock."""
+        while not self.should_stop:
+            await self.sleep(FIRED_S)
+            if self.judge.is_waiting_for_the_first:
+                try:
+                    self.judge.newest_fired_s = await asyncio.to_thread(self._read_fired_s)
+                except (KafkaException, TimersError) as error:
+                    logger.info("what the app has fired cannot be read: %s", error)
 
 
 async def wait_until(deadline_s: float) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from timers.config.settings import Settings
-from timers.wire import topics
+from timers.wire import headers, topics
 
 if TYPE_CHECKING:
     from timers.client import TimersClient
@@ -27,7 +27,7 @@ _POLL_S = 0.5
 _PROBE = "ready?"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option("--topic", "-t", default=TOPIC, show_default=True, help="Where the callbacks go; created when missing.")
 def demo(topic: str) -> None:
     """Schedule timers and show each one fire: 20 over the first 10 s, then one a second until Ctrl-C.
@@ -36,7 +36,7 @@ def demo(topic: str) -> None:
     fired topic=T key=K due=S lag_ms=N.
     """
     if not topics.is_legal(topic):
-        raise click.BadParameter(f"{topic!r} is not a legal topic name", param_hint="--topic")
+        raise click.BadParameter(f"{topic!r} is not {topics.LEGAL_FORM}", param_hint="--topic")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores SIGINT by default
     run_demo(Settings.load(), topic)
 
@@ -45,12 +45,7 @@ def run_demo(settings: Settings, topic: str = TOPIC, check_worker: Callable[[], 
     """Run the demo until it is interrupted.
 
     Args:
-        settings: where the broker is.
-        topic: where the callbacks go.
         check_worker: called several times a second; raises to end the demo.
-
-    Raises:
-        TimersError: no broker answers, or it refuses something.
     """
     from timers.client import TimersClient
     from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
@@ -113,7 +108,6 @@ class _Demo:
         _say(f"a worker is firing: its first callback took {time.monotonic() - begun:.1f} s")
 
     def run(self) -> None:
-        """Schedule and show, until interrupted."""
         from timers.client import TimerRequest
 
         start_s = int(time.time()) + 1
@@ -142,7 +136,7 @@ class _Demo:
                 yield None
                 continue
             record = CallbackRecord.of(message)
-            if record.header(_RUN) == self._run.encode():
+            if headers.last(record.headers, _RUN) == self._run.encode():
                 if show:
                     click.secho(record.line(), fg="green")  # echo flushes, also into a pipe
                 yield (record.key or b"").decode()

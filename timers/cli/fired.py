@@ -42,14 +42,10 @@ class CallbackRecord:
             headers_of(message),
         )
 
-    def header(self, name: str) -> bytes | None:
-        """Value of the last header of this name."""
-        return next((value for header, value in reversed(self.headers) if header == name), None)
-
     @property
     def due_s(self) -> int | None:
         """The due second; None if the record is not a callback of a timer."""
-        due = self.header(names.TIMER_DUE)
+        due = names.last(self.headers, names.TIMER_DUE)
         return int(due) if due is not None and re.fullmatch(rb"[0-9]{1,11}", due) else None
 
     @property
@@ -66,7 +62,7 @@ class CallbackRecord:
 
     def json(self) -> str:
         """The record as a JSON object on one line."""
-        timer_id = self.header(names.TIMER_ID)
+        timer_id = names.last(self.headers, names.TIMER_ID)
         fields = {
             "topic": self.topic,
             "key": json_value(self.key),

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 from timers.client.by_id import ById
 from timers.client.config import DEFAULT_TIMEOUT_S
 from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, when_of
-from timers.client.publish import OnResult, queue_full_error
+from timers.client.publish import OnResult, queue_full_error, set_result
 from timers.client.request import HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
 from timers.errors import TimersError
@@ -143,7 +143,6 @@ class AsyncTimersClient(ClientParts):
             raise ids.no_verdict_error(timeout_s) from None
 
     async def _retry_while_full(self, submit: Callable[[], _T]) -> _T:
-        """Return the result of ``submit``, which is tried again while the producer's queue is full."""
         deadline = time.monotonic() + self._publisher.timeout_s
         while True:
             try:
@@ -175,12 +174,8 @@ class AsyncTimersClient(ClientParts):
 
     def _set_result(self, future: asyncio.Future[str], result: str | TimersError) -> None:
         self._unanswered -= 1
-        if future.done():  # its task was cancelled
-            return
-        if isinstance(result, TimersError):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
+        if not future.done():  # its task was not cancelled
+            set_result(future, result)
 
     @overload
     async def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[True] = True) -> list[str]: ...

@@ -10,17 +10,16 @@ arrives, no verdict on the update can follow.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from functools import partial
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from timers.client.config import Connection
-from timers.client.publish import OnResult, Publisher
+from timers.client.publish import POLL_S, OnResult, Publisher, set_result
 from timers.client.request import Encoder, SentHeaders, TimerRequest, id_key
 from timers.core.operation import UNKNOWN
 from timers.errors import NoVerdictError, PublishError, SettingsError, TimersError
@@ -32,7 +31,8 @@ from timers.wire.verdict import VerdictMessage
 PARTITIONER = "murmur2_random"
 """The default of Java's producer. With one hash for all producers, the requests of an id are on one partition."""
 
-_POLL_S = 0.1
+READER = "timers-client-verdicts"
+"""Name of the thread that reads verdicts."""
 
 
 class _Call:
@@ -62,18 +62,11 @@ class _Call:
 
     def set_result(self, result: VerdictMessage | TimersError) -> None:
         """Set the result, unless there is one or the future was cancelled."""
-        with contextlib.suppress(InvalidStateError):
-            if isinstance(result, TimersError):
-                self.future.set_exception(result)
-            else:
-                self.future.set_result(result)
+        set_result(self.future, result)
 
 
 class ById:
     """A publisher of requests with an id, and a reader of verdicts that opens at the first :meth:`listen`. Thread-safe.
-
-    Args:
-        connection: connection of the client.
 
     Raises:
         SettingsError: no topic for timers with an id is set.
@@ -88,11 +81,11 @@ class ById:
         self._kafka = connection.with_topic(connection.settings.id_topic)
         self._topic = self._kafka.request_topic
         self._verdict_topic = connection.settings.verdict_topic
-        self._publisher = Publisher(self._kafka, partitioner=PARTITIONER)
+        self._publisher = Publisher(self._kafka, thread="timers-client-by-id", partitioner=PARTITIONER)
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._consumer: Consumer | None = None
-        self._threads: list[threading.Thread] = []
+        self._reader: threading.Thread | None = None
         self._calls: dict[bytes, list[_Call]] = {}
         self._verdict_partitions = 1
 
@@ -104,9 +97,6 @@ class ById:
             AccessError: the brokers refuse the login.
         """
         self._publisher.open()
-        with self._opening:
-            if not self._threads:
-                self._run("timers-client-by-id", self._poll)
 
     @property
     def listening(self) -> bool:
@@ -137,19 +127,15 @@ class ById:
                 consumer.close()
                 raise
             self._consumer = consumer
-            self._run("timers-client-verdicts", partial(self._read_verdicts, consumer))
-
-    def _run(self, name: str, target: Callable[[], None]) -> None:
-        thread = threading.Thread(target=target, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+            self._reader = threading.Thread(target=self._read_verdicts, args=[consumer], name=READER, daemon=True)
+            self._reader.start()
 
     def close(self) -> None:
         """Wait for the brokers' answers. Calls that wait for a verdict get an error."""
         with self._opening:
             self._publisher.close()
-        for thread in self._threads:
-            thread.join()
+        if self._reader is not None:
+            self._reader.join()
         with self._lock:
             waiting = [call for calls in self._calls.values() for call in calls]
         for call in waiting:
@@ -169,30 +155,26 @@ class ById:
         future: Future[str] = Future()
 
         def on_result(result: str | TimersError) -> None:
-            with contextlib.suppress(InvalidStateError):
-                future.set_exception(result) if isinstance(result, TimersError) else future.set_result(id)
+            set_result(future, result if isinstance(result, TimersError) else id)
 
         self._publish(key, value, headers, on_result)
         return future
 
     def update(self, id: str, request: TimerRequest) -> Future[VerdictMessage]:
         """Publish a new version of a timer. The future is the verdict on the version before. Needs :meth:`listen`."""
-        key, value, headers = self._encode(id, request)
-        call = self._add_call(key)
-        probe = self._probe_sender(key, call)
-        try:
-            self._publish(key, value, headers, partial(self._sent, call, on_sent=probe))
-        except BaseException:
-            self._remove_call(key, call)
-            raise
-        return call.future
+        return self._publish_call(*self._encode(id, request), with_probe=True)
 
     def cancel(self, id: str) -> Future[VerdictMessage]:
         """Publish a cancel. The future is the verdict. Needs :meth:`listen`."""
-        key = id_key(id)
+        return self._publish_call(id_key(id), None, [], with_probe=False)
+
+    def _publish_call(
+        self, key: bytes, value: bytes | None, headers: SentHeaders, *, with_probe: bool
+    ) -> Future[VerdictMessage]:
         call = self._add_call(key)
+        probe = self._probe_sender(key, call) if with_probe else None
         try:
-            self._publish(key, None, [], partial(self._sent, call))
+            self._publish(key, value, headers, partial(self._sent, call, on_sent=probe))
         except BaseException:
             self._remove_call(key, call)
             raise
@@ -270,13 +252,9 @@ class ById:
             else:
                 self._calls.pop(key, None)
 
-    def _poll(self) -> None:
-        while self._publisher.poll(_POLL_S):
-            pass
-
     def _read_verdicts(self, consumer: Consumer) -> None:
         while not self._publisher.closed:
-            message = consumer.poll(_POLL_S)
+            message = consumer.poll(POLL_S)
             if message is not None and message.error() is None:
                 self._pass_on(message)
         consumer.close()

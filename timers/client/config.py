@@ -81,7 +81,7 @@ class Connection:
         topic = request_topic or settings.request_topic
         for name, given in (("request_topic", topic), ("id_topic", id_topic)):
             if given and not topics.is_legal(given):
-                raise SettingsError(f"{name}={given!r} is not a legal topic name")
+                raise SettingsError(f"{name}={given!r} is not {topics.LEGAL_FORM}")
         if not 0.1 <= timeout_s <= 3600:
             raise SettingsError(f"timeout_s={timeout_s!r} is not a number of seconds between 0.1 and 3600 (try 30)")
         extra = dict(producer_config or {})

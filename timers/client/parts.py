@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from timers.client.by_id import ById
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection
@@ -29,6 +29,9 @@ class When(TypedDict):
 class ClientParts:
     """The connection, the publisher, and the part for timers with an id, which is created at its first use."""
 
+    polling_thread: ClassVar[str] = ""
+    """Name of a thread that polls the publisher; empty: the client polls."""
+
     def __init__(
         self,
         brokers: str | None = None,
@@ -41,7 +44,7 @@ class ClientParts:
     ) -> None:
         arguments = brokers, request_topic, producer_config, timeout_s, max_request_bytes, id_topic
         self._kafka = Connection.resolve(*arguments)
-        self._publisher = Publisher(self._kafka)
+        self._publisher = Publisher(self._kafka, thread=self.polling_thread)
         self._ids: ById | None = None
         self._lock = threading.Lock()
 

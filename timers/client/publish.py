@@ -15,10 +15,13 @@ million timers loads all partitions equally. New partitions are used as soon as 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, InvalidStateError
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -29,6 +32,7 @@ from timers.errors import InvalidTimerError, PublishError, TimersError
 _SINGLE_LINGER_MS = 1
 _BULK_LINGER_MS = 50
 _FULL_QUEUE_WAIT_S = 0.02
+POLL_S = 0.1
 CLOSED = "this client is closed: open a new one"
 _GRACE_S = 5.0
 """Added to librdkafka's own timeout after which the client stops waiting for an answer."""
@@ -49,17 +53,30 @@ class PartlyPublishedError(PublishError):
 OnResult: TypeAlias = Callable[[str | TimersError], None]
 """Called once for each request: with its source when the brokers have it, or with an error. It must not block."""
 
+_T = TypeVar("_T")
+
+
+def set_result(future: Future[_T] | asyncio.Future[_T], result: _T | TimersError) -> None:
+    """Set a future's result or exception, unless it has one or was cancelled."""
+    with contextlib.suppress(InvalidStateError):
+        if isinstance(result, TimersError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
 
 class Publisher:
     """Publishes requests to one request topic. Thread-safe.
 
     Args:
         connection: the brokers and the request topic.
+        thread: name of a thread that polls; without it, the caller polls.
         properties: further properties of the producer for single timers, with ``_`` instead of ``.`` in their names.
     """
 
-    def __init__(self, connection: Connection, **properties: Any) -> None:
+    def __init__(self, connection: Connection, *, thread: str = "", **properties: Any) -> None:
         self._kafka = connection
+        self._thread = threading.Thread(target=self._poll_until_closed, name=thread, daemon=True) if thread else None
         self._properties = properties
         self.timeout_s = connection.timeout_s
         self._submit_lock = threading.Lock()
@@ -81,6 +98,8 @@ class Publisher:
             self._refuse_if_closed()
             if self._single is None:
                 self._single = self._connected(linger_ms=_SINGLE_LINGER_MS, **self._properties)
+                if self._thread is not None:
+                    self._thread.start()
 
     def _connected(self, **properties: Any) -> Producer:
         """A producer that knows the request topic's metadata, so that it sends its first request 0.5 s sooner."""
@@ -94,7 +113,6 @@ class Publisher:
 
     @property
     def closed(self) -> bool:
-        """Whether new requests are refused."""
         return self._closed.is_set()
 
     # --- single timers ------------------------------------------------------------------------------------------------
@@ -143,13 +161,13 @@ class Publisher:
             producer.poll(wait_s)
         return not self._closed.is_set()
 
+    def _poll_until_closed(self) -> None:
+        while self.poll(POLL_S):
+            pass
+
     # --- bulk ---------------------------------------------------------------------------------------------------------
 
     def publish_many(self, requests: Iterable[TimerRequest], *, ids: bool = True) -> list[str] | int:
-        """Publish all of ``requests`` and wait until the broker has them. One call at a time; others wait.
-
-        See :meth:`timers.client.TimersClient.schedule_many`.
-        """
         with self._bulk_lock:
             self._refuse_if_closed()
             sources: list[str | None] = []
@@ -232,6 +250,8 @@ class Publisher:
                 self._single.flush(self.timeout_s + _GRACE_S)
             self._single = None
             self._bulk.clear()
+        if self._thread is not None and self._thread.ident is not None:
+            self._thread.join()
 
 
 def queue_full_error(timeout_s: float) -> PublishError:

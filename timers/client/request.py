@@ -90,10 +90,7 @@ class Encoder:
         future = self._future
         if topic != self._topic:
             if not isinstance(topic, str) or not topics.is_legal(topic):
-                raise InvalidTimerError(
-                    f"callback topic {topic!r} is not a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - "
-                    "(but not '.' or '..')"
-                )
+                raise InvalidTimerError(f"callback topic {topic!r} is not {topics.LEGAL_FORM}")
             future.callBackTopic = topic
             self._topic = topic
         extra_headers: SentHeaders = []
@@ -198,7 +195,6 @@ def _in_range(due_s: int, given: str) -> int:
 
 
 def _what_is_wrong(key: object, value: object) -> str:
-    """One sentence about a key or a value that protobuf refuses."""
     if key is not None and not isinstance(key, str | bytes):
         return f"callback key is of type {type(key).__name__}: give str, bytes, or None for none"
     if not isinstance(value, str | bytes):

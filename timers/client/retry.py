@@ -113,10 +113,6 @@ class Received(NamedTuple):
         listed: list[Header] = [(name, data.encode() if isinstance(data, str) else data) for name, data in pairs]
         return cls(topic, partition, offset, key, value, listed)
 
-    def header(self, name: str) -> bytes | None:
-        """The last value of a header."""
-        return next((value for known, value in reversed(self.headers) if known == name), None)
-
 
 DeadLetterRecord: TypeAlias = tuple[str, bytes | None, bytes, SentHeaders]
 """Topic, key, value and headers."""
@@ -147,7 +143,7 @@ def plan(
 
 def _attempt(received: Received) -> int:
     """Number of the try that a message is; 0 if it is not a retry."""
-    text = received.header(ATTEMPT)
+    text = h.last(received.headers, ATTEMPT)
     return int(text) if text is not None and text.isdigit() and len(text) <= MAX_ATTEMPT_DIGITS else 0
 
 
@@ -159,7 +155,7 @@ def _dead_letter(
     key, value, headers = Encoder(MAX_DEAD_LETTER_BYTES)(
         TimerRequest(target, received.key, received.value or b"", due_s)
     )
-    timer_id = (received.header(h.TIMER_ID) or b"").decode(errors="replace")
+    timer_id = (h.last(received.headers, h.TIMER_ID) or b"").decode(errors="replace")
     position = topics.source(received.topic, received.partition, received.offset)
     source = timer_id if topics.parse_source(timer_id) else position
     reason = f"{received.topic!r} gave it up after {backoff.attempts} tries; it stood at {position}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -13,15 +12,12 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.config import DEFAULT_TIMEOUT_S
 from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, when_of
-from timers.client.publish import OnResult, queue_full_error
+from timers.client.publish import OnResult, queue_full_error, set_result
 from timers.client.request import HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
-from timers.errors import TimersError
 from timers.wire.verdict import VerdictMessage
 
 _T = TypeVar("_T")
-
-_POLL_S = 0.1
 
 
 class TimersClient(ClientParts):
@@ -43,7 +39,7 @@ class TimersClient(ClientParts):
         AccessError: at the first use, if the brokers refuse the login.
     """
 
-    _poller: threading.Thread | None = None
+    polling_thread = "timers-client"
 
     def __enter__(self) -> Self:
         return self
@@ -197,9 +193,8 @@ class TimersClient(ClientParts):
 
     def _publish(self, submit: Callable[[OnResult], None]) -> str:
         self._publisher.open()
-        self._start_polling()
         future: Future[str] = Future()
-        self._retry_while_full(partial(submit, partial(_set_result, future)))
+        self._retry_while_full(partial(submit, partial(set_result, future)))
         return future.result()
 
     def _retry_while_full(self, submit: Callable[[], _T]) -> _T:
@@ -212,16 +207,6 @@ class TimersClient(ClientParts):
                 if time.monotonic() > deadline:
                     raise queue_full_error(self._publisher.timeout_s) from None
                 time.sleep(FULL_QUEUE_WAIT_S)
-
-    def _start_polling(self) -> None:
-        with self._lock:
-            if self._poller is None:
-                self._poller = threading.Thread(target=self._poll, name="timers-client", daemon=True)
-                self._poller.start()
-
-    def _poll(self) -> None:
-        while self._publisher.poll(_POLL_S):
-            pass
 
     @overload
     def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[True] = True) -> list[str]: ...
@@ -251,12 +236,3 @@ class TimersClient(ClientParts):
         self._publisher.close()
         if self._ids is not None:
             self._ids.close()
-        if self._poller is not None:
-            self._poller.join()
-
-
-def _set_result(future: Future[str], result: str | TimersError) -> None:
-    if isinstance(result, TimersError):
-        future.set_exception(result)
-    else:
-        future.set_result(result)

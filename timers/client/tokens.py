@@ -72,12 +72,10 @@ class MappingTokens:
         self._lock = threading.Lock()
 
     def put(self, name: str, token: str) -> None:
-        """Store ``token`` for ``name``; it replaces any other."""
         with self._lock:
             self._mapping[name] = token
 
     def take(self, name: str, token: str) -> bool:
-        """Delete the token of ``name`` if it is ``token``; return whether it was."""
         with self._lock:
             if self._mapping.get(name) != token:
                 return False
@@ -85,7 +83,6 @@ class MappingTokens:
             return True
 
     def reset(self, name: str) -> bool:
-        """Delete the token of ``name``; return whether there was one."""
         with self._lock:
             if self._mapping.get(name) is None:
                 return False
@@ -166,11 +163,9 @@ class SqlTokens:
                     raise
 
     def take(self, name: str, token: str) -> bool:
-        """Delete the token of ``name`` if it is ``token``; return whether it was."""
         return self._run(self._take, (name, token)) == 1
 
     def reset(self, name: str) -> bool:
-        """Delete the token of ``name``; return whether there was one."""
         return self._run(self._reset, (name,)) == 1
 
     def _run(self, statement: str, values: tuple[str, ...]) -> int:

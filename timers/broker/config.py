@@ -84,11 +84,7 @@ def choose_port(preferred: Iterable[int]) -> int:
 
 
 def free_port() -> int:
-    """Return a free port of 127.0.0.1 outside the range for outgoing connections.
-
-    Raises:
-        BrokerError: none of 100 random ports is free.
-    """
+    """Return a free port of 127.0.0.1 outside the range for outgoing connections."""
     for port in random.sample(_FREE_PORTS, 100):
         if is_port_free(port):
             return port

@@ -25,6 +25,9 @@ STOP_TIMEOUT_S = 30.0
 _OTHER_COMMAND_TIMEOUT_S = 1200.0
 """Another start may be downloading jars."""
 
+_ERROR_LINES = 3000
+"""Number of lines at the end of the log in which the cause of a failure is searched."""
+
 _WATCH_EVERY_S = 0.25
 _PORT_ATTEMPTS = 3
 _PROPERTIES = "server.properties"
@@ -98,7 +101,6 @@ class EmbeddedBroker:
 
     @property
     def directory(self) -> Path:
-        """The directory of this broker."""
         return self._directory
 
     @property
@@ -118,7 +120,6 @@ class EmbeddedBroker:
         return pid if process.is_broker_of(pid, self._directory) else None
 
     def status(self) -> BrokerStatus:
-        """Return the state of the broker."""
         pid = self.pid
         return BrokerStatus(pid, self._answering_address() if pid else None, self.log_path)
 
@@ -172,8 +173,7 @@ class EmbeddedBroker:
                     return not self._pid_file.exists()
 
     def main_error(self) -> str:
-        """Return the line of the log that best explains a failure."""
-        return log.main_error(log.tail(self.log_path))
+        return log.main_error(log.last_lines(self.log_path, _ERROR_LINES))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -322,6 +322,5 @@ class EmbeddedBroker:
             self._child.wait()
 
     def _remove_run_files(self) -> None:
-        """Remove the files that name a running broker."""
         self._address_file.unlink(missing_ok=True)
         self._pid_file.unlink(missing_ok=True)

@@ -12,7 +12,6 @@ import os
 import queue
 import shutil
 import threading
-import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from timers.broker.waiting import exclusive
+from timers.broker.waiting import Waiting, exclusive
 from timers.errors import BrokerError
 
 SPEC = Path(__file__).with_name("jgo.toml")
@@ -31,7 +30,6 @@ _MAX_CONCURRENT = 6
 _ATTEMPTS = 3
 _STALL_TIMEOUT_S = 30
 _OTHER_DOWNLOAD_TIMEOUT_S = 900.0
-_REPORT_EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -142,15 +140,25 @@ def _download(jars: list[Jar], directory: Path, out: TextIO | None) -> None:
     for _ in range(min(_MAX_CONCURRENT, len(jars))):
         threading.Thread(target=download_jars, name="kafka-jars", daemon=True).start()
     try:
-        with _Progress(len(jars), out) as progress:
-            while progress.jars < len(jars):
-                event = events.get()
-                if isinstance(event, BaseException):
-                    raise event
-                progress.add(event)
+        _wait_for(len(jars), events, out)
     finally:
         stop.set()
     shutil.rmtree(incoming, ignore_errors=True)
+
+
+def _wait_for(total: int, events: queue.SimpleQueue[int | Jar | BaseException], out: TextIO | None) -> None:
+    """Wait until ``total`` jars have arrived, and show the progress."""
+    message = f"downloading Kafka {kafka_version()}, once"
+    count, size = 0, 0
+    with Waiting(message, out) as waiting:
+        while count < total:
+            waiting.pause()
+            while not events.empty():
+                event = events.get()
+                if isinstance(event, BaseException):
+                    raise event
+                count, size = (count + 1, size) if isinstance(event, Jar) else (count, size + event)
+            waiting.message = f"{message}: {count} of {total} jars, {size / 1e6:.0f} MB"
 
 
 def maven(files: Path, progress: Callable[..., Any] | None = None) -> Any:
@@ -187,46 +195,3 @@ def _fetch(jar: Jar, context: Any, directory: Path) -> None:
             "lock; try again, or ask the operator of your Maven repository"
         )
     path.replace(directory / jar.filename)
-
-
-class _Progress:
-    """Shows the progress of the download: a bar on a terminal, else plain lines; nothing without ``out``."""
-
-    def __init__(self, total: int, out: TextIO | None) -> None:
-        self.jars = 0
-        self._bytes = 0
-        self._total = total
-        self._out = out
-        self._bar: Any = None
-        self._reported_at = time.monotonic()
-
-    def __enter__(self) -> _Progress:
-        message = f"downloading Kafka {kafka_version()}, once"
-        if self._out is not None and self._out.isatty():
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=self._total, desc=message, unit="jar", file=self._out, dynamic_ncols=True)
-        elif self._out is not None:
-            print(f"{message} (jars: {self._total}) ...", file=self._out, flush=True)
-        return self
-
-    def add(self, event: int | Jar) -> None:
-        """Count a complete jar, or the bytes of a part of one."""
-        is_jar = isinstance(event, Jar)
-        if isinstance(event, Jar):
-            self.jars += 1
-        else:
-            self._bytes += event
-        megabytes = f"{self._bytes / 1e6:.0f} MB"
-        if self._bar is not None:
-            self._bar.set_postfix_str(megabytes, refresh=False)
-            self._bar.update(1 if is_jar else 0)
-        elif self._out is not None:
-            now = time.monotonic()
-            if now - self._reported_at >= _REPORT_EVERY_S or self.jars == self._total:
-                self._reported_at = now
-                print(f"  {self.jars} of {self._total} jars, {megabytes}", file=self._out, flush=True)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()

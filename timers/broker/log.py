@@ -12,7 +12,6 @@ from pathlib import Path
 _OLD_LOGS = 2
 """Number of older logs that are kept; the same as in log4j2.properties."""
 
-_TAIL_BYTES = 256 * 1024
 _FOLLOW_POLL_S = 0.2
 
 _LOG_LINE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+ (?P<level>[A-Z]+) +(?P<text>.*)")
@@ -64,16 +63,6 @@ def main_error(lines: Iterable[str]) -> str:
     return text or "its log is empty"
 
 
-def tail(log: Path) -> list[str]:
-    """Return the lines at the end of the log, which show why a run ended."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            return file.read().decode(errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-
-
 def follow(log: Path, count: int) -> Iterator[str]:
     """Yield the last ``count`` lines and every later one, across rotations."""
     position, inode = _start_of_last(log, count)
@@ -93,7 +82,6 @@ def follow(log: Path, count: int) -> Iterator[str]:
 
 
 def _start_of_last(log: Path, count: int) -> tuple[int, int]:
-    """Return the position of the last ``count`` lines in the file, and the inode of the file."""
     try:
         with log.open("rb") as file:
             lines = file.readlines()

@@ -14,10 +14,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from timers.broker.waiting import Waiting
 from timers.errors import BrokerError
+from timers.signals import END_SIGNALS, on_signals
 
 _JVM = (
     "-Xms256m",
@@ -36,7 +36,6 @@ _JVM = (
 _TOOL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dlog4j2.configurationFile=log4j2.properties")
 """Options for a fast start of a tool that runs for a second."""
 
-_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOOL_TIMEOUT_S = 120.0
 _KILL_TIMEOUT_S = 10.0
 
@@ -66,11 +65,7 @@ def _environment(jars: list[Path]) -> dict[str, str]:
 def run(
     java: Path, jars: list[Path], directory: Path, main_class: str, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Kafka's tools in ``directory``; ``stdout`` of the result has its whole output.
-
-    Raises:
-        BrokerError: the tool does not end.
-    """
+    """Run one of Kafka's tools in ``directory``; ``stdout`` of the result has its whole output."""
     try:
         return subprocess.run(
             [java, *_TOOL_JVM, main_class, *arguments],
@@ -120,11 +115,7 @@ def is_broker_of(pid: int, directory: Path) -> bool:
 
 
 def end(pid: int, directory: Path, waiting: Waiting) -> None:
-    """Ask the broker to stop, and kill it when ``waiting`` expires. Return when it has ended.
-
-    Raises:
-        BrokerError: this process may not signal it, or it does not end.
-    """
+    """Ask the broker to stop, and kill it when ``waiting`` expires. Return when it has ended."""
     _signal(pid, directory, signal.SIGTERM)
     while is_broker_of(pid, directory):
         if waiting.expired:
@@ -164,15 +155,9 @@ def signals_deferred() -> Iterator[None]:
         yield
         return
     arrived: list[int] = []
-
-    def remember(number: int, _frame: FrameType | None) -> None:
-        arrived.append(number)
-
-    handlers = {number: signal.signal(number, remember) for number in _END_SIGNALS}
     try:
-        yield
+        with on_signals(END_SIGNALS, lambda number, _frame: arrived.append(number)):
+            yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-        for signal_number in arrived:
-            signal.raise_signal(signal_number)
+        for number in arrived:
+            signal.raise_signal(number)

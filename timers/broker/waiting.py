@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +25,8 @@ class Waiting:
     A terminal shows one line that counts the seconds. Any other stream gets a new line every 5 s.
     """
 
-    def __init__(self, message: str, out: TextIO | None, *, timeout_s: float) -> None:
-        self._message = message
+    def __init__(self, message: str, out: TextIO | None, *, timeout_s: float = math.inf) -> None:
+        self.message = message
         self._out = out
         self._began = time.monotonic()
         self._timeout_s = timeout_s
@@ -55,7 +56,7 @@ class Waiting:
         waited_s = time.monotonic() - self._began
         if self._out is None or waited_s < self._next_message_s:
             return
-        line = f"{self._message} ... {waited_s:.0f} s"
+        line = f"{self.message} ... {waited_s:.0f} s"
         print(f"\r{line}" if self._terminal else line, end="" if self._terminal else "\n", file=self._out, flush=True)
         self._shown = True
         self._next_message_s = int(waited_s) + (1 if self._terminal else _LINE_EVERY_S)
@@ -63,11 +64,7 @@ class Waiting:
 
 @contextmanager
 def exclusive(lock: Path, message: str, out: TextIO | None, *, timeout_s: float) -> Iterator[None]:
-    """Hold a lock file. The system releases it when this process ends, also after a crash.
-
-    Raises:
-        BrokerError: another process has held it for ``timeout_s``.
-    """
+    """Hold a lock file. The system releases it when this process ends, also after a crash."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as file, Waiting(message, out, timeout_s=timeout_s) as waiting:
         while True:

@@ -17,11 +17,7 @@ TIMEOUT_S = 60.0
 
 
 def ask(settings: Settings, path: str, parameters: Mapping[str, str]) -> dict[str, Any]:
-    """The worker's answer, which may have no timers.
-
-    Raises:
-        QueryError: no worker answers, or the answer is an error; the sentence says what to do.
-    """
+    """The worker's answer, which may have no timers."""
     url = f"{settings.query_url}{path}?{urlencode(parameters, errors='surrogateescape')}"
     # No proxy: the worker is in the same network, and the environment's proxy is for other networks.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

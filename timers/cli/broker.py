@@ -7,14 +7,14 @@ import sys
 import click
 
 from timers.broker import EmbeddedBroker, log
-from timers.cli.signals import END_SIGNALS, on_signals, raise_interrupt
 from timers.errors import BrokerError
+from timers.signals import END_SIGNALS, on_signals, raise_interrupt
 
 NOT_RUNNING = 3
 """Exit code of ``status`` if no broker answers, as service managers expect it."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 def broker() -> None:
     """A Kafka broker for this project, on 127.0.0.1 only.
 

@@ -14,7 +14,7 @@ _PUBLISH_TIMEOUT_S = 10.0
 EXIT_CODES = {"cancelled": 0, "already-fired": 3, "unknown": 4}
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("id")
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Seconds to wait."

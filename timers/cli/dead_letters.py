@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _NAME = "PARTITION/OFFSET or TOPIC/PARTITION/OFFSET"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 def dead_letters() -> None:
     """Requests that could not be read or sent: list them, show one, retry them.
 

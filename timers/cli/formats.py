@@ -13,7 +13,7 @@ from timers.errors import TimersError
 from timers.request_formats import NATIVE, REQUEST_FORMATS
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option(
     "--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: one object a request format."
 )

@@ -17,7 +17,7 @@ UNKNOWN = 4
 """Exit code, as of ``timers cancel``."""
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("id")
 @click.option("--value", "with_value", is_flag=True, help="With -o json: also the callback's value, in base64.")
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")

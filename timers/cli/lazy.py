@@ -13,11 +13,9 @@ class LazyGroup(click.Group):
     """Each command is the object of the same name in a module of the same name; ``-`` in a command is ``_`` there.
 
     Args:
-        package: the package of the modules.
         lines: each command and its line in ``--help``, in order.
         heading: heading of these lines in ``--help``.
         modules: module and object of a command whose name is no Python name.
-        attributes: of :class:`click.Group`.
     """
 
     def __init__(

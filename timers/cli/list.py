@@ -22,7 +22,7 @@ _COLUMNS = ("DUE", "TOPIC", "KEY", "ID", "BYTES")
 _WIDTHS = (20, 24, 24, 28, 0)
 
 
-@click.command("list", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("list")
 @click.option("--topic", "-t", metavar="TOPIC", help="Only timers whose callbacks go to this topic.")
 @click.option("--from", "from_text", metavar="WHEN", help="Due then or later: 2h from now, or 2030-01-31T12:00:00Z.")
 @click.option("--to", "to_text", metavar="WHEN", help="Due before.")

@@ -62,11 +62,7 @@ def cli() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code.
-
-    Args:
-        args: the arguments; those of the process if None.
-    """
+    """Run one command line and return its exit code."""
     try:
         code = cli.main(args=args, prog_name="timers", standalone_mode=False)
         sys.stdout.flush()  # at exit it would be too late to handle a closed pipe

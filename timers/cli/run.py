@@ -15,18 +15,18 @@ from types import FrameType
 import click
 
 from timers.cli.demo import TOPIC, run_demo
-from timers.cli.signals import END_SIGNALS, on_signals
 from timers.cli.worker import faust_command
 from timers.config.project import project_broker, project_dir
 from timers.config.settings import Settings, describe
 from timers.errors import SettingsError, TimersError
+from timers.signals import END_SIGNALS, on_signals
 from timers.worker.port import check_port
 
 _STOP_TIMEOUT_S = 20.0
 _ERROR = re.compile(r"^(?:\[.*\[(?:ERROR|CRITICAL)\] (?:\[[^\]]*\]: )?|timers: )(?P<text>.+)$", re.MULTILINE)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option("--topic", "-t", default=TOPIC, show_default=True, help="Where the callbacks go; created when missing.")
 def run(topic: str) -> None:
     """Start a broker and a worker on this machine, and show timers fire until Ctrl-C.
@@ -87,11 +87,7 @@ class _Worker:
         self._log = log
 
     def check(self) -> None:
-        """Raise if the worker has ended.
-
-        Raises:
-            TimersError: with the last error of the worker's log.
-        """
+        """Raise if the worker has ended."""
         code = self._process.poll()
         if code is None:
             return

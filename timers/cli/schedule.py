@@ -15,7 +15,7 @@ from timers.wire.query import format_due
 _TIMEOUT_S = 10.0
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option("--in", "duration", metavar="DURATION", help="How long from now: 90s, 15m, 2h, 3d, 1w, 1h30m.")
 @click.option("--at", metavar="TIME", help="When: RFC 3339 with offset (2030-01-31T12:00:00Z), or epoch seconds.")
 @click.option("--topic", "-t", required=True, help="Topic that the callback goes to.")

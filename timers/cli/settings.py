@@ -11,7 +11,7 @@ from timers.config.settings import Settings, describe
 from timers.config.variables import Setting
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option("--markdown", "form", flag_value="markdown", help="As a table for a document.")
 @click.option("--json", "form", flag_value="json", help="As JSON.")
 def settings(form: str | None) -> None:

@@ -16,11 +16,7 @@ _RFC3339 = re.compile(r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}:\d{2}:\d{2})(?:\.(\d+))?(
 
 
 def parse_duration(text: str) -> int:
-    """Seconds of a duration such as ``90s``, ``15m``, ``3d`` or ``1h30m``.
-
-    Raises:
-        InvalidTimerError: another form; the sentence shows the valid ones.
-    """
+    """Seconds of a duration such as ``90s``, ``15m``, ``3d`` or ``1h30m``."""
     found = _DURATION.fullmatch(text)
     if not text or found is None:
         hint = f" (did you mean {text}s?)" if re.fullmatch(r"[0-9]{1,11}", text) else ""
@@ -64,22 +60,14 @@ def parse_due(text: str) -> int:
 
 
 def parse_ahead(text: str, now_s: float) -> int:
-    """Epoch second of a duration after ``now_s``, rounded up, or of an absolute time.
-
-    Raises:
-        InvalidTimerError: another form.
-    """
+    """Epoch second of a duration after ``now_s``, rounded up, or of an absolute time."""
     if re.fullmatch(r"([0-9]+[wdhms])+", text):
         return math.ceil(now_s) + parse_duration(text)
     return parse_due(text)
 
 
 def parse_moment(text: str, now_s: float) -> int:
-    """Epoch second of a duration before ``now_s``, or of an absolute time.
-
-    Raises:
-        InvalidTimerError: another form.
-    """
+    """Epoch second of a duration before ``now_s``, or of an absolute time."""
     if re.fullmatch(r"([0-9]+[wdhms])+", text):
         return max(0, int(now_s) - parse_duration(text))
     return parse_due(text)

@@ -12,7 +12,7 @@ from timers.wire import topics
 _POLL_S = 1.0
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("topic")
 @click.option("--from-beginning", is_flag=True, help="Start with the oldest record, not with the next one.")
 @click.option("--count", "-n", type=click.IntRange(min=1), help="End after this many records.")

@@ -26,9 +26,7 @@ def _has_option(options: tuple[str, ...], long: str, short: str) -> bool:
     return any(option == long or option.startswith((f"{long}=", short)) for option in options)
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"], "ignore_unknown_options": True, "allow_extra_args": True}
-)
+@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("options", metavar="[FAUST WORKER OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
 def worker(options: tuple[str, ...]) -> None:
     """Run the worker, which fires timers: faust -A timers.app worker -l info.

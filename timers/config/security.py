@@ -56,11 +56,7 @@ def secret(env: str, value: str) -> Secret:
 
 
 def read_secret(env: str, path: Path) -> Secret:
-    """Return the password in a file, without the line break at its end.
-
-    Raises:
-        SettingsError: the file does not hold a password.
-    """
+    """Return the password in a file, without the line break at its end."""
     with path.open("rb") as file:  # the limit stops at devices without an end
         text = file.read(_MAX_SECRET_FILE_BYTES).decode(errors="replace").rstrip("\r\n")
     if not text or _CONTROL.search(text):
@@ -84,9 +80,6 @@ def check(protocol: str, given: Collection[str]) -> None:
     Args:
         protocol: the chosen security protocol.
         given: names of the variables that are set.
-
-    Raises:
-        SettingsError: a variable is missing, or has no effect with this protocol.
     """
     for name in (_PASSWORD, _KEY_PASSWORD):
         if name in given and name + _FILE in given:

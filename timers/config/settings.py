@@ -43,22 +43,18 @@ class Settings(Declarations):
 
     @property
     def progress_topic(self) -> str:
-        """Compacted topic of this app's progress."""
         return topics.progress(self.app_id)
 
     @property
     def retry_topic(self) -> str:
-        """Internal topic of this app's retries."""
         return topics.retry(self.app_id)
 
     @property
     def canary_topic(self) -> str:
-        """Target topic of this app's canary timers."""
         return topics.canary(self.app_id)
 
     @property
     def retried_topic(self) -> str:
-        """Internal topic of marks: which dead letters were published again."""
         return topics.retried(self.app_id)
 
     @property

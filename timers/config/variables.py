@@ -89,7 +89,7 @@ def one_line(env: str, value: str) -> str:
 def topic(env: str, value: str) -> str:
     """Parse the name of a topic."""
     if not topics.is_legal(value):
-        raise invalid(env, value, f"{topics.LEGAL_FORM} (but not '.' or '..')")
+        raise invalid(env, value, topics.LEGAL_FORM)
     return value
 
 

@@ -252,11 +252,9 @@ class NoHorizon(Horizon):
         pass
 
     def enter(self, progress: Progress) -> Progress:
-        """Returns ``progress``."""
         return progress
 
     def is_cold(self, entry: Entry) -> bool:
-        """Returns False."""
         return False
 
     def read(self, records: Sequence[Any], decode: Decoder, max_bytes: int) -> Decoded:
@@ -264,11 +262,9 @@ class NoHorizon(Horizon):
         return decode(records, max_bytes)
 
     def admit(self, decoded: Decoded) -> Entries:
-        """Returns no entries: there are no copies."""
         return {}
 
     def find_copy(self, original: int) -> Entry | None:
-        """Returns None."""
         return None
 
     def pieces(self, records: Sequence[Any], to_offset: int) -> Iterator[tuple[Sequence[Any], int]]:

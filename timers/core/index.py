@@ -122,15 +122,12 @@ class NoIndex(Index):
         pass
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
-        """Returns no verdicts: there are no operations."""
         return Judged({})
 
     def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
-        """Returns None."""
         return None
 
     def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
-        """Returns all rows."""
         return rows
 
     def sweep(self, fired_through: OrderKey) -> None:

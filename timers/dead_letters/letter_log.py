@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException
 from tqdm import tqdm
 
 from timers.config.settings import Settings
@@ -17,6 +17,7 @@ from timers.kafka import connection, records
 from timers.kafka.clients import reader
 from timers.kafka.connection import TIMEOUT_S
 from timers.kafka.records import headers_of
+from timers.kafka.topic_offsets import TopicOffsets
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, topics
 from timers.wire.dead_letter import Mark
@@ -50,12 +51,16 @@ class LetterLog:
         self._properties = {**connection.librdkafka(settings), "error_cb": self._reports, "enable.partition.eof": True}
         self._consumer = reader(self._properties)
         self._request_consumer: Consumer | None = None  # reads requests while `_consumer` reads letters
-        self._partitions = self._partitions_of(self.topic)
-        if not self._partitions:
+        try:
+            count = connection.partitions_of(self._consumer, self._reports, self.topic)
+        except KafkaException as error:
+            raise self._user_error(error, self.topic) from error
+        if not count:
             raise TimersError(
                 f"topic {self.topic!r} does not exist at {settings.brokers}: has a worker run there, and is "
                 "TIMERS_DEAD_LETTER_TOPIC the worker's?"
             )
+        self._offsets = TopicOffsets(settings)
 
     def __enter__(self) -> Self:
         return self
@@ -67,58 +72,30 @@ class LetterLog:
         if self._request_consumer is not None:
             self._request_consumer.close()
 
-    def _partitions_of(self, topic: str) -> int:
-        """Number of partitions; 0 if the topic does not exist."""
-        try:
-            return connection.partitions_of(self._consumer, self._reports, topic)
-        except KafkaException as error:
-            raise self._user_error(error, topic) from error
-
-    def _ends(self, reader: Consumer, topic: str, partition: int) -> tuple[int, int]:
-        """First offset and last stable offset."""
-        try:
-            tp = TopicPartition(topic, partition)
-            low, end = reader.get_watermark_offsets(tp, timeout=TIMEOUT_S, cached=False)
-        except KafkaException as error:
-            raise self._user_error(error, topic) from error
-        return low, end
+    def _bounds(self, topic: str) -> tuple[dict[int, int], dict[int, int]]:
+        """First offsets and last stable offsets by partition; empty if the topic did not exist."""
+        return self._offsets.starts([topic]).get(topic, {}), self._offsets.ends([topic]).get(topic, {})
 
     def _user_error(self, error: KafkaException, topic: str) -> TimersError:
         return self._reports.user_error(error, f"topic {topic!r} cannot be read")
 
     def spans(self, letter_filter: LetterFilter) -> list[Span]:
         """The offsets to read for a filter, up to the present end. For a filter of positions, only their offsets."""
+        starts, ends = self._bounds(self.topic)
         found = [topics.parse_source(name) for name in letter_filter.names]
         if found and all(where is not None and where[0] == self.topic for where in found):
-            positions = sorted({where[1:] for where in found if where is not None and where[1] < self._partitions})
-            return [self._existing(Span(partition, offset, offset + 1)) for partition, offset in positions]
-        partitions = range(self._partitions) if letter_filter.partition is None else [letter_filter.partition]
-        spans = []
-        for partition in partitions:
-            if partition < self._partitions:
-                start = max(letter_filter.from_offset or 0, self._start_at(partition, letter_filter.since_s))
-                spans.append(
-                    self._existing(
-                        Span(partition, start, _NO_END if letter_filter.to_offset is None else letter_filter.to_offset)
-                    )
-                )
-        return spans
-
-    def _existing(self, span: Span) -> Span:
-        """The part of a span that exists."""
-        low, end = self._ends(self._consumer, self.topic, span.partition)
-        return Span(span.partition, max(low, span.start), min(end, span.end))
-
-    def _start_at(self, partition: int, since_s: int | None) -> int:
-        """First offset with this time or a later one."""
-        if since_s is None:
-            return 0
-        asked = [TopicPartition(self.topic, partition, since_s * 1000)]
-        try:
-            (found,) = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
-        except KafkaException as error:
-            raise self._user_error(error, self.topic) from error
-        return found.offset if found.offset >= 0 else _NO_END
+            asked = [Span(where[1], where[2], where[2] + 1) for where in sorted(set(filter(None, found)))]
+        else:
+            if letter_filter.since_s is not None:
+                starts = self._offsets.at_time([self.topic], letter_filter.since_s * 1000)[self.topic]
+            partitions = starts if letter_filter.partition is None else [letter_filter.partition]
+            end = _NO_END if letter_filter.to_offset is None else letter_filter.to_offset
+            asked = [Span(partition, letter_filter.from_offset or 0, end) for partition in partitions]
+        return [
+            Span(partition, max(starts[partition], start), min(ends[partition], end))
+            for partition, start, end in asked
+            if partition in ends
+        ]
 
     def read(self, letter_filter: LetterFilter, spans: Iterable[Span]) -> Iterator[Letter]:
         """The dead letters of a filter, partition by partition."""
@@ -131,11 +108,11 @@ class LetterLog:
         """The newest mark of each retried dead letter, by :attr:`Letter.mark_key`."""
         topic = self._settings.retried_topic
         marks = {}
-        for partition in range(self._partitions_of(topic)):
-            low, end = self._ends(self._consumer, topic, partition)
-            for message in self._messages(topic, [Span(partition, low, end)], "reading what was retried"):
-                mark = dead_letter.decode_mark(message.key(), message.value(), headers_of(message))
-                marks[mark.letter, mark.source] = mark
+        starts, ends = self._bounds(topic)
+        spans = [Span(partition, starts[partition], end) for partition, end in ends.items()]
+        for message in self._messages(topic, spans, "reading what was retried"):
+            mark = dead_letter.decode_mark(message.key(), message.value(), headers_of(message))
+            marks[mark.letter, mark.source] = mark
         return marks
 
     def _messages(self, topic: str, spans: Iterable[Span], description: str) -> Iterator[Any]:
@@ -170,13 +147,11 @@ class LetterLog:
         if not letter.is_truncated or place is None or letter.request_format is None:
             return letter.request
         topic, partition, offset = place
-        if partition >= self._partitions_of(topic):
+        starts, ends = self._bounds(topic)
+        if partition not in ends or not starts[partition] <= offset < ends[partition]:
             return None
         if self._request_consumer is None:
             self._request_consumer = reader(self._properties)
-        low, end = self._ends(self._request_consumer, topic, partition)
-        if not low <= offset < end:
-            return None
         for message in self._read(self._request_consumer, topic, Span(partition, offset, offset + 1)):
             try:
                 headers = message.headers() or []

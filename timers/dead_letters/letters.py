@@ -53,7 +53,6 @@ class Letter:
 
     @property
     def mark_key(self) -> tuple[str, str]:
-        """Key of the letter's mark: its position and its source."""
         return self.position, self.decoded.source
 
     @property
@@ -169,18 +168,7 @@ def _indented(data: bytes | None, as_hex: bool) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class LetterFilter:
-    """A selection of dead letters. Each attribute that is not empty and not None excludes letters.
-
-    Attributes:
-        codes: error codes.
-        topic: callback topic of the request.
-        since_s: first epoch second of the letter's time.
-        until_s: epoch second after the last one.
-        partition: partition of the topic of dead letters.
-        from_offset: first offset in that partition.
-        to_offset: offset after the last one.
-        names: sources or positions.
-    """
+    """A selection of dead letters. Each attribute that is not empty and not None excludes letters."""
 
     codes: Collection[str] = ()
     topic: str | None = None

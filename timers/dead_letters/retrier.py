@@ -54,11 +54,7 @@ class Retrier:
         return count
 
     def publish(self, letters: Sequence[tuple[Letter, RequestRecord]]) -> list[str]:
-        """Publish requests to the partitions that they came from, all or none.
-
-        Returns:
-            The new source of each request.
-        """
+        """Publish requests to the partitions that they came from, all or none."""
         try:
             requests = [
                 Record(*self._source_partition(letter), request.key, request.value, request.headers or ())

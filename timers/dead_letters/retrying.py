@@ -122,10 +122,7 @@ def decide(
     """Decide whether the request of a dead letter may be published again.
 
     Args:
-        letter: the dead letter.
         request: the request in the letter, or for a truncated dead letter the one at its source; None if it is gone.
-        mark: of an earlier retry of the letter; None if there was none.
-        max_request_bytes: the limit of the worker.
         force: also publish requests that were published before, would be rejected again, or change an id.
     """
     request_format = letter.request_format

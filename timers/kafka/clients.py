@@ -38,8 +38,6 @@ def reader(properties: Mapping[str, Any], log: logging.Logger = LIBRDKAFKA_LOG, 
     """A ``read_committed`` consumer that joins no group and commits nothing. The caller assigns its partitions.
 
     Args:
-        properties: of librdkafka.
-        log: takes librdkafka's log.
         more: further properties, with ``_`` instead of ``.`` in their names.
     """
     config = {

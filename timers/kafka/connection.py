@@ -28,11 +28,7 @@ _FIRST_ATTEMPT_S = 1.0
 
 
 def librdkafka(settings: Settings) -> dict[str, Any]:
-    """Properties of a librdkafka client: addresses, TLS and login. They contain secrets: never log them.
-
-    Raises:
-        SettingsError: certificates or key cannot be used.
-    """
+    """Properties of a librdkafka client: addresses, TLS and login. They contain secrets: never log them."""
     config: dict[str, Any] = {"bootstrap.servers": settings.brokers, "security.protocol": settings.security_protocol}
     if uses_tls(settings.security_protocol):
         ssl_context(settings)  # reads the same files, so that all libraries report a bad file in the same words
@@ -56,11 +52,7 @@ def librdkafka(settings: Settings) -> dict[str, Any]:
 
 
 def aiokafka(settings: Settings) -> dict[str, Any]:
-    """Arguments of an aiokafka client: addresses, TLS and login. They contain secrets: never log them.
-
-    Raises:
-        SettingsError: certificates or key cannot be used.
-    """
+    """Arguments of an aiokafka client: addresses, TLS and login. They contain secrets: never log them."""
     arguments: dict[str, Any] = {
         "bootstrap_servers": settings.brokers.split(","),
         "security_protocol": settings.security_protocol,
@@ -79,9 +71,6 @@ def java(settings: Settings) -> dict[str, str]:
     """Properties of a Kafka client in Java: addresses, TLS and login. They contain secrets: never log them.
 
     Certificates and keys are given as text instead of paths, because Spark's executors may run on other machines.
-
-    Raises:
-        SettingsError: certificates or key cannot be used.
     """
     config = {"bootstrap.servers": settings.brokers, "security.protocol": settings.security_protocol}
     if uses_tls(settings.security_protocol):

@@ -41,10 +41,7 @@ def read(
 
     Args:
         consumer: with ``enable.partition.eof``; it gets this partition assigned.
-        topic: a topic that exists.
-        partition: its partition.
         start: first offset; records before the log's start are skipped according to ``auto.offset.reset``.
-        end: the offset to stop before.
         timeout_s: longest time without a record.
         while_waiting: called while there is no record; may raise to stop.
 

@@ -43,7 +43,6 @@ class RequestReader:
     """Reads requests by their source. All machines of a worker share one; it connects when it is first needed.
 
     Args:
-        settings: of the worker.
         formats: the request topics and their formats. Other topics are never read.
         isolation: ``read_uncommitted`` is enough for offsets that a committed reader has already read.
     """
@@ -63,10 +62,6 @@ class RequestReader:
 
         Args:
             timers: timers that were moved to the retry topic.
-            may_wait: returns whether waiting may continue; called about five times a second.
-
-        Returns:
-            The requests that the log still has, if each asks for its timer, by source.
 
         Raises:
             Lost: the brokers do not answer, or ``may_wait`` returned False.
@@ -84,10 +79,6 @@ class RequestReader:
 
     def read(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, RequestRecord]:
         """Find requests. Blocks: do not call it while a transaction is open.
-
-        Args:
-            sources: ``<topic>/<partition>/<offset>`` each.
-            may_wait: returns whether waiting may continue; called about five times a second.
 
         Returns:
             The requests that the log still has, by source.
@@ -150,7 +141,6 @@ class RequestReader:
         return self._consumer
 
     def close(self) -> None:
-        """Close the consumer."""
         with self._lock:
             self._closed = True
             if self._consumer is not None:

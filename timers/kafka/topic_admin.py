@@ -22,11 +22,7 @@ _GRACE_S = 5.0
 
 
 def exists(settings: Settings, topic: str) -> bool:
-    """Whether a topic exists. The request does not create it.
-
-    Raises:
-        TimersError: no broker answers, or the topic may not be described.
-    """
+    """Whether a topic exists. The request does not create it."""
     reports = connection.ErrorReports(settings)
     try:
         return connection.partitions_of(admin_client(settings, reports), reports, topic) > 0
@@ -36,15 +32,6 @@ def exists(settings: Settings, topic: str) -> bool:
 
 def create_if_missing(settings: Settings, topic: str, *, partitions: int, cleanup_policy: str = "delete") -> bool:
     """Create a topic unless it exists. Its record times are the broker's, so that lags are exact.
-
-    Args:
-        settings: where the brokers are, how to log in, and the replication of a new topic.
-        topic: name of the topic.
-        partitions: number of partitions of a new topic.
-        cleanup_policy: of a new topic.
-
-    Returns:
-        Whether it was created.
 
     Raises:
         TimersError: no broker answers, or the brokers refuse.
@@ -81,9 +68,6 @@ def configs(
     """The configuration of each topic: name to value.
 
     Args:
-        admin: asks the brokers.
-        topics: that exist.
-        timeout_s: for the answer.
         skip_denied: leave out topics whose configuration may not be read.
 
     Raises:

@@ -26,12 +26,7 @@ class Topic(NamedTuple):
 
 
 class TopicMetadata:
-    """Asks the brokers about topics. Each call sends a request and may raise ``KafkaException``.
-
-    Args:
-        admin: asks the brokers.
-        timeout_s: for each answer.
-    """
+    """Asks the brokers about topics. Each call sends a request and may raise ``KafkaException``."""
 
     def __init__(self, admin: AdminClient, timeout_s: float) -> None:
         self._admin = admin

@@ -59,7 +59,6 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
     """Create missing topics; correct or refuse the configuration of the others. Blocks.
 
     Args:
-        settings: of the worker.
         user_topics: whether to check the topics that users create, too.
 
     Raises:
@@ -73,7 +72,7 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
         metadata = connection.metadata(admin, reports, TIMEOUT_S)
         wanted = [topic for topic in own_topics(settings) if user_topics or not topic.must_exist]
         created = _create(admin, settings, _find_missing(admin, settings, wanted))
-        found = _describe(admin, [topic.name for topic in wanted])
+        found = _describe_all(admin, [topic.name for topic in wanted])
         _check_access(settings, wanted, found)
         existing = [topic for topic in wanted if topic.name not in created and not topic.must_exist]
         _check_configs(admin, settings, existing)
@@ -93,14 +92,7 @@ def existing_topics(admin: AdminClient, settings: Settings) -> Cluster:
         KafkaException: the brokers do not answer.
     """
     cluster_id = admin.list_topics(timeout=TIMEOUT_S).cluster_id or ""
-    names = [topic.name for topic in own_topics(settings)]
-    found = {}
-    for name, future in admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_S).items():
-        try:
-            found[name] = future.result()
-        except KafkaException as error:
-            if code_of(error) != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
+    found = _describe(admin, [topic.name for topic in own_topics(settings)])
     user_topics = [topic for topic in own_topics(settings) if topic.must_exist and topic.name in found]
     return _cluster(cluster_id, found, _stale_after_s(admin, user_topics))
 
@@ -139,21 +131,11 @@ def _find_missing(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]
 
 
 def _missing_now(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> list[OwnTopic]:
-    missing, missing_rights = [], []
-    described = admin.describe_topics(TopicCollection([topic.name for topic in wanted]), request_timeout=TIMEOUT_S)
-    for topic in wanted:
-        try:
-            described[topic.name].result()
-        except KafkaException as error:
-            if code_of(error) in NOT_ALLOWED:
-                missing_rights += _missing_rights(topic, ())
-            elif code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                missing.append(topic)
-            else:
-                raise
-    if missing_rights:
-        raise _access_error(settings, missing_rights)
-    return missing
+    denied: set[str] = set()
+    found = _describe(admin, [topic.name for topic in wanted], denied)
+    if denied:
+        raise _access_error(settings, [_missing_rights(topic, ())[0] for topic in wanted if topic.name in denied])
+    return [topic for topic in wanted if topic.name not in found]
 
 
 def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> set[str]:
@@ -182,19 +164,31 @@ def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> s
     return created
 
 
-def _describe(admin: AdminClient, names: list[str]) -> dict[str, Any]:
-    """Descriptions of topics that exist. A broker may learn of a new topic some time after its creation."""
-    deadline = monotonic() + TIMEOUT_S
-    while True:
-        described = admin.describe_topics(
-            TopicCollection(names), include_authorized_operations=True, request_timeout=TIMEOUT_S
-        )
+def _describe(admin: AdminClient, names: list[str], denied: set[str] | None = None) -> dict[str, Any]:
+    """Descriptions of the topics that exist. Topics that may not be described are added to ``denied``."""
+    described = admin.describe_topics(
+        TopicCollection(names), include_authorized_operations=True, request_timeout=TIMEOUT_S
+    )
+    found = {}
+    for name, future in described.items():
         try:
-            return {name: future.result() for name, future in described.items()}
+            found[name] = future.result()
         except KafkaException as error:
-            if code_of(error) != KafkaError.UNKNOWN_TOPIC_OR_PART or monotonic() > deadline:
+            if denied is not None and code_of(error) in NOT_ALLOWED:
+                denied.add(name)
+            elif code_of(error) != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
+    return found
+
+
+def _describe_all(admin: AdminClient, names: list[str]) -> dict[str, Any]:
+    """Descriptions of topics. A broker may learn of a new topic some time after its creation."""
+    deadline = monotonic() + TIMEOUT_S
+    while len(found := _describe(admin, names)) < len(names):
+        if monotonic() > deadline:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
         sleep(VISIBLE_POLL_S)
+    return found
 
 
 def _check_access(settings: Settings, wanted: list[OwnTopic], found: dict[str, Any]) -> None:

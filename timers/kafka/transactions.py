@@ -36,11 +36,6 @@ Send: TypeAlias = Callable[[Sequence[Record]], list[str]]
 class TransactionalWriter:
     """A transactional producer. Opening it fences the former one with the same id and aborts its open transaction.
 
-    Args:
-        properties: of librdkafka.
-        transactional_id: of the producer.
-        max_message_bytes: largest record.
-
     Raises:
         KafkaException: the brokers do not answer, or refuse. The methods raise it too.
     """

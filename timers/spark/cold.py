@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from timers.config.project import project_dir
 from timers.config.settings import Settings
 from timers.request_formats import enabled_formats
-from timers.spark.columns import digits, due_second, schema
+from timers.spark.columns import digits, due_second, payload_bytes, schema
 from timers.spark.ledger import Steps
 from timers.wire import headers as h
 from timers.wire.cold import COLD_HEADERS, MAX_APPEND_DIGITS
@@ -74,17 +74,14 @@ class ColdTables:
 
     @property
     def held(self) -> str:
-        """Path of the table of cold requests."""
         return self._at("held")
 
     @property
     def promoted(self) -> str:
-        """Path of the table of promoted requests."""
         return self._at("promoted")
 
     @property
     def batches(self) -> str:
-        """Path of the table of batches."""
         return self._at("batches")
 
     def _at(self, name: str) -> str:
@@ -98,7 +95,6 @@ class ColdTables:
         return f"{self.held}/_checkpoint"
 
     def steps(self, spark: SparkSession) -> Steps:
-        """The ledger of batches."""
         return Steps(spark, self.batches, BATCHES)
 
     def create(self, spark: SparkSession) -> None:
@@ -185,22 +181,15 @@ def unpromoted(spark: SparkSession, tables: ColdTables, until_s: int, condition:
     The cost depends on the requests that are due by then and not yet deleted. Spark opens no files of later days.
 
     Args:
-        spark: the session.
-        tables: paths of the tables.
-        until_s: epoch second.
         condition: further condition on rows of :data:`HELD`.
     """
     until = day_of(F.lit(until_s).cast("long"))
     held = spark.read.format("delta").load(tables.held)
     due = held.where((F.col("due_day") <= until) & (F.col("due_s") <= until_s)).where(condition)
-    sized = due.select("due_day", "due_s", "source", _size().alias("size"))
+    sized = due.select("due_day", "due_s", "source", payload_bytes().alias("size"))
     promoted = spark.read.format("delta").load(tables.promoted).where(F.col("due_day") <= until)
     left = sized.join(promoted.select("due_day", "source"), ["due_day", "source"], "left_anti")
     return left.select("due_day", "due_s", "source", "size").dropDuplicates(["source"])
-
-
-def _size() -> Column:
-    return F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
 
 
 def files_scanned(frame: DataFrame, path: str) -> int:
@@ -213,8 +202,6 @@ def whole_requests(spark: SparkSession, tables: ColdTables, chosen: DataFrame, d
     """The complete requests of chosen sources, as :data:`HELD`.
 
     Args:
-        spark: the session.
-        tables: paths of the tables.
         chosen: (due_day, source) of each; small.
         days: all due days among them. Spark opens no files of other days.
     """
@@ -253,8 +240,6 @@ def compact(spark: SparkSession, tables: ColdTables, *, keep_hours: float | None
     """Merge small files, and delete replaced files that readers no longer need.
 
     Args:
-        spark: the session.
-        tables: paths of the tables.
         keep_hours: how long replaced files stay; None: Delta's seven days.
 
     Returns:

@@ -71,7 +71,6 @@ def header(name: str) -> Column:
 
 
 def header_text(name: str) -> Column:
-    """The value of the last header with this name, as text."""
     return header(name).cast("string")
 
 
@@ -104,7 +103,6 @@ def timer_id() -> Column:
 
 
 def timer_due() -> Column:
-    """The due second of a fired message."""
     return due_second(header(h.TIMER_DUE))
 
 
@@ -120,4 +118,9 @@ def size_bytes() -> Column:
         F.lit(0),
         lambda total, each: total + F.octet_length(each["key"]) + F.coalesce(F.octet_length(each["value"]), F.lit(0)),
     )
-    return F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)) + headers
+    return payload_bytes() + headers
+
+
+def payload_bytes() -> Column:
+    """Bytes of the key and the value of a record."""
+    return F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))

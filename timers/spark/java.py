@@ -17,11 +17,7 @@ _HOW = (
 
 
 def require() -> None:
-    """Check that Spark finds a suitable Java: in ``JAVA_HOME``, otherwise the first one on the ``PATH``.
-
-    Raises:
-        SparkError: there is no Java, or it has another version.
-    """
+    """Check that Spark finds a suitable Java: in ``JAVA_HOME``, otherwise the first one on the ``PATH``."""
     runtime = next(java.candidates(), None)
     found = 0 if runtime is None else java.version(runtime)
     if not OLDEST <= found <= NEWEST:

@@ -33,14 +33,7 @@ def sink_options(settings: Settings, max_record_bytes: int) -> dict[str, str]:
 
 
 def stream(spark: SparkSession, settings: Settings, topics: Iterable[str], **options: str) -> DataFrame:
-    """The records of whole topics as a stream, in the shape of :data:`timers.spark.columns.RECORD`.
-
-    Args:
-        spark: the session.
-        settings: brokers and login.
-        topics: names of the topics.
-        options: further options of the Kafka source.
-    """
+    """The records of whole topics as a stream, in the shape of :data:`timers.spark.columns.RECORD`."""
     chosen = {**_reader_options(settings), "subscribe": ",".join(topics), **options}
     return records(spark.readStream.format(_SOURCE).options(**chosen).load())
 
@@ -62,8 +55,6 @@ def read(
     """The records of a range of offsets, in the shape of :data:`timers.spark.columns.RECORD`.
 
     Args:
-        spark: the session.
-        settings: brokers and login.
         starting: first offset, inclusive, of each partition to read.
         ending: end, exclusive, of the same partitions.
         min_partitions: smallest number of tasks, for machines with more cores than partitions.

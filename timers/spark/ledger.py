@@ -16,8 +16,6 @@ class Steps:
     """The steps of a job, in a Delta table with one row when a step begins and one when it is done.
 
     Args:
-        spark: the session.
-        path: path of the table.
         schema: its columns: first the name of the step, then ``state``, then columns of the job.
     """
 
@@ -27,7 +25,6 @@ class Steps:
         self._schema = schema
 
     def add(self, *row: Any) -> None:
-        """Append one row."""
         self._spark.createDataFrame([row], self._schema).write.format("delta").mode("append").save(self._path)
 
     def unfinished(self) -> list[Row]:

@@ -45,18 +45,12 @@ class KafkaPort:
 
     Args:
         config: configuration of librdkafka; it contains secrets.
-        transactional_id: transactional id of the promoter.
     """
 
     def __init__(self, config: Mapping[str, Any], transactional_id: str) -> None:
         self._writer = TransactionalWriter(config, transactional_id, _MAX_MESSAGE_BYTES)
 
     def write(self, copies: Sequence[Copy]) -> None:
-        """Write copies in one transaction.
-
-        Raises:
-            KafkaException: the transaction was not committed, or its outcome is unknown.
-        """
         with self._writer.transaction() as send:
             send(copies)
 

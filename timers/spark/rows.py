@@ -10,7 +10,6 @@ import binascii
 import hashlib
 import json
 import re
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -32,6 +31,7 @@ from timers.spark.columns import schema
 from timers.wire import checks, future
 from timers.wire import headers as h
 from timers.wire.checks import MAX_DUE_S, InvalidRequestError
+from timers.wire.cold import framed
 from timers.wire.formats import future_by_id
 from timers.wire.headers import Header
 
@@ -72,9 +72,6 @@ def entries(rows: DataFrame, max_request_bytes: int, *, as_base64: bool) -> Data
 
     Returns:
         In the shape of :data:`ENTRY`.
-
-    Raises:
-        SettingsError: a required column is missing.
     """
     canonical = _canonical(rows, as_base64)
 
@@ -108,7 +105,6 @@ def _canonical(rows: DataFrame, as_base64: bool) -> DataFrame:
 
 
 def _entry(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> tuple[Any, ...]:
-    """One row of :data:`ENTRY`."""
     try:
         timer = _timer_of(row, max_request_bytes, as_base64)
     except InvalidRequestError as error:
@@ -130,16 +126,13 @@ def _timer_of(row: dict[str, Any], max_request_bytes: int, as_base64: bool) -> _
         raise InvalidRequestError("key-not-text", "key is not UTF-8: callBackKey is text") from None
     request = future.encode(topic, key, value)
     future.check(request, topic, max_request_bytes)
-    content = _hash([b"%d" % due_s, topic.encode(), key.encode(), value, *_flat(headers)])
+    pieces = framed([b"%d" % due_s, topic.encode(), key.encode(), value, *_flat(headers)])
+    content = hashlib.sha256(pieces).hexdigest()[:_HASH_DIGITS]
     return _Timer(content, due_s, request, [*headers, *future_by_id.encode_headers(due_s)])
 
 
 def due_second(text: str | None) -> int:
-    """The due second of a text: epoch seconds, or RFC 3339 with an offset. A fraction of a second is rounded up.
-
-    Raises:
-        InvalidRequestError: the text is neither.
-    """
+    """The due second of a text: epoch seconds, or RFC 3339 with an offset. A fraction of a second is rounded up."""
     text = (text or "").strip()
     if not text:
         raise InvalidRequestError("due-missing", f"due is missing: {_EXPECTED}")
@@ -211,12 +204,5 @@ def _flat(headers: Sequence[Header]) -> Iterator[bytes | None]:
         yield value
 
 
-def _hash(pieces: Iterable[bytes | None]) -> str:
-    """Hash of pieces. Each has its length before it, so that different lists of pieces have different bytes."""
-    framed = (struct.pack(">i", -1) if piece is None else struct.pack(">i", len(piece)) + piece for piece in pieces)
-    return hashlib.sha256(b"".join(framed)).hexdigest()[:_HASH_DIGITS]
-
-
 def _shown(value: Any) -> str:
-    """The bytes of an invalid row as text for JSON."""
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)

@@ -73,7 +73,6 @@ class Launch:
     """Spark settings of the job; ``conf`` replaces them."""
 
     def settings(self) -> dict[str, str]:
-        """All settings of the session."""
         chosen = dict(_SETTINGS)
         master = self.master if self.master is not None or _submitted() else LOCAL
         if master is not None:
@@ -103,11 +102,7 @@ def session(launch: Launch) -> Iterator[SparkSession]:
 
 
 def start(launch: Launch) -> SparkSession:
-    """Start a session; the caller stops it.
-
-    Raises:
-        SparkError: Java is missing, or Spark did not start.
-    """
+    """Start a session; the caller stops it."""
     conf = SparkConf(loadDefaults=False).setAll(list(launch.settings().items()))
     if _submitted():
         spark = SparkSession.builder.config(conf=conf).getOrCreate()

@@ -45,11 +45,6 @@ moves the write-ahead logs into tables, so a second opening would not see that t
 class Database:
     """An open database. One thread owns it.
 
-    Args:
-        path: its directory.
-        rdict: the open database.
-        condemnations: counts damage.
-
     Attributes:
         rdict: for hot loops, for which :meth:`items` is too slow; they must call :meth:`ended_early`.
         no_caching: read options for blocks that are read a single time.

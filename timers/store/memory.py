@@ -27,23 +27,18 @@ class MemoryStore:
 
     @property
     def pending(self) -> int:
-        """Number of stored timers."""
         return len(self._rows)
 
     def note_read_through(self, second: int) -> None:
-        """Store ``second`` as the read-through time."""
         self.read_through_s = second
 
     def condemn(self) -> None:
-        """Mark the store as unusable: the next opening begins with an empty store."""
         self.condemned = True
 
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
-        """Store the settings history under which the store is written from now on."""
         self.history = history
 
     def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = NO_ENTRIES) -> None:
-        """Add rows, write or delete entries of the index, and move ``applied``."""
         for due_s, group in rows.items():
             for row in group:
                 insort(self._rows, ((due_s, row[0]), row), key=lambda entry: entry[0])
@@ -55,15 +50,12 @@ class MemoryStore:
         self.applied = applied
 
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
-        """The entries of some ids."""
         return {id: self._entries.get(id) for id in ids}
 
     def entries_after(self, id: bytes, limit: int) -> Sequence[tuple[bytes, Entry]]:
-        """The next entries in the order of ids."""
         return sorted(each for each in self._entries.items() if each[0] > id)[:limit]
 
     def scan(self, after: OrderKey, until_s: int) -> Iterator[tuple[int, list[Row]]]:
-        """Groups of rows above ``after`` and due at or before ``until_s``: (due second, rows)."""
         key = lambda entry: entry[0]  # noqa: E731
         entries = self._rows[
             bisect_right(self._rows, after, key=key) : bisect_right(self._rows, (until_s, MAX_OFFSET), key=key)
@@ -75,21 +67,17 @@ class MemoryStore:
             yield due_s, group
 
     def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
-        """Groups of rows above ``after``."""
         return self.scan(after, MAX_OFFSET)
 
     def delete(self, through: OrderKey, count: int) -> None:
-        """Delete every row at or below ``through``."""
         end = bisect_right(self._rows, through, key=lambda entry: entry[0])
         assert end == count, f"{end} rows at or below {through}, not {count}"
         del self._rows[:end]
 
     def oldest_due_s(self) -> int | None:
-        """Due second of the first row."""
         return self._rows[0][0][0] if self._rows else None
 
     def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
-        """Delete the rows that have fired since the last write; see :meth:`timers.core.ports.Store.drop_through`."""
         end = bisect_right(self._rows, fired_through, key=lambda entry: entry[0])
         passed_over = any(row[0] >= next_offset for _, row in self._rows[:end])
         del self._rows[:end]

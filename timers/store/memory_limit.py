@@ -32,9 +32,6 @@ class RocksMemory:
     below ``limit_bytes`` plus 0.25 MB for each open store. Two cases exceed the limit: a limit below 0.5 MB for each
     store, because a store that is written to holds at least one fetch; and, for a moment, stores that are written
     faster than they are flushed.
-
-    Args:
-        limit_bytes: limit for all stores together.
     """
 
     def __init__(self, limit_bytes: int) -> None:

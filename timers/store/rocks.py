@@ -81,8 +81,6 @@ class RocksStore:
             path: a directory for this store only; made if it is missing.
             identity: names cluster, topic id, partition and app; the format version is added here.
             memory: shared with the worker's other stores.
-            condemnations: counts damaged stores of the worker.
-            indexed: whether its timers have ids.
 
         Raises:
             StoreError: the disk is full, read-only, or refuses for another reason. Nothing was deleted.
@@ -126,38 +124,31 @@ class RocksStore:
 
     @property
     def applied(self) -> int:
-        """Offset below which all pending requests are in the store."""
         return self._applied
 
     @property
     def pending(self) -> int:
-        """Number of stored timers."""
         return self._pending
 
     @property
     def history(self) -> tuple[SettingChange, ...]:
-        """The last stored settings history."""
         packed = self._db.get(layout.HISTORY)
         return tuple(SettingChange(*change) for change in self._decoded(_unpack_any, packed)) if packed else ()
 
     @property
     def read_through_s(self) -> int | None:
-        """Read-through time: all records that the log held when this second began are in the store; None: not known."""
         return self._read_through_s
 
     def note_read_through(self, second: int) -> None:
-        """Store ``second`` as the read-through time."""
         batch = WriteBatch(raw_mode=True)
         batch.put(layout.READ_THROUGH, U64.pack(second))
         self._write(batch, self._pending, self._applied)
         self._read_through_s = second
 
     def condemn(self) -> None:
-        """Mark the store as unusable: the next opening begins with an empty store."""
         self._db.condemn(STALE)
 
     def note_history(self, history: tuple[SettingChange, ...]) -> None:
-        """Store the settings history under which the store is written from now on."""
         if history != self.history:
             batch = WriteBatch(raw_mode=True)
             packed = msgpack.packb([(change.name, change.from_offset, change.value) for change in history])
@@ -165,7 +156,6 @@ class RocksStore:
             self._write(batch, self._pending, self._applied)
 
     def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = NO_ENTRIES) -> None:
-        """Add rows, write or delete entries of the index and move ``applied``: all of this or nothing."""
         batch = WriteBatch(raw_mode=True)
         pending = self._pending
         for due_s, group in rows.items():
@@ -185,7 +175,6 @@ class RocksStore:
             journal.note_written(entries)
 
     def entries(self, ids: Collection[bytes]) -> dict[bytes, Entry | None]:
-        """The entries of some ids."""
         known: dict[bytes, Entry | None] = {}
         if self._journal is not None:
             known, ids = self._journal.find(ids)
@@ -204,7 +193,6 @@ class RocksStore:
         return [(id, self._decoded(_entry, value)) for id, value in page]
 
     def _decoded(self, decode: Callable[[Any], _T], value: Any) -> _T:
-        """Decode a value. If it cannot be decoded, the store is damaged."""
         try:
             return decode(value)
         except Exception as error:
@@ -237,7 +225,6 @@ class RocksStore:
         raise self._db.ended_early(key)
 
     def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
-        """Groups of rows above ``after``, for listings: (due second, rows)."""
         first = next_key(after)
         # An entry of the same second may begin before ``after`` and end after it.
         first = self._db.last_between(first[:8], first) or first
@@ -248,7 +235,6 @@ class RocksStore:
                 yield due_s, rows
 
     def delete(self, through: OrderKey, count: int) -> None:
-        """Delete every row at or below ``through``; ``count`` is their number."""
         batch = WriteBatch(raw_mode=True)
         end = next_key(through)
         deleted = [key for key in self._scanned if key < end]
@@ -291,17 +277,10 @@ class RocksStore:
         )
 
     def oldest_due_s(self) -> int | None:
-        """Due second of the first row, None if there is none."""
         key = self._db.first_from(self._first_key)
         return None if key >= ROWS_END else int(U64.unpack_from(key)[0])
 
     def close(self) -> None:
-        """Flush and release the directory's lock.
-
-        Raises:
-            StoreError: the newest batches could not be flushed; they are in the write-ahead log. Not raised after a
-                failed write, which has raised its own error.
-        """
         if self._journal is not None:
             self._memory.forget(self._journal)
         self._db.close()

@@ -36,13 +36,7 @@ from timers.wire.formats import schedule
 
 
 class Checkers:
-    """Checks the records of a log.
-
-    Args:
-        log: the cluster.
-        settings: of the app.
-        machines: all partitions that have a machine.
-    """
+    """Checks the records of a log."""
 
     def __init__(self, log: SimLog, settings: Settings, machines: Iterable[TopicPartition]) -> None:
         self._log = log
@@ -82,9 +76,6 @@ class Checkers:
 
         Args:
             runner: runs the machine that has just done a step; None: no machine has.
-
-        Raises:
-            Violation: a promise is broken.
         """
         settings = self._settings
         new = self._log.committed[self._seen :]
@@ -171,7 +162,6 @@ class Checkers:
         log.schedules.add(Step(operations[0], record.source, asked), record, by_engine=by_engine, overdue=overdue)
 
     def _add_copy(self, log: MachineLog, copy: Request) -> None:
-        """Add a copy of a cold request; without a valid seal it is forged."""
         (_, named), (_, proof) = copy.record.headers[-2:]
         source = (named or b"").decode()
         log.requests[copy.record.offset] = copy
@@ -357,11 +347,7 @@ class Checkers:
         return retries or self._fired[request.name] + self._given_up[request.name]
 
     def check_end(self, until_s: int) -> None:
-        """Check that all timers due by ``until_s`` have an outcome: accepted = fired + dead-lettered + pending + ended.
-
-        Raises:
-            Violation: a timer was lost, or the numbers differ.
-        """
+        """Check that all timers due by ``until_s`` have an outcome."""
         self.check()
         for machine, log in self.logs.items():
             for offset, request in log.requests.items():

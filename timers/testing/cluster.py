@@ -32,23 +32,6 @@ WALL_OFFSETS_S = (0, 0, 5 * 3600, -5 * 3600, 2 * YEAR_S)
 
 
 class SimCluster:
-    """The cluster of one run.
-
-    Args:
-        seed: seed of the random sources.
-        parts: the classes that workers are made of.
-        worker: the class of a worker.
-
-    Attributes:
-        seed: seed of the random sources.
-        limits: limits of each machine.
-        clock: the brokers' clock.
-        log: the topics.
-        machines: all partitions that have a machine.
-        checkers: they check the log after each step.
-        workers: the workers of the app.
-    """
-
     def __init__(self, seed: int, parts: Parts, worker: type[SimWorker]) -> None:
         self.seed = seed
         self._random = random = Random(seed)

@@ -22,8 +22,6 @@ from timers.wire.formats import RequestFormat
 
 @dataclass
 class HeldRequest:
-    """One cold request."""
-
     record: SimRecord
     decoded: cold.Cold
     promoted: bool = False
@@ -33,13 +31,7 @@ class HeldRequest:
 
 
 class SimCold:
-    """Holds and promotes cold requests.
-
-    Args:
-        log: the cluster.
-        settings: of the app.
-        random: random source.
-    """
+    """Holds and promotes cold requests."""
 
     def __init__(self, log: SimLog, settings: Settings, random: Random) -> None:
         self._log = log
@@ -84,7 +76,6 @@ class SimCold:
         )
 
     def _may_write(self, held: HeldRequest) -> bool:
-        """Whether a copy may be written. The first one always may."""
         topic, partition, _ = topics.parse_source(held.decoded.source) or ("", 0, 0)
         if held.first_copy_s is None or topic == self._settings.id_topic:
             return True

@@ -54,11 +54,7 @@ class Faults:
         self._at = name
 
     def point(self, name: str) -> None:
-        """Crash here if it was chosen.
-
-        Raises:
-            Crashed: the process ends here.
-        """
+        """Crash here if it was chosen."""
         self.passed = name
         if self._points_left is not None:
             self._points_left -= 1

@@ -63,7 +63,6 @@ class Step:
 
     @property
     def offset(self) -> int:
-        """Offset of the record."""
         return self.operation[1]
 
 
@@ -89,7 +88,6 @@ class IdOracle:
             before.end = None
 
     def add_verdict(self, source: str, key: bytes | None, verdict: VerdictMessage) -> None:
-        """Add a visible verdict."""
         step = self._by_source.get(source)
         if step is None or step.operation[0] != key or key.decode() != verdict.id:
             raise Violation(f"a verdict on {source}, which needs none: {verdict}")
@@ -118,7 +116,6 @@ class IdOracle:
         return [*allowed, without_version] if is_over(entry, fired_through, retention_s) else allowed
 
     def entries(self, applied: int) -> dict[bytes, Entry | None]:
-        """The entries that the index must hold."""
         operations = sorted((step.operation for step in self._by_source.values()), key=lambda each: each[1])
         return latest([each for each in operations if each[1] < applied])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
@@ -33,12 +35,8 @@ class SimLedger:
         self.progress = Progress()
         self.failing = 0
         self.tick: Tick | None = None
-        self._fired: list[tuple[int, int]] = []
-        self._rejected: list[Rejected] = []
-        self._postponed: list[tuple[tuple[int, int], int]] = []
-        self._verdicts: list[Verdict] = []
-        self._forwarded: list[int] = []
-        self._republished: list[int] = []
+        self._open: dict[str, list[Any]] = defaultdict(list)
+        """Name of an attribute -> what the open transaction adds to it."""
 
     @property
     def fired(self) -> list[tuple[int, int]]:
@@ -51,43 +49,32 @@ class SimLedger:
         return [(entry.offset, entry.code) for _, rejected, _ in self.commits for entry in rejected]
 
     def begin(self, tick: Tick) -> None:
-        """Begin a transaction."""
         self.tick = tick
-        self._fired, self._rejected, self._postponed, self._verdicts, self._forwarded = [], [], [], [], []
-        self._republished = []
+        self._open = defaultdict(list)
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:
-        """Add firings of one due second."""
-        self._fired += [(due_s, row[0]) for row in rows]
+        self._open["fired"] += [(due_s, row[0]) for row in rows]
 
     def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
-        """Add postponed timers."""
-        self._postponed += [((due_s, row[0]), again_s) for row in rows]
+        self._open["postponed"] += [((due_s, row[0]), again_s) for row in rows]
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
-        """Add dead letters."""
-        self._rejected += rejected
+        self._open["rejected"] += rejected
 
     def answer(self, verdicts: Sequence[Verdict]) -> None:
-        """Add verdicts."""
-        self._verdicts += verdicts
+        self._open["verdicts"] += verdicts
 
     def forward(self, forwarded: Sequence[Forwarded]) -> None:
-        """Add forwarded cold requests."""
-        self._forwarded += [each.record.offset for each in forwarded]
+        self._open["forwarded"] += [each.record.offset for each in forwarded]
 
     def republish(self, rows: Sequence[Row]) -> None:
-        """Add republished versions."""
-        self._republished += [row[0] for row in rows]
+        self._open["republished"] += [row[0] for row in rows]
 
     def commit(self, progress: Progress) -> None:
-        """Keep the output of the transaction, or fail."""
         if self.failing:
             self.failing -= 1
             raise Lost("told to fail")
-        self.postponed += self._postponed
-        self.verdicts += self._verdicts
-        self.forwarded += self._forwarded
-        self.republished += self._republished
-        self.commits.append((self._fired, self._rejected, progress))
+        for name in ("postponed", "verdicts", "forwarded", "republished"):
+            getattr(self, name).extend(self._open[name])
+        self.commits.append((self._open["fired"], self._open["rejected"], progress))
         self.progress = progress

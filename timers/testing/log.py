@@ -21,8 +21,6 @@ from timers.wire.headers import Header
 
 @dataclass(eq=False, slots=True)
 class SimTransaction:
-    """One transaction of one producer."""
-
     transactional_id: str
     epoch: int
     committed: bool | None = None
@@ -184,18 +182,13 @@ class SimLog:
                 self.new_epoch(transaction.transactional_id)
 
     def begin(self, transactional_id: str, epoch: int) -> SimTransaction:
-        """Open a transaction."""
         self.check_epoch(transactional_id, epoch)
         transaction = SimTransaction(transactional_id, epoch)
         self._open.append(transaction)
         return transaction
 
     def check_epoch(self, transactional_id: str, epoch: int) -> None:
-        """Refuse a producer whose transactional id was taken over.
-
-        Raises:
-            Fenced: another producer took it over.
-        """
+        """Refuse a producer whose transactional id was taken over."""
         if epoch != self._epochs.get(transactional_id):
             raise Fenced(f"{transactional_id} was taken over by another worker")
 
@@ -260,12 +253,7 @@ class SimLog:
 
 
 class SimProducer:
-    """A transactional producer.
-
-    Args:
-        log: the cluster.
-        transactional_id: its owner is the last producer that took an epoch.
-    """
+    """A transactional producer."""
 
     def __init__(self, log: SimLog, transactional_id: str) -> None:
         self._log = log
@@ -275,7 +263,6 @@ class SimProducer:
         self._begun = False
 
     def init_transactions(self) -> None:
-        """Fence the former owner."""
         self._epoch = self._log.new_epoch(self._transactional_id)
         self._transaction = None
         self._begun = False
@@ -295,13 +282,7 @@ class SimProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Append to the open transaction.
-
-        Raises:
-            Fenced: the transactional id was taken over.
-            TooLarge: the record is larger than the limit of the topic.
-            RecordRefused: the topic is compacted and the record has no key.
-        """
+        """Append to the open transaction."""
         if key is None and topic in self._log.compacted:
             raise RecordRefused
         limit = self._log.max_message_bytes.get(topic)
@@ -321,23 +302,14 @@ class SimProducer:
         return self._transaction
 
     def abort(self) -> None:
-        """Abort the open transaction.
-
-        Raises:
-            Fenced: the transactional id was taken over.
-        """
-        self._log.check_epoch(self._transactional_id, self._epoch)
-        if self._transaction is not None and self._transaction.committed is None:
-            self._log.finish(self._transaction, commit=False)
-        self._begun = False
+        self._end(commit=False)
 
     def commit(self) -> None:
-        """Commit. It may be repeated after an unknown outcome.
+        """Commit. It may be repeated after an unknown outcome."""
+        self._end(commit=True)
 
-        Raises:
-            Fenced: the transactional id was taken over.
-        """
+    def _end(self, *, commit: bool) -> None:
         self._log.check_epoch(self._transactional_id, self._epoch)
         if self._transaction is not None and self._transaction.committed is None:
-            self._log.finish(self._transaction, commit=True)
+            self._log.finish(self._transaction, commit=commit)
         self._begun = False

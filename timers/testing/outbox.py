@@ -59,7 +59,6 @@ class SimRecords:
     def fire(
         self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[h.Header], now_ms: int
     ) -> None:
-        """Add firings."""
         keys = [key_bytes(row[2]) for row in rows]
         chosen = partitions_for(keys, [row[0] for row in rows], partitions)
         for row, key, partition in zip(rows, keys, chosen, strict=True):
@@ -69,13 +68,11 @@ class SimRecords:
     def fire_schedules(
         self, topic: str, partitions: int, rows: Sequence[Row], tail: list[h.Header], now_ms: int
     ) -> None:
-        """Add firings of rows whose ids are any bytes."""
         self.fire(topic, partitions, rows, b"", tail, now_ms)
 
     def add_tombstones(
         self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[h.Header]]], now_ms: int
     ) -> None:
-        """Add tombstones."""
         for key, headers in tombstones:
             self.add(topic, partition, key, None, headers, now_ms)
 
@@ -88,16 +85,11 @@ class SimRecords:
         headers: Sequence[h.Header],
         now_ms: int,
     ) -> None:
-        """Add one record."""
         self.added.append(Buffered(topic, partition, key, value, headers, now_ms))
 
 
 class SimRoutes:
-    """Implements :class:`timers.wire.outgoing.Topics`; shared by the machines of a worker.
-
-    Attributes:
-        max_message_bytes: topics that have refused a record as too large, each with its limit.
-    """
+    """Implements :class:`timers.wire.outgoing.Topics`; shared by the machines of a worker."""
 
     usable: ClassVar[Mapping[str, int]] = {}
 
@@ -107,7 +99,6 @@ class SimRoutes:
         self.max_message_bytes: dict[str, int] = {}
 
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
-        """Number of partitions of a topic, or why it takes no records."""
         if topic in self._log.missing:
             return DeliveryProblem("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
         open_ms = self._open_until_ms.get(topic, 0) - self._log.clock.now_ms
@@ -116,7 +107,6 @@ class SimRoutes:
         return self._log.partitions
 
     def partitions(self, topic: str) -> int:
-        """Number of partitions of a topic; the same for all topics."""
         return self._log.partitions
 
     def open_circuit(self, topic: str) -> None:
@@ -143,24 +133,14 @@ class SimRequests:
         return found
 
     def request_format(self, source: str) -> RequestFormat:
-        """The request format of the topic of a source."""
         return self._formats[source.rsplit("/", 2)[0]]
 
 
 class SimOutbox(BaseOutbox):
     """Implements :class:`timers.core.ports.Outbox`.
 
-    Args:
-        log: the cluster.
-        settings: settings of the app.
-        machine: (request topic, partition).
-        faults: faults of the worker.
-        routes: routes of the worker.
-
     Attributes:
         policy_change: a class whose methods replace those of the delivery policy.
-        new_records: class of the buffer of a transaction.
-        counters: counters of the partition.
     """
 
     policy_change: ClassVar[type[Any] | None] = None
@@ -187,19 +167,16 @@ class SimOutbox(BaseOutbox):
         self._offset_sent = -1
 
     def open(self) -> None:
-        """Fence the former owner and abort its open transaction."""
         self._producer.init_transactions()
         self._faults.point("after fencing")
 
     def begin(self, tick: Tick) -> None:
-        """Begin to fill a transaction. The brokers open it at the commit."""
         self._tick = tick
         self._records = self.new_records()
         self.counters.begin()
         self._begin(tick, self._records)
 
     def commit(self, progress: Progress) -> None:
-        """Add ``progress``, send all records, and commit."""
         while refused := self._fill_and_send(progress):
             self._producer.abort()
             noted = [self._refuse(record.topic, record, "it has no key") for record in refused]
@@ -213,7 +190,6 @@ class SimOutbox(BaseOutbox):
         self._faults.point("after a commit")
 
     def _fill_and_send(self, progress: Progress) -> list[Buffered]:
-        """Send a transaction, and return the records that were refused."""
         self._outgoing.add_given_up(self._requests, lambda: True)
         self._outgoing.add_progress(progress, TOPIC_ID, PROGRESS_PARTITION)
         # A producer sends to partitions in any order, so the progress may be sent first.

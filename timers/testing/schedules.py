@@ -36,14 +36,7 @@ class ScheduleLog:
     """Offsets of the schedules that are rejected because they were overdue."""
 
     def add(self, step: Step, record: SimRecord, *, by_engine: bool, overdue: bool) -> None:
-        """Add a visible record.
-
-        Args:
-            step: its operation.
-            record: the record.
-            by_engine: whether the engine wrote it.
-            overdue: whether it is rejected because it was overdue.
-        """
+        """Add a visible record."""
         _, offset, due_s, version = step.operation
         if step.request is not None:
             self.requests[offset] = step.request
@@ -100,7 +93,6 @@ class ScheduleLog:
                 raise Violation(f"{request.name} has {copies} copies, but no tombstone erases it")
 
     def pending(self, applied: int, fired_through: OrderKey) -> list[OrderKey]:
-        """Order keys of the pending versions."""
         return sorted(
             request.key
             for offset, request in self.requests.items()
@@ -120,11 +112,7 @@ class ScheduleLog:
         return latest([step.operation for step in steps if step.offset < applied])
 
     def pending_and_ended(self, until_s: int, outcomes: Callable[[Request], int]) -> tuple[int, int]:
-        """Numbers of pending versions, and of versions that were ended without an outcome.
-
-        Raises:
-            Violation: a due version has neither an outcome nor an end.
-        """
+        """Numbers of pending versions, and of versions that were ended without an outcome."""
         waiting = ended = 0
         for request in self.requests.values():
             if outcomes(request):

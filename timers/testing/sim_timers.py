@@ -220,7 +220,6 @@ class SimTimers:
         self._run()
 
     def _run(self) -> None:
-        """Run the worker until it is idle, and read the records that it has written."""
         self._worker.poll_ticks()
         # A timer that cannot be sent goes to the retry topic before it becomes a dead letter.
         for machine in self._machines:

@@ -37,12 +37,7 @@ STILL_S = 100
 
 
 class SimulationFailed(AssertionError):
-    """A run broke a promise.
-
-    Attributes:
-        seed: seed that replays the run.
-        history: the steps of the run.
-    """
+    """A run broke a promise."""
 
     def __init__(self, seed: int, history: list[str], cause: BaseException) -> None:
         self.seed = seed
@@ -55,14 +50,7 @@ class SimulationFailed(AssertionError):
 
 
 class Simulator(SimCluster):
-    """One random run.
-
-    Args:
-        seed: seed of the random sources.
-        steps: number of steps with faults.
-        parts: the classes that workers are made of; see :class:`timers.testing.worker.Parts`.
-        worker: the class of a worker.
-    """
+    """One random run."""
 
     def __init__(self, seed: int, steps: int = 150, parts: Parts = REAL, worker: type[SimWorker] = SimWorker) -> None:
         super().__init__(seed, parts, worker)
@@ -107,11 +95,7 @@ class Simulator(SimCluster):
         """Probability that a machine has been idle for long."""
 
     def run(self) -> None:
-        """Do all steps, and check.
-
-        Raises:
-            SimulationFailed: a promise was broken, or the worker raised an unexpected exception.
-        """
+        """Do all steps, and check."""
         try:
             self._assign_unowned()
             for _ in range(self._steps):
@@ -343,7 +327,6 @@ class Simulator(SimCluster):
     # ---- the end ------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Stop the faults, and let time pass until all due timers have fired."""
         self.history.append(f"{self.clock.now_ms} settle")
         self._workload.end_all_transactions()
         if self._delivery_random.random() < 0.5:  # else the topics keep failing, and must not delay other timers

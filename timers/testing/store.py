@@ -21,12 +21,7 @@ _Image: TypeAlias = tuple[int, list[tuple[OrderKey, Row]], dict[bytes, Entry], i
 
 
 class SimStore(MemoryStore):
-    """The in-memory store, with points at which the worker may crash, and earlier images for a power loss.
-
-    Args:
-        faults: faults of its worker.
-        group: rows in a group; small, so that chunks end inside a second.
-    """
+    """The in-memory store, with points at which the worker may crash, and earlier images for a power loss."""
 
     def __init__(self, faults: Faults, group: int = 3) -> None:
         super().__init__(group)
@@ -35,36 +30,30 @@ class SimStore(MemoryStore):
 
     @property
     def keys(self) -> list[OrderKey]:
-        """Keys of all rows."""
         return [key for key, _ in self._rows]
 
     @property
     def rows(self) -> list[Row]:
-        """All rows in key order."""
         return [row for _, row in self._rows]
 
     def write(self, rows: RowsByDue, applied: int, entries: Mapping[bytes, Entry | None] = NO_ENTRIES) -> None:
-        """Add rows, write or delete entries, and set ``applied``."""
         self.faults.point("before a store write")
         self._past.append(self._image())
         super().write(rows, applied, entries)
         self.faults.point("after a store write")
 
     def delete(self, through: OrderKey, count: int) -> None:
-        """Delete all rows at or below ``through``."""
         self.faults.point("before a store delete")
         self._past.append(self._image())
         super().delete(through, count)
         self.faults.point("after a store delete")
 
     def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:
-        """Delete the rows that have fired since the store was written."""
         self._past.append(self._image())
         super().drop_through(fired_through, next_offset)
         self.faults.point("after opening a store")
 
     def note_read_through(self, second: int) -> None:
-        """Store ``second`` as the read-through time."""
         self._past.append(self._image())
         super().note_read_through(second)
 
@@ -72,7 +61,6 @@ class SimStore(MemoryStore):
         return self.applied, self._rows[:], self._entries.copy(), self.read_through_s
 
     def empty(self) -> None:
-        """Delete everything."""
         self.applied, self._rows, self._entries, self.read_through_s = 0, [], {}, None
         self.condemned = False
 
@@ -83,11 +71,7 @@ class SimStore(MemoryStore):
 
 
 class SimDisk:
-    """The stores of one worker, by machine.
-
-    Args:
-        store: class of the stores.
-    """
+    """The stores of one worker, by machine."""
 
     def __init__(self, store: type[SimStore] = SimStore) -> None:
         self._store = store
@@ -105,7 +89,6 @@ class SimDisk:
         return self._stores[machine]
 
     def close(self, machine: TopicPartition) -> None:
-        """Release one store."""
         self._open.discard(machine)
 
     def crash(self) -> None:

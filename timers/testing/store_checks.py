@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 from timers.config.settings import Settings
 from timers.core.index import is_over
@@ -16,7 +16,6 @@ from timers.store.memory import MemoryStore
 from timers.testing.id_oracle import Violation
 from timers.testing.log import SimLog
 from timers.testing.machine_log import MachineLog
-from timers.testing.refusing_outbox import RefusingOutbox
 from timers.testing.schedules import ScheduleLog
 from timers.testing.worker import SimRunner
 from timers.wire.formats import RequestFormat
@@ -26,8 +25,6 @@ class StoreChecks:
     """Compares the stores of machines with their logs.
 
     Args:
-        log: the cluster.
-        settings: of the app.
         formats: request topic -> its request format.
         logs: the state of each machine as its log says; the caller keeps them up to date.
     """
@@ -45,11 +42,7 @@ class StoreChecks:
         self._logs = logs
 
     def check(self, runner: SimRunner) -> None:
-        """Check the rows and the index of a machine. A fenced machine is checked with its own progress.
-
-        Raises:
-            Violation: they differ from the log.
-        """
+        """Check the rows and the index of a machine. A fenced machine is checked with its own progress."""
         store = runner.store
         log = self._logs[runner.name]
         progress = runner.machine.progress
@@ -89,11 +82,7 @@ class StoreChecks:
                 raise Violation(f"the index of {runner.name} holds {held} for {id!r}, not {entry}")
 
     def check_idle(self, runner: SimRunner) -> None:
-        """Check that an idle machine has no due timer.
-
-        Raises:
-            Violation: it has one.
-        """
+        """Check that an idle machine has no due timer."""
         machine = runner.machine
         if not runner.loop.idle or not runner.observed or machine.recovering:
             return
@@ -107,11 +96,7 @@ class StoreChecks:
             raise Violation(f"{runner.name} waits for a tick, but {due[0]} is due")
 
     def check_recovery(self, runner: SimRunner, limits: Limits, random: Random) -> None:
-        """Check that a recovery of an empty store, with fetches of random sizes, ends in the same state.
-
-        Raises:
-            Violation: the state differs.
-        """
+        """Check that a recovery of an empty store, with fetches of random sizes, ends in the same state."""
         if runner.machine.recovering:
             return
         progress = runner.machine.progress
@@ -133,6 +118,16 @@ class StoreChecks:
             live = [row for row in live if not schedules.requests[row[0]].record.compacted]
         if rows != live:
             raise Violation(f"recovery of {runner.name} from its log differs from its live state")
+
+
+class RefusingOutbox:
+    """Raises :class:`Violation` when a machine uses it: a recovery emits nothing [I15]."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*args: Any) -> NoReturn:
+            raise Violation(f"recovery called {name} of its outbox")
+
+        return refuse
 
 
 def _alive(runner: SimRunner) -> list[tuple[int, Row]]:

@@ -48,12 +48,6 @@ REAL = Parts()
 class SimRunner:
     """Runs one machine: the worker's own :class:`timers.core.loop.Loop`, without a thread.
 
-    Args:
-        name: the partition.
-        loop: drives the machine.
-        store: of the machine.
-        indexed: whether its timers have ids.
-
     Attributes:
         read_to: offset from which the consumer reads on.
         observed: (``seq`` of the log at its append, tick) of each tick that the machine has observed.
@@ -90,17 +84,7 @@ class SimRunner:
 class SimWorker:
     """One worker process.
 
-    Args:
-        name: name in messages.
-        log: the cluster.
-        settings: of the app.
-        limits: of each machine.
-        parts: its classes.
-
     Attributes:
-        disk: its stores; they survive a crash.
-        faults: its faults.
-        runners: open machines.
         alive: False after a crash until :meth:`start`.
         hot_horizon_s: horizon of the machines that it opens from now on.
         wall_offset_s: by how much the wall clock of its machine is ahead of the brokers' clock.
@@ -149,7 +133,6 @@ class SimWorker:
             self.crash()
 
     def fence(self, outboxes: Mapping[TopicPartition, SimOutbox]) -> None:
-        """Fence the former owners."""
         for outbox in outboxes.values():
             outbox.open()
 

@@ -25,9 +25,6 @@ class Workload:
     """Writes random requests.
 
     Args:
-        random: random source.
-        log: the cluster.
-        topic: request topic.
         id_topic: request topic of timers with an id; empty: none.
         schedule_topic: request topic of schedules; empty: none.
         without_key: whether some topics refuse callbacks without a key, and some requests have such callbacks.
@@ -179,7 +176,6 @@ class Workload:
             self.latest_due_s = max(self.latest_due_s, due_s)
 
     def cancel(self) -> None:
-        """Write a null value, which cancels a timer."""
         self._by_id(None, [])
 
     def wrong_by_id(self) -> None:

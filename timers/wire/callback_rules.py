@@ -54,7 +54,6 @@ class CallbackRules:
         self._deny = _patterns(settings.callback_deny)
 
     def denied(self, topic: str) -> str | None:
-        """Return why no callback may go to ``topic``, in one sentence; None if callbacks may."""
         if topic == self._canary_topic:
             return None
         for text, pattern in self._deny.items():
@@ -75,13 +74,6 @@ class CallbackRules:
         """Return the row of a timer whose callback is a request, with the headers that a request needs.
 
         It compares the two due seconds, and not the time of firing. So an outage does not end a chain of timers.
-
-        Args:
-            row: the timer; its callback goes to the request topic.
-            due_s: due second of the timer.
-
-        Returns:
-            The row as it is sent, or ``topic-denied`` if it may not set another timer.
         """
         _, _, key, value, headers, _ = row
         try:

@@ -33,10 +33,6 @@ def rejected(record: Any, error: InvalidRequestError) -> Rejected:
 def decode_due(digits: bytes | None, part: str = "key") -> int:
     """Return the due epoch second: a full match of ``[0-9]{1,11}``.
 
-    Args:
-        digits: the due second as text.
-        part: the part of the record that holds it, for the message of an error.
-
     Raises:
         InvalidRequestError: the due second is missing (``key-missing``, ``due-missing``) or wrong (``key-*``).
     """
@@ -59,11 +55,7 @@ def decode_due(digits: bytes | None, part: str = "key") -> int:
 
 
 def check_id(id: bytes | None, max_bytes: int, part: str = "key") -> None:
-    """Check the id of a timer.
-
-    Raises:
-        InvalidRequestError: the id is missing or longer than ``max_bytes``.
-    """
+    """Check the id of a timer."""
     if not id:
         raise InvalidRequestError("id-missing", f"{part} is missing or empty: it holds the timer's id")
     if len(id) > max_bytes:
@@ -71,11 +63,7 @@ def check_id(id: bytes | None, max_bytes: int, part: str = "key") -> None:
 
 
 def check_topic(topic: str, part: str) -> None:
-    """Check the callback topic, which is in ``part`` of a record.
-
-    Raises:
-        InvalidRequestError: the topic is missing, or is no legal topic name.
-    """
+    """Check the callback topic, which is in ``part`` of a record."""
     if not topic:
         raise InvalidRequestError(
             "topic-missing", f"{part} is empty or missing: it names the topic to send the callback to"
@@ -85,11 +73,7 @@ def check_topic(topic: str, part: str) -> None:
 
 
 def check_size(value: bytes, max_request_bytes: int) -> None:
-    """Check the size of a request's value.
-
-    Raises:
-        InvalidRequestError: the value is larger than ``max_request_bytes``.
-    """
+    """Check the size of a request's value."""
     if len(value) > max_request_bytes:
         raise InvalidRequestError(
             "value-too-large",

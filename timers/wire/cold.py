@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hmac
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from timers.core.horizon import Unsealed
@@ -57,10 +57,14 @@ def seal(secret: int, source: str, key: bytes | None, value: bytes | None, heade
     pieces = [source.encode(), key, value]
     for name, data in headers:
         pieces += [name.encode(), data]
-    framed = b"".join(
+    return hmac.digest(secret.to_bytes(8, "big"), framed(pieces), "sha256").hex()[:SEAL_DIGITS].encode()
+
+
+def framed(pieces: Iterable[bytes | None]) -> bytes:
+    """Return pieces as one, each after its length, so that different lists of pieces give different bytes."""
+    return b"".join(
         struct.pack(">i", -1) if piece is None else struct.pack(">i", len(piece)) + piece for piece in pieces
     )
-    return hmac.digest(secret.to_bytes(8, "big"), framed, "sha256").hex()[:SEAL_DIGITS].encode()
 
 
 def encode_cold(record: Any, source: str, due_s: int, secret: int) -> list[h.Header]:
@@ -106,12 +110,10 @@ class PartitionColdFormat:
         self._partition = partition
 
     def is_copy(self, record: Any) -> bool:
-        """Return whether a record has the headers of a promoted copy."""
         headers = record.headers
         return len(headers) > 1 and headers[-2][0] == h.TIMER_PROMOTED and headers[-1][0] == h.TIMER_SEAL
 
     def unseal(self, record: Any, secret: int) -> Unsealed | Rejected:
-        """Return the request that a promoted copy holds, or its rejection if the seal is wrong."""
         try:
             return self._unseal(record, secret)
         except InvalidRequestError as error:
@@ -137,5 +139,4 @@ class PartitionColdFormat:
         return Unsealed(request, place[2], source)
 
     def fits_cold_topic(self, record: Any) -> bool:
-        """Return whether key and headers leave space for the headers of a cold request."""
         return dead_letter.size(record.key, None, record.headers or ()) <= MAX_KEY_AND_HEADERS_BYTES

@@ -95,8 +95,7 @@ def encode_mark(mark: Mark) -> tuple[bytes, bytes, list[h.Header]]:
 
 def decode_mark(key: bytes | None, value: bytes | None, headers: Sequence[h.Header]) -> Mark:
     """Return the mark in a record. Any other record gives a mark that names no dead letter."""
-    source = next((data for name, data in headers if name == h.TIMER_SOURCE), None)
-    return Mark(*((data or b"").decode(errors="replace") for data in (key, source, value)))
+    return Mark(*((data or b"").decode(errors="replace") for data in (key, h.last(headers, h.TIMER_SOURCE), value)))
 
 
 def size(key: bytes | None, value: bytes | None, headers: Sequence[h.Header]) -> int:

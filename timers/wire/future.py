@@ -22,10 +22,6 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
 
     It takes about 0.8 us a record, most of it in protobuf. A row is the only object made for a record. Rows are grouped
     by the raw key, so that a due second is parsed once for each batch.
-
-    Args:
-        records: with ``offset``, ``key``, ``value``, ``headers``, in ascending offset.
-        max_request_bytes: largest value accepted.
     """
     by_key: dict[bytes, list[Row]] = {}
     rejections: list[Rejected] = []
@@ -103,11 +99,7 @@ def _by_due(by_key: dict[bytes, list[Row]]) -> RowsByDue:
 
 
 def parse(value: bytes | None, max_request_bytes: int) -> Future:
-    """Return the ``Future`` of a record.
-
-    Raises:
-        InvalidRequestError: the value is missing, is no ``Future``, or does not pass :func:`check`.
-    """
+    """Return the ``Future`` of a record."""
     if value is None:
         raise InvalidRequestError("value-missing", "the record has no value: a Future is expected")
     try:
@@ -121,11 +113,7 @@ def parse(value: bytes | None, max_request_bytes: int) -> Future:
 
 
 def check(value: bytes, topic: str, max_request_bytes: int) -> None:
-    """Check size and callback topic of a ``Future``.
-
-    Raises:
-        InvalidRequestError: the value is too large, or the topic is missing or illegal.
-    """
+    """Check size and callback topic of a ``Future``."""
     check_size(value, max_request_bytes)
     check_topic(topic, "callBackTopic")
 

@@ -26,11 +26,7 @@ def encode(progress: Progress, topic_id: bytes) -> bytes:
 
 
 def decode(value: bytes) -> tuple[Progress, bytes]:
-    """Return the progress and the id of its request topic.
-
-    Raises:
-        LogMismatch: this version cannot read the record.
-    """
+    """Return the progress and the id of its request topic."""
     try:
         message = progress_pb2.Progress.FromString(value)
     except DecodeError:

@@ -131,11 +131,7 @@ def cursor(position: Position) -> str:
 
 
 def parse_cursor(text: str) -> Position:
-    """Return the position that a cursor names.
-
-    Raises:
-        InvalidQueryError: the text is not a cursor.
-    """
+    """Return the position that a cursor names."""
     due_s, _, source = text.partition("/")
     place = topics.parse_source(source)
     if place is None or not re.fullmatch(r"[0-9]{1,11}", due_s, re.ASCII):
@@ -144,11 +140,7 @@ def parse_cursor(text: str) -> Position:
 
 
 def parse_query(parameters: Mapping[str, str]) -> Query:
-    """Return the query for a listing.
-
-    Raises:
-        InvalidQueryError: a parameter is wrong.
-    """
+    """Return the query for a listing."""
     _check_names(parameters, ("topic", "from", "to", "limit", "cursor", "value"))
     topic = parameters.get("topic")
     if topic is not None and not topics.is_legal(topic):
@@ -167,11 +159,7 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
 
 
 def parse_find(parameters: Mapping[str, str]) -> tuple[str, bool]:
-    """Return the id of a query, and whether to show the value.
-
-    Raises:
-        InvalidQueryError: a parameter is wrong.
-    """
+    """Return the id of a query, and whether to show the value."""
     _check_names(parameters, ("id", "value"))
     id = parameters.get("id", "")
     if not id:

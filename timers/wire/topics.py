@@ -12,7 +12,7 @@ OSCILLATOR = "oscillator"
 DEAD_LETTER = "timer-dead-letter"
 COLD = "timer-cold"
 
-LEGAL_FORM = "a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ -"
+LEGAL_FORM = "a legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - (but not '.' or '..')"
 """The rule of :func:`is_legal`, for the messages of errors."""
 
 

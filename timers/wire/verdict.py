@@ -36,11 +36,7 @@ def as_json(message: VerdictMessage) -> str:
 
 
 def decode(value: bytes) -> VerdictMessage:
-    """Return the verdict that a record's value holds.
-
-    Raises:
-        ValueError: the value is not a verdict.
-    """
+    """Return the verdict that a record's value holds."""
     fields = json.loads(value)
     if not isinstance(fields, dict) or not {"id", "verdict", "due"} <= fields.keys():
         raise ValueError(f"not a verdict: {value[:80]!r}")

@@ -38,7 +38,6 @@ class _Jobs(LazyGroup):
     heading="Jobs",
     modules={"import": "bulk_import"},  # `import` is a keyword of Python
     subcommand_metavar="JOB [OPTIONS]...",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Settings are the worker's environment variables. Needs pip install 'kafka-timers[spark]' and Java 17 or "
     "21. The first start downloads Spark's connectors (70 MB).",
 )

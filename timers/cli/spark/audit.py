@@ -32,7 +32,7 @@ def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, range]]:
     return ranges
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command()
 @click.option(
     "--from",
     "from_",

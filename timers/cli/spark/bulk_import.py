@@ -32,7 +32,7 @@ def _uri(path: str) -> str:
     return path if "://" in path else Path(path).resolve().as_uri()
 
 
-@click.command(name="import", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(name="import")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option(
     "--format",

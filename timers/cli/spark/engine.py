@@ -110,11 +110,6 @@ def _workers_progress(settings: Settings, cluster: Cluster) -> dict[str, Progres
 
 
 def _check_supported(settings: Settings) -> None:
-    """Reject settings that only workers support.
-
-    Raises:
-        SettingsError: a setting needs a worker.
-    """
     if settings.hot_horizon_s:
         raise SettingsError(
             f"TIMERS_HOT_HORIZON_S={settings.hot_horizon_s}: the engine on Spark has no cold tier and keeps all timers "

@@ -8,7 +8,7 @@ from timers.cli.spark.options import MakeLaunch, launch_options, stop_event, tab
 from timers.config.settings import Settings
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command()
 @tables_option
 @click.option("--once", is_flag=True, help="Move the existing requests, then end.")
 @click.option(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from timers.cli.signals import on_signals
 from timers.config.project import project_dir
+from timers.signals import on_signals
 
 if TYPE_CHECKING:
     from timers.spark.session import Launch
@@ -59,15 +59,6 @@ def launch(
     job: str,
     defaults: Mapping[str, str] | None = None,
 ) -> Launch:
-    """Return how to start Spark, and print that it starts.
-
-    Args:
-        master: Spark master.
-        conf: settings of Spark as ``NAME=VALUE``.
-        log_file: file of Spark's log.
-        job: name of the job.
-        defaults: settings of Spark that ``conf`` may replace.
-    """
     from timers.spark.session import Launch
 
     pairs = []

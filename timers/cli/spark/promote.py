@@ -13,7 +13,7 @@ from timers.config.settings import Settings
 from timers.kafka import connection
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command()
 @tables_option
 @click.option("--once", is_flag=True, help="Write back the timers that are near now, maintain the tables, then end.")
 @click.option(

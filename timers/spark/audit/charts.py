@@ -68,9 +68,6 @@ def rate_chart(points: Sequence[tuple[int, int]], span_s: int, what: str, name: 
 
     Args:
         points: (first second of a span, number).
-        span_s: length of a span in seconds.
-        what: label of the numbers.
-        name: name of the chart, unique on the page.
     """
     figure, axes = _axes()
     axes.bar(

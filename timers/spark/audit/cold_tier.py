@@ -18,11 +18,7 @@ from timers.spark.columns import LOG_APPEND_TIME, RECORD
 
 
 def check(spark: SparkSession, tables: ColdTables) -> None:
-    """Check that the tables exist.
-
-    Raises:
-        SettingsError: one of them does not exist.
-    """
+    """Check that the tables exist."""
     for path in (tables.held, tables.promoted):
         if not DeltaTable.isDeltaTable(spark, path):
             raise SettingsError(
@@ -35,8 +31,6 @@ def requests(spark: SparkSession, tables: ColdTables, sent: DataFrame, topics: I
     """Each request that went cold, once, in the shape of :data:`timers.spark.cold.HELD`.
 
     Args:
-        spark: the session.
-        tables: the tables of the cold tier.
         sent: records of the cold topic, in the shape of :data:`timers.spark.columns.RECORD`: `hold` may be behind.
         topics: the topics whose requests may go cold.
     """

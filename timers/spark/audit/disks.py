@@ -21,13 +21,7 @@ REFUSED = "the brokers refused the question (it needs the right Describe on the 
 
 
 def topic_bytes(spark: SparkSession, settings: Settings, topics: Collection[str]) -> dict[str, int] | str:
-    """Bytes of the largest replica of each topic, or the reason why they are not known.
-
-    Args:
-        spark: the session.
-        settings: brokers and login.
-        topics: names of the topics.
-    """
+    """Bytes of the largest replica of each topic, or the reason why they are not known."""
     jvm: Any = spark._jvm
     properties = jvm.java.util.Properties()
     for name, value in connection.java(settings).items():

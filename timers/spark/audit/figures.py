@@ -64,8 +64,6 @@ def unasked(unmatched: DataFrame, versions: DataFrame, read: Ranges) -> DataFram
     """The unmatched firings whose request should be among those that were read. They are offenders too.
 
     Args:
-        unmatched: the result of :func:`unmatched`.
-        versions: the requests that were read.
         read: offsets that were read of the topics whose timers have the name of their request as ``timer-id``.
     """
     name = F.split("timer_id", "/")

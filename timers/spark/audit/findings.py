@@ -110,12 +110,10 @@ class Findings:
 
     @property
     def requests(self) -> int:
-        """Number of requests that the brokers acknowledged."""
         return self.statuses.total()
 
     @property
     def clean(self) -> bool:
-        """Whether the audit found no fault."""
         return not self.faults.total()
 
     def left_cold(self) -> int:
@@ -140,7 +138,6 @@ def collect(tables: Mapping[str, DataFrame], outcomes: DataFrame, moment: Moment
     Args:
         tables: ``totals``, ``offenders``, ``lags`` and ``forecast``.
         outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME`.
-        moment: the time that the audit refers to.
     """
     findings = Findings(moment)
     due: dict[str, list[int]] = defaultdict(list)

@@ -82,7 +82,6 @@ def outcomes(
         ranked: the result of :func:`ranked`.
         firings: the result of :func:`timers.spark.audit.evidence.firings`.
         whole_since: ``callback_topic``, ``whole_since_ms``: the topic has all records since this time; null: now.
-        moment: the time that the audit refers to.
         waiting: requests that are in the cold tier: ``request``; None without a cold tier.
 
     Returns:
@@ -112,7 +111,6 @@ def outcomes(
 
 
 def _status(moment: Moment) -> Column:
-    """The first status that applies."""
     accepted_s = F.ceil(F.col("accepted_ms") / 1000)
     expected_s = F.greatest("due_s", accepted_s, "wait_s")  # ignores nulls
     gone = F.col("whole_since_ms") > F.col("due_s") * 1000

@@ -33,7 +33,6 @@ _SECONDS_A_DAY = 86_400
 
 
 def verdict(findings: Findings) -> str:
-    """The result in one sentence."""
     requests = counted(findings.requests, "request")
     if not findings.clean:
         found = ", ".join(f"{findings.faults[fault]:,} {fault}" for fault in FAULTS if findings.faults[fault])
@@ -68,7 +67,6 @@ def _of(some: int, listed: int) -> str:
 
 
 def lines(findings: Findings) -> Iterator[str]:
-    """The findings as lines for a terminal."""
     yield verdict(findings)
     if hint(findings):
         yield hint(findings)
@@ -105,7 +103,6 @@ def as_json(findings: Findings) -> dict[str, Any]:
 
 
 def page(findings: Findings, settings: Settings) -> str:
-    """The findings as HTML."""
     environment = Environment(
         loader=PackageLoader("timers.spark.audit", "."),
         autoescape=True,
@@ -174,7 +171,6 @@ def _storage(findings: Findings) -> list[dict[str, Any]]:
 
 
 def counted(number: int, what: str) -> str:
-    """A number with a noun in the singular or plural."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
@@ -189,14 +185,12 @@ def when(second: int | None) -> str:
 
 
 def when_ms(moment_ms: int | None) -> str:
-    """Epoch milliseconds as date and time."""
     if moment_ms is None:
         return "-"
     return f"{when(moment_ms // 1000)[:-1]}.{moment_ms % 1000:03}Z"
 
 
 def size(count: float | None) -> str:
-    """Bytes with a unit."""
     if count is None:
         return "-"
     for unit in ("B", "kB", "MB", "GB"):

@@ -77,13 +77,7 @@ class Scope:
         """The offsets to read.
 
         Args:
-            topics: metadata of the cluster.
-            request_topics: existing request topics.
-            ends: where each of them ends.
             whole: those of them that are read to their ends, whatever the scope is.
-
-        Raises:
-            SettingsError: a range names a topic or partition that does not exist.
         """
         starts = topics.starts(request_topics) if self.from_ms is None else topics.at_time(request_topics, self.from_ms)
         scope_ends = dict(ends) if self.to_ms is None else topics.at_time(request_topics, self.to_ms)

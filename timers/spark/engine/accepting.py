@@ -38,7 +38,6 @@ class Accepting:
     when it loses an executor.
 
     Args:
-        buckets: keys of the buckets.
         max_request_bytes: largest request value that is accepted.
         max_message_bytes: largest record that the dead letter topic takes.
         workers: progress of the workers that ran this app before, by ``<topic>/<partition>``. The engine leaves out the

@@ -86,7 +86,6 @@ class BucketState:
 
     @property
     def pending(self) -> int:
-        """Number of waiting timers."""
         return sum(filled.timers for filled in self.slots.values())
 
     def encode(self) -> bytes:
@@ -98,11 +97,7 @@ class BucketState:
 
     @classmethod
     def decode(cls, data: bytes) -> BucketState:
-        """Read the bytes that :meth:`encode` wrote.
-
-        Raises:
-            StoreError: another version of the engine wrote them.
-        """
+        """Read the bytes that :meth:`encode` wrote."""
         version, *rest = msgpack.unpackb(data)
         if version not in (2, FORMAT):
             raise StoreError(
@@ -150,15 +145,7 @@ class Bucket:
         return Tick(max(counted)) if counted else None
 
     def process(self, arriving: Iterable[bytes], tick: Tick | None) -> Iterator[bytes]:
-        """Process one micro-batch: send the due timers, store the others.
-
-        Args:
-            arriving: timer batches of the requests that were read.
-            tick: the newest tick that was read.
-
-        Yields:
-            Timer batches to fire.
-        """
+        """Process one micro-batch: send the due timers, store the others."""
         if tick is not None:
             self.state.tick = latest_tick(self.state.tick, tick)
         waiting: dict[Slot, list[Item]] = {}

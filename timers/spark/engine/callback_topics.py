@@ -32,11 +32,7 @@ class Limits(NamedTuple):
 
 
 class CallbackTopics:
-    """A cache of callback topics. Each task looks again for topics that did not exist.
-
-    Args:
-        settings: settings of the engine.
-    """
+    """A cache of callback topics. Each task looks again for topics that did not exist."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

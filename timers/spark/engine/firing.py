@@ -47,7 +47,6 @@ class Firing:
     """The function for ``mapInArrow``.
 
     Args:
-        settings: settings of the engine.
         max_message_bytes: largest record that the dead letter topic takes.
     """
 
@@ -110,7 +109,6 @@ class FiringTask:
                 add((topic, key_bytes(key), value, headers, place, offset, due_s, tick_ms))
 
     def _outgoing(self, row: Row, limits: Limits, place: str, due_s: int, tick_ms: int) -> Row | InvalidRequestError:
-        """The row to send for a timer, or the reason why it cannot be sent."""
         if limits.is_request_topic:
             request = self._rules.next_request(row, due_s)
             if isinstance(request, DeliveryProblem):
@@ -134,7 +132,6 @@ class FiringTask:
         )
 
     def _limits_of(self, topic: str) -> Limits | InvalidRequestError:
-        """The limits of ``topic``, or the reason why no message can be sent there."""
         denied = self._rules.denied(topic)
         found = InvalidRequestError("topic-denied", denied) if denied else self._callback_topics.limits(topic)
         self._limits[topic] = found

@@ -27,12 +27,7 @@ TICK_TIMEOUT_S = 5.0
 
 
 class Oscillator:
-    """Writes a tick just after the broker's next second begins, in its own thread.
-
-    Args:
-        settings: brokers and topic.
-        clock: of this machine.
-    """
+    """Writes a tick just after the broker's next second begins, in its own thread."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._topic = settings.oscillator_topic

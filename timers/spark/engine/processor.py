@@ -70,14 +70,12 @@ class TimerProcessor(StatefulProcessor):
         self._accept_s = accept_s
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state."""
         self._state: ValueState = handle.getValueState("memory", "data binary")
         self._chunks: MapState = handle.getMapState(
             "chunks", "level int, slot bigint, number int, piece int", "data binary, pieces int"
         )
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-        """Process one micro-batch of one bucket."""
         arriving: list[bytes] = []
         newest: dict[int, tuple[int, int]] = {}
         for frame in rows:

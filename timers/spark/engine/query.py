@@ -45,7 +45,6 @@ class Plan:
 
 
 def session_settings(buckets: int) -> dict[str, str]:
-    """The Spark settings that the query needs."""
     state = "spark.sql.streaming.stateStore"
     return {
         _BUCKETS: str(buckets),
@@ -185,7 +184,6 @@ def messages(spark: SparkSession, settings: Settings, plan: Plan) -> DataFrame:
 
 
 def start(spark: SparkSession, settings: Settings, plan: Plan) -> StreamingQuery:
-    """Start the engine."""
     # No limit: FiringTask has compared each message with the limit of its topic.
     sink = {**kafka.sink_options(settings, 2**31 - 1), "checkpointLocation": plan.checkpoint}
     return messages(spark, settings, plan).writeStream.format("kafka").options(**sink).queryName(NAME).start()

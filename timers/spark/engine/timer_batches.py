@@ -54,7 +54,6 @@ def pack(items: Iterable[Item]) -> bytes:
 
 
 def unpack(timer_batch: bytes) -> list[Item]:
-    """The items of a timer batch."""
     items: list[Item] = msgpack.unpackb(timer_batch, use_list=False)
     return items
 
@@ -81,5 +80,4 @@ def letters(dead_letters: Sequence[DeadLetter]) -> Item:
 
 
 def letters_of(payload: bytes) -> list[DeadLetter]:
-    """The dead letters of a payload."""
     return list(map(DeadLetter._make, msgpack.unpackb(payload, use_list=False)))

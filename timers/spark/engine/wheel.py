@@ -32,12 +32,10 @@ class Slot(NamedTuple):
 
     @property
     def first_s(self) -> int:
-        """First due second of the slot."""
         return self.number << DIGIT_BITS * self.level
 
     @property
     def last_s(self) -> int:
-        """Last due second of the slot."""
         return ((self.number + 1) << DIGIT_BITS * self.level) - 1
 
 

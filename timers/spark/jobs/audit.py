@@ -39,8 +39,6 @@ class Audit:
     """Parameters of an audit.
 
     Attributes:
-        settings: brokers, login and topics.
-        scope: which requests are audited.
         moment: the time that the audit refers to, at or before the start of reading, and the grace period.
         callback_topics: patterns with ``*``: only timers of these topics are audited; empty: all timers.
         tables: directory for the tables; None: do not write them.
@@ -81,13 +79,7 @@ class _Plan:
 
 
 def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
-    """Read, transform, write the tables, and return the findings.
-
-    Args:
-        spark: the session.
-        audit: the parameters.
-        say: receives a line for each stage.
-    """
+    """Read, transform, write the tables, and return the findings."""
     if audit.cold is not None:
         cold_tier.check(spark, audit.cold)  # before the stages that take minutes
     topics = TopicOffsets(audit.settings)
@@ -156,7 +148,6 @@ def _plan(audit: Audit, topics: TopicOffsets) -> _Plan:
 
 
 def _requests(spark: SparkSession, audit: Audit, plan: _Plan) -> DataFrame:
-    """The records of the request topics, decoded."""
     span = plan.span
     records = _read(spark, audit.settings, span.starts, span.ends)
     return requests.decode(records, plan.formats, audit.settings.max_request_bytes)

@@ -108,7 +108,6 @@ def numbered(entries: DataFrame, name: str) -> DataFrame:
 
     Args:
         entries: in the shape of :data:`timers.spark.rows.ENTRY`.
-        name: name of the import.
 
     Returns:
         ``id``, ``due_s``, ``value``, ``headers``.
@@ -187,7 +186,6 @@ class Ledger:
         self._runs = Steps(spark, runs, RUNS)
 
     def sent(self) -> DataFrame:
-        """Ids that were sent."""
         return self._spark.read.format("delta").load(self._sent).select("id")
 
     def unfinished(self) -> list[tuple[str, Offsets]]:
@@ -195,7 +193,6 @@ class Ledger:
         return [(row.run, kafka.from_json(row.starts)) for row in self._runs.unfinished()]
 
     def begin(self, run: str, starts: Offsets) -> None:
-        """Record that a run begins."""
         self._runs.add(run, BEGUN, kafka.as_json(starts))
 
     def end(self, run: str) -> None:

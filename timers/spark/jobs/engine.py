@@ -39,13 +39,9 @@ def buckets_for(spark: SparkSession, checkpoint: str, asked: int | None, default
     """The number of buckets to run with.
 
     Args:
-        spark: the session.
         checkpoint: directory of the state.
         asked: number that the user chose; None: that of the checkpoint, or ``default``.
         default: number for a new checkpoint.
-
-    Raises:
-        SettingsError: the checkpoint has another number of buckets.
     """
     existing = query.buckets_of(spark, checkpoint)
     if existing is not None and asked not in (None, existing):
@@ -57,11 +53,7 @@ def buckets_for(spark: SparkSession, checkpoint: str, asked: int | None, default
 
 
 def run(spark: SparkSession, settings: Settings, plan: Plan, say: Callable[[str], None], stop: threading.Event) -> None:
-    """Run the engine until ``stop`` is set or the query fails.
-
-    Raises:
-        PySparkException: the query failed.
-    """
+    """Run the engine until ``stop`` is set or the query fails."""
     spark.conf.set("spark.sql.shuffle.partitions", str(plan.buckets))
     lines = _LineListener(Reporter(plan.buckets, settings.request_topic), say)
     spark.streams.addListener(lines)
@@ -86,7 +78,6 @@ class _JsonListener(JStreamingQueryListener):
     """Passes progress reports on as JSON. PySpark's own wrapper needs a hundred calls into the JVM for each report."""
 
     def onQueryProgress(self, jevent: Any) -> None:
-        """A micro-batch has ended."""
         report = {"progress": json.loads(jevent.progress().json())}
         self.pylistener.onQueryProgress(QueryProgressEvent.fromJson(report))
 
@@ -125,7 +116,6 @@ class _LineListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A micro-batch has ended."""
         self.ended += 1
         self.begin()
         line = self._reporter.line(json.loads(event.progress.json))

@@ -29,8 +29,6 @@ class Hold:
     """Parameters of the job.
 
     Attributes:
-        settings: brokers, login and topics.
-        tables: the tables for cold requests.
         every_s: seconds between micro-batches; None: read all existing records, then end.
     """
 
@@ -43,13 +41,7 @@ def run(spark: SparkSession, job: Hold, say: Console, stop: Event | None = None)
     """Run until ``stop`` is set, or once.
 
     Args:
-        spark: the session.
-        job: the parameters.
-        say: receives a line for each micro-batch.
         stop: ends the job when it is set. The next run repeats a micro-batch that is not committed by then.
-
-    Returns:
-        Number of requests that were moved.
     """
     job.tables.create(spark)
     query = start(spark, job)
@@ -70,7 +62,6 @@ def run(spark: SparkSession, job: Hold, say: Console, stop: Event | None = None)
 
 
 def start(spark: SparkSession, job: Hold) -> StreamingQuery:
-    """Start the stream."""
     settings = job.settings
     records = kafka.stream(
         spark,

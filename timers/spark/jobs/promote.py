@@ -64,11 +64,7 @@ class Logs:
         return cold.was_held_in_time(settings.verdict_retention_s, [settings.id_topic])
 
     def fence(self) -> None:
-        """Abort the open transaction of a former promoter, and fence that promoter.
-
-        Raises:
-            TimersError: the brokers do not answer or refuse it.
-        """
+        """Abort the open transaction of a former promoter, and fence that promoter."""
         self.ends()  # its errors name the broker and the reason
         try:
             KafkaPort(self._config, self._id)
@@ -96,7 +92,6 @@ class Promote:
     """Parameters of the job.
 
     Attributes:
-        tables: the tables of cold requests.
         lead_s: how many seconds before its due second a timer is promoted.
         rate_per_s: largest number of copies in a second.
         chunk: largest number of copies in one round.
@@ -141,16 +136,9 @@ def run(
     """Promote until ``stop`` is set, or once.
 
     Args:
-        spark: the session.
-        job: the parameters.
-        logs: the request logs.
         now_s: returns epoch seconds. They decide only which timers are near their due second.
-        say: receives a line for each round that promoted timers.
         every_s: seconds between two rounds; None: promote until no timer is near, maintain the tables, and end.
         stop: ends the job when it is set, after the current round.
-
-    Returns:
-        Number of copies that were written.
     """
     job.tables.create(spark)
     found = record_interrupted(spark, job.tables, logs)
@@ -182,11 +170,7 @@ def run(
 
 
 def record_interrupted(spark: SparkSession, tables: ColdTables, logs: Logs) -> int:
-    """Record the copies of interrupted batches. Must run before the first round.
-
-    Returns:
-        Number of copies that those batches had written.
-    """
+    """Record the copies of interrupted batches. Must run before the first round."""
     steps = tables.steps(spark)
     interrupted = steps.unfinished()
     logs.fence()
@@ -208,9 +192,6 @@ def promote_chunk(spark: SparkSession, job: Promote, logs: Logs, now_s: int) -> 
     """Promote one chunk of the timers that are due within the lead, the earliest first.
 
     Args:
-        spark: the session.
-        job: the parameters.
-        logs: the request logs.
         now_s: epoch second. It only decides which timers are near. A timer can fire late by it only if this clock is
             behind by more than the lead.
     """

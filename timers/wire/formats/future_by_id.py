@@ -44,11 +44,7 @@ def decode_id(key: bytes | None) -> str:
 
 
 def decode_due(headers: Sequence[h.Header]) -> int:
-    """Return the due epoch second of a record. If the header is repeated, the last one counts.
-
-    Raises:
-        InvalidRequestError: the header is missing, or its value is not a due second.
-    """
+    """Return the due epoch second of a record. If the header is repeated, the last one counts."""
     return checks.decode_due(h.last(headers, h.TIMER_DUE), f"header {h.TIMER_DUE}")
 
 
@@ -62,10 +58,6 @@ def decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
     """Decode records of the topic of timers with an id: a hot path, about 2 us a record.
 
     Each due second is parsed once for a batch: most records have only this header.
-
-    Args:
-        records: with ``offset``, ``key``, ``value``, ``headers``, ``timestamp``, in ascending offset.
-        max_request_bytes: largest value accepted.
     """
     decoded = Decoded()
     by_due, operations = decoded.rows, decoded.operations

@@ -78,8 +78,6 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
     A record that cannot be read also ends the schedule with its id, because compaction removes the older, good version.
 
     Args:
-        records: with ``offset``, ``key``, ``value``, ``headers``, ``timestamp``, in ascending offset.
-        max_request_bytes: largest value accepted.
         reject_overdue: reject a schedule that is due before the timestamp of its record.
     """
     decoded = Decoded()
@@ -147,12 +145,7 @@ def _decode_topic(topic: bytes | None) -> str:
 
 
 def callback_row(row: Row, topic: bytes) -> Row:
-    """Return the row of a schedule's callback: the hot path of firing.
-
-    Args:
-        row: the stored row of the pending schedule.
-        topic: the schedule topic.
-    """
+    """Return the row of a schedule's callback: the hot path of firing."""
     offset, target, key, value, kept, origin = row
     assert kept is not None and origin is not None
     stamp = kept[0][1] or b"0"

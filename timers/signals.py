@@ -19,7 +19,7 @@ def on_signals(signals: Collection[signal.Signals], handler: Callable[[int, Fram
         yield
     finally:
         for number, handler_before in before.items():
-            signal.signal(number, handler_before)
+            signal.signal(number, handler_before or signal.SIG_DFL)
 
 
 def raise_interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -119,11 +119,7 @@ def spec_of(
     """Returns the specification of one partition of an app.
 
     Args:
-        settings: of the app.
-        tp: the partition.
-        request_format: of its topic.
         new_seal: key for the seals of cold requests, if the partition has none yet.
-        partitions: number of partitions of the topic.
         stale_after_s: maximum age of a store, where the topic is compacted; else 0.
     """
     limits = Limits(

@@ -15,9 +15,6 @@ class Firing(MachineState):
     def fire_chunk(self) -> bool:
         """Fire the next chunk of due timers. Call until it returns False.
 
-        Returns:
-            Whether more timers are due.
-
         Raises:
             Lost: drop this machine and open it again.
         """

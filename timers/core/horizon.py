@@ -64,12 +64,9 @@ class Horizon:
     """Sends timers of one machine to the cold tier, and accepts their promoted copies.
 
     Args:
-        format: of cold requests and copies of the partition.
-        store: of the machine.
         horizon_s: the horizon in seconds for new requests; 0: no timer goes cold.
         new_seal: secret for the seals, if the partition has none yet: 63 random bits.
         retention_s: seconds after the due second, and after the first copy, in which another copy may be written.
-        indexed: whether the timers have ids.
     """
 
     def __init__(
@@ -175,11 +172,7 @@ class Horizon:
     # ---- which copy counts --------------------------------------------------------------------------------------
 
     def admit(self, decoded: Decoded) -> Entries:
-        """Drop the rows of copies that do not count.
-
-        Returns:
-            The entries of the copies that count, to be written with the batch.
-        """
+        """Drop the rows of copies that do not count."""
         if not decoded.copies:
             return {}
         known = self._store.entries({each.key for each in decoded.copies})

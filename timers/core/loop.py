@@ -31,9 +31,6 @@ class Outcome(NamedTuple):
 class Loop:
     """Drives one machine. Not thread-safe: one thread owns it.
 
-    Args:
-        machine: opened; only this loop calls it from now on.
-
     Attributes:
         fetches: fetches that wait for the machine, oldest first.
     """
@@ -63,7 +60,6 @@ class Loop:
         """Append a tick to those that wait.
 
         Args:
-            tick: the time.
             end: the end of the log for committed readers, read after the tick was appended; None if it is not known.
         """
         self._ticks.append((tick, end))

@@ -15,9 +15,7 @@ class Reader:
     """Decodes the records of one machine.
 
     Args:
-        decode: decoder of the request format.
         decode_rejecting: decoder that also rejects overdue timers; ``decode`` if the format has none.
-        horizon: horizon of the machine.
         max_request_bytes: limit for records before the history begins.
     """
 

@@ -9,11 +9,6 @@ from timers.core.progress import Progress
 def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool:
     """Apply to a store what was committed since it was written. Call before a machine is made of both.
 
-    Args:
-        store: just opened.
-        progress: newest committed progress.
-        indexed: whether the timers have ids.
-
     Returns:
         False: empty the store and read the log again. Another owner read the same requests under other settings [I4];
         or it moved ``fired_through`` past requests that only this store holds, and an index keeps no older versions.
@@ -31,7 +26,6 @@ class StoreAge:
     log may take as long: a tombstone stays for at least ``delete.retention.ms`` after the reading began.
 
     Args:
-        store: of the machine.
         stale_after_s: maximum age in seconds.
 
     Attributes:

@@ -16,9 +16,6 @@ class Sweeper:
 
     A sweep reads as many entries as were written since the last one. So all entries are read before their number has
     doubled.
-
-    Args:
-        store: holds the entries.
     """
 
     def __init__(self, store: Store) -> None:

@@ -53,8 +53,6 @@ def origin_of(row: Row, due_s: int, source: str) -> Origin:
     """Returns the identity of a timer that leaves its own topic.
 
     Args:
-        row: the timer.
-        due_s: its due second.
         source: ``<topic>/<partition>/<offset>`` of the record that it was read from.
     """
     if row[5] is None:

@@ -78,7 +78,6 @@ class Condemnations:
         return 0.0 if again < 0 else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**again)
 
     def damaged(self, path: Path, reason: str, why: object) -> StoreDamaged:
-        """Count a damaged store; returns the error to raise."""
         pause_s = self.count(path, reason)
         message = f"the store in {path} is damaged, {reason}: {_one_line(why)}. Nothing is lost: it is emptied, and "
         if pause_s:

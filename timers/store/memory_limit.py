@@ -44,11 +44,7 @@ class RocksMemory:
         )
 
     def options(self, *, indexed: bool = False) -> Options:
-        """Options of one store. The defaults of RocksDB and Faust are for a host with one store.
-
-        Args:
-            indexed: whether keys are also looked up one by one: then tables get bloom filters.
-        """
+        """Options of one store. The defaults of RocksDB and Faust are for a host with one store."""
         table = BlockBasedOptions()
         table.set_block_cache(self.cache)
         table.set_block_size(16 * 1024)

@@ -1,15 +1,9 @@
 """The test kit: timers with a simulated clock, and a simulator with injected faults.
 
-For the tests of your own program, :class:`SimTimers` (see :mod:`timers.testing.sim_timers`)::
-
-    timers = SimTimers()
-    timers.schedule("order-timeouts", "order-17", b"unpaid", delay=900)
-    timers.advance(900)
-    assert [callback.key for callback in timers.fired] == [b"order-17"]
-
-For the tests of the engine, :class:`Simulator` (see :mod:`timers.testing.simulator`): it replaces the brokers
-(:class:`SimLog`), their clock (:class:`SimClock`) and the disks, drives the worker's own machine with the same steps in
-the same order as the worker, injects faults, and runs the :class:`Checkers` after each step.
+For the tests of your own program: :class:`SimTimers` (see :mod:`timers.testing.sim_timers`). For the tests of the
+engine: :class:`Simulator`. It replaces the brokers (:class:`SimLog`), their clock (:class:`SimClock`) and the disks,
+drives the worker's own machine with the worker's steps in their order, injects faults, and runs the :class:`Checkers`
+after each step.
 
 The product does not import this package.
 """

@@ -22,12 +22,7 @@ from timers.wire.formats import RequestFormat
 
 
 class StoreChecks:
-    """Compares the stores of machines with their logs.
-
-    Args:
-        formats: request topic -> its request format.
-        logs: the state of each machine as its log says; the caller keeps them up to date.
-    """
+    """Compares the stores of machines with their logs."""
 
     def __init__(
         self,

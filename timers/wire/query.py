@@ -73,15 +73,7 @@ def partition_name(topic: str, partition: int) -> str:
 
 
 def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, with_value: bool) -> Timer:
-    """Return the answer for a pending timer.
-
-    Args:
-        row: the stored row.
-        due_s: second in which it fires.
-        topic, partition: of its record.
-        moved: whether the timer was moved: ``topic`` is the retry topic.
-        with_value: whether to add the callback's value, as base64.
-    """
+    """Return the answer for a pending timer."""
     offset, callback_topic, key, value = row[:4]
     origin = None if row[5] is None else Origin(*row[5])
     position = topics.source(topic, partition, offset)

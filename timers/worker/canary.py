@@ -55,8 +55,6 @@ class Canary(TopicTail):
         latest: request partition -> its observation. Any thread may read it: it is replaced, never changed.
 
     Args:
-        settings: of the worker.
-        partitions: number of partitions of the canary topic.
         send: publishes a request.
         owned: returns the request partitions that this worker owns now.
         now_s: returns the brokers' time; None if it is not known yet.

@@ -30,11 +30,7 @@ class TopicTail(Service):
     """Passes the records of a topic to :meth:`handle`.
 
     Args:
-        settings: of the worker.
-        topic: to read.
-        partitions: number of its partitions.
         client: end of the Kafka client id, after the worker's id.
-        isolation_level: of the consumer.
     """
 
     def __init__(

@@ -16,12 +16,7 @@ UNAVAILABLE = 503
 
 
 def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) -> None:
-    """Add ``/health/live`` and ``/health/ready`` (200, or 503 with reasons) and ``/metrics``.
-
-    Args:
-        page: Faust's decorator for the handler of a path.
-        status: what the pages show.
-    """
+    """Add ``/health/live`` and ``/health/ready`` (200, or 503 with reasons) and ``/metrics``."""
     registry = exposition.registry(status)
 
     @page("/health/live")

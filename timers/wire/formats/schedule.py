@@ -76,9 +76,6 @@ def _decode(records: Sequence[Any], max_request_bytes: int, *, reject_overdue: b
     """Decode records of a schedule topic: a hot path, about 2 us a record.
 
     A record that cannot be read also ends the schedule with its id, because compaction removes the older, good version.
-
-    Args:
-        reject_overdue: reject a schedule that is due before the timestamp of its record.
     """
     decoded = Decoded()
     by_due, operations = decoded.rows, decoded.operations

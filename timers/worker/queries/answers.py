@@ -49,8 +49,6 @@ class Queries:
     """Reads the timers of all workers.
 
     Args:
-        settings: of this worker.
-        pool: its machines.
         members: asks the group for the owner of each partition.
         session: returns the HTTP session for requests to other workers.
         idle_window: the part of each second in which pages are read and encoded.
@@ -83,7 +81,6 @@ class Queries:
         """The next timers, in the order of their due seconds.
 
         Args:
-            query: which timers.
             forwarded: whether another worker asks: then only this worker's partitions are read.
         """
         sources, missing = await self._sources(self._partitions(), forwarded)
@@ -99,7 +96,6 @@ class Queries:
 
         Args:
             id: from the timer's sender, or ``<topic>/<partition>/<offset>`` of a request.
-            with_value: whether to include the callback's value.
             forwarded: whether another worker asks: then only this worker's partitions are read.
         """
         where = topics.parse_source(id)

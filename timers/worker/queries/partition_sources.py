@@ -65,9 +65,6 @@ class LocalSource:
     """A machine of this worker.
 
     Args:
-        runner: its thread.
-        tp: its partition.
-        request_format: of its request topic.
         moved: whether that is the retry topic.
         hidden_topic: callback topic whose timers are listed only on request.
         request_reader: reads committed records again.

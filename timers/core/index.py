@@ -104,8 +104,8 @@ class Index:
         ids = [id_bytes(row[5][0]) for row in rows if row[5] is not None]
         if not ids:
             return rows
-        known, next_id = self._store.entries(ids), iter(ids).__next__
-        return [row for row in rows if row[5] is None or _key_of(known.get(next_id())) == (due_s, row[0])]
+        next_entry = map(self._store.entries(ids).get, ids).__next__
+        return [row for row in rows if row[5] is None or ((entry := next_entry()) is not None and entry[1] == row[0])]
 
     def sweep(self, fired_through: OrderKey) -> None:
         """Forget some of the ids whose retention has ended. Call once a second."""
@@ -132,7 +132,3 @@ class NoIndex(Index):
 
     def sweep(self, fired_through: OrderKey) -> None:
         """Do nothing."""
-
-
-def _key_of(entry: Entry | None) -> OrderKey | None:
-    return None if entry is None else entry[:2]

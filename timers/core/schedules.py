@@ -21,7 +21,6 @@ from timers.core.index import Index
 from timers.core.keys import OrderKey
 from timers.core.operation import ANY_VERSION, Entries, Entry, Judged, Operation
 from timers.core.ports import Store
-from timers.core.timer import Row, id_bytes
 
 OVERDUE = "overdue"
 """Error code of a schedule that was due before it was written, if the settings reject such schedules."""
@@ -63,9 +62,3 @@ class ScheduleIndex(Index):
         """Note the entry as superseded, if the tombstone is for another version, and the entry has not fired."""
         if entry is not None and entry[1] != version and entry[:2] > fired_through:
             superseded.append(entry[:2])
-
-    def alive(self, due_s: int, rows: list[Row]) -> list[Row]:
-        """Returns those rows of one due second that are the latest version of their id."""
-        ids = [id_bytes(row[5][0]) for row in rows if row[5] is not None]
-        latest = map(self._store.entries(ids).get, ids)
-        return [row for row, entry in zip(rows, latest, strict=True) if entry is not None and entry[1] == row[0]]

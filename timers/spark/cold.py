@@ -125,7 +125,7 @@ def hold(records: DataFrame, topics: Iterable[str], held_ms: Column) -> DataFram
     split = records.select(
         "key",
         "value",
-        F.when(F.size("headers") >= count, F.slice("headers", -count, count)).alias("tail"),
+        F.when(F.size("headers") >= count, F.slice("headers", -count, count)).alias("added"),
         F.expr(f"slice(headers, 1, greatest(size(headers) - {count}, 0))").alias("headers"),
     )
     source = _value(h.TIMER_SOURCE).cast("string")
@@ -133,7 +133,7 @@ def hold(records: DataFrame, topics: Iterable[str], held_ms: Column) -> DataFram
         "key",
         "value",
         "headers",
-        F.transform("tail", lambda each: each["key"]).eqNullSafe(F.array(*map(F.lit, COLD_HEADERS))).alias("ours"),
+        F.transform("added", lambda each: each["key"]).eqNullSafe(F.array(*map(F.lit, COLD_HEADERS))).alias("ours"),
         source.alias("source"),
         F.regexp_extract(source, _SOURCE, 1).alias("topic"),
         F.regexp_extract(source, _SOURCE, 2).try_cast("int").alias("partition"),
@@ -152,7 +152,7 @@ _SOURCE = rf"^{SOURCE_PATTERN}\z"
 
 
 def _value(name: str) -> Column:
-    return F.try_element_at("tail", F.lit(COLD_HEADERS.index(name) + 1))["value"]
+    return F.try_element_at("added", F.lit(COLD_HEADERS.index(name) + 1))["value"]
 
 
 def day_of(due_s: Column) -> Column:

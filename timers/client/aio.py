@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.by_id import ById
@@ -44,9 +43,7 @@ class AsyncTimersClient(ClientParts):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def schedule(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.config import DEFAULT_TIMEOUT_S
@@ -44,9 +43,7 @@ class TimersClient(ClientParts):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def schedule(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaException
@@ -65,9 +64,7 @@ class LetterLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._consumer.close()
         if self._request_consumer is not None:
             self._request_consumer.close()

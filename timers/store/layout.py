@@ -34,6 +34,7 @@ from typing import Any
 import msgpack
 
 from timers.core import keys
+from timers.core.grouping import groups
 from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.timer import Row, bytes_of
 
@@ -107,17 +108,4 @@ def parts(rows: list[Row]) -> Iterator[list[Row]]:
         if len(part) == 1 or bytes_of(part) <= GROUP_BYTES:
             yield part
         else:
-            yield from _smaller_parts(part)
-
-
-def _smaller_parts(rows: list[Row]) -> Iterator[list[Row]]:
-    part: list[Row] = []
-    size = 0
-    for row in rows:
-        row_size = bytes_of([row])
-        if part and size + row_size > GROUP_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += row_size
-    yield part
+            yield from groups(part, lambda row: bytes_of([row]), GROUP_ROWS, GROUP_BYTES)

@@ -6,13 +6,14 @@ from timers.core.keys import NEVER
 from timers.core.progress import Progress, SettingChange
 from timers.errors import LogMismatch
 from timers.v1 import progress_pb2
+from timers.wire.topics import partition_name
 
 VERSION = 1
 
 
 def encode_key(topic: str, partition: int) -> bytes:
     """Return the key of a machine's progress record."""
-    return f"{topic}/{partition}".encode()
+    return partition_name(topic, partition).encode()
 
 
 def encode(progress: Progress, topic_id: bytes) -> bytes:

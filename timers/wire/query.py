@@ -67,11 +67,6 @@ def format_due(due_s: int) -> str:
     return datetime.fromtimestamp(due_s, UTC).isoformat()[:-6] + "Z"  # 0.5 us; strftime takes 2
 
 
-def partition_name(topic: str, partition: int) -> str:
-    """Return the name of a partition in an answer."""
-    return f"{topic}/{partition}"
-
-
 def describe(row: Row, due_s: int, topic: str, partition: int, *, moved: bool, with_value: bool) -> Timer:
     """Return the answer for a pending timer."""
     offset, callback_topic, key, value = row[:4]

@@ -56,6 +56,11 @@ def promoter_id(app_id: str) -> str:
     return f"{app_id}-promote"
 
 
+def partition_name(topic: str, partition: int) -> str:
+    """Return the name of a partition, ``<topic>/<partition>``."""
+    return f"{topic}/{partition}"
+
+
 def source(topic: str, partition: int, offset: int) -> str:
     """Return the name of a record, ``<topic>/<partition>/<offset>``: the ``timer-id`` of a timer without an id."""
     return f"{topic}/{partition}/{offset}"

@@ -87,6 +87,7 @@ def _workers_progress(settings: Settings, cluster: Cluster) -> dict[str, Progres
     """Progress of the workers of this app, by ``<topic>/<partition>``; empty if none ever ran."""
     from timers.kafka.progress_log import ProgressLog
     from timers.wire import progress
+    from timers.wire.topics import partition_name
 
     topic = settings.request_topic
     log = ProgressLog(settings, cluster)
@@ -105,7 +106,7 @@ def _workers_progress(settings: Settings, cluster: Cluster) -> dict[str, Progres
                 time.sleep(PROGRESS_RETRY_S)
     finally:
         log.close()
-    records = {f"{topic}/{partition}": progress.decode(record) for (_, partition), record in found.items()}
+    records = {partition_name(topic, partition): progress.decode(record) for (_, partition), record in found.items()}
     return {name: decoded for name, (decoded, topic_id) in records.items() if topic_id == cluster.topic_ids[topic]}
 
 

@@ -108,15 +108,11 @@ def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[str, list[Request]]]:
     requests = list(map(Request._make, zip(*columns, headers_of(batch["headers"]), strict=True)))
     topics_read, partitions_read = pc.unique(batch["topic"]).to_pylist(), pc.unique(batch["partition"]).to_pylist()
     if len(topics_read) == len(partitions_read) == 1:
-        yield _place(topics_read[0], partitions_read[0]), requests
+        yield topics.partition_name(topics_read[0], partitions_read[0]), requests
         return
     by_place: dict[tuple[str, int], list[Request]] = {}
     places = zip(batch["topic"].to_pylist(), batch["partition"].to_pylist(), strict=True)
     for place, request in zip(places, requests, strict=True):
         by_place.setdefault(place, []).append(request)
     for (topic, partition), part in by_place.items():
-        yield _place(topic, partition), part
-
-
-def _place(topic: str, partition: int) -> str:
-    return topics.source(topic, partition, 0)[:-2]
+        yield topics.partition_name(topic, partition), part

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
 from timers.core.progress import Progress
+from timers.kafka.clients import max_message_bytes
 from timers.spark import kafka
 from timers.spark.columns import HEADERS, LOG_APPEND_TIME
 from timers.spark.engine import accepting, firing, processor
@@ -19,7 +20,6 @@ from timers.spark.engine.accepting import Accepting
 from timers.spark.engine.firing import Firing
 from timers.spark.engine.processor import TimerProcessor
 from timers.wire import headers as h
-from timers.wire.dead_letter import OVERHEAD_BYTES
 
 NAME = "timers-engine"
 
@@ -164,7 +164,7 @@ def _header(name: str, text: Column) -> Column:
 def messages(spark: SparkSession, settings: Settings, plan: Plan) -> DataFrame:
     """The messages of the engine, from the topics that it reads."""
     keys = bucket_keys(spark, plan.buckets)
-    max_message_bytes = settings.max_request_bytes + OVERHEAD_BYTES
+    max_bytes = max_message_bytes(settings)
     requests = kafka.stream(
         spark,
         settings,
@@ -176,11 +176,11 @@ def messages(spark: SparkSession, settings: Settings, plan: Plan) -> DataFrame:
     )
     # Old ticks have no effect, so a new query starts at the newest one, and ticks deleted by retention do not matter.
     ticks = kafka.stream(spark, settings, [settings.oscillator_topic], startingOffsets="latest", failOnDataLoss="false")
-    accept = Accepting(tuple(keys), settings.max_request_bytes, max_message_bytes, plan.workers)
+    accept = Accepting(tuple(keys), settings.max_request_bytes, max_bytes, plan.workers)
     # As many tasks as buckets: each task costs a start in Python, even if it reads little.
     arriving = timer_batches_of(requests.coalesce(plan.buckets), accept).unionByName(ticks_of(ticks, keys))
     processed = process(arriving, settings.max_clock_leap_s, settings.accept_time_s)
-    return messages_of(processed, Firing(settings, max_message_bytes))
+    return messages_of(processed, Firing(settings, max_bytes))
 
 
 def start(spark: SparkSession, settings: Settings, plan: Plan) -> StreamingQuery:

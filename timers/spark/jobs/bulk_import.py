@@ -20,11 +20,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from timers.config.settings import Settings
 from timers.errors import SettingsError
+from timers.kafka.clients import max_message_bytes
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark import kafka, rows
 from timers.spark.columns import schema
 from timers.spark.ledger import BEGUN, DONE, Steps
-from timers.wire.dead_letter import OVERHEAD_BYTES
 
 Console = Callable[[str], None]
 
@@ -160,7 +160,7 @@ def _topic(settings: Settings) -> str:
 def _send(requests: DataFrame, settings: Settings, topic: str) -> None:
     """Publish requests. The partitioner of Java's producer chooses their partitions, as the client does for ids."""
     options = {
-        **kafka.sink_options(settings, settings.max_request_bytes + OVERHEAD_BYTES),
+        **kafka.sink_options(settings, max_message_bytes(settings)),
         "includeHeaders": "true",
         "topic": topic,
     }

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from timers.core.counters import Histogram
 from timers.wire import query as wire
+from timers.wire import topics
 from timers.wire.query import InvalidQueryError
 from timers.worker.queries.answers import Answer, Queries
 
@@ -112,14 +113,14 @@ class QueryPages:
         except _RefusedError as error:
             body, status, outcome = {"error": str(error)}, error.status, REFUSED
         else:
-            missing = {wire.partition_name(*tp): why for tp, why in sorted(answer.missing.items())}
+            missing = {topics.partition_name(*tp): why for tp, why in sorted(answer.missing.items())}
             body = {
                 **first_fields,
                 "timers": answer.timers,
                 "missing": [{"partition": name, "reason": why} for name, why in missing.items()],
             }
             if forwarded:
-                body["partitions"] = [wire.partition_name(*tp) for tp in answer.answered]
+                body["partitions"] = [topics.partition_name(*tp) for tp in answer.answered]
             status = 200 if kind == LIST or answer.timers else _UNAVAILABLE if missing and not forwarded else _NOT_FOUND
             outcome = PARTIAL if missing else COMPLETE
         self.counts.add(FORWARDED if forwarded else kind, outcome, monotonic() - begun)

@@ -79,7 +79,7 @@ class RemoteSource:
         except (ValueError, KeyError, TypeError):
             raise self._not_a_worker() from None
         for tp in self.partitions:
-            name = wire.partition_name(*tp)
+            name = topics.partition_name(*tp)
             if name not in answered:
                 self.missing[tp] = reasons.get(name, f"worker {self._member.worker_id} does not own it any more")
         return answer

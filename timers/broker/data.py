@@ -46,7 +46,6 @@ def cluster_id(directory: Path) -> str | None:
 
 
 def delete(directory: Path) -> None:
-    """Delete all topics, groups and offsets."""
     for name in (NAME, UNFINISHED_NAME):
         if (directory / name).exists():
             shutil.rmtree(directory / name)

@@ -146,7 +146,6 @@ class EmbeddedBroker:
             return self._stop()
 
     def reset(self) -> None:
-        """Stop the broker and delete its data: topics, groups, offsets. The port stays the same."""
         with self._locked():
             self._stop()
             data.delete(self._directory)

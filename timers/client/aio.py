@@ -61,13 +61,6 @@ class AsyncTimersClient(ClientParts):
         """Schedule a timer; see :meth:`TimersClient.schedule`.
 
         If the awaiting task is cancelled, the request may still reach the broker.
-
-        Returns:
-            The timer id, when the broker has the request.
-
-        Raises:
-            InvalidTimerError: an argument is wrong; the sentence says which and what it should be.
-            PublishError: the broker did not take the request within ``timeout_s``.
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token)
         if id is not None:

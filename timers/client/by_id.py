@@ -66,11 +66,7 @@ class _Call:
 
 
 class ById:
-    """A publisher of requests with an id, and a reader of verdicts that opens at the first :meth:`listen`. Thread-safe.
-
-    Raises:
-        SettingsError: no topic for timers with an id is set.
-    """
+    """A publisher of requests with an id, and a reader of verdicts that opens at the first :meth:`listen`. Thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
         if not connection.settings.id_topic:
@@ -90,12 +86,7 @@ class ById:
         self._verdict_partitions = 1
 
     def open(self) -> None:
-        """Connect. The first call blocks for up to ``timeout_s``.
-
-        Raises:
-            PublishError: no broker answers, or the topic does not exist.
-            AccessError: the brokers refuse the login.
-        """
+        """Connect. The first call blocks for up to ``timeout_s``."""
         self._publisher.open()
 
     @property
@@ -104,11 +95,7 @@ class ById:
         return self._consumer is not None and not self._publisher.closed
 
     def listen(self) -> None:
-        """Connect, and read every verdict from now on. The first call blocks.
-
-        Raises:
-            TimersError: no broker answers or accepts the login, or a topic does not exist.
-        """
+        """Connect, and read every verdict from now on. The first call blocks."""
         self.open()
         with self._opening:
             if self._consumer is not None:
@@ -181,11 +168,7 @@ class ById:
         return call.future
 
     def wait(self, future: Future[VerdictMessage], timeout_s: float) -> VerdictMessage:
-        """Wait for the verdict and return it.
-
-        Raises:
-            NoVerdictError: no verdict came in time.
-        """
+        """Wait for the verdict and return it."""
         try:
             return future.result(timeout_s)
         except TimeoutError:

@@ -55,7 +55,6 @@ class Connection:
 
     @property
     def brokers(self) -> str:
-        """Bootstrap servers."""
         return self.settings.brokers
 
     def with_topic(self, topic: str) -> Connection:
@@ -92,11 +91,7 @@ class Connection:
         return cls(settings, topic, timeout_s, limit, extra, connection.ErrorReports(settings))
 
     def producer(self, *, linger_ms: int, **more: Any) -> Producer:
-        """An idempotent producer that spreads requests over all partitions.
-
-        Raises:
-            SettingsError: librdkafka does not know a property or its value.
-        """
+        """An idempotent producer that spreads requests over all partitions."""
         config: dict[str, Any] = {
             **self._login(),
             "client.id": "timers-client",

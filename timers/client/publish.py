@@ -69,7 +69,6 @@ class Publisher:
     """Publishes requests to one request topic. Thread-safe.
 
     Args:
-        connection: the brokers and the request topic.
         thread: name of a thread that polls; without it, the caller polls.
         properties: further properties of the producer for single timers, with ``_`` instead of ``.`` in their names.
     """

@@ -75,7 +75,6 @@ class Letter:
         return format_due(second) if 0 <= second <= checks.MAX_DUE_S else f"{self.timestamp_ms} ms"
 
     def cells(self, mark: Mark | None) -> tuple[str, ...]:
-        """Texts for :data:`COLUMNS`."""
         due_s, topic, _ = self.summary
         return (
             self.written_at,

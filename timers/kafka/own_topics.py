@@ -102,7 +102,6 @@ def _cold_topic(settings: Settings) -> list[OwnTopic]:
 
 
 def _more_formats(settings: Settings, requests: dict[str, str]) -> list[OwnTopic]:
-    """Topics of the request formats that are on only if their topic is set."""
     topics = []
     if settings.id_topic:
         topics.append(OwnTopic(settings.id_topic, requests, (_READ,), needs_append_time=True, needs_all_records=True))

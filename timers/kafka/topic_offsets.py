@@ -113,7 +113,6 @@ class TopicOffsets:
         return since
 
     def _compacted(self, topics: list[str]) -> list[str]:
-        """Those of ``topics`` that are compacted; without topics whose configuration may not be read."""
         try:
             found = configs(self._admin, topics, TIMEOUT_S, skip_denied=True)
         except KafkaException as error:

@@ -116,9 +116,6 @@ class SimTimers:
 
         Returns:
             The id that was given, or the timer id.
-
-        Raises:
-            InvalidTimerError: an argument is wrong, as with the real client.
         """
         request = TimerRequest(topic, key, value, at, delay, headers, token)
         if id is not None:

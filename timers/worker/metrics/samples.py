@@ -64,7 +64,6 @@ def callers(status: WorkerStatus) -> Samples:
 
 
 def partition_metrics(status: WorkerStatus) -> list[PartitionMetrics]:
-    """The metrics of each partition that this process has owned."""
     return list(status.pool.partition_metrics.values())
 
 

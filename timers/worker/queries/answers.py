@@ -74,7 +74,6 @@ class Queries:
         self._request_reader = RequestReader(settings, requests, isolation="read_committed")
 
     async def close(self) -> None:
-        """Close the connections to brokers."""
         await asyncio.to_thread(self._request_reader.close)
 
     async def page(self, query: Query, *, forwarded: bool) -> Answer:

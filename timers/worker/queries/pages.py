@@ -52,7 +52,6 @@ class QueryCounts:
         self.seconds = {kind: Histogram(BOUNDS_S) for kind in KINDS}
 
     def add(self, kind: str, outcome: str, seconds: float) -> None:
-        """Count a query."""
         self.counts[kind, outcome] += 1
         self.seconds[kind].observe(seconds)
 
@@ -75,7 +74,6 @@ class QueryPages:
         self.queries: Queries | None = None
 
     async def close(self) -> None:
-        """Close the connections to brokers."""
         if self.queries is not None:
             await self.queries.close()
 

@@ -66,7 +66,7 @@ class _Call:
 
 
 class ById:
-    """A publisher of requests with an id, and a reader of verdicts that opens at the first :meth:`listen`. Thread-safe."""
+    """Publishes requests with an id; reads verdicts from the first :meth:`listen` on. Thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
         if not connection.settings.id_topic:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings
 from timers.worker.machines.pool import CLOSE_TIMEOUT_S
 
@@ -27,7 +27,7 @@ KUBERNETES_VERSIONS = ("1.31", kubernetes_validate.latest_version())
 CUSTOM = {"Kustomization", "PodMonitor"}
 """Not Kubernetes' own: no schema there."""
 
-SETTINGS = {entry.metadata["setting"].env: entry for entry in fields(Settings)}
+VARIABLES = {setting.env for setting in SETTINGS.values()}
 PORT = Settings.web_port
 FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
 
@@ -102,7 +102,7 @@ def test_no_manifest_chooses_a_namespace() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
 def test_every_variable_named_is_a_setting(path: Path) -> None:
-    assert set(re.findall(r"TIMERS_[A-Z_]+[A-Z]", path.read_text())) <= SETTINGS.keys()
+    assert set(re.findall(r"TIMERS_[A-Z_]+[A-Z]", path.read_text())) <= VARIABLES
 
 
 def worker_environments() -> Iterator[tuple[str, dict[str, str]]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 from tests.harness.acls import worker_acls
+from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings
 
 DOC = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
@@ -36,7 +36,7 @@ def test_the_least_acls_are_those_that_are_tried() -> None:
 
 
 def test_each_setting_it_names_is_one() -> None:
-    names = {entry.metadata["setting"].env for entry in fields(Settings)}
+    names = {setting.env for setting in SETTINGS.values()}
     said = set(re.findall(r"TIMERS_[A-Z_]+", DOC))
     assert said - names == set()
     assert {name for name in names if re.search("SECURITY|SASL|SSL|CALLBACK|DEPTH", name)} - said <= {

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import socket
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings, default_worker_id, describe
 from timers.config.variables import Setting
 from timers.errors import SettingsError
 
-ALL: list[Setting] = [entry.metadata["setting"] for entry in fields(Settings)]
+ALL: list[Setting] = list(SETTINGS.values())
 BROKERS = {"TIMERS_BROKERS": "broker:9092"}
 
 WRONG = [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +16,26 @@ _ID = variables.matching_text(re.compile(r"[a-zA-Z0-9._-]{1,200}"), "1 to 200 le
 _ACCEPT_LOSS = variables.matching_text(re.compile(r"[a-zA-Z0-9._/,-]*"), "topic/partition[,topic/partition...]")
 
 
-def _setting(env: str, parse: Callable[[str, str], Any], why: str, *, default: Any = None, unit: str = "") -> Any:
-    return field(default=default, metadata={"setting": Setting(env, unit, why, parse)})
+def _setting(parse: Callable[[str, str], Any], why: str, *, default: Any = None, unit: str = "", env: str = "") -> Any:
+    return field(default=default, metadata={"env": env, "unit": unit, "why": why, "parse": parse})
 
 
 def _whole_number(
-    env: str, bounds: tuple[int, int], why: str, *, default: int, unit: str = "", example: int | None = None
+    bounds: tuple[int, int], why: str, *, default: int, unit: str = "", example: int | None = None
 ) -> Any:
     """A setting that is a whole number within ``bounds``. Errors suggest ``example``, or else the default."""
     parse = variables.whole_number(*bounds, default if example is None else example)
-    return _setting(env, parse, why, default=default, unit=unit)
+    return _setting(parse, why, default=default, unit=unit)
 
 
 @dataclass(frozen=True)
 class Declarations:
-    """One field for each setting, in the order in which ``timers settings`` shows them."""
+    """One field for each setting, in the order in which ``timers settings`` shows them.
+
+    The variable of a setting is ``TIMERS_`` and its name in capitals, if no other variable is given.
+    """
 
     brokers: str = _setting(
-        "TIMERS_BROKERS",
         variables.brokers,
         "Kafka bootstrap servers. Unset: the running embedded broker of this project if TIMERS_SECURITY_PROTOCOL is "
         "PLAINTEXT, else 127.0.0.1:9092.",
@@ -41,28 +43,24 @@ class Declarations:
         unit="host:port,...",
     )
     app_id: str = _setting(
-        "TIMERS_APP_ID",
         _ID,
         "Consumer group id, and prefix of transactional ids and internal topics. Give each system on a cluster its "
         "own.",
         default="timers",
     )
     worker_id: str = _setting(
-        "TIMERS_WORKER_ID",
         _ID,
         "Id of the static group member: a restarted worker gets its partitions back without a rebalance. Unset: host "
         "name and web port. These differ between workers on one machine, and stay the same if the disk is lost.",
         default="",
     )
     data_dir: Path = _setting(
-        "TIMERS_DATA_DIR",
         variables.directory,
         "Directory of the stores. They are a cache of the request log and may be lost. Other files in the directory "
         "are left alone.",
         default=Path(),
     )
     web_port: int = _whole_number(
-        "TIMERS_WEB_PORT",
         (1, 65535),
         "Port of the worker's web server, the only port it opens; the same as Faust's --web-port. Workers on one "
         "machine need different ports.",
@@ -70,13 +68,11 @@ class Declarations:
         unit="port",
     )
     web_bind: str = _setting(
-        "TIMERS_WEB_BIND",
         variables.bind,
         "Address that the web port binds to. The default accepts connections from this machine only.",
         default="127.0.0.1",
     )
     advertised_url: str = _setting(
-        "TIMERS_ADVERTISED_URL",
         variables.url,
         "URL by which the other workers of the app ask this worker for timers of its partitions (`timers get`, "
         "`timers list`). The worker sends it with its group membership. Unset: the address and port that it binds to; "
@@ -85,7 +81,6 @@ class Declarations:
         unit="URL",
     )
     queries: str = _setting(
-        "TIMERS_QUERIES",
         variables.one_of("off", "timers", "values"),
         "What the web port shows of pending timers. timers: ids, due seconds, topics and keys. values: also the "
         "values of callbacks, to every client that can reach the port. off: nothing. Use one value for all workers of "
@@ -93,7 +88,6 @@ class Declarations:
         default="timers",
     )
     worker_url: str = _setting(
-        "TIMERS_WORKER_URL",
         variables.url,
         "The worker that `timers get` and `timers list` ask. Any worker of the app can answer, because it asks the "
         "others. Unset: TIMERS_WEB_PORT of this machine.",
@@ -101,90 +95,70 @@ class Declarations:
         unit="URL",
     )
     security_protocol: str = _setting(
-        security.PROTOCOL,
         variables.one_of(*security.PROTOCOLS),
         "Protocol of connections to the brokers. SSL encrypts the connection, and the broker proves its identity. SASL "
         "sends a user name and a password.",
         default="PLAINTEXT",
     )
     sasl_mechanism: str = _setting(
-        "TIMERS_SASL_MECHANISM",
         variables.one_of(*security.MECHANISMS),
         "How the client proves its password. SCRAM does not send the password. PLAIN does: use it with SASL_SSL only.",
         default="SCRAM-SHA-512",
     )
     sasl_username: str = _setting(
-        "TIMERS_SASL_USERNAME", variables.one_line, "User name for the brokers; in ACLs it is User:<name>.", default=""
+        variables.one_line, "User name for the brokers; in ACLs it is User:<name>.", default=""
     )
     sasl_password: security.Secret = _setting(
-        "TIMERS_SASL_PASSWORD",
         security.secret,
         "Password of TIMERS_SASL_USERNAME. It is never shown. A file is safer, because other processes of the same "
         "user can read an environment.",
         default=security.Secret(),
     )
     sasl_password_file: Path | None = _setting(
-        "TIMERS_SASL_PASSWORD_FILE",
         variables.file,
         "File that holds the password instead, such as a mounted Kubernetes secret. It is read once, at the start.",
     )
     ssl_ca_file: Path | None = _setting(
-        "TIMERS_SSL_CA_FILE",
         variables.file,
         "PEM certificates of the authorities that this client trusts to sign broker certificates. Unset: those that "
         "the system trusts.",
     )
     ssl_cert_file: Path | None = _setting(
-        "TIMERS_SSL_CERT_FILE",
         variables.file,
         "PEM certificate of this client, with its chain, for brokers that require one (ssl.client.auth).",
     )
-    ssl_key_file: Path | None = _setting(
-        "TIMERS_SSL_KEY_FILE", variables.file, "PEM private key of TIMERS_SSL_CERT_FILE."
-    )
+    ssl_key_file: Path | None = _setting(variables.file, "PEM private key of TIMERS_SSL_CERT_FILE.")
     ssl_key_password: security.Secret = _setting(
-        "TIMERS_SSL_KEY_PASSWORD",
         security.secret,
         "Password of TIMERS_SSL_KEY_FILE, if the key is encrypted. It is never shown.",
         default=security.Secret(),
     )
-    ssl_key_password_file: Path | None = _setting(
-        "TIMERS_SSL_KEY_PASSWORD_FILE", variables.file, "File that holds the key's password instead."
-    )
+    ssl_key_password_file: Path | None = _setting(variables.file, "File that holds the key's password instead.")
     ssl_check_hostname: bool = _setting(
-        "TIMERS_SSL_CHECK_HOSTNAME",
         variables.flag,
         "1: a broker's certificate must name the host that the client connects to. 0: any certificate of a trusted "
         "authority is accepted, so a host with such a certificate can act as a broker.",
         default=True,
     )
     partitions: int = _whole_number(
-        "TIMERS_PARTITIONS",
         (1, 10_000),
         "Partitions of the topics that the worker creates. At most this many workers can share a topic.",
         default=4,
     )
     replication: int = _whole_number(
-        "TIMERS_REPLICATION",
         (0, 100),
         "Replication factor of the topics that the worker creates. 0: the default of the brokers.",
         default=0,
         example=3,
     )
-    request_topic: str = _setting(
-        "TIMERS_REQUEST_TOPIC", variables.topic, "Topic of requests: records with a Future.", default=topics.REQUEST
-    )
-    oscillator_topic: str = _setting(
-        "TIMERS_OSCILLATOR_TOPIC", variables.topic, "Topic of ticks, one for each second.", default=topics.OSCILLATOR
-    )
+    request_topic: str = _setting(variables.topic, "Topic of requests: records with a Future.", default=topics.REQUEST)
+    oscillator_topic: str = _setting(variables.topic, "Topic of ticks, one for each second.", default=topics.OSCILLATOR)
     dead_letter_topic: str = _setting(
-        "TIMERS_DEAD_LETTER_TOPIC",
         variables.topic,
         "Topic of dead letters: requests that cannot be read or sent.",
         default=topics.DEAD_LETTER,
     )
     id_topic: str = _setting(
-        "TIMERS_ID_TOPIC",
         variables.topic,
         f"Topic of requests for timers with an id ({topics.ID_REQUEST} by convention). The key is the id, the header "
         "timer-due holds the due second, the value is a Future. A later request with the same id replaces the timer; a "
@@ -192,7 +166,6 @@ class Declarations:
         default="",
     )
     countdown_topic: str = _setting(
-        "TIMERS_COUNTDOWN_TOPIC",
         variables.topic,
         "Topic of countdown requests: JSON with topic, message and countdown in seconds. The worker does not change "
         "the configuration of an existing topic. Unset: this request format is off. Use one value for all workers of "
@@ -200,13 +173,11 @@ class Declarations:
         default="",
     )
     verdict_topic: str = _setting(
-        "TIMERS_VERDICT_TOPIC",
         variables.topic,
         "Topic of verdicts: the result of each cancel and update of a timer with an id.",
         default=topics.VERDICT,
     )
     verdict_retention_s: int = _whole_number(
-        "TIMERS_VERDICT_RETENTION_S",
         (1, 31_536_000),
         "How long the worker remembers the id of a timer after it fired. During this time a cancel gets the verdict "
         "already-fired, afterwards unknown. For the same time after its due second, a second promoted copy of a cold "
@@ -215,7 +186,6 @@ class Declarations:
         unit="s",
     )
     hot_horizon_s: int = _whole_number(
-        "TIMERS_HOT_HORIZON_S",
         (0, 3_155_760_000),
         "A timer that is due more than this after its request was appended goes to TIMERS_COLD_TOPIC. `timers spark "
         "hold` keeps it, and `timers spark promote` brings it back in time. Without these two jobs it does not fire. "
@@ -226,13 +196,11 @@ class Declarations:
         example=604_800,
     )
     cold_topic: str = _setting(
-        "TIMERS_COLD_TOPIC",
         variables.topic,
         "Topic of timers that are due beyond TIMERS_HOT_HORIZON_S.",
         default=topics.COLD,
     )
     schedule_topics: tuple[str, ...] = _setting(
-        "TIMERS_SCHEDULE_TOPICS",
         variables.topic_names,
         "Topics of schedules in the format of kafka-message-scheduler, with scheduler-* headers. They must exist. "
         "Workers do not change their configuration, but write tombstones to them. Unset: this request format is off. "
@@ -241,7 +209,6 @@ class Declarations:
         unit="topic,...",
     )
     schedule_overdue: str = _setting(
-        "TIMERS_SCHEDULE_OVERDUE",
         variables.one_of("fire", "reject"),
         "What happens to a schedule whose epoch is before the timestamp of its own record. fire: it fires at once. "
         "reject: it becomes a dead letter (overdue). A schedule that became due while no worker ran fires in both "
@@ -249,7 +216,6 @@ class Declarations:
         default="fire",
     )
     session_timeout_s: int = _whole_number(
-        "TIMERS_SESSION_TIMEOUT_S",
         (6, 1800),
         "How long the group waits for a silent worker before it gives its partitions to other workers. Shorter: faster "
         "takeover after a crash. Longer: a slow restart keeps its partitions. By default brokers allow 6 to 1800.",
@@ -257,7 +223,6 @@ class Declarations:
         unit="s",
     )
     callback_allow: str = _setting(
-        "TIMERS_CALLBACK_ALLOW",
         variables.topic_patterns,
         "Topics that callbacks may go to; `*` stands for any characters, as in `orders-*`. Unset: all topics except "
         "internal ones. TIMERS_REQUEST_TOPIC is allowed if it is named in full, as in `*,timer-request`; then timers "
@@ -266,7 +231,6 @@ class Declarations:
         unit="topic,...",
     )
     callback_deny: str = _setting(
-        "TIMERS_CALLBACK_DENY",
         variables.topic_patterns,
         "Topics that callbacks may not go to, even if TIMERS_CALLBACK_ALLOW names them. A timer for such a topic "
         "becomes a dead letter when it is due (topic-denied).",
@@ -274,21 +238,18 @@ class Declarations:
         unit="topic,...",
     )
     max_depth: int = _whole_number(
-        "TIMERS_MAX_DEPTH",
         (1, 1000),
         "How many timers in a row may each set the next one, if callbacks to TIMERS_REQUEST_TOPIC are allowed. Each "
         "request holds all requests after it, and each firing writes them again.",
         default=16,
     )
     create_target_topics: bool = _setting(
-        "TIMERS_CREATE_TARGET_TOPICS",
         variables.flag,
         "1: a callback to a topic that does not exist creates the topic. 0: the timer becomes a dead letter "
         "(topic-unknown).",
         default=False,
     )
     max_request_bytes: int = _whole_number(
-        "TIMERS_MAX_REQUEST_BYTES",
         (1024, 64 * 1024 * 1024),
         "Largest accepted value of a request. A larger one becomes a dead letter (value-too-large). Kafka's default "
         "message.max.bytes is 1 MiB.",
@@ -296,21 +257,18 @@ class Declarations:
         unit="bytes",
     )
     chunk_timers: int = _whole_number(
-        "TIMERS_CHUNK_TIMERS",
         (100, 1_000_000),
         "Largest number of timers in one transaction. Larger: less overhead when many timers are due. Smaller: "
         "read_committed receivers wait less.",
         default=20_000,
     )
     chunk_bytes: int = _whole_number(
-        "TIMERS_CHUNK_BYTES",
         (65_536, 1_073_741_824),
         "Largest number of callback bytes in one transaction. It limits the memory that firing a partition takes.",
         default=16 * 1024 * 1024,
         unit="bytes",
     )
     store_memory_mb: int = _whole_number(
-        "TIMERS_STORE_MEMORY_MB",
         (16, 1_048_576),
         "Memory for the stores of all partitions together: two thirds for timers not yet on disk, one third for cached "
         "blocks. Give at least 0.5 MB for each partition. Larger: fewer timers are written to disk and read back.",
@@ -318,7 +276,6 @@ class Declarations:
         unit="MiB",
     )
     catch_up_per_s: int = _whole_number(
-        "TIMERS_CATCH_UP_PER_S",
         (0, 10_000_000),
         "Largest number of timers per second that fire more than 10 s late, for each request topic, over all workers; "
         "at least one for each partition. It protects receivers after a downtime. Timers above the limit go to the "
@@ -329,14 +286,12 @@ class Declarations:
         example=10_000,
     )
     retry_attempts: int = _whole_number(
-        "TIMERS_RETRY_ATTEMPTS",
         (1, 1000),
         "How often a callback to a failing target is tried again before it becomes a dead letter. The waits are 30 s, "
         "60 s and so on, up to 10 min. 10 attempts take about an hour, in which the target can be repaired.",
         default=10,
     )
     accept_loss: str = _setting(
-        "TIMERS_ACCEPT_LOSS",
         _ACCEPT_LOSS,
         "Partitions that may continue although their log has lost records that their progress depends on. Set it for "
         "one start after a request topic lost records. Timers whose requests are lost do not fire.",
@@ -344,7 +299,6 @@ class Declarations:
         unit="topic/partition,...",
     )
     max_clock_leap_s: int = _whole_number(
-        "TIMERS_MAX_CLOCK_LEAP_S",
         (10, 3_155_760_000),
         "How far ahead of the expected time a tick may be. A tick that is further ahead is held until another "
         "broker's clock or this machine's clock agrees with it, within the same number of seconds. Clocks that use "
@@ -353,15 +307,14 @@ class Declarations:
         unit="s",
     )
     accept_time_s: int | None = _setting(
-        "TIMERS_ACCEPT_TIME",
         variables.instant,
         "Ticks up to this instant count, although no second clock agrees with them. Set it for one start if the "
         "worker holds ticks whose time is right; its health page names the value. A later instant fires more timers "
         "early if the brokers' clock is wrong after all.",
         unit="ISO 8601",
+        env="TIMERS_ACCEPT_TIME",
     )
     canary_interval_s: int = _whole_number(
-        "TIMERS_CANARY_INTERVAL_S",
         (0, 3600),
         "How often the worker sets a canary timer on each of its request partitions and measures when the callback "
         "arrives (timers_canary_lag_seconds, timers_canary_age_seconds). A canary costs as much as any other timer, "
@@ -371,16 +324,23 @@ class Declarations:
         example=30,
     )
     log_format: str = _setting(
-        "TIMERS_LOG_FORMAT",
         variables.one_of("console", "json"),
         "Format of the worker's log on stderr. json: one object per line, with time, level, logger, message and "
         "exception.",
         default="console",
     )
     clock_offset_s: float = _setting(
-        "TIMERS_CLOCK_OFFSET",
         variables.seconds,
         "For tests only: how far the worker's clock is ahead; a negative value means behind.",
         default=0.0,
         unit="s",
+        env="TIMERS_CLOCK_OFFSET",
     )
+
+
+def _declared(name: str, declaration: Mapping[str, Any]) -> Setting:
+    return Setting(**{**declaration, "env": declaration["env"] or f"TIMERS_{name.upper()}"})
+
+
+SETTINGS = {entry.name: _declared(entry.name, entry.metadata) for entry in fields(Declarations)}
+"""Field of :class:`Declarations` -> its variable."""

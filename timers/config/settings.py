@@ -9,11 +9,11 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from timers.config import security
-from timers.config.declarations import Declarations
+from timers.config.declarations import SETTINGS, Declarations
 from timers.config.project import project_broker, project_dir
 from timers.config.variables import Setting
 from timers.errors import SettingsError
@@ -98,15 +98,14 @@ class Settings(Declarations):
             SettingsError: a variable is wrong, some contradict each other, or two topics have the same name.
         """
         env = os.environ if environ is None else environ
-        settings = {entry.name: entry.metadata["setting"] for entry in fields(cls)}
-        given = {name: setting for name, setting in settings.items() if env.get(setting.env)}
+        given = {name: setting for name, setting in SETTINGS.items() if env.get(setting.env)}
         values = {name: setting.parse(setting.env, env[setting.env]) for name, setting in given.items()}
         protocol = values.get("security_protocol", cls.security_protocol)
         security.check(protocol, [setting.env for setting in given.values()])
         for name in ("sasl_password", "ssl_key_password"):
             path = values.get(f"{name}_file")
             if path is not None:
-                values[name] = security.read_secret(settings[f"{name}_file"].env, path)
+                values[name] = security.read_secret(SETTINGS[f"{name}_file"].env, path)
         if "brokers" not in values:
             embedded = project_broker() if protocol == "PLAINTEXT" else None
             values["brokers"] = embedded or FALLBACK_BROKERS
@@ -148,8 +147,7 @@ def describe(settings: Settings, environ: Mapping[str, str] | None = None) -> li
     """Return each setting with its value as text and whether the environment gave it. Secrets are masked."""
     env = os.environ if environ is None else environ
     rows = []
-    for entry in fields(settings):
-        setting: Setting = entry.metadata["setting"]
+    for name, setting in SETTINGS.items():
         given = bool(env.get(setting.env) or env.get(f"{setting.env}_FILE"))
-        rows.append((setting, _as_text(getattr(settings, entry.name)), given))
+        rows.append((setting, _as_text(getattr(settings, name)), given))
     return rows

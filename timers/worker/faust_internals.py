@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import faust
 from aiokafka import AIOKafkaConsumer
+from faust import tables, worker
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
@@ -103,6 +104,22 @@ class Producer(driver.Producer):
             each: cluster.leader_for_partition(TP(topic, each)) for each in cluster.partitions_for_topic(topic) or ()
         }
         return {partition: leader for partition, leader in found.items() if leader is not None and leader >= 0}
+
+
+class TableManager(tables.TableManager):
+    """Faust's tables, of which a worker has none: its start does not wait a second for tables to be registered."""
+
+    async def on_start(self) -> None:
+        """Start to follow the assignment."""
+        await self._update_channels()
+        await self.recovery.start()
+
+
+class Worker(worker.Worker):
+    """Faust's process, which does not wait a second before it closes the event loop of an ended app."""
+
+    async def _sentinel_task(self) -> None:
+        return None
 
 
 class App(faust.App):

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from faust.types import TP
-from faust.worker import Worker
 from yarl import URL
 
 from timers.clock import Clock
@@ -53,7 +52,7 @@ END_TIMEOUT_S = 15
 """How long Faust's clients may take to disconnect at the end, after all machines are closed."""
 
 
-class TimersWorker(Worker):
+class TimersWorker(faust_internals.Worker):
     """Faust's worker, but a :class:`TimersError` ends it with one sentence and the error's exit code."""
 
     def __init__(self, app: TimersApp, *args: Any, **kwargs: Any) -> None:
@@ -132,6 +131,7 @@ class TimersApp(faust_internals.App):
             topic_disable_leader=True,
             producer_linger=0.0,
             worker_redirect_stdouts=False,
+            TableManager=faust_internals.TableManager,
             Worker=TimersWorker,
         )
         clock = Clock(settings.clock_offset_s)

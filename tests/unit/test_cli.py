@@ -164,10 +164,16 @@ def test_schedule_accepts_a_delay_and_a_file(capsys: pytest.CaptureFixture[str],
     assert before + 5400 <= due_s <= time.time() + 5401
 
 
+def test_schedule_refuses_a_number_that_is_a_duration(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *SCHEDULE, "--at", "900", "--value", "")
+    assert code == 2
+    assert "did you mean --in 900s?" in err
+
+
 def test_schedule_accepts_a_past_time_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, *SCHEDULE, "--at", "5", "--value", "")
+    code, out, _ = run(capsys, *SCHEDULE, "--at", "1000000005", "--value", "")
     assert code == 0
-    assert "due 1970-01-01T00:00:05Z (5, in the past: it fires at once)" in out
+    assert "due 2001-09-09T01:46:45Z (1000000005, in the past: it fires at once)" in out
 
 
 def test_schedule_warns_of_a_topic_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
@@ -300,16 +306,6 @@ def test_a_taken_port_is_reported_before_the_worker_starts(
 )
 def test_the_command_reports_why_the_worker_ended(log: str, expected_text: str) -> None:
     assert last_error(log) == expected_text
-
-
-def test_spark_jobs_name_missing_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in [
-        name for name in sys.modules if name.partition(".")[0] == "pyspark" or name.startswith("timers.spark")
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "pyspark", None)
-    assert main(["spark", "audit"]) == 1
-    assert "pip install 'kafka-timers[spark]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,14 @@ def ends(brokers: str) -> list[int]:
         consumer.close()
 
 
+def test_brokers_may_be_a_list_and_are_checked_at_once(brokers: str) -> None:
+    with TimersClient([brokers, brokers]) as client:
+        assert client.schedule("orders", "k", b"v", delay=60)
+    for wrong in ("kafka", ["kafka:9092", "kafka"], ["kafka:9092,"]):
+        with pytest.raises(SettingsError, match=r"brokers=.* is not .*host:port"):
+            TimersClient(wrong)
+
+
 def test_schedule_returns_the_id_of_the_written_record(brokers: str, client: TimersClient) -> None:
     timer_id = client.schedule("orders", "o-1", b"expired", at=DUE_S, headers=[("a", b"1"), ("a", None)], token="t")
     (record,) = read(brokers, [timer_id])

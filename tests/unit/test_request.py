@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from timers.client.request import MAX_DUE_S, Encoder, TimerRequest, due_second
@@ -76,10 +80,11 @@ def test_an_encoder_keeps_nothing_of_the_previous_request() -> None:
     ("at", "due_s"),
     [
         (DUE_S, DUE_S),
-        (0, 0),
+        (1_000_000_000, 1_000_000_000),
         (MAX_DUE_S, MAX_DUE_S),
-        (1.000001, 2),
-        (1.0, 1),
+        (1_000_000_001.000001, 1_000_000_002),
+        (1_000_000_001.0, 1_000_000_001),
+        (datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC), 5),
         (datetime(2027, 1, 15, 8, 0, tzinfo=UTC), DUE_S),
         (datetime(2027, 1, 15, 8, 0, 0, 1, tzinfo=UTC), DUE_S + 1),
         (datetime(2027, 1, 15, 10, 0, tzinfo=timezone(timedelta(hours=2))), DUE_S),
@@ -101,6 +106,27 @@ def test_absolute_times_are_rounded_up(at: datetime | float, due_s: int) -> None
 )
 def test_delays_are_rounded_up(delay: timedelta | float, due_s: int) -> None:
     assert due_second(None, delay, now_ns=NOW_NS) == due_s
+
+
+@pytest.mark.parametrize("number", [np.int64, np.int32, np.float64, Decimal, Fraction])
+def test_numbers_of_any_type_are_times(number: Callable[[int], Any]) -> None:
+    due_s = due_second(number(1_700_000_000), None)
+    assert (due_s, type(due_s)) == (1_700_000_000, int)
+    due_s = due_second(None, number(90), now_ns=NOW_NS)
+    assert (due_s, type(due_s)) == (1_700_000_090, int)
+    assert due_second(None, Decimal("0.1"), now_ns=NOW_NS) == 1_700_000_001
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_bytes_of_any_type_are_sent(kind: Callable[[bytes], Any]) -> None:
+    sent = [(key, b"\xff\0", [("a", b"\xfe")]) for key in (b"k", b"\xfd")]
+    given = [(kind(key), kind(value), [("a", kind(headers[0][1]))]) for key, value, headers in sent]
+    encoder = Encoder(1000)
+    for first, second in zip(sent, given, strict=True):
+        (key, value, headers), (same_key, same_value, same_headers) = first, second
+        assert encoder(TimerRequest("t", key, value, DUE_S, headers=headers)) == encoder(
+            TimerRequest("t", same_key, same_value, DUE_S, headers=same_headers)
+        )
 
 
 def test_a_delay_counts_from_a_fraction_of_a_second() -> None:
@@ -127,6 +153,9 @@ def test_finer_units_are_refused_with_the_corrected_number(at: float, unit: str,
         (None, None, "no due time: give at=... (when) or delay=... (how long from now)"),
         (5, 5, "two due times, at=5 and delay=5"),
         (-1, None, "at=-1 is before 1970"),
+        (900, None, "at=900 is an epoch second before the year 2002: did you mean delay=900, seconds from now?"),
+        (0, None, "did you mean delay=0"),
+        (Decimal("12.5"), None, "did you mean delay=Decimal('12.5')"),
         (10**21, None, "after the year 5138"),
         (float("nan"), None, "at=nan is not a due time"),
         (float("inf"), None, "at=inf is not a due time"),
@@ -140,6 +169,11 @@ def test_finer_units_are_refused_with_the_corrected_number(at: float, unit: str,
         (None, float("nan"), "delay=nan is not a time span"),
         (None, "5s", "delay='5s' is not a time span"),
         (None, 1e11, "after the year 5138"),
+        (None, 1e300, "delay=1e+300 is after the year 5138"),
+        (None, 10**400, "is after the year 5138"),
+        (None, Decimal("Infinity"), "is not a time span"),
+        (1 + 2j, None, "is not a due time"),
+        (Decimal("NaN"), None, "is not a due time"),
     ],
 )
 def test_wrong_due_times_are_refused_with_a_sentence(at: Any, delay: Any, expected_text: str) -> None:

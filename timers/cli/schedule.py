@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -54,6 +56,8 @@ def schedule(
     if sum(given is not None for given in (value, path, source)) != 1:
         raise click.UsageError("give one of --value TEXT, --file PATH and - (standard input)")
     pairs = [_header(text) for text in headers]
+    if at is not None and re.fullmatch(r"[0-9]{1,9}", at):
+        raise click.UsageError(f"--at {at} is an epoch second before the year 2002: did you mean --in {at}s?")
     # The due second is computed here, once: the line printed shows the due second that is sent.
     due_s = -(-time.time_ns() // 10**9) + parse_duration(duration) if duration is not None else parse_due(at or "")
     body = value if value is not None else path.read_bytes() if path is not None else sys.stdin.buffer.read()
@@ -66,7 +70,7 @@ def schedule(
     if create_topic:
         topic_admin.create_if_missing(settings, topic, partitions=settings.partitions)
     with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
-        timer_id = client.schedule(topic, key, body, at=due_s, headers=pairs, id=id)
+        timer_id = client.schedule(topic, key, body, at=datetime.fromtimestamp(due_s, UTC), headers=pairs, id=id)
     if not settings.create_target_topics and not topic_admin.exists(settings, topic):
         click.echo(
             f"topic {topic!r} does not exist: unless it does when the timer is due, the callback becomes a dead letter "

@@ -37,6 +37,8 @@ def parse_due(text: str) -> int:
     Raises:
         InvalidTimerError: another form, no offset, or milliseconds (with the corrected number).
     """
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)  # the client would refuse a time before the year 2002
     if re.fullmatch(r"[0-9]{1,25}", text):
         return due_second(int(text), None)
     found = _RFC3339.fullmatch(text)

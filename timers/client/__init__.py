@@ -18,15 +18,31 @@ from timers.client.request import TimerRequest
 from timers.client.retry import Backoff
 from timers.client.sync import TimersClient
 from timers.client.tokens import MappingTokens, SqlTokens, Timeouts, TokenStore
+from timers.errors import (
+    AccessError,
+    InvalidTimerError,
+    NoVerdictError,
+    PublishError,
+    SettingsError,
+    TimersError,
+)
+from timers.wire.verdict import VerdictMessage
 
 __all__ = [
+    "AccessError",
     "AsyncTimersClient",
     "Backoff",
+    "InvalidTimerError",
     "MappingTokens",
+    "NoVerdictError",
     "PartlyPublishedError",
+    "PublishError",
+    "SettingsError",
     "SqlTokens",
     "Timeouts",
     "TimerRequest",
     "TimersClient",
+    "TimersError",
     "TokenStore",
+    "VerdictMessage",
 ]

@@ -14,7 +14,7 @@ from timers.client.by_id import ById
 from timers.client.config import DEFAULT_TIMEOUT_S
 from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, when_of
 from timers.client.publish import OnResult, queue_full_error, set_result
-from timers.client.request import HeadersLike, TimerRequest
+from timers.client.request import BytesLike, HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
 from timers.errors import TimersError
 from timers.wire.verdict import VerdictMessage
@@ -49,8 +49,8 @@ class AsyncTimersClient(ClientParts):
     async def schedule(
         self,
         topic: str,
-        key: str | bytes | None,
-        value: str | bytes,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
         *,
         at: datetime | float | None = None,
         delay: timedelta | float | None = None,
@@ -71,8 +71,8 @@ class AsyncTimersClient(ClientParts):
 
     async def send_later(
         self,
-        key: str | bytes | None,
-        value: str | bytes,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
         topic: str,
         when: datetime | timedelta | float,
         *,
@@ -99,8 +99,8 @@ class AsyncTimersClient(ClientParts):
         self,
         id: str,
         topic: str,
-        key: str | bytes | None,
-        value: str | bytes,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
         *,
         at: datetime | float | None = None,
         delay: timedelta | float | None = None,

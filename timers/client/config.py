@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from timers.config import variables
 from timers.config.settings import Settings
 from timers.errors import InvalidTimerError, PublishError, SettingsError, TimersError
 from timers.kafka import connection
@@ -64,7 +65,7 @@ class Connection:
     @classmethod
     def resolve(
         cls,
-        brokers: str | None,
+        brokers: str | Sequence[str] | None,
         request_topic: str | None,
         producer_config: Mapping[str, Any] | None,
         timeout_s: float,
@@ -87,7 +88,10 @@ class Connection:
         for name in sorted(_FIXED.keys() & extra.keys()):
             raise SettingsError(f"producer_config may not set {name!r}: {_FIXED[name]}")
         limit = max_request_bytes or settings.max_request_bytes
-        settings = replace(settings, brokers=brokers or settings.brokers, id_topic=id_topic or settings.id_topic)
+        if brokers:
+            servers = brokers if isinstance(brokers, str) else ",".join(brokers)
+            settings = replace(settings, brokers=variables.brokers("brokers", servers))
+        settings = replace(settings, id_topic=id_topic or settings.id_topic)
         return cls(settings, topic, timeout_s, limit, extra, connection.ErrorReports(settings))
 
     def producer(self, *, linger_ms: int, **more: Any) -> Producer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar, TypedDict
@@ -34,7 +34,7 @@ class ClientParts:
 
     def __init__(
         self,
-        brokers: str | None = None,
+        brokers: str | Sequence[str] | None = None,
         *,
         request_topic: str | None = None,
         id_topic: str | None = None,

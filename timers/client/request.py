@@ -9,7 +9,9 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, TypeAlias
+from decimal import Decimal
+from numbers import Real
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 from timers.errors import InvalidTimerError
 from timers.v1.future_pb2 import Future
@@ -18,12 +20,15 @@ from timers.wire import topics
 from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats import future_by_id
 
-HeadersLike: TypeAlias = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+HeadersLike: TypeAlias = Mapping[str, BytesLike | str | None] | Iterable[tuple[str, BytesLike | str | None]]
 """Record headers from callers. Pairs keep their order and may repeat a name; a mapping cannot."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _NS = 1_000_000_000
+_FIRST_AT_S = 10**9
+"""In 2001. A smaller number for ``at`` is a delay, or a time in another unit."""
 _FINER_UNITS = (("milliseconds", 10**3), ("microseconds", 10**6), ("nanoseconds", 10**9))
 
 
@@ -42,8 +47,8 @@ class TimerRequest(NamedTuple):
     """
 
     topic: str
-    key: str | bytes | None
-    value: str | bytes
+    key: str | BytesLike | None
+    value: str | BytesLike
     at: datetime | float | None = None
     delay: timedelta | float | None = None
     headers: HeadersLike = ()
@@ -98,11 +103,13 @@ class Encoder:
             try:
                 future.callBackKey = key  # type: ignore[assignment]  # protobuf takes UTF-8 bytes for a string
             except (TypeError, ValueError):
+                if isinstance(key, bytearray | memoryview):
+                    return self(request._replace(key=bytes(key)))
                 if key is not None and not isinstance(key, bytes):
                     raise
                 future.callBackKey = ""
                 extra_headers = [(names.TIMER_KEY, key)]
-            future.callBack = value if type(value) is bytes else value.encode()  # type: ignore[union-attr]
+            future.callBack = value if type(value) is bytes else _bytes(value)
             payload = future.SerializeToString()
         except (TypeError, ValueError, AttributeError) as error:
             raise InvalidTimerError(_what_is_wrong(key, value)) from error
@@ -143,7 +150,7 @@ def due_second(at: datetime | float | None, delay: timedelta | float | None, *, 
         InvalidTimerError: both or neither given, a naive datetime, a negative or far too large number.
     """
     if delay is None:
-        if type(at) is int and 0 <= at <= MAX_DUE_S:  # the usual case of bulk callers
+        if type(at) is int and _FIRST_AT_S <= at <= MAX_DUE_S:  # the usual case of bulk callers
             return at
         if at is None:
             raise InvalidTimerError("no due time: give at=... (when) or delay=... (how long from now)")
@@ -162,9 +169,14 @@ def _absolute(at: object) -> int:
             )
         due_s = -((_EPOCH - at) // timedelta(seconds=1))  # the floor of the negative is the ceiling
         return _in_range(due_s, f"at={at.isoformat()}")
-    if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
+    if not _is_number(at):
         raise InvalidTimerError(f"at={at!r} is not a due time: give an aware datetime or epoch seconds")
-    due_s = math.ceil(at)
+    due_s = int(math.ceil(at))  # noqa: RUF046  # numpy's ceiling is no int
+    if 0 <= due_s < _FIRST_AT_S:
+        raise InvalidTimerError(
+            f"at={at!r} is an epoch second before the year 2002: did you mean delay={at!r}, seconds from now? "
+            "(a time that early can be given as an aware datetime)"
+        )
     for unit, factor in _FINER_UNITS:
         if MAX_DUE_S < due_s <= MAX_DUE_S * factor:
             raise InvalidTimerError(
@@ -177,13 +189,22 @@ def _absolute(at: object) -> int:
 def _relative(delay: object, now_ns: int) -> int:
     if isinstance(delay, timedelta):
         delay_ns = (delay // _MICROSECOND) * 1000
-    elif isinstance(delay, bool) or not isinstance(delay, int | float) or not math.isfinite(delay):
+    elif not _is_number(delay):
         raise InvalidTimerError(f"delay={delay!r} is not a time span: give a timedelta or seconds")
     else:
-        delay_ns = math.ceil(delay * _NS)
+        # More seconds than any due time are too many, but must not overflow. numpy's numbers have few digits.
+        seconds = delay if isinstance(delay, int | Decimal) else float(delay)
+        delay_ns = math.ceil(min(seconds, 10 * MAX_DUE_S) * _NS)
     if delay_ns < 0:
         raise InvalidTimerError(f"delay={delay!r} is negative: 0 fires at once, and so does any past at=...")
     return _in_range(-(-(now_ns + delay_ns) // _NS), f"delay={delay!r}")
+
+
+def _is_number(value: object) -> TypeGuard[Real | Decimal]:
+    """Whether a value is a finite number of any type, such as numpy's."""
+    if isinstance(value, int):
+        return not isinstance(value, bool)
+    return isinstance(value, Real | Decimal) and math.isfinite(float(value))
 
 
 def _in_range(due_s: int, given: str) -> int:
@@ -194,10 +215,14 @@ def _in_range(due_s: int, given: str) -> int:
     return due_s
 
 
+def _bytes(value: str | BytesLike) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(memoryview(value))
+
+
 def _what_is_wrong(key: object, value: object) -> str:
-    if key is not None and not isinstance(key, str | bytes):
+    if key is not None and not isinstance(key, str | BytesLike):
         return f"callback key is of type {type(key).__name__}: give str, bytes, or None for none"
-    if not isinstance(value, str | bytes):
+    if not isinstance(value, str | BytesLike):
         return f"callback value is of type {type(value).__name__}: give bytes or str (b'' for none)"
     if isinstance(key, str) and not _is_utf8(key):
         return f"callback key {key!r} has characters that UTF-8 cannot carry: give bytes"
@@ -227,7 +252,7 @@ def _headers(headers: HeadersLike, token: str | None) -> list[tuple[str, bytes |
                 f"header {name!r} is in the reserved name space {names.PREFIX}*, which does not travel: rename it; "
                 "if it was copied from a fired record, leave it out"
             )
-        if value is not None and not isinstance(value, bytes | str):
+        if value is not None and not isinstance(value, str | BytesLike):
             raise InvalidTimerError(
                 f"header {name!r} has a value of type {type(value).__name__}: give bytes, str or None"
             )
@@ -235,6 +260,8 @@ def _headers(headers: HeadersLike, token: str | None) -> list[tuple[str, bytes |
             if not _is_utf8(value):
                 raise InvalidTimerError(f"header {name!r} has characters that UTF-8 cannot carry: give bytes")
             value = value.encode()
+        elif value is not None:
+            value = _bytes(value)
         if token is None or name != names.TOKEN:
             checked.append((name, value))
     if token is not None:

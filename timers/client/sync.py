@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 from timers.client.config import DEFAULT_TIMEOUT_S
 from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, when_of
 from timers.client.publish import OnResult, queue_full_error, set_result
-from timers.client.request import HeadersLike, TimerRequest
+from timers.client.request import BytesLike, HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
 from timers.wire.verdict import VerdictMessage
 
@@ -25,7 +25,8 @@ class TimersClient(ClientParts):
     Thread-safe; keep one for the life of the process. It connects at its first use.
 
     Args:
-        brokers: bootstrap servers ``host:port,...``; None takes ``TIMERS_BROKERS``, else this project's running broker.
+        brokers: bootstrap servers, ``host:port,...`` or a list of them; None takes ``TIMERS_BROKERS``, else this
+            project's running broker.
         request_topic: where requests go; None takes ``TIMERS_REQUEST_TOPIC`` (``timer-request``).
         id_topic: where requests with an id go; None takes ``TIMERS_ID_TOPIC``.
         producer_config: further librdkafka properties, such as ``compression.type``. With ``security.protocol`` among
@@ -49,8 +50,8 @@ class TimersClient(ClientParts):
     def schedule(
         self,
         topic: str,
-        key: str | bytes | None,
-        value: str | bytes,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
         *,
         at: datetime | float | None = None,
         delay: timedelta | float | None = None,
@@ -88,8 +89,8 @@ class TimersClient(ClientParts):
 
     def send_later(
         self,
-        key: str | bytes | None,
-        value: str | bytes,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
         topic: str,
         when: datetime | timedelta | float,
         *,
@@ -150,8 +151,8 @@ class TimersClient(ClientParts):
         self,
         id: str,
         topic: str,
-        key: str | bytes | None,
-        value: str | bytes,
+        key: str | BytesLike | None,
+        value: str | BytesLike,
         *,
         at: datetime | float | None = None,
         delay: timedelta | float | None = None,

@@ -24,7 +24,7 @@ empty disk.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from timers.client.request import Encoder, HeadersLike, TimerRequest, due_second, id_key
@@ -154,7 +154,7 @@ class SimTimers:
 
     def _encoded(self, request: TimerRequest) -> tuple[int, bytes, list[Header]]:
         due_s = due_second(request.at, request.delay, now_ns=self.clock.now_ms * 1_000_000)
-        _, payload, headers = self._encode(request._replace(at=due_s, delay=None))
+        _, payload, headers = self._encode(request._replace(at=datetime.fromtimestamp(due_s, UTC), delay=None))
         encoded_headers = [(name, data.encode() if isinstance(data, str) else data) for name, data in headers or ()]
         return due_s, payload, encoded_headers
 

@@ -11,6 +11,7 @@
     ├── QueryError             no worker answers a query, or some partitions are missing (exit code 1)
     ├── BrokerError            the embedded broker cannot start, stop or answer     (exit code 1)
     ├── SparkError             Spark, or the Java it needs, is missing, or a job of it failed (exit code 1)
+    ├── MissingExtraError      a command needs packages that are not installed      (exit code 1)
     ├── TopicConfigError       the configuration of one of the engine's topics would lose timers
     ├── StoreError             the worker's disk fails to write or read
     └── MachineStopped         the machine of a partition must stop
@@ -61,6 +62,13 @@ class BrokerError(TimersError):
 
 class SparkError(TimersError):
     """Spark, or the Java that it needs, is missing, or a Spark job failed."""
+
+
+class MissingExtraError(TimersError):
+    """A command needs an extra of the package. The message has the command that installs it."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        super().__init__(f"the package {module} is not installed: pip install 'kafka-timers[{extra}]'")
 
 
 class TopicConfigError(TimersError):

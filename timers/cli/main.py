@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import click
 
 from timers import __version__
+from timers.cli.extras import extra_of_missing_module
 from timers.cli.lazy import LazyGroup
 from timers.errors import TimersError
 
@@ -64,7 +65,8 @@ def cli() -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     try:
-        code = cli.main(args=args, prog_name="timers", standalone_mode=False)
+        with extra_of_missing_module():
+            code = cli.main(args=args, prog_name="timers", standalone_mode=False)
         sys.stdout.flush()  # at exit it would be too late to handle a closed pipe
     except TimersError as error:
         return _fail(str(error), error.exit_code)

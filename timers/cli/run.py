@@ -15,6 +15,7 @@ from types import FrameType
 import click
 
 from timers.cli.demo import TOPIC, run_demo
+from timers.cli.extras import require
 from timers.cli.worker import faust_command
 from timers.config.project import project_broker, project_dir
 from timers.config.settings import Settings, describe
@@ -34,6 +35,7 @@ def run(topic: str) -> None:
     With TIMERS_BROKERS set, or this project's broker running, that broker is used and not stopped. The command stops
     what it started. The worker's log is .timers/worker.log.
     """
+    require("worker")
     check_port(Settings.load())  # a worker without its port fails only after the broker has started
     with on_signals(END_SIGNALS, _interrupt_once), _broker() as settings, _worker(settings) as worker:
         run_demo(settings, topic, worker.check)

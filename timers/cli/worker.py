@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from timers.cli.extras import require
 from timers.config.settings import Settings
 from timers.worker.port import check_port
 
@@ -34,6 +35,7 @@ def worker(options: tuple[str, ...]) -> None:
     Options go to Faust as they are (`faust worker --help` lists them). Ctrl-C or SIGTERM stops it cleanly. More workers
     share the load; on one machine each needs its own TIMERS_WEB_PORT.
     """
+    require("worker")
     settings = Settings.load()  # also here: an error is one sentence, without Faust's traceback
     if not _has_option(options, "--web-port", "-p"):
         check_port(settings)

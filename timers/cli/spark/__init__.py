@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from timers.cli.extras import extra_of_missing_module
 from timers.cli.lazy import LazyGroup
-from timers.errors import SparkError
 
 _JOBS: dict[str, str] = {
     "engine": "Fire timers on Spark instead of with workers.",
@@ -16,19 +16,11 @@ _JOBS: dict[str, str] = {
 }
 """Each job and its line in ``--help``."""
 
-_EXTRA = ("pyspark", "py4j", "delta", "pandas", "pyarrow", "matplotlib", "jinja2")
-
 
 class _Jobs(LazyGroup):
     def invoke(self, ctx: click.Context) -> object:
-        try:
+        with extra_of_missing_module("spark"):
             return super().invoke(ctx)
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in _EXTRA:
-                raise
-            raise SparkError(
-                f"the package {error.name} is missing; the jobs on Spark need it: pip install 'kafka-timers[spark]'"
-            ) from None
 
 
 @click.group(

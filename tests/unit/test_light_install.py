@@ -1,0 +1,108 @@
+"""An installation without extras is small, the client and its commands work, and other commands name their extra."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
+
+import pytest
+
+from timers.cli import extras
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MOST_BYTES = 40_000_000
+
+
+def canonical(name: str) -> str:
+    return re.sub("[-_.]+", "-", name).lower()
+
+
+def names(requirements: list[str]) -> set[str]:
+    """The packages that are named, without those of extras."""
+    return {canonical(re.split(r"[<>=; \[]", each)[0]) for each in requirements if "extra ==" not in each}
+
+
+def with_dependencies(requirements: list[str]) -> set[str]:
+    """The packages of requirements, and of their requirements."""
+    found: set[str] = set()
+    waiting = names(requirements)
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        needed = [each for each in distribution(name).requires or [] if "platform_system" not in each]
+        waiting |= names(needed) - found
+    return found
+
+
+BASE = with_dependencies(PROJECT["dependencies"])
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the packages of an installation without extras."""
+    directory = tmp_path_factory.mktemp("light")
+    (directory / "timers").symlink_to(ROOT / "timers")
+    for name in BASE:
+        installed = distribution(name)
+        for top in {file.parts[0] for file in installed.files or [] if file.parts[0] != ".."}:
+            (directory / top).symlink_to(Path(str(installed.locate_file(top))))
+    return directory
+
+
+def run(light: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with these packages only."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIMERS_")}
+    # An empty cache, without the jars of the embedded broker.
+    environment |= {"PYTHONPATH": str(light), "XDG_CACHE_HOME": str(light / "cache")}
+    command = [sys.executable, "-S", *arguments]
+    return subprocess.run(command, cwd=light, env=environment, capture_output=True, text=True)
+
+
+def test_it_is_small() -> None:
+    installed = [distribution(name) for name in BASE]
+    files = {Path(str(each.locate_file(file))) for each in installed for file in each.files or []}
+    files |= {path for path in (ROOT / "timers").rglob("*") if "__pycache__" not in path.parts}
+    size = sum(path.stat().st_size for path in files if path.is_file())
+    assert size < MOST_BYTES, f"{size} bytes in {sorted(BASE)}"
+
+
+def test_all_commands_can_be_listed_and_the_client_imported(light: Path) -> None:
+    program = """
+from timers.cli.main import cli
+from timers.client import AsyncTimersClient, TimersClient
+for name in cli.list_commands(None):
+    assert cli.get_command(None, name) is not None
+"""
+    assert run(light, "-c", program).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        (["worker"], "worker"),
+        (["run"], "worker"),
+        (["broker", "start"], "broker"),
+        (["spark", "audit"], "spark"),
+        (["spark", "engine"], "spark"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_needs(light: Path, command: list[str], extra: str) -> None:
+    done = run(light, "-m", "timers.cli.main", *command)
+    assert done.returncode == 1
+    sentence = r"timers: the package \w+ is not installed: pip install 'kafka-timers\[(\w+)\]'\n"
+    found = re.fullmatch(sentence, done.stderr)
+    assert found is not None, done.stderr
+    assert found[1] == extra
+
+
+@pytest.mark.parametrize("extra", extras.MODULES)
+def test_each_module_of_an_extra_belongs_to_a_package_of_this_extra(extra: str) -> None:
+    packages = {**packages_distributions(), "py4j": ["pyspark"]}
+    for module in extras.MODULES[extra]:
+        assert canonical(packages[module][0]) in names(PROJECT["optional-dependencies"][extra]), module

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from timers.cli.main import main
 from timers.cli.run import last_error
@@ -162,6 +163,17 @@ def test_schedule_accepts_a_delay_and_a_file(capsys: pytest.CaptureFixture[str],
     assert code == 0
     due_s = int(re.findall(r"\((\d+),", out)[0])
     assert before + 5400 <= due_s <= time.time() + 5401
+
+
+def test_schedule_without_a_key_asks_for_a_callback_without_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "schedule", "--topic", "orders", "--in", "1d", "--value", "x")
+    assert code == 0
+    topic, partition, offset = out.split()[-1].split("/")
+    consumer = Consumer({"bootstrap.servers": os.environ["TIMERS_BROKERS"], "group.id": "test"})
+    consumer.assign([TopicPartition(topic, int(partition), int(offset))])
+    message = consumer.poll(10)
+    consumer.close()
+    assert message is not None and message.headers() == [("timer-key", None)]
 
 
 def test_schedule_refuses_a_number_that_is_a_duration(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ _TIMEOUT_S = 10.0
 @click.option("--in", "duration", metavar="DURATION", help="How long from now: 90s, 15m, 2h, 3d, 1w, 1h30m.")
 @click.option("--at", metavar="TIME", help="When: RFC 3339 with offset (2030-01-31T12:00:00Z), or epoch seconds.")
 @click.option("--topic", "-t", required=True, help="Topic that the callback goes to.")
-@click.option("--key", "-k", required=True, help="Record key of the callback ('' for an empty one).")
+@click.option("--key", "-k", help="Record key of the callback; without it the callback has no key.")
 @click.option("--value", "-v", metavar="TEXT", help="Record value of the callback.")
 @click.option(
     "--file", "-f", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Value from a file."
@@ -34,7 +34,7 @@ def schedule(
     duration: str | None,
     at: str | None,
     topic: str,
-    key: str,
+    key: str | None,
     value: str | None,
     path: Path | None,
     headers: tuple[str, ...],

@@ -237,6 +237,10 @@ def test_the_container_runs_as_nobody_and_writes_to_its_data_alone() -> None:
     assert writable == {data_dir, "/tmp"}
 
 
+def test_services_of_the_namespace_set_no_variables_of_workers() -> None:
+    assert POD["spec"]["enableServiceLinks"] is False
+
+
 def test_the_password_is_a_file_of_a_secret() -> None:
     path = Path(MANIFESTS["configmap"]["data"]["TIMERS_SASL_PASSWORD_FILE"])
     (mount,) = [mount for mount in CONTAINER["volumeMounts"] if mount["mountPath"] == str(path.parent)]

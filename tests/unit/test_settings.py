@@ -216,3 +216,21 @@ def test_the_urls_of_a_worker(given: dict[str, str], own_url: str, query_url: st
 
 def test_a_changed_web_port_is_in_the_url() -> None:
     assert Settings.load(BROKERS).with_web_port(7007).canonical_url == "http://127.0.0.1:7007"
+
+
+def test_a_misspelt_name_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    injected = {
+        "TIMERS_WORKER_PORT": "tcp://10.0.0.1:6066",
+        "TIMERS_WORKER_PORT_6066_TCP": "tcp://10.0.0.1:6066",
+        "TIMERS_WORKER_PORT_6066_TCP_ADDR": "10.0.0.1",
+        "TIMERS_WORKER_SERVICE_HOST": "10.0.0.1",
+        "TIMERS_WORKER_SERVICE_PORT_WEB": "6066",
+    }
+    for name, value in {**injected, **BROKERS, "TIMERS_BROKER": "b:1", "TIMERS_ZQX": "1"}.items():
+        monkeypatch.setenv(name, value)
+    Settings.load()
+    Settings.load()
+    assert [record.getMessage() for record in caplog.records] == [
+        "TIMERS_BROKER is not a setting and has no effect: did you mean TIMERS_BROKERS?",
+        "TIMERS_ZQX is not a setting and has no effect: `timers settings` lists all settings",
+    ]

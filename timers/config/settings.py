@@ -5,6 +5,8 @@ A wrong value stops the start with one sentence that names the variable, the val
 
 from __future__ import annotations
 
+import difflib
+import logging
 import os
 import re
 import socket
@@ -20,6 +22,12 @@ from timers.errors import SettingsError
 from timers.wire import topics
 
 FALLBACK_BROKERS = "127.0.0.1:9092"
+
+_OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_[0-9]+_[A-Z]+(_|$)")
+"""Variables that Kubernetes sets for a service named ``timers-...``; one more has an address such as tcp://10.0.0.1."""
+
+_logger = logging.getLogger(__name__)
+_warned: set[str] = set()
 
 
 def default_worker_id(web_port: int) -> str:
@@ -98,6 +106,8 @@ class Settings(Declarations):
             SettingsError: a variable is wrong, some contradict each other, or two topics have the same name.
         """
         env = os.environ if environ is None else environ
+        if environ is None:
+            _warn_of_unknown(env, {setting.env for setting in SETTINGS.values()})
         given = {name: setting for name, setting in SETTINGS.items() if env.get(setting.env)}
         values = {name: setting.parse(setting.env, env[setting.env]) for name, setting in given.items()}
         protocol = values.get("security_protocol", cls.security_protocol)
@@ -128,6 +138,17 @@ class Settings(Declarations):
                     f"TIMERS_CALLBACK_ALLOW={self.callback_allow!r} names {topic!r}, which is the engine's own: of its "
                     f"topics only {self.request_topic!r} may be a target"
                 )
+
+
+def _warn_of_unknown(env: Mapping[str, str], known: set[str]) -> None:
+    """Log a warning for each variable that is named like a setting and is none, once in a process."""
+    for name in sorted(name for name in env if name.startswith("TIMERS_")):
+        if name in known or name in _warned or _OF_KUBERNETES.search(name) or "://" in env[name]:
+            continue
+        _warned.add(name)
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        meant = f"did you mean {nearest[0]}?" if nearest else "`timers settings` lists all settings"
+        _logger.warning("%s is not a setting and has no effect: %s", name, meant)
 
 
 def _host(bind: str, default: str) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from timers.core.chunk_size import ChunkSize
 from timers.core.limits import Limits
 from timers.core.operation import Verdict
 from timers.core.progress import Progress
@@ -52,6 +53,7 @@ class DiscardingOutbox:
 
     def __init__(self) -> None:
         self.fired = self.verdict_count = 0
+        self.chunk = ChunkSize()
 
     def begin(self, tick: Tick) -> None:
         self._batches = Batches({})

@@ -31,7 +31,7 @@ NARROW_BYTES = 2000
 
 
 TRIED_ELSEWHERE = {
-    "unit/test_worker_circuit_breaker.py": ["target-failing"],
+    "unit/test_core_circuit_breaker.py": ["target-failing"],
     "broker/test_refused_records.py": ["message-refused"],
     "unit/test_wire_future.py": ["retry-headers-missing"],
     "broker/test_ids.py": ["id-missing", "id-too-long", "id-not-text", "due-missing"],

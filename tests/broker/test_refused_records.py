@@ -50,3 +50,25 @@ def test_many_bad_records_do_not_delay_good_ones(running: System) -> None:
         assert statistics.quantiles(lags, n=100)[98] < MAX_LAG_MS
     letters = await_letters(running, {request.source for request in bad}, LETTER_S)
     assert {letters[request.source].text("timer-error") for request in bad} == {"message-refused"}
+
+
+def test_a_topic_that_takes_only_new_records_delays_no_other_timer(running: System) -> None:
+    """Kafka would check the time of the record that ends the transaction too, and the transaction might never end."""
+    strict = running.target(message_timestamp_type="CreateTime", message_timestamp_before_max_ms="0")
+    due_s = due_in(3)
+    good, bad = timers(running.target(partitions=4), 400, due_s, 3), timers(strict, 20, due_s, 3)
+    running.send(*bad, *good)
+    assert all(record.lag_ms < MAX_LAG_MS for record in running.fired(good).values())
+    letters = await_letters(running, {request.source for request in bad}, LETTER_S)
+    for request in bad:
+        letter = letters[request.source]
+        assert letter.text("timer-error") == "message-refused"
+        assert "no record that is more than 0 ms old" in letter.text("timer-error-message")
+        assert letter.value == request.wire_value
+
+
+def test_a_topic_that_takes_no_record_of_the_future_gets_its_callbacks(running: System) -> None:
+    target = running.target(message_timestamp_type="CreateTime", message_timestamp_after_max_ms="0")
+    sent = running.send(*timers(target, 60, due_in(2), 3))
+    found = {record.timer_id for record in running.reader(target, append_time=False).take(60)}
+    assert found == {request.source for request in sent}

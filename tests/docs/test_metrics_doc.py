@@ -30,6 +30,6 @@ def test_every_dead_letter_code_has_its_counter() -> None:
     files = [*(ROOT / "timers").glob("w*/**/*.py"), *(ROOT / "timers" / "core").glob("*.py")]
     source = "".join(path.read_text() for path in files)
     written = re.findall(
-        r'(?:InvalidRequestError|DeliveryProblem|circuit_breaker\.enter)\(\s*(?:topic, )?"([a-z-]+)"', source
+        r'(?:(?:InvalidRequestError|DeliveryProblem)\(\s*|code, first_s(?:, reason)? = )"([a-z-]+)"', source
     )
     assert set(written) == set(CODES)

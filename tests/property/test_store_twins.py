@@ -47,7 +47,7 @@ IDS = st.sampled_from(ALL_IDS)
 ENTRIES = st.dictionaries(IDS, st.none() | st.tuples(SECONDS, st.integers(0, 30), SECONDS), max_size=4)
 ROWS = st.lists(st.tuples(SECONDS, VALUES), min_size=1, max_size=9)
 BATCH = st.tuples(st.just("write"), st.tuples(ROWS, ENTRIES))
-FIRE = st.tuples(st.just("fire"), st.tuples(SECONDS, st.integers(1, 3)))
+FIRE = st.tuples(st.just("fire"), st.tuples(SECONDS, st.integers(1, 3), st.integers(0, 3)))
 REOPEN = st.tuples(st.just("reopen"), st.none())
 OVERTAKEN = st.tuples(
     st.just("superseded"), st.tuples(SECONDS, st.integers(0, 30) | st.just(MAX_OFFSET), st.integers(0, 30))
@@ -96,22 +96,31 @@ class Twins:
         for store in (self.memory, self.rocks):
             store.write(rows, self.next_offset, entries)
 
-    def fire(self, ahead_s: int, groups: int) -> None:
-        """What a machine does: scan some whole groups, then delete exactly these. RocksDB's groups lead."""
+    def fire(self, ahead_s: int, groups: int, left: int) -> None:
+        """What a machine does: scan some groups, and delete exactly these. RocksDB's groups lead.
+
+        Up to ``left`` rows of the last group stay, as while the brokers are slow.
+        """
         second = self.now_s + ahead_s
         last, count = None, 0
+        rest: list[Row] = []
         for due_s, rows in self.rocks.scan(self.fired_through, second):
             if groups == 0:
                 break
             groups -= 1
+            if groups == 0:
+                fired = max(1, len(rows) - left)
+                rows, rest = rows[:fired], rows[fired:]
             last, count = (due_s, rows[-1][0]), count + len(rows)
+            if rest:
+                break
         else:
             last = max((second, MAX_OFFSET), self.fired_through)
         if last is not None:
             self.fired_through = last
             if count:
-                self.rocks.delete(last, count)
-                self.memory.delete(last, count)
+                self.rocks.delete(last, count, rest)
+                self.memory.delete(last, count, rest)
 
     def reopen(self) -> None:
         """Close and open again."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from timers.core.chunk_size import ChunkSize
 from timers.core.delivery import Callback, Delivery, DeliveryProblem, RetryDelivery, ScheduleDelivery
+from timers.core.keys import MAX_OFFSET
+from timers.core.machine import Machine
 from timers.core.progress import Progress
-from timers.core.timer import Origin, Rejected, Row, Tick
+from timers.core.timer import Decoded, Origin, Rejected, Row, Tick, TopicPartition
 from timers.testing import SimOutbox
-from timers.testing.outbox import Buffered
+from timers.testing.faults import Faults
+from timers.testing.log import SimLog
+from timers.testing.outbox import Buffered, SimRoutes
 
 
 class IgnoresCallbackRules(Delivery):
@@ -173,3 +179,63 @@ class KeepsRefusedTransactions(SimOutbox):
         refused = super()._send(progress)
         self._sent = [record for record in self._records.added if record not in refused]
         return refused
+
+
+class RefusesWholeBatches(SimOutbox):
+    """If a broker does not say which record it refuses, all records of the batch become dead letters."""
+
+    def _may_be_another(self, refused: Buffered) -> bool:
+        return False
+
+    def _fill_and_send(self, progress: Progress) -> list[Buffered]:
+        places = {record[:2] for record in super()._fill_and_send(progress)}
+        return [record for record in self._records.added if record[:2] in places]
+
+
+class NeverShrinks(SimOutbox):
+    """After a time-out, the next transaction has as many timers."""
+
+    class _Chunk(ChunkSize):
+        def failed(self) -> None:
+            return None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.chunk = self._Chunk()
+
+
+class SplitsNoGroup(SimOutbox):
+    """A chunk of one timer has all timers of a stored group."""
+
+    class _Chunk(ChunkSize):
+        shortened = False
+
+    def __init__(self, log: SimLog, settings: Any, machine: TopicPartition, faults: Faults, routes: SimRoutes) -> None:
+        routes.chunks.setdefault(machine, self._Chunk())
+        super().__init__(log, settings, machine, faults, routes)
+
+
+class SplitsNoFetch(Machine):
+    """The output of a fetch is one transaction, also while the brokers are slow."""
+
+    def _may_emit(self, decoded: Decoded) -> bool:
+        return False
+
+
+class AcceptsOnePartOfAFetch(Machine):
+    """While the brokers are slow, only the first part of a fetch is read."""
+
+    def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
+        super()._accept_new(records[: self._outbox.chunk.timers], to_offset)
+
+
+class FiresOnePartOfAGroup(Machine):
+    """After a part of a stored group has fired, the whole group counts as fired."""
+
+    def _commit(self, after: Progress, timers: int = 0) -> None:
+        due_s, offset = after.fired_through
+        if self._outbox.chunk.shortened and offset != MAX_OFFSET and after.fired_through != self.progress.fired_through:
+            groups = self._store.scan(self.progress.fired_through, due_s)
+            ends = [rows[-1][0] for second, rows in groups if second == due_s and rows[0][0] <= offset]
+            after = replace(after, fired_through=(due_s, max(ends)))
+        super()._commit(after, timers)

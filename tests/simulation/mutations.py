@@ -28,7 +28,7 @@ from timers.wire import topics
 class CommitsAnOldNextOffset(Machine):
     """[I1]: firings are committed with the next_offset of the previous commit."""
 
-    def _commit(self, after: Progress) -> None:
+    def _commit(self, after: Progress, timers: int = 0) -> None:
         super()._commit(replace(after, next_offset=self._committed.next_offset))
 
 
@@ -81,9 +81,9 @@ class StoresLateRows(Machine):
 class ChangesMemoryBeforeCommit(Machine):
     """[I2]: the progress in memory changes before the commit; after a failed commit the machine is still used."""
 
-    def _commit(self, after: Progress) -> None:
+    def _commit(self, after: Progress, timers: int = 0) -> None:
         self.progress = self._committed = after
-        super()._commit(after)
+        super()._commit(after, timers)
 
 
 class ContinuesAfterFailure(SimWorker):
@@ -112,10 +112,10 @@ class ContinuesAfterFailure(SimWorker):
 class CommitsTheWholeSecond(Machine):
     """[I3]: fired_through becomes (second, MAX_OFFSET), although the scan stopped at the limit of the chunk."""
 
-    def _commit(self, after: Progress) -> None:
+    def _commit(self, after: Progress, timers: int = 0) -> None:
         if after.fired_through > self.progress.fired_through and self._tick is not None:
             after = replace(after, fired_through=(self._tick.second, MAX_OFFSET))
-        super()._commit(after)
+        super()._commit(after, timers)
 
 
 class DeletesTheWholeSecond(Machine):
@@ -132,15 +132,15 @@ class DeletesTheWholeSecond(Machine):
 class DeletesBeforeCommit(Machine):
     """[I3]: rows are deleted before the commit that fires them."""
 
-    def _commit(self, after: Progress) -> None:
+    def _commit(self, after: Progress, timers: int = 0) -> None:
         self._store.drop_through(after.fired_through, MAX_OFFSET)
-        super()._commit(after)
+        super()._commit(after, timers)
 
 
 class StoreWithoutDeleteCheck(SimStore):
     """A store that does not check how many rows it deletes, so that it does not find ``DeletesBeforeCommit``."""
 
-    def delete(self, through: OrderKey, count: int) -> None:
+    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
         self.drop_through(through, MAX_OFFSET)
 
 

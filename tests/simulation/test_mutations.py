@@ -156,6 +156,12 @@ MUTATIONS: dict[str, tuple[Parts, type[SimWorker]]] = {
     "delivery: refused callbacks are dropped": policy(d.DropsRefusals),
     "delivery: a transaction with refused records is committed": outbox(d.CommitsWithoutRefused),
     "delivery: a transaction with refused records is not aborted": outbox(d.KeepsRefusedTransactions),
+    "delivery: all records beside a refused one are refused": outbox(d.RefusesWholeBatches),
+    "delivery: chunks never shrink": outbox(d.NeverShrinks),
+    "delivery: shrunk chunks split no stored group": outbox(d.SplitsNoGroup),
+    "delivery: shrunk chunks split no fetch": machine(d.SplitsNoFetch),
+    "delivery: a part of a fetch counts as the whole": machine(d.AcceptsOnePartOfAFetch),
+    "delivery: a part of a stored group counts as the whole": machine(d.FiresOnePartOfAGroup),
     "[P6] bad requests are dropped": machine(m.DropsBadRequests),
     "[P6] two dead letters for one bad request": outbox(m.WritesTwoDeadLetters),
 }

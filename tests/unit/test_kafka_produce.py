@@ -11,7 +11,7 @@ from aiokafka.protocol.produce import ProduceRequest
 
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RefusedRecord, UnknownAiokafka
-from timers.worker.sending.batches import RecordBatch
+from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 
 
 def answer(version: int, *partitions: tuple[Any, ...]) -> Any:
@@ -38,7 +38,7 @@ def test_records_are_read_from_a_sealed_batch() -> None:
         batch.count += 1
     batch.seal()
     batch._build()  # as aiokafka does before it sends
-    assert [(each.key, each.headers) for each in produce.records_of(batch)] == [
+    assert [(each.key, each.headers) for each in batch.records()] == [
         (b"k%d" % index, [("timer-id", b"%d" % index)]) for index in range(3)
     ]
 

@@ -101,6 +101,21 @@ def test_many_rows_of_one_second_are_several_entries(tmp_path: Path, monkeypatch
     store.close()
 
 
+@pytest.mark.parametrize("entries", [1, rocks.POINT_DELETES * 2])
+def test_a_part_of_the_last_entry_is_deleted(tmp_path: Path, entries: int) -> None:
+    store = opened(tmp_path / "s")
+    for number in range(entries):
+        store.write({number: [row(4 * number + index) for index in range(4)]}, 4 * number + 4)
+    groups = list(store.scan(NEVER, entries))
+    due_s, rows = groups[-1]
+    store.delete((due_s, rows[0][0]), 4 * entries - 3, rows[1:])
+    assert list(store.scan((due_s, rows[0][0]), entries)) == [(due_s, rows[1:])]
+    assert (store.pending, store.oldest_due_s()) == (3, due_s)
+    store.delete((due_s, rows[3][0]), 3)
+    assert list(store.scan(NEVER, entries)) == []
+    store.close()
+
+
 @pytest.mark.parametrize("entries", [rocks.POINT_DELETES // 2, rocks.POINT_DELETES * 2])
 def test_delete_works_for_few_and_for_many_entries(tmp_path: Path, entries: int) -> None:
     store = opened(tmp_path / "s")

@@ -1,4 +1,4 @@
-"""Producers with several simulated brokers. The broker tests use one real broker."""
+"""What a producer makes of answers, metadata and silence. The broker tests use real brokers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, ProducerFenced
+from aiokafka.errors import (
+    LeaderNotAvailableError,
+    OutOfOrderSequenceNumber,
+    ProducerFenced,
+    UnknownError,
+    UnknownTopicOrPartitionError,
+)
 
+from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, BatchesRefused, RecordsRefused, RefusedRecord
 from timers.worker.sending import producer as module
-from timers.worker.sending.producer import TransactionalProducer
+from timers.worker.sending import producer_loop
+from timers.worker.sending.producer import DeliveryFailed, NoAnswer, TransactionalProducer
 from timers.worker.sending.producer_loop import ProducerLoop
+
+Place = tuple[str, int]
 
 
 def test_a_failure_of_a_producer_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -31,22 +40,82 @@ def test_a_failure_of_a_producer_is_logged_once(caplog: pytest.LogCaptureFixture
     loop.close()
 
 
-class SimClient:
-    """Brokers by their number: 1 answers, 2 refuses connections, 3 never answers."""
+class SimProducer:
+    """aiokafka's producer. Each batch gets the answer that is planned for its place; without one it waits for ever.
 
-    def __init__(self, leaders: dict[tuple[str, int], int]) -> None:
+    Args:
+        answers: (topic, partition) -> error or None, one for each batch.
+        leaders: (topic, partition) -> broker in the metadata.
+    """
+
+    def __init__(self, answers: dict[Place, list[BaseException | None]], leaders: dict[Place, int | None]) -> None:
+        self._answers = answers
+        self.client = self
         self.cluster = SimpleNamespace(leader_for_partition=lambda place: leaders[tuple(place)])
+        self.metadata_requests = 0
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._txn_manager = SimpleNamespace(wait_for_transaction_end=lambda: ended)
 
-    async def send(self, node: int, request: Any, *, group: Any) -> None:
-        if node == 2:
-            raise KafkaConnectionError()
-        if node == 3:
-            await asyncio.Event().wait()
+    async def send_batch(self, batch: Any, topic: str, *, partition: int) -> asyncio.Future[None]:
+        answer = asyncio.get_running_loop().create_future()
+        planned = self._answers[topic, partition]
+        if planned:
+            error = planned.pop(0)
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+        return answer
+
+    async def force_metadata_update(self) -> bool:
+        self.metadata_requests += 1
+        return True
 
 
-async def test_topics_whose_leader_does_not_answer_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PROBE_S", 0.05)
-    leaders = {("a", 0): 1, ("a", 1): 1, ("b", 0): 1, ("b", 1): 2, ("c", 0): 3}
-    producer: Any = SimpleNamespace(client=SimClient(leaders))
-    silent = await TransactionalProducer._with_silent_leaders(producer, [TopicPartition(*place) for place in leaders])
-    assert {topic: type(error) for topic, error in silent.items()} == {"b": NodeNotReadyError, "c": NodeNotReadyError}
+async def deliver(
+    answers: dict[Place, list[BaseException | None]],
+    leaders: dict[Place, int | None] | None = None,
+    batches_each: int = 1,
+) -> None:
+    producer: Any = SimProducer(dict(answers), leaders or dict.fromkeys(answers, 1))
+    unbound: Any = TransactionalProducer.__new__(TransactionalProducer)
+    batches: Any = {place: [SimpleNamespace(count=1)] * batches_each for place in answers}
+    await unbound._deliver(producer, batches)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECK_S", 0.02)
+    monkeypatch.setattr(module, "DELIVERY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(producer_loop, "AWAKE_S", 0.01)
+
+
+async def test_what_a_broker_answers_is_the_fault_of_its_topic() -> None:
+    with pytest.raises(DeliveryFailed) as failed:
+        await deliver({("a", 0): [None], ("b", 0): [UnknownError()]})
+    assert {topic: type(error) for topic, error in failed.value.culprits.items()} == {"b": UnknownError}
+
+
+async def test_a_partition_that_lost_its_leader_or_is_gone_is_seen_in_the_metadata(impatient: None) -> None:
+    places: dict[Place, list[BaseException | None]] = {("a", 0): [None], ("b", 0): [None], ("b", 1): [], ("c", 0): []}
+    with pytest.raises(DeliveryFailed) as failed:
+        await deliver(places, {("a", 0): 1, ("b", 0): 1, ("b", 1): -1, ("c", 0): None})
+    assert {topic: type(error) for topic, error in failed.value.culprits.items()} == {
+        "b": LeaderNotAvailableError,
+        "c": UnknownTopicOrPartitionError,
+    }
+
+
+async def test_silence_is_no_fault_and_names_the_topics_without_any_answer(impatient: None) -> None:
+    with pytest.raises(NoAnswer) as silence:
+        await deliver({("a", 0): [None, None], ("slow", 0): [None], ("silent", 0): []}, batches_each=2)
+    assert silence.value.silent == {"silent"}
+
+
+async def test_refused_records_are_reported_when_all_batches_are_answered(impatient: None) -> None:
+    refused = RecordsRefused("a", 0, INVALID_RECORD, "", (RefusedRecord(1, "no key"),))
+    with pytest.raises(BatchesRefused) as reported:
+        await deliver({("a", 0): [refused, OutOfOrderSequenceNumber()], ("b", 0): [None, None]}, batches_each=2)
+    assert [error for _, error in reported.value.batches] == [refused]
+    with pytest.raises(NoAnswer):
+        await deliver({("a", 0): [refused], ("b", 0): []})

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka.errors import (
-    LeaderNotAvailableError,
     MessageSizeTooLargeError,
-    NodeNotReadyError,
     TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
+    UnknownError,
 )
 from confluent_kafka import KafkaError, KafkaException
 
 from timers.config.settings import Settings
 from timers.core.delivery import DeliveryProblem
+from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord
 from timers.worker.sending import targets as module
+from timers.worker.sending.producer import NoAnswer
 from timers.worker.sending.targets import Targets
 
 
@@ -27,6 +28,9 @@ class SimAdmin:
     def __init__(self, *_: Any) -> None:
         self.topics: dict[str, list[int]] = {}
         self.limits: dict[str, int] = {}
+        self.configs: dict[str, dict[str, str]] = {}
+        self.denied = False
+        self.config_requests = 0
         self.metadata_requests = 0
 
     def list_topics(self, timeout: float) -> Any:
@@ -40,14 +44,18 @@ class SimAdmin:
         return SimpleNamespace(topics=described)
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Any]:
-        (resource,) = resources
-        if resource.name not in self.topics:
+        self.config_requests += 1
+        return {resource: SimpleNamespace(result=partial(self._describe, resource.name)) for resource in resources}
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        if self.denied:
+            raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        if name not in self.topics:
             raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
-        config = {
-            "max.message.bytes": SimpleNamespace(value=str(self.limits[resource.name])),
-            "segment.bytes": SimpleNamespace(value="1073741824"),
-        }
-        return {resource: SimpleNamespace(result=lambda: config)}
+        config = {"segment.bytes": "1073741824", **self.configs.get(name, {})}
+        if name in self.limits:
+            config["max.message.bytes"] = str(self.limits[name])
+        return {key: SimpleNamespace(value=value) for key, value in config.items()}
 
 
 @pytest.fixture
@@ -57,7 +65,7 @@ def targets(monkeypatch: pytest.MonkeyPatch) -> Targets:
 
 
 def cluster(targets: Targets) -> SimAdmin:
-    admin: Any = targets._admin
+    admin: Any = targets._metadata._admin
     return admin  # type: ignore[no-any-return]
 
 
@@ -85,23 +93,63 @@ def test_the_circuit_of_a_topic_without_a_leader_is_open_briefly(targets: Target
     assert targets.usable == {"other": 1}
 
 
-def test_the_circuit_of_a_topic_with_a_silent_leader_is_open_briefly(targets: Targets) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (NoAnswer({"t"}), "does not answer"),
+        (RecordsRefused("t", 0, INVALID_RECORD, "", (RefusedRecord(3, "too old"),)), "INVALID_RECORD (too old)"),
+    ],
+)
+def test_a_circuit_is_open_briefly_if_the_cause_may_soon_be_over(targets: Targets, error: Exception, said: str) -> None:
     cluster(targets).topics["t"] = [1]
-    targets.open_circuit("t", NodeNotReadyError())
+    targets.open_circuit("t", error)
     route = targets.route("t", retried=False)
     assert isinstance(route, DeliveryProblem)
-    assert route.code == "target-failing" and "does not answer" in route.reason
+    assert route.code == "target-failing" and said in route.reason
     assert route.open_s is not None and 0 < route.open_s <= module.ELECTION_S
 
 
-def test_late_deliveries_are_explained_by_the_metadata(targets: Targets) -> None:
-    cluster(targets).topics.update(t=[1, -1], other=[1], fewer=[1])
-    failing = targets.failing([("t", 0), ("other", 0), ("gone", 0), ("fewer", 0), ("fewer", 1)])
-    assert {topic: type(error) for topic, error in failing.items()} == {
-        "t": LeaderNotAvailableError,
-        "gone": UnknownTopicOrPartitionError,
-        "fewer": UnknownTopicOrPartitionError,
-    }
+def test_an_unknown_server_error_is_the_fault_of_the_topic_and_of_no_record(targets: Targets) -> None:
+    cluster(targets).topics["t"] = [1]
+    targets.note_failed({"t": UnknownError()})
+    route = targets.route("t", retried=False)
+    assert isinstance(route, DeliveryProblem)
+    assert route.code == "target-failing" and route.open_s is not None
+
+
+def test_a_topic_that_takes_only_new_records_gets_none(targets: Targets) -> None:
+    admin = cluster(targets)
+    admin.topics.update({name: [1] for name in ("strict", "good", "old-broker", "append-time")})
+    admin.configs.update(
+        strict={"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": "0"},
+        good={"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": "1000"},
+    )
+    admin.configs["old-broker"] = {"message.timestamp.type": "CreateTime", "message.timestamp.difference.max.ms": "999"}
+    admin.configs["append-time"] = {"message.timestamp.type": "LogAppendTime", "message.timestamp.before.max.ms": "0"}
+    for name in ("strict", "old-broker"):
+        route = targets.route(name, retried=False)
+        assert isinstance(route, DeliveryProblem)
+        assert (route.code, route.open_s) == ("message-refused", None) and "INVALID_TIMESTAMP" in route.reason
+    assert targets.route("good", retried=False) == targets.route("append-time", retried=False) == 1
+    assert admin.config_requests == 1, "all topics are described together"
+
+
+def test_the_times_that_a_topic_takes_are_looked_up_again_after_a_refusal(targets: Targets) -> None:
+    admin = cluster(targets)
+    admin.topics["t"] = [1]
+    assert targets.route("t", retried=False) == 1
+    admin.configs["t"] = {"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": "0"}
+    assert targets.usable == {"t": 1}
+    targets.note_times_refused("t")
+    assert targets.usable == {}
+    assert isinstance(targets.route("t", retried=False), DeliveryProblem)
+
+
+def test_a_topic_whose_configuration_may_not_be_read_is_tried(targets: Targets) -> None:
+    admin = cluster(targets)
+    admin.topics["t"] = [1]
+    admin.denied = True
+    assert targets.route("t", retried=False) == 1
 
 
 def test_a_topic_with_a_known_limit_stays_on_the_fast_path(targets: Targets) -> None:
@@ -185,5 +233,5 @@ def test_topics_of_disabled_request_formats_are_ordinary_targets(
     monkeypatch.setattr(module, "AdminClient", SimAdmin)
     settings = Settings(brokers="localhost:1", id_topic="timer-id-request" if open_format else "")
     targets = Targets(settings, {})
-    targets.blame({settings.verdict_topic: TopicAuthorizationFailedError()})
+    targets.note_failed({settings.verdict_topic: TopicAuthorizationFailedError()})
     assert (settings.verdict_topic in targets.circuit_breaker) is not open_format

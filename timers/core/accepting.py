@@ -70,6 +70,12 @@ class Accepting(MachineState):
 
     def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
+        most = self._outbox.chunk.timers
+        if len(records) > most and self._may_emit(decoded):  # while the brokers are slow, its output is sent in parts
+            for start in range(0, len(records), most):
+                end = records[start + most].offset if start + most < len(records) else to_offset
+                self._accept_new(records[start : start + most], end)
+            return
         copy_entries = self._horizon.admit(decoded)
         late, waiting = self._split_late(decoded.rows)
         judged = self._judge(decoded.operations)
@@ -86,6 +92,10 @@ class Accepting(MachineState):
             self._emit(late, decoded, judged, new_progress)
         self._store.write(waiting, to_offset, {**judged.entries, **copy_entries} if copy_entries else judged.entries)
         self.progress = new_progress
+
+    def _may_emit(self, decoded: Decoded) -> bool:
+        late, _ = self._split_late(decoded.rows)
+        return bool(late or decoded.rejected or decoded.forwarded or decoded.operations)
 
     def _judge(self, operations: Sequence[Operation]) -> Judged:
         return self._index.judge(operations, self.progress.fired_through)
@@ -129,7 +139,8 @@ class Accepting(MachineState):
             self._outbox.answer(judged.verdicts)
         if judged.superseded:
             self._outbox.republish([self._row_of(key, decoded.rows) for key in judged.superseded])
-        self._commit(new_progress)
+        others: list[Sequence[Any]] = [decoded.rejected, decoded.forwarded, judged.verdicts, judged.superseded]
+        self._commit(new_progress, sum(map(len, [*late.values(), *others])))
 
     def _row_of(self, key: OrderKey, new_rows: RowsByDue) -> Row:
         """Returns the row of a key that the index holds: from the new rows of this batch, or from the store."""

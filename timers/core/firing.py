@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from timers.core.keys import MAX_OFFSET
 from timers.core.machine_state import MachineState
-from timers.core.timer import bytes_of
+from timers.core.ports import TooMuch
+from timers.core.timer import Row, bytes_of
 
 
 class Firing(MachineState):
@@ -26,12 +27,17 @@ class Firing(MachineState):
         if second is None or second < start[0]:
             return False
         through = last = (second, MAX_OFFSET)
+        chunk = self._outbox.chunk
+        most = chunk.most(self._limits.chunk_timers)
+        rest: list[Row] = []
         count = size = 0
         full = fires = False
         for due_s, rows in self._store.scan(start, second):  # [I3] each chunk is a new scan from fired_through
             if full:
                 through = last
                 break
+            if chunk.shortened and count + len(rows) > most:
+                rows, rest = rows[: most - count], rows[most - count :]
             alive = self._index.alive(due_s, rows)
             if alive:
                 if not fires:
@@ -40,17 +46,25 @@ class Firing(MachineState):
                 self._fire(due_s, alive, tick)
             count += len(rows)
             size += bytes_of(rows)
-            full = count >= self._limits.chunk_timers or size >= self._limits.chunk_bytes
+            full = count >= most or size >= self._limits.chunk_bytes
             last = (due_s, rows[-1][0])
+            if rest:
+                through = last
+                break
         else:
             # [I3] The scan reached its end, and this thread accepted nothing since it began: the second is complete.
             full = False
         after = replace(self.progress, fired_through=max(start, through))
         if fires:
-            self._commit(after)
+            try:
+                self._commit(after, count)
+            except TooMuch as error:
+                if not error.rolled_back:
+                    raise
+                return True  # nothing has changed: the next chunk begins with the same timers, and has fewer
         else:
             self.progress = after  # no timer fired, so this needs no commit of its own
         if count:
             # [I3] Delete exactly (old, new], after the commit. Superseded rows need no commit: they never fire.
-            self._store.delete(after.fired_through, count)
+            self._store.delete(after.fired_through, count, rest)
         return full

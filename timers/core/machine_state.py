@@ -7,7 +7,7 @@ from dataclasses import replace
 from timers.core.counters import Counters
 from timers.core.limits import Limits
 from timers.core.pace import Pace
-from timers.core.ports import Outbox, Store
+from timers.core.ports import Outbox, Store, TooMuch
 from timers.core.progress import Progress
 from timers.core.ticking import CLOCK_STEP_BACK_S, latest_tick
 from timers.core.timer import Row, Tick
@@ -120,10 +120,15 @@ class MachineState:
             else:
                 self._outbox.postpone(due_s, part, second)
 
-    def _commit(self, after: Progress) -> None:
-        """Commit the transaction with ``after``, and then change the state in memory [I2]."""
+    def _commit(self, after: Progress, timers: int = 0) -> None:
+        """Commit the transaction with ``after`` and ``timers`` timers, and then change the state in memory [I2]."""
         self.counters.transaction.progress = after
-        self._outbox.commit(after)
+        self._outbox.chunk.begin(timers)
+        try:
+            self._outbox.commit(after)
+        except TooMuch:
+            self._outbox.chunk.failed()
+            raise
         self.progress = self._committed = after
         self._horizon.commit()
         self.counters.count_committed(after)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from timers.core.chunk_size import ChunkSize
 from timers.core.keys import OrderKey
 from timers.core.operation import Entry, Verdict
 from timers.core.progress import Progress, SettingChange
@@ -15,6 +16,18 @@ class Lost(Exception):
     Drop the machine and open it again. Fencing ends the open transaction, and the committed progress shows the outcome.
     A new transaction must not start before that [I5].
     """
+
+
+class TooMuch(Lost):
+    """The brokers did not take a transaction, and do not say which of its timers to leave out: send fewer at once.
+
+    Attributes:
+        rolled_back: the outbox has rolled the transaction back, and the same machine may begin another one.
+    """
+
+    def __init__(self, reason: str, *, rolled_back: bool = False) -> None:
+        super().__init__(reason)
+        self.rolled_back = rolled_back
 
 
 class Decoder(Protocol):
@@ -72,8 +85,12 @@ class Store(Protocol):
         :meth:`delete` works only after :meth:`scan`.
         """
 
-    def delete(self, through: OrderKey, count: int) -> None:
-        """Delete all rows at or below ``through``; ``count`` is their number."""
+    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
+        """Delete all rows at or below ``through``; ``count`` is their number.
+
+        Args:
+            rest: rows above ``through`` of the last group that was scanned, if only a part of this group is deleted.
+        """
 
     def oldest_due_s(self) -> int | None:
         """Returns the due second of the first row; None: the store is empty."""
@@ -90,6 +107,10 @@ class Store(Protocol):
 
 class Outbox(Protocol):
     """Sends one transaction at a time: either all its records become visible, with the progress, or none."""
+
+    @property
+    def chunk(self) -> ChunkSize:
+        """How many timers the next transaction may have; the same object for all machines of a partition."""
 
     def begin(self, tick: Tick) -> None:
         """Begin a transaction with the time of ``tick``; drop one that was begun and not committed."""
@@ -116,9 +137,10 @@ class Outbox(Protocol):
         """Append versions to the request log again: a tombstone after them would end them [I19]."""
 
     def commit(self, progress: Progress) -> None:
-        """Add ``progress``, and make the whole transaction visible.
+        """Add ``progress``, make the whole transaction visible, and tell :attr:`chunk` how long it took.
 
         Raises:
+            TooMuch: the next transaction must have fewer timers.
             Lost: the machine must be opened again.
             Fenced: another worker owns the machine.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -60,3 +61,13 @@ class TopicMetadata:
         if config is None:
             return DEFAULT_MAX_MESSAGE_BYTES
         return min(int(config["max.message.bytes"]), int(config["segment.bytes"]))
+
+    def oldest_ms(self, names: Iterable[str]) -> dict[str, int]:
+        """How old a record may be in topics that keep producers' times, without topics that may not be described."""
+        found = configs(self._admin, names, self._timeout_s, skip_denied=True)
+        limits = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")  # the latter before Kafka 4
+        return {
+            name: min(int(config[limit]) for limit in limits if limit in config)
+            for name, config in found.items()
+            if config.get("message.timestamp.type") == "CreateTime"
+        }

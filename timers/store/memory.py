@@ -69,7 +69,7 @@ class MemoryStore:
     def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
         return self.scan(after, MAX_OFFSET)
 
-    def delete(self, through: OrderKey, count: int) -> None:
+    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
         end = bisect_right(self._rows, through, key=lambda entry: entry[0])
         assert end == count, f"{end} rows at or below {through}, not {count}"
         del self._rows[:end]

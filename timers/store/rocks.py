@@ -234,7 +234,7 @@ class RocksStore:
             if rows:
                 yield due_s, rows
 
-    def delete(self, through: OrderKey, count: int) -> None:
+    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
         batch = WriteBatch(raw_mode=True)
         end = next_key(through)
         deleted = [key for key in self._scanned if key < end]
@@ -243,6 +243,8 @@ class RocksStore:
                 batch.delete(key)
         else:
             batch.delete_range(self._first_key, end)
+        if rest:
+            batch.put(keys.encode((through[0], rest[0][0])), self._pack(rest))
         self._write(batch, self._pending - count, self._applied)
         self._first_key = end
         self._scanned = []

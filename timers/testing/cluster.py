@@ -22,13 +22,16 @@ STALE_AFTER_S = 30
 
 MAILS_LIMIT_BYTES = 330
 RETRY_LIMIT_BYTES = 480
+"""Maximum record size, in the runs in which the topic has one. Some records of the workload are larger."""
 
 MAX_CLOCK_LEAP_S = 2
 """Timers of the workload are due further ahead than this: a tick that leaps by more fires them early."""
 
 WALL_OFFSETS_S = (0, 0, 5 * 3600, -5 * 3600, 2 * YEAR_S)
 """By how much the wall clocks of the workers' machines are ahead: none agrees with a wrong clock of a broker."""
-"""Maximum record size, in the runs in which the topic has one. Some records of the workload are larger."""
+
+SLOW_RECORDS = 8
+"""Records that slow brokers take in one transaction."""
 
 
 class SimCluster:
@@ -67,12 +70,8 @@ class SimCluster:
         self.clock.advance_ms(random.randrange(1000))
         self.log = SimLog(self.clock, partitions=random.choice([1, 1, 2]))
         self.log.missing.add("missing")
-        limits = {"mails": MAILS_LIMIT_BYTES, self._settings.retry_topic: RETRY_LIMIT_BYTES}
-        self.log.max_message_bytes = {
-            topic: limit for topic, limit in limits.items() if self._delivery_random.random() < 0.3
-        }
-        if self._delivery_random.random() < 0.3:
-            self.log.compacted.add("orders")
+        self._fetch_sizes = (1, 3, 10, 50)
+        self._limit_log()
         formats = enabled_formats(self._settings)
         self.machines: list[TopicPartition] = [(topic, p) for topic in formats for p in range(self.log.partitions)]
         self.checkers = Checkers(self.log, self._settings, self.machines)
@@ -84,6 +83,7 @@ class SimCluster:
             *self._settings.schedule_topics,
             large=bool(self.log.max_message_bytes),
             without_key=bool(self.log.compacted),
+            many_late=self.log.most_records == SLOW_RECORDS,
         )
         self.workers = [
             worker(name, self.log, self._settings, self.limits, parts)
@@ -94,6 +94,19 @@ class SimCluster:
             each.is_owner = partial(self._owns, each)
             each.wall_offset_s = self._clock_random.choice(WALL_OFFSETS_S)
         self._oscillator = SimOscillator(self.log, self._settings.oscillator_topic, self._clock_random)
+
+    def _limit_log(self) -> None:
+        """Choose what the brokers refuse."""
+        limits = {"mails": MAILS_LIMIT_BYTES, self._settings.retry_topic: RETRY_LIMIT_BYTES}
+        self.log.max_message_bytes = {
+            topic: limit for topic, limit in limits.items() if self._delivery_random.random() < 0.3
+        }
+        if self._delivery_random.random() < 0.3:
+            self.log.compacted.add("orders")
+            self.log.lists_refused = self._delivery_random.random() < 0.5
+        if self._delivery_random.random() < 0.2:
+            self.log.most_records = SLOW_RECORDS
+            self._fetch_sizes = (20, 20, 50, 50)  # so that the output of one fetch may be too much for the brokers
 
     def _owns(self, worker: SimWorker, name: TopicPartition) -> bool:
         return self._owner.get(name) is worker

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from timers.core.chunk_size import ChunkSize
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
@@ -24,6 +25,7 @@ class SimLedger:
         progress: progress of the last commit.
         failing: how many of the next commits fail.
         tick: tick of the last transaction.
+        chunk: limits the next transaction.
     """
 
     def __init__(self) -> None:
@@ -34,6 +36,7 @@ class SimLedger:
         self.republished: list[int] = []
         self.progress = Progress()
         self.failing = 0
+        self.chunk = ChunkSize()
         self.tick: Tick | None = None
         self._open: dict[str, list[Any]] = defaultdict(list)
         """Name of an attribute -> what the open transaction adds to it."""

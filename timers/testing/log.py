@@ -93,6 +93,8 @@ class SimLog:
         failing: topics whose broker refuses records; a transaction with one for them fails.
         missing: topics that do not exist. All others do.
         compacted: topics that refuse records without a key in a transaction.
+        lists_refused: whether a broker says which records it refuses.
+        most_records: the brokers take no transaction of more records in time.
         max_message_bytes: topic with a limit -> size of its largest record.
     """
 
@@ -106,6 +108,8 @@ class SimLog:
         self.missing: set[str] = set()
         self.max_message_bytes: dict[str, int] = {}
         self.compacted: set[str] = set()
+        self.lists_refused = True
+        self.most_records = 1_000_000
         self._logs: dict[TopicPartition, list[SimRecord]] = {}
         self._epochs: dict[str, int] = {}
         self._open: list[SimTransaction] = []

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from timers.config.settings import Settings
+from timers.core.chunk_size import ChunkSize
 from timers.core.counters import Counters
 from timers.core.delivery import DeliveryProblem
-from timers.core.ports import Lost
+from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, Tick, TopicPartition, id_bytes, key_bytes
 from timers.request_formats import delivery_of, enabled_formats
@@ -89,7 +90,11 @@ class SimRecords:
 
 
 class SimRoutes:
-    """Implements :class:`timers.wire.outgoing.Topics`; shared by the machines of a worker."""
+    """Implements :class:`timers.wire.outgoing.Topics`; shared by the machines of a worker.
+
+    Attributes:
+        chunks: how many timers fire in one transaction of each machine.
+    """
 
     usable: ClassVar[Mapping[str, int]] = {}
 
@@ -97,6 +102,7 @@ class SimRoutes:
         self._log = log
         self._open_until_ms: dict[str, int] = {}
         self.max_message_bytes: dict[str, int] = {}
+        self.chunks: dict[TopicPartition, ChunkSize] = {}
 
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
         if topic in self._log.missing:
@@ -150,6 +156,7 @@ class SimOutbox(BaseOutbox):
         self, log: SimLog, settings: Settings, machine: TopicPartition, faults: Faults, routes: SimRoutes
     ) -> None:
         self.counters = Counters()
+        self.chunk = routes.chunks.setdefault(machine, ChunkSize())
         outgoing = Outgoing(settings, machine, routes, self.counters, lambda: log.clock.now_ms)
         variant = delivery_of(settings, machine[0])
         if self.policy_change is not None:
@@ -179,6 +186,8 @@ class SimOutbox(BaseOutbox):
     def commit(self, progress: Progress) -> None:
         while refused := self._fill_and_send(progress):
             self._producer.abort()
+            if not self._log.lists_refused and self._may_be_another(refused[0]):
+                raise TooMuch("a record is refused", rolled_back=True)
             noted = [self._refuse(record.topic, record, "it has no key") for record in refused]
             if not any(noted):
                 raise Lost("records are refused again")
@@ -187,7 +196,12 @@ class SimOutbox(BaseOutbox):
         self._faults.point("before a commit")
         self._end()
         self._offset_sent = progress.next_offset
+        self.chunk.committed(0.0)
         self._faults.point("after a commit")
+
+    def _may_be_another(self, refused: Buffered) -> bool:
+        """Whether the refused record has others beside it for its partition, so that each of them may be the cause."""
+        return sum(each[:2] == refused[:2] for each in self._records.added) > 1
 
     def _fill_and_send(self, progress: Progress) -> list[Buffered]:
         self._outgoing.add_given_up(self._requests, lambda: True)
@@ -202,6 +216,8 @@ class SimOutbox(BaseOutbox):
 
     def _send(self, progress: Progress) -> list[Buffered]:
         refused = []
+        if len(self._records.added) > self._log.most_records:
+            raise TooMuch("no answer in time")
         if progress.next_offset != self._offset_sent:
             self._producer.send_offset(self._settings.app_id, self._machine, progress.next_offset)
         for record in self._records.added:

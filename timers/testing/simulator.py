@@ -131,7 +131,7 @@ class Simulator(SimCluster):
         return owner if owner is not None and self._random.random() < 0.5 else self._random.choice(self.workers)
 
     def _deliver(self, worker: SimWorker, name: TopicPartition) -> None:
-        fetched = worker.poll_requests(name, self._random.choice([1, 3, 10, 50]))
+        fetched = worker.poll_requests(name, self._random.choice(self._fetch_sizes))
         if fetched is not None:
             worker.runners[name].loop.add_fetch(fetched)
 

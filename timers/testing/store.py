@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from timers.core.keys import OrderKey
@@ -42,10 +42,10 @@ class SimStore(MemoryStore):
         super().write(rows, applied, entries)
         self.faults.point("after a store write")
 
-    def delete(self, through: OrderKey, count: int) -> None:
+    def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
         self.faults.point("before a store delete")
         self._past.append(self._image())
-        super().delete(through, count)
+        super().delete(through, count, rest)
         self.faults.point("after a store delete")
 
     def drop_through(self, fired_through: OrderKey, next_offset: int) -> None:

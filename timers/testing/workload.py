@@ -28,6 +28,7 @@ class Workload:
         id_topic: request topic of timers with an id; empty: none.
         schedule_topic: request topic of schedules; empty: none.
         without_key: whether some topics refuse callbacks without a key, and some requests have such callbacks.
+        many_late: whether many late requests come together.
         large: whether some topics have limits, so that some requests are too large.
     """
 
@@ -41,6 +42,7 @@ class Workload:
         *,
         large: bool = False,
         without_key: bool = False,
+        many_late: bool = False,
     ) -> None:
         self._random = random
         self._log = log
@@ -64,6 +66,8 @@ class Workload:
             self._kinds += [(self.large, 6)]
         if without_key:
             self._kinds += [(self.without_key, 6)]
+        if many_late:
+            self._kinds += [(self.many_late, 4)]
         if id_topic:
             factor = random.choice([1, 4])
             self._kinds += [(self.set_by_id, 8 * factor), (self.cancel, 3 * factor), (self.wrong_by_id, 1)]
@@ -113,6 +117,12 @@ class Workload:
     def late(self) -> None:
         """Write a timer whose due second is over."""
         self._send(max(0, self._log.clock.now_s - self._random.choice([1, 1, 2, 5, 1000])))
+
+    def many_late(self) -> None:
+        """Write many timers of one partition whose due second is over."""
+        partition = self._random.randrange(self._log.partitions)
+        for _ in range(self._random.randint(8, 14)):
+            self._send(max(0, self._log.clock.now_s - 1), partition)
 
     def far(self) -> None:
         """Write a timer that is due after the simulation."""

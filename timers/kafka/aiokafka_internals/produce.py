@@ -1,4 +1,4 @@
-"""Finds which records a broker refused and why, and why a transaction failed; closes a producer at once.
+"""Finds which records a broker refused and why, whether brokers throttle, and why a transaction failed.
 
 From version 8 of the produce request on (KIP-467, Kafka 2.4) a broker that refuses a batch lists each bad record of it.
 aiokafka can read such an answer, but its list of versions ends at 7, its sender drops the list of records, and it has
@@ -7,6 +7,9 @@ no name for error 87. A broker before 2.4 is still asked in version 7, and then 
 Seen with Kafka 4.2: all bad records of a batch are listed, each with its first fault only. If the time of any record is
 bad, the code of the batch is INVALID_TIMESTAMP, also for records without a key. Nothing of a refused batch is appended.
 The next batch to the same partition fails with ``OutOfOrderSequenceNumber``, unless it has bad records of its own.
+
+A broker that throttles a client (a quota) answers at once, says for how long it throttles, and reads nothing from the
+connection until then. aiokafka ignores this: its next request gets no answer in time.
 
 This module relies on:
 
@@ -17,7 +20,7 @@ This module relies on:
 ``SendProduceReqHandler.handle_response(response)``         called with each answer
 ``SendProduceReqHandler._batches``                          ``TopicPartition`` -> batch that was sent
 ``MessageBatch.failure(exception=...)``                     the first call counts
-``BatchBuilder._buffer``                                    the batch as it was sent
+``SendProduceReqHandler._sender``                           the producer's ``Sender``, an ordinary object
 ``AIOKafkaProducer._txn_manager``, ``_sender``, ``_closed`` state of the transaction, the task that sends, closed or not
 ==========================================================  ==========================================================
 """
@@ -25,16 +28,24 @@ This module relies on:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
 from typing import Any, NamedTuple
 
 import aiokafka
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import (
+    KafkaError,
+    LeaderNotAvailableError,
+    OutOfOrderSequenceNumber,
+    UnknownTopicOrPartitionError,
+)
 from aiokafka.producer import sender
-from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8, ProduceResponse_v8
-from aiokafka.record.default_records import DefaultRecordBatch
+
+from timers.kafka.aiokafka_internals.record_batch import RecordBatch
+
+NO_LEADER = -1
 
 INVALID_RECORD = 87
 """Code of a record that the topic never takes, for example one without a key in a compacted topic."""
@@ -83,10 +94,24 @@ class RecordsRefused(KafkaError):
         return _NAMES[self.code]
 
 
+class BatchesRefused(Exception):
+    """Brokers refused batches because of records in them, and have answered all other batches.
+
+    Attributes:
+        batches: (batch, what the broker said about it).
+    """
+
+    def __init__(self, batches: Sequence[tuple[RecordBatch, RecordsRefused]]) -> None:
+        super().__init__("; ".join(f"{error.topic}: {error.name} ({error.why})" for _, error in batches))
+        self.batches = batches
+
+
 class _Handler(sender.SendProduceReqHandler):
-    """Lets a refused batch fail with :class:`RecordsRefused`."""
+    """Lets a refused batch fail with :class:`RecordsRefused`, and notes for how long brokers throttle the producer."""
 
     def handle_response(self, response: Any) -> None:
+        throttled_until = monotonic() + getattr(response, "throttle_time_ms", 0) / 1000
+        self._sender.throttled_until = max(throttled_until, getattr(self._sender, "throttled_until", 0.0))
         for tp, error in refusals(response).items():
             batch = self._batches.get(tp)
             if batch is not None:
@@ -110,12 +135,66 @@ def refusals(response: Any) -> dict[TopicPartition, RecordsRefused]:
     return found
 
 
-def records_of(batch: BatchBuilder) -> list[Any]:
-    """The records of a batch that was sent, each with ``key``, ``value`` and ``headers``. About 1 us a record.
+async def send(
+    producer: AIOKafkaProducer,
+    topic: str,
+    partition: int,
+    batches: Sequence[RecordBatch],
+    on_answer: Callable[[], object],
+) -> None:
+    """Send batches to one partition, and wait for all answers.
 
-    So the producer stores nothing for each record while it fills a batch.
+    Args:
+        on_answer: called after each answer.
+
+    Raises:
+        BatchesRefused: some batches have bad records, and there is no other error.
+        KafkaError: another error.
     """
-    return list(DefaultRecordBatch(bytes(batch._buffer)))
+    deliveries: list[asyncio.Future[Any]] = []
+    try:
+        for batch in batches:
+            delivery: asyncio.Future[Any] = await producer.send_batch(batch, topic, partition=partition)
+            delivery.add_done_callback(lambda _: on_answer())
+            deliveries.append(delivery)
+    except AssertionError:  # aiokafka's sign that the topic has fewer partitions now
+        raise UnknownTopicOrPartitionError(topic, partition) from None
+    answers = await asyncio.gather(*deliveries, return_exceptions=True)
+    refused = [
+        (batch, answer) for batch, answer in zip(batches, answers, strict=True) if isinstance(answer, RecordsRefused)
+    ]
+    # A batch after a refused one is out of sequence: a consequence, and no fault of its records.
+    consequence = (RecordsRefused, OutOfOrderSequenceNumber) if refused else ()
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, consequence):
+            raise answer
+    if refused:
+        raise BatchesRefused(refused)
+
+
+def unavailable(producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]) -> dict[str, BaseException]:
+    """Topic -> error, for partitions that have no leader or do not exist, by the last metadata."""
+    found: dict[str, BaseException] = {}
+    for topic, partition in places:
+        leader = producer.client.cluster.leader_for_partition(TopicPartition(topic, partition))
+        if leader is None:
+            found[topic] = UnknownTopicOrPartitionError(topic, partition)
+        elif leader == NO_LEADER:
+            found[topic] = LeaderNotAvailableError(topic, partition)
+    return found
+
+
+async def update_metadata(producer: AIOKafkaProducer, timeout_s: float) -> bool:
+    """Ask a broker for metadata. Returns whether it answered in time."""
+    try:
+        return bool(await asyncio.wait_for(producer.client.force_metadata_update(), timeout_s))
+    except TimeoutError:
+        return False
+
+
+def throttled_s(producer: AIOKafkaProducer) -> float:
+    """Seconds for which a broker reads no batches of this producer."""
+    return max(0.0, getattr(producer._sender, "throttled_until", 0.0) - monotonic())
 
 
 def transaction_error(producer: AIOKafkaProducer) -> BaseException | None:

@@ -46,9 +46,7 @@ class Parts:
     def outbox(self, tp: TopicPartition, stop: threading.Event, metrics: PartitionMetrics) -> KafkaOutbox:
         """Returns the outbox of a machine; setting ``stop`` ends its waiting."""
         transactional_id = topics.transactional_id(self.settings.app_id, *tp)
-        producer = TransactionalProducer(
-            self.producers, self.settings, transactional_id, stop, self.targets.failing, metrics.heartbeat
-        )
+        producer = TransactionalProducer(self.producers, self.settings, transactional_id, stop, metrics.heartbeat)
         return KafkaOutbox(
             self.settings, *tp, self.targets, self.request_reader, producer, self.compute_lock, metrics, self.now_s
         )

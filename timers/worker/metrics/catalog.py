@@ -132,6 +132,12 @@ METRICS = (
         lambda status: samples.single(sum(metrics.reopened for metrics in samples.partition_metrics(status))),
     ),
     Entry(
+        "timers_throttled_seconds_total",
+        "Seconds in which partitions sent nothing because a quota of the brokers throttled them; summed over "
+        "partitions.",
+        lambda status: samples.single(sum(metrics.throttled_s for metrics in samples.partition_metrics(status))),
+    ),
+    Entry(
         "timers_pending{topic,partition}",
         "Timers stored and not yet fired.",
         lambda status: samples.per_partition(status, lambda runner: runner.machine.pending),

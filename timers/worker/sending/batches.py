@@ -10,56 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from aiokafka.producer.message_accumulator import BatchBuilder
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
-
 from timers.core.timer import Row, id_bytes, key_bytes
+from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
 from timers.wire.headers import TIMER_ID, Header
 from timers.wire.partitioner import partitions_for, partitions_of
 
 MAX_BATCH_BYTES = 256_000
 """Below Kafka's default ``max.message.bytes`` of 1,048,588, which bounds a whole batch, not a message."""
-
-NO_COMPRESSION = 0
-
-BATCH_OVERHEAD_BYTES = 61
-"""Header of a record batch, which ``max.message.bytes`` counts too."""
-
-_SIZER = DefaultRecordBatchBuilder(
-    magic=2,
-    compression_type=NO_COMPRESSION,
-    is_transactional=1,
-    producer_id=-1,
-    producer_epoch=-1,
-    base_sequence=-1,
-    batch_size=0,
-)
-
-
-def size_alone(key: bytes | None, value: bytes | None, headers: list[Header]) -> int:
-    """The bytes of a batch that holds only this record: Kafka compares them with the topic's limit."""
-    size: int = _SIZER.size_in_bytes(0, 0, key, value, headers)
-    return BATCH_OVERHEAD_BYTES + size
-
-
-class RecordBatch(BatchBuilder):
-    """A transactional batch for one partition.
-
-    Attributes:
-        add: the builder's own append: (relative offset, timestamp ms, key, value, headers); None if the batch is full.
-        count: records so far; the caller of ``add`` updates it.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        super().__init__(max_bytes, NO_COMPRESSION, is_transactional=1)
-        self.add = self._builder.append
-        self.count = 0
-
-    def seal(self) -> None:
-        """End the batch: tell aiokafka the number of records."""
-        self._relative_offset = self.count
-        del self.add
-        self.close()
 
 
 def _keys_and_partitions(rows: Sequence[Row], count: int) -> tuple[Sequence[bytes | None], list[int]]:

@@ -1,8 +1,11 @@
 """The outbox of a machine on Kafka: a buffer of record batches, and one transaction that sends them.
 
-Implements :class:`timers.core.ports.Outbox`. When a transaction fails, the outbox notes which topics failed. The
-machine is opened again from its committed progress and comes to the same chunk. Then the policy
+Implements :class:`timers.core.ports.Outbox`. When a transaction fails, the outbox notes what the brokers said of each
+topic. The machine is opened again from its committed progress and comes to the same chunk. Then the policy
 (:mod:`timers.core.delivery`) moves the timers of these topics to the retry topic [I6].
+
+If brokers are slow, no topic is at fault: the next transactions have fewer timers, and none begins while a broker
+throttles this machine, because an open transaction would wait as long.
 """
 
 from __future__ import annotations
@@ -10,22 +13,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 
 from aiokafka import TopicPartition
 
 from timers.config.settings import Settings
-from timers.core.ports import Lost
+from timers.core.chunk_size import LONG_S, SMALL
+from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.timer import Tick
 from timers.errors import Fenced
-from timers.kafka.aiokafka_internals.produce import INVALID_TIMESTAMP, RecordsRefused, RefusedRecord, records_of
+from timers.kafka.aiokafka_internals.produce import INVALID_TIMESTAMP, BatchesRefused, RefusedRecord
 from timers.kafka.request_reader import RequestReader
 from timers.request_formats import delivery_of
 from timers.wire.outgoing import BaseOutbox, Outgoing
 from timers.worker.partition_metrics import PartitionMetrics
-from timers.worker.sending.batches import Batches, RecordBatch
-from timers.worker.sending.producer import Batch, DeliveryFailed, RecordsNotTaken, TransactionalProducer
+from timers.worker.sending.batches import Batches
+from timers.worker.sending.producer import Batch, DeliveryFailed, NoAnswer, TransactionalProducer
 from timers.worker.sending.targets import Targets
 
 logger = logging.getLogger(__name__)
@@ -35,6 +39,12 @@ COMPUTE_LOCK_POLL_S = 0.5
 MAX_REFUSALS = 20
 """Refused transactions after which the machine is opened again. Two are usual: a broker reports only the first fault of
 each record."""
+
+QUOTA_LOG_S = 60.0
+"""Seconds between two lines about a quota."""
+
+FEW_RECORDS = 5 * SMALL
+"""A topic that does not answer is slow, unless the transaction had as few records as this: then it fails."""
 
 
 class KafkaOutbox(BaseOutbox):
@@ -71,6 +81,7 @@ class KafkaOutbox(BaseOutbox):
         self._compute_lock = compute_lock
         self._metrics = metrics
         self._now_s = now_s
+        self.chunk = metrics.chunk
         self._computing = False
         self._topic_id = b""
         self._progress_partition = 0
@@ -78,6 +89,7 @@ class KafkaOutbox(BaseOutbox):
         self._batches = Batches(targets.max_message_bytes)
         self._tick = Tick(0)
         self._tick_seen_s = 0.0
+        self._quota_logged_s = -QUOTA_LOG_S
 
     def open(self) -> None:
         """Fence the previous owner and roll back its open transaction. Blocks."""
@@ -98,6 +110,7 @@ class KafkaOutbox(BaseOutbox):
 
     def begin(self, tick: Tick) -> None:
         """Start to fill a transaction. The brokers open it only at the commit."""
+        self._await_quota()
         while not self._computing:
             self._computing = self._compute_lock.acquire(timeout=COMPUTE_LOCK_POLL_S)
             self._metrics.heartbeat.beat()
@@ -110,11 +123,24 @@ class KafkaOutbox(BaseOutbox):
             self._tick, self._tick_seen_s = tick, monotonic()
         self._begin(tick, self._batches)
 
+    def _await_quota(self) -> None:
+        """Wait while a broker reads no batches of this machine."""
+        left_s = self._producer.throttled_s
+        self._metrics.throttled_s += left_s
+        if left_s > LONG_S and monotonic() > self._quota_logged_s + QUOTA_LOG_S:
+            self._quota_logged_s = monotonic()
+            logger.info("%s/%d: a quota of the brokers lets this machine wait for %.0f s", *self._tp, left_s)
+        while (left_s := self._producer.throttled_s) > 0:
+            if not self._may_wait():
+                raise Lost("told to stop")
+            sleep(min(left_s, COMPUTE_LOCK_POLL_S))
+
     def commit(self, progress: Progress) -> None:
         """Add ``progress``, send everything, and make all of it visible.
 
         Raises:
             Fenced: another worker owns the machine.
+            TooMuch: brokers did not answer in time, or refuse a record and do not say which.
             DeliveryFailed: topics failed, and their circuits are open.
             Lost: nothing, or all, became visible; the committed progress shows which. The circuits of the topics that
                 failed are open.
@@ -122,17 +148,20 @@ class KafkaOutbox(BaseOutbox):
         offsets = {} if progress.next_offset == self._offset_sent else {self._tp: progress.next_offset}
         batches = self._complete(progress)
         refusals = 0
+        times_refused: set[str] = set()
+        began_s = monotonic()
         while (error := self._transact(batches, offsets)) is not None:
             refusals += 1
             if refusals > MAX_REFUSALS:
-                raise DeliveryFailed({refused.topic: refused for _, refused in error.refused})
+                raise DeliveryFailed({refused.topic: refused for _, refused in error.batches})
             logger.info("%s/%d: %s; sending the other records again", *self._tp, error)
-            self._note_refused(error)
+            self._note_refused(error, times_refused)
             self._batches = Batches(self._targets.max_message_bytes)
             self._begin_again(self._tick, self._batches)
             batches = self._complete(progress)
         self._offset_sent = progress.next_offset
-        self._targets.circuit_breaker.worked({topic for topic, _, _ in batches})
+        self.chunk.committed(monotonic() - began_s + self._producer.throttled_s)
+        self._targets.note_worked({topic for topic, _, _ in batches})
 
     def _complete(self, progress: Progress) -> list[Batch]:
         """Add the last records of a transaction, and take its batches."""
@@ -144,48 +173,56 @@ class KafkaOutbox(BaseOutbox):
         self._release_compute_lock()
         return batches
 
-    def _note_refused(self, error: RecordsNotTaken) -> None:
+    def _note_refused(self, error: BatchesRefused, times_refused: set[str]) -> None:
         """Tell the policy which callbacks were refused, so that it moves them to the retry topic.
 
+        The outbox sets the times of records. So refused times are no fault of the records: these are sent again with
+        new times, unless the topic can never take them. If it refuses these too, its circuit opens.
+
+        Args:
+            error: what the brokers said.
+            times_refused: topics that have refused times since this transaction was begun first.
+
         Raises:
-            DeliveryFailed: a topic of the engine refused records, or a topic refuses the same records again.
+            DeliveryFailed: a topic of the engine refused records.
+            TooMuch: a broker does not say which records of a batch it refuses.
         """
-        for batch, refused in error.refused:
+        for batch, refused in error.batches:
             topic = refused.topic
             if topic in self._targets.own:
                 raise DeliveryFailed({topic: refused})
-            if self._is_fault_of_topic(batch, refused):
-                self._targets.open_circuit(topic, refused)
+            if refused.code == INVALID_TIMESTAMP:
+                if topic in times_refused:
+                    self._targets.open_circuit(topic, refused)
+                self._targets.note_times_refused(topic)
                 continue
-            sent = records_of(batch)
+            if batch.count > 1 and not refused.records:
+                raise TooMuch(str(error), rolled_back=True)
+            sent = batch.records()
             bad_records = refused.records or (RefusedRecord(0, refused.why),)
             about = f"{topic!r} refused the callback: {refused.name}"
             new = [self._refuse(topic, sent[bad.place], f"{about} ({bad.why or refused.why})") for bad in bad_records]
             if not any(new):
                 self._targets.open_circuit(topic, refused)
+        times_refused |= {refused.topic for _, refused in error.batches if refused.code == INVALID_TIMESTAMP}
 
-    @staticmethod
-    def _is_fault_of_topic(batch: RecordBatch, refused: RecordsRefused) -> bool:
-        """Whether the topic, and not single records, is the cause of a refusal.
-
-        The outbox sets the times. If a topic refuses the times of all records, the clock or the topic's limits are
-        wrong, and a later attempt may succeed.
-        """
-        if refused.code == INVALID_TIMESTAMP:
-            return len(refused.records) in (0, batch.count)
-        return not refused.records and batch.count > 1
-
-    def _transact(self, batches: list[Batch], offsets: dict[TopicPartition, int]) -> RecordsNotTaken | None:
+    def _transact(self, batches: list[Batch], offsets: dict[TopicPartition, int]) -> BatchesRefused | None:
         """Send and commit. Returns the refused records, if the transaction was rolled back because of them."""
         began_s = monotonic()
         try:
             self._producer.transact(batches, offsets)
-        except RecordsNotTaken as error:
+        except BatchesRefused as error:
             self._metrics.transaction_failed("delivery")
             return error
         except DeliveryFailed as failure:
             self._metrics.transaction_failed("delivery")
-            self._targets.blame(failure.culprits)
+            self._targets.note_failed(failure.culprits)
+            raise
+        except NoAnswer as failure:
+            self._metrics.transaction_failed("delivery")
+            if sum(batch.count for _, _, batch in batches) <= FEW_RECORDS and not self._targets.own & failure.silent:
+                for topic in failure.silent:
+                    self._targets.open_circuit(topic, failure)
             raise
         except Fenced:
             self._metrics.transaction_failed("fenced")

@@ -6,6 +6,9 @@ event loop that all machines share. So while a transaction is open, it waits onl
 If brokers refuse records, the transaction is aborted. After any other error the machine is opened again:
 ``init_transactions`` rolls back the open transaction, and the committed progress shows what happened [I5]. aiokafka's
 abort is not used then: it can forget partitions that it has added, and a later commit would commit them too.
+
+Which topic failed is what the brokers said: their answer to a batch, or metadata without the partition or its leader.
+Silence shows no cause. Then the machine tries fewer timers (:class:`timers.core.ports.TooMuch`).
 """
 
 from __future__ import annotations
@@ -13,14 +16,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillRunning
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.client import ConnectionGroup
 from aiokafka.errors import (
     IllegalOperation,
     InvalidProducerEpoch,
@@ -29,56 +33,50 @@ from aiokafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     LeaderNotAvailableError,
-    NodeNotReadyError,
     OutOfOrderSequenceNumber,
     ProducerFenced,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
-    UnknownTopicOrPartitionError,
 )
-from aiokafka.protocol.admin import ApiVersionRequest
 
 from timers.config.settings import Settings
-from timers.core.ports import Lost
+from timers.core.ports import Lost, TooMuch
 from timers.errors import AccessError, Fenced
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import produce
-from timers.kafka.aiokafka_internals.produce import RecordsRefused
+from timers.kafka.aiokafka_internals.produce import BatchesRefused
+from timers.kafka.aiokafka_internals.record_batch import RecordBatch
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
 from timers.worker.partition_metrics import Heartbeat
-from timers.worker.sending.batches import RecordBatch
 from timers.worker.sending.producer_loop import ProducerLoop, wait_awake
 
 logger = logging.getLogger(__name__)
 
-OFFSETS_TIMEOUT_S = 2.0
-
 ROLLBACK_TIMEOUT_S = 5.0
 """A rollback usually takes 26 ms. If it takes longer than this, the machine is opened again, which also rolls back."""
 
-PROBE_S = 1.0
-"""If a delivery takes longer, its topics are checked: aiokafka tries without end to send to a deleted topic."""
+CHECK_S = 1.0
+"""If a delivery takes longer, the metadata are checked again and again: aiokafka tries a deleted topic without end."""
 
 DELIVERY_TIMEOUT_S = 6.0
-"""After this time a target counts as failing. Together with the time for the offsets it is less than the transaction
-timeout. So the broker does not end the transaction first, which would hide the failing target."""
+TRANSACTION_S = 8.0
+"""Time for the deliveries, and for these together with the group's offsets. It is less than the transaction timeout: so
+the broker does not end the transaction first, which would look like another owner."""
 
 CLOSE_TIMEOUT_S = 2.0
 STOP_POLL_S = 0.5
 
 _T = TypeVar("_T")
 
-NO_LEADER = -1
-
 Batch = tuple[str, int, RecordBatch]
 """(topic, partition, sealed batch)"""
 
 
 class DeliveryFailed(Lost):
-    """Some topics did not take their records. The next opening of the machine rolls the transaction back.
+    """Some topics do not take records. The next opening of the machine rolls the transaction back.
 
     Attributes:
-        culprits: topic -> its error.
+        culprits: topic -> what the brokers said.
     """
 
     def __init__(self, culprits: Mapping[str, BaseException]) -> None:
@@ -86,22 +84,21 @@ class DeliveryFailed(Lost):
         self.culprits = culprits
 
 
-class RecordsNotTaken(Exception):
-    """Brokers refused records of the transaction. It was rolled back; the same machine may send another one.
+class NoAnswer(TooMuch):
+    """Some batches, or the group's offsets, had no answer in time. The next opening rolls the transaction back.
 
     Attributes:
-        refused: (batch, what the broker said about it).
+        silent: topics with a partition of which no batch was answered.
     """
 
-    def __init__(self, refused: Sequence[tuple[RecordBatch, RecordsRefused]]) -> None:
-        super().__init__("; ".join(f"{error.topic}: {error.name} ({error.why})" for _, error in refused))
-        self.refused = refused
+    def __init__(self, silent: set[str]) -> None:
+        super().__init__(f"no answer in time: {', '.join(sorted(silent)) or 'the last requests'}")
+        self.silent = silent
 
 
-def _refusal(task: asyncio.Task[None]) -> RecordsNotTaken | None:
-    """The error of a task about refused records; None if it has not ended with this error."""
-    error = task.exception() if task.done() and not task.cancelled() else None
-    return error if isinstance(error, RecordsNotTaken) else None
+def _error(task: asyncio.Task[None]) -> BaseException | None:
+    """The error of a task; None if it has none, or has not ended."""
+    return task.exception() if task.done() and not task.cancelled() else None
 
 
 class TransactionalProducer:
@@ -112,7 +109,6 @@ class TransactionalProducer:
         settings: of the worker.
         transactional_id: of the machine; fences any other producer that has it.
         stop: set when the machine must end; then waiting ends.
-        failing: returns topic -> error for partitions that do not exist or have no leader; blocks.
         heartbeat: of the calling thread; updated while it waits for the brokers.
     """
 
@@ -122,14 +118,12 @@ class TransactionalProducer:
         settings: Settings,
         transactional_id: str,
         stop: threading.Event,
-        failing: Callable[[Iterable[tuple[str, int]]], Mapping[str, KafkaError]],
         heartbeat: Heartbeat,
     ) -> None:
         self._loop = loop
         self._settings = settings
         self._transactional_id = transactional_id
         self._stop = stop
-        self._failing = failing
         self._heartbeat = heartbeat
         self._producer: AIOKafkaProducer | None = None
 
@@ -177,13 +171,19 @@ class TransactionalProducer:
         """Whether the machine was told to end."""
         return self._stop.is_set()
 
+    @property
+    def throttled_s(self) -> float:
+        """Seconds for which a broker reads no batches of this producer, because of a quota."""
+        return 0.0 if self._producer is None else produce.throttled_s(self._producer)
+
     def transact(self, batches: Iterable[Batch], offsets: dict[TopicPartition, int]) -> None:
         """Send and commit.
 
         Raises:
             Fenced: another worker owns the machine.
-            RecordsNotTaken: brokers refused some records, and nothing is visible; another transaction may follow.
+            BatchesRefused: brokers refused some records. It was rolled back, and another transaction may follow.
             DeliveryFailed: some topics failed; the machine must be opened again.
+            NoAnswer: some batches were not answered; the machine must be opened again.
             Lost: the outcome is not known; the machine must be opened again.
         """
         by_partition: dict[tuple[str, int], list[RecordBatch]] = {}
@@ -202,17 +202,15 @@ class TransactionalProducer:
             producer.client.add_topic(topic)
         # A partition without a leader must not become part of a transaction: a rollback would also need the leader,
         # and the machine could not begin another transaction before the leader is back.
-        leaderless = {
-            topic
-            for topic, partition in batches
-            if producer.client.cluster.leader_for_partition(TopicPartition(topic, partition)) == NO_LEADER
-        }
+        unavailable = produce.unavailable(producer, batches)
+        leaderless = {topic: why for topic, why in unavailable.items() if isinstance(why, LeaderNotAvailableError)}
         if leaderless:
-            raise DeliveryFailed(dict.fromkeys(leaderless, LeaderNotAvailableError()))
+            raise DeliveryFailed(leaderless)
+        began_s = asyncio.get_running_loop().time()
         await producer.begin_transaction()
         try:
             await self._deliver(producer, batches)
-        except RecordsNotTaken:
+        except BatchesRefused:
             await self._roll_back(producer)
             raise
         if offsets:
@@ -220,8 +218,9 @@ class TransactionalProducer:
             # the partition's leader would refuse the batch (KIP-890), which is tried again 100 ms later.
             offsets_sent = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._settings.app_id))
             try:
-                if await wait_awake([offsets_sent], OFFSETS_TIMEOUT_S):
-                    raise TimeoutError(f"the group's coordinator did not answer for {OFFSETS_TIMEOUT_S:.0f} s")
+                left_s = TRANSACTION_S - (asyncio.get_running_loop().time() - began_s)
+                if await wait_awake([offsets_sent], max(left_s, TRANSACTION_S - DELIVERY_TIMEOUT_S)):
+                    raise NoAnswer(set())
                 await offsets_sent
             finally:
                 offsets_sent.cancel()
@@ -239,96 +238,41 @@ class TransactionalProducer:
             await self._open()
 
     async def _deliver(self, producer: AIOKafkaProducer, batches: dict[tuple[str, int], list[RecordBatch]]) -> None:
+        answered: set[tuple[str, int]] = set()
         sending = {
-            asyncio.create_task(self._send(producer, topic, partition, queue)): topic
-            for (topic, partition), queue in batches.items()
+            asyncio.create_task(produce.send(producer, *place, queue, partial(answered.add, place))): place
+            for place, queue in batches.items()
         }
-        silent_leaders: dict[str, KafkaError] = {}
         try:
-            late = await wait_awake(sending, PROBE_S)
-            if any(map(_refusal, sending)):  # a rollback needs all answers; other batches may have bad records too
-                late = await wait_awake(sending, DELIVERY_TIMEOUT_S - PROBE_S, return_when=asyncio.ALL_COMPLETED)
-                self._raise_if_only_refused(sending)
-            elif late and not self._culprits(producer, sending):
-                places = {place for task, place in zip(sending, batches, strict=True) if task in late}
-                failing, silent_leaders = await asyncio.gather(
-                    self._which_fail(places), self._with_silent_leaders(producer, batches)
-                )
-                if failing:
-                    raise DeliveryFailed(failing)
-                await wait_awake(sending, DELIVERY_TIMEOUT_S - 2 * PROBE_S)
-                self._raise_if_only_refused(sending)
-            culprits = self._culprits(producer, sending)
-            if not culprits:
-                slow = {topic for task, topic in sending.items() if not task.done()}
-                culprits = dict.fromkeys(slow, TimeoutError(f"no answer for {DELIVERY_TIMEOUT_S:.0f} s"))
-            if any(isinstance(error, (TimeoutError, KafkaTimeoutError)) for error in culprits.values()):
-                # If a broker does not answer, or answered too late, it is the cause, and not the topic.
-                culprits |= silent_leaders | await self._with_silent_leaders(producer, batches)
-            if culprits:
-                raise DeliveryFailed(culprits)
+            late, return_when = set(sending), asyncio.FIRST_EXCEPTION
+            for _ in range(math.ceil(DELIVERY_TIMEOUT_S / CHECK_S)):
+                late = await wait_awake(late, CHECK_S, return_when)
+                failed = self._failed(producer, sending)
+                if failed:
+                    raise DeliveryFailed(failed)
+                if not late:
+                    break
+                # A rollback needs all answers, and other batches may have bad records too.
+                return_when = asyncio.ALL_COMPLETED
+                if await produce.update_metadata(producer, CHECK_S):
+                    missing = produce.unavailable(producer, {sending[task] for task in late})
+                    if missing:
+                        raise DeliveryFailed(missing)
+            late |= {task for task in sending if isinstance(_error(task), KafkaTimeoutError)}
+            if late:
+                raise NoAnswer({sending[task][0] for task in late if sending[task] not in answered})
+            refused = [refused for task in sending if isinstance(refused := _error(task), BatchesRefused)]
+            if refused:
+                raise BatchesRefused([batch for each in refused for batch in each.batches])
         finally:
             for task in sending:
                 task.cancel()
 
     @staticmethod
-    def _raise_if_only_refused(sending: Iterable[asyncio.Task[None]]) -> None:
-        """Raise RecordsNotTaken if there are refused records, and nothing else failed or has no answer."""
-        failed = [_refusal(task) for task in sending if not task.done() or task.cancelled() or task.exception()]
-        refusals = [refusal for refusal in failed if refusal is not None]
-        if refusals and len(refusals) == len(failed):
-            raise RecordsNotTaken([one for refusal in refusals for one in refusal.refused])
-
-    async def _which_fail(self, places: set[tuple[str, int]]) -> Mapping[str, KafkaError]:
-        try:
-            return await asyncio.wait_for(asyncio.to_thread(self._failing, places), PROBE_S)
-        except TimeoutError:
-            return {}
-
-    @staticmethod
-    async def _with_silent_leaders(
-        producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]
-    ) -> dict[str, KafkaError]:
-        """Topic -> ``NodeNotReadyError``, for topics with a partition whose leader does not answer now."""
-        client = producer.client
-        leaders = {place: client.cluster.leader_for_partition(TopicPartition(*place)) for place in places}
-
-        async def silent(node: int | None) -> bool:
-            # Not on the connection for batches: there the answer would wait for the answers to the batches.
-            probe = client.send(node, ApiVersionRequest(), group=ConnectionGroup.COORDINATION)
-            try:
-                await asyncio.wait_for(probe, PROBE_S)
-            except (KafkaError, TimeoutError):
-                return True
-            return False
-
-        nodes = list(set(leaders.values()))
-        answers = dict(zip(nodes, await asyncio.gather(*map(silent, nodes)), strict=True))
-        return {topic: NodeNotReadyError() for (topic, _), node in leaders.items() if answers[node]}
-
-    @staticmethod
-    async def _send(producer: AIOKafkaProducer, topic: str, partition: int, queue: list[RecordBatch]) -> None:
-        try:
-            deliveries: list[Awaitable[Any]] = [
-                await producer.send_batch(batch, topic, partition=partition) for batch in queue
-            ]
-        except AssertionError:  # aiokafka's sign that the topic has fewer partitions now
-            raise UnknownTopicOrPartitionError(topic, partition) from None
-        answers = await asyncio.gather(*deliveries, return_exceptions=True)
-        refused = [
-            (batch, answer) for batch, answer in zip(queue, answers, strict=True) if isinstance(answer, RecordsRefused)
-        ]
-        # A batch after a refused one is out of sequence: a consequence, and no fault of its records.
-        consequence = (RecordsRefused, OutOfOrderSequenceNumber) if refused else ()
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, consequence):
-                raise answer
-        if refused:
-            raise RecordsNotTaken(refused)
-
-    @staticmethod
-    def _culprits(producer: AIOKafkaProducer, sending: Mapping[asyncio.Task[None], str]) -> dict[str, BaseException]:
-        """Topic -> error, for topics that refused their records.
+    def _failed(
+        producer: AIOKafkaProducer, sending: Mapping[asyncio.Task[None], tuple[str, int]]
+    ) -> dict[str, BaseException]:
+        """Topic -> error, for topics that do not take batches.
 
         Raises:
             KafkaError: the whole transaction failed, and not because of a topic.
@@ -338,15 +282,14 @@ class TransactionalProducer:
             return dict.fromkeys(fatal.args[0], fatal)
         if fatal is not None:
             raise fatal
-        culprits: dict[str, BaseException] = {}
-        for task, topic in sending.items():
-            if task.done() and not task.cancelled():
-                error = task.exception()
-                if isinstance(error, (ProducerFenced, InvalidProducerEpoch, InvalidTxnState, IllegalOperation)):
-                    raise error
-                if error is not None and not isinstance(error, RecordsNotTaken):
-                    culprits[topic] = error
-        return culprits
+        failed: dict[str, BaseException] = {}
+        for task, (topic, _) in sending.items():
+            error = _error(task)
+            if isinstance(error, (ProducerFenced, InvalidProducerEpoch, InvalidTxnState, IllegalOperation)):
+                raise error
+            if error is not None and not isinstance(error, (BatchesRefused, KafkaTimeoutError)):
+                failed[topic] = error
+        return failed
 
     def _wait(self, outcome: Future[_T]) -> _T:
         """Wait for the loop; when the machine must stop, wait no longer than a delivery may take."""

@@ -11,32 +11,28 @@ import logging
 import math
 import threading
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from time import monotonic
 
 from aiokafka.errors import (
-    KafkaError,
     LeaderNotAvailableError,
     MessageSizeTooLargeError,
-    NodeNotReadyError,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
 
 from timers.config.settings import Settings
+from timers.core.circuit_breaker import FIRST_S, CircuitBreaker
 from timers.core.delivery import DeliveryProblem
 from timers.core.ports import Lost
 from timers.kafka.aiokafka_internals.produce import RecordsRefused
 from timers.kafka.clients import librdkafka
+from timers.kafka.topic_metadata import REFRESH_S, TopicMetadata
 from timers.wire.callback_rules import CallbackRules
-from timers.worker.sending.circuit_breaker import CircuitBreaker
+from timers.worker.sending.producer import NoAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +43,18 @@ MAX_UNKNOWN = 10_000
 """Maximum number of unknown topics that are remembered."""
 
 ELECTION_S = 2.0
-"""Seconds for which a circuit opens at first, if a partition has no leader or its leader does not answer."""
+"""Seconds for which a circuit opens at first, if the cause may soon be over."""
 
 MISSING_TWICE_S = 5.0
 """If a listed topic is missing twice within so many seconds, its circuit opens for ``ELECTION_S``."""
 
-REFRESH_S = 300.0
-"""Seconds between two requests for metadata; the same as in Java's producer."""
+LEAST_AGE_MS = 1000
+"""A topic that takes no record of this age gets none: delivering and committing it can take as long."""
+
+MAX_DESCRIBED = 100
+"""Topics in one request for their configuration."""
+
+TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 ADMIN_TIMEOUT_S = 5.0
 
@@ -72,19 +73,21 @@ class Targets:
 
     def __init__(self, settings: Settings, partitions: Mapping[str, int]) -> None:
         self._settings = settings
-        self._admin = AdminClient(librdkafka(settings))
+        self._metadata = TopicMetadata(AdminClient(librdkafka(settings)), ADMIN_TIMEOUT_S)
         self._lock = threading.Lock()
         self.rules = CallbackRules(settings)
         self._known: dict[str, int] = dict(partitions)
         self._leaderless: frozenset[str] = frozenset()
         self._unknown: dict[str, float] = {}
+        self._times: dict[str, tuple[float, str | None]] = {}
+        """Topic -> (until when this is valid, why it never takes the times of callbacks)."""
         self._forgotten: dict[str, float] = {}
         self._is_fresh = False
         self._refresh_at = monotonic() + REFRESH_S
         self.own = settings.own_topics.keys() - {settings.request_topic, settings.canary_topic}  # these may be targets
         self.usable: dict[str, int] = {}
         self.max_message_bytes: dict[str, int] = {}
-        self.circuit_breaker = CircuitBreaker()
+        self.circuit_breaker = CircuitBreaker(monotonic)
 
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
         """Number of partitions of ``topic``, created first if the settings say so; or why nothing can be sent there.
@@ -114,7 +117,7 @@ class Targets:
                 if topic not in self._known:
                     self._note_unknown(topic)
             if topic not in self._known and self._settings.create_target_topics:
-                self._create(topic)
+                self._metadata.create(topic)
                 self._look()
                 if topic not in self._known:  # the broker that answered does not know it yet
                     return DeliveryProblem(
@@ -122,6 +125,9 @@ class Targets:
                     )
             if topic not in self._known:
                 return DeliveryProblem("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
+            refused = self._refuses_times(topic)
+            if refused is not None:
+                return DeliveryProblem("message-refused", refused, None)
             if topic not in self._leaderless:
                 if topic not in self.circuit_breaker:
                     self.usable[topic] = self._known[topic]
@@ -136,41 +142,49 @@ class Targets:
 
     def open_circuit(self, topic: str, error: BaseException) -> None:
         """Open the circuit of ``topic``, because of ``error``."""
+        code, first_s = "target-failing", ELECTION_S
         if isinstance(error, LeaderNotAvailableError):
-            self.circuit_breaker.enter(topic, "target-failing", f"a partition of {topic!r} has no leader", ELECTION_S)
-        elif isinstance(error, NodeNotReadyError):
-            reason = f"the leader of a partition of {topic!r} does not answer"
-            self.circuit_breaker.enter(topic, "target-failing", reason, ELECTION_S)
-        elif isinstance(error, TopicAuthorizationFailedError):
-            self.circuit_breaker.enter(topic, "topic-denied", f"not authorized to write to {topic!r}")
-        elif isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
-            reason = f"{topic!r} refuses a batch as too large and does not tell its limit"
-            self.circuit_breaker.enter(topic, "message-too-large", reason)
+            reason = f"a partition of {topic!r} has no leader"
+        elif isinstance(error, UnknownTopicOrPartitionError):
+            reason = f"{topic!r}, or a partition of it, comes and goes"
+        elif isinstance(error, NoAnswer):
+            reason = f"a partition of {topic!r} does not answer"
         elif isinstance(error, RecordsRefused):
             why = next((record.why for record in error.records), error.why)
             reason = f"{topic!r} refuses its records: {error.name} ({why})"
-            self.circuit_breaker.enter(topic, "target-failing", reason, ELECTION_S)
+        elif isinstance(error, TopicAuthorizationFailedError):
+            code, first_s, reason = "topic-denied", FIRST_S, f"not authorized to write to {topic!r}"
+        elif isinstance(error, TOO_LARGE):
+            code, first_s = "message-too-large", FIRST_S
+            reason = f"{topic!r} refuses a batch as too large and does not tell its limit"
         else:
-            self.circuit_breaker.enter(topic, "target-failing", f"{topic!r} does not take records ({error!r})")
+            first_s, reason = FIRST_S, f"{topic!r} does not take records ({error!r})"
         with self._lock:
             self.usable.pop(topic, None)
+            is_first = self.circuit_breaker.enter(topic, code, reason, first_s)
+        if is_first:
+            logger.warning("target %s fails: %s; its timers wait in the retry topic", topic, reason)
 
-    def blame(self, culprits: Mapping[str, BaseException]) -> None:
-        """Open the circuits of targets that made a transaction fail, unless the brokers are the cause.
+    def note_worked(self, topics: Iterable[str]) -> None:
+        """Close the circuits of topics that have taken records."""
+        if self.circuit_breaker.count:
+            with self._lock:
+                closed = self.circuit_breaker.worked(topics)
+            for topic, failed_s in closed.items():
+                logger.info("target %s works again, %.0f s after it failed", topic, failed_s)
 
-        Args:
-            culprits: topic -> its error.
-        """
-        for topic, error in culprits.items():
-            if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
+    def note_failed(self, failed: Mapping[str, BaseException]) -> None:
+        """Note topics that did not take their records, and what the brokers said: topic -> error."""
+        for topic, error in failed.items():
+            if isinstance(error, TOO_LARGE):
                 try:
                     learned = self.learn_limit(topic)
                 except KafkaException:
                     learned = False
                 if not learned:
                     self.open_circuit(topic, error)
-            elif self.own & culprits.keys():
-                continue  # the engine's topics fail too, so the targets are not the cause
+            elif self.own & failed.keys():
+                continue  # the engine's topics fail too, so the brokers are the cause
             elif isinstance(error, UnknownTopicOrPartitionError):
                 self.forget(topic)
             else:
@@ -190,27 +204,7 @@ class Targets:
             self._unknown.pop(topic, None)
             self._is_fresh = False
         if is_repeated:  # the brokers do not agree on it yet
-            reason = f"{topic!r}, or a partition of it, comes and goes"
-            self.circuit_breaker.enter(topic, "target-failing", reason, ELECTION_S)
-
-    def failing(self, places: Iterable[tuple[str, int]]) -> dict[str, KafkaError]:
-        """Topic -> error, if a partition does not exist any more or has no leader; empty if brokers do not answer.
-
-        Args:
-            places: (topic, partition) without an answer.
-        """
-        try:
-            with self._lock:
-                self._look()
-        except KafkaException:
-            return {}
-        failing: dict[str, KafkaError] = {}
-        for topic, partition in places:
-            if partition >= self._known.get(topic, 0):
-                failing[topic] = UnknownTopicOrPartitionError()
-            elif topic in self._leaderless:
-                failing[topic] = LeaderNotAvailableError()
-        return failing
+            self.open_circuit(topic, UnknownTopicOrPartitionError())
 
     def refresh(self) -> None:
         """Note that a transaction begins. Every :data:`REFRESH_S`, look up partitions and limits of topics again.
@@ -232,24 +226,45 @@ class Targets:
 
     def _look(self) -> None:
         """Look up all topics."""
-        # All of them: to ask for one name would create the topic, if the brokers allow it.
-        found = self._admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics
-        self._known = {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
-        self._leaderless = frozenset(
-            name for name, topic in found.items() if any(part.leader == -1 for part in topic.partitions.values())
-        )
+        found = self._metadata.topics()
+        self._known = {name: topic.partitions for name, topic in found.items()}
+        self._leaderless = frozenset(name for name, topic in found.items() if not topic.has_leaders)
         self._is_fresh = True
+
+    def _refuses_times(self, topic: str) -> str | None:
+        """Why ``topic`` never takes records with the times of callbacks; None if it may take them.
+
+        Such a topic must not become part of a transaction: Kafka checks the time of the record that ends it, too, and
+        if this record is refused, neither this transaction nor another one with the transactional id ever ends.
+        """
+        until, reason = self._times.get(topic, (0.0, None))
+        if until > monotonic():
+            return reason
+        others = (name for name in self._known if name not in self._times and name not in self.own)
+        oldest_ms: Mapping[str, int] = {}
+        for names in ({topic, *islice(others, MAX_DESCRIBED)}, {topic}):
+            with contextlib.suppress(KafkaException):  # one of the others was deleted, or the brokers do not say
+                oldest_ms = self._metadata.oldest_ms(names)
+                break
+        for name in names:
+            self._times[name] = monotonic() + REFRESH_S, None
+            if oldest_ms.get(name, LEAST_AGE_MS) < LEAST_AGE_MS:
+                why = f"takes no record that is more than {oldest_ms[name]} ms old (message.timestamp.before.max.ms)"
+                self._times[name] = monotonic() + UNKNOWN_FOR_S, f"INVALID_TIMESTAMP: {name!r} {why}"
+        return self._times[topic][1]
+
+    def note_times_refused(self, topic: str) -> None:
+        """Look up again which times ``topic`` takes, before the next sending."""
+        with self._lock:
+            self._times.pop(topic, None)
+            self.usable.pop(topic, None)
 
     def _note_unknown(self, topic: str) -> None:
         if len(self._unknown) >= MAX_UNKNOWN:
             self._unknown.clear()
         self._unknown[topic] = monotonic() + UNKNOWN_FOR_S
-        self.circuit_breaker.drop(topic, "does not exist any more")
-
-    def _create(self, topic: str) -> None:
-        future = self._admin.create_topics([NewTopic(topic, -1, -1)], operation_timeout=ADMIN_TIMEOUT_S)[topic]
-        with contextlib.suppress(KafkaException, TimeoutError):  # the caller looks it up next
-            future.result(timeout=ADMIN_TIMEOUT_S)
+        if self.circuit_breaker.drop(topic):
+            logger.info("target %s does not exist any more", topic)
 
     def learn_limit(self, topic: str) -> bool:
         """Ask for the largest batch that ``topic`` takes, and store it.
@@ -260,9 +275,7 @@ class Targets:
         Raises:
             KafkaException: the brokers do not answer, or this worker may not ask.
         """
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        config = self._admin.describe_configs([resource], request_timeout=ADMIN_TIMEOUT_S)[resource].result()
-        limit = min(int(config[name].value) for name in ("max.message.bytes", "segment.bytes"))
+        limit = self._metadata.max_message_bytes(topic)
         known = self.max_message_bytes.get(topic)
         with self._lock:
             self.max_message_bytes[topic] = limit

@@ -7,16 +7,11 @@ it has not been tried for some time, because another worker may own its retries.
 
 from __future__ import annotations
 
-import logging
 import math
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from time import monotonic
 
 from timers.core.delivery import DeliveryProblem
-
-logger = logging.getLogger(__name__)
 
 FIRST_S = 30.0
 LONGEST_S = 600.0
@@ -39,15 +34,14 @@ class _Circuit:
 
 
 class CircuitBreaker:
-    """Failing targets of one worker. Any thread.
+    """Failing targets of one worker. One thread at a time may change it; any thread may read.
 
     Args:
         clock: returns seconds of a monotonic clock.
     """
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
         self._circuits: dict[str, _Circuit] = {}
 
     def __contains__(self, topic: str) -> bool:
@@ -58,26 +52,27 @@ class CircuitBreaker:
         """Number of topics that have failed and have not taken records since."""
         return len(self._circuits)
 
-    def enter(self, topic: str, code: str, reason: str, first_s: float = FIRST_S) -> None:
-        """Open the circuit of ``topic``, longer each time it fails. Logs only the first failure.
+    def enter(self, topic: str, code: str, reason: str, first_s: float = FIRST_S) -> bool:
+        """Open the circuit of ``topic``, longer each time it fails.
 
         Args:
             topic: a callback topic.
             code: error code of the dead letters, if it never works again.
             reason: one sentence.
             first_s: seconds for which the circuit is open at first.
+
+        Returns:
+            Whether this is the first failure.
         """
-        with self._lock:
-            now = self._clock()
-            circuit = self._circuits.get(topic)
-            if circuit is not None and circuit.until > now:
-                return  # another machine reported the same failure
-            failures = circuit.failures + 1 if circuit else 1
-            open_s = min(math.ldexp(first_s, min(failures - 1, MAX_DOUBLINGS)), LONGEST_S)
-            since = circuit.since if circuit else now
-            self._circuits[topic] = _Circuit(code, reason, since, failures, now + open_s, now + 2 * open_s)
-        if failures == 1:
-            logger.warning("target %s fails: %s; its timers wait in the retry topic", topic, reason)
+        now = self._clock()
+        circuit = self._circuits.get(topic)
+        if circuit is not None and circuit.until > now:
+            return False  # another machine reported the same failure
+        failures = circuit.failures + 1 if circuit else 1
+        open_s = min(math.ldexp(first_s, min(failures - 1, MAX_DOUBLINGS)), LONGEST_S)
+        since = circuit.since if circuit else now
+        self._circuits[topic] = _Circuit(code, reason, since, failures, now + open_s, now + 2 * open_s)
+        return failures == 1
 
     def problem(self, topic: str, *, retried: bool) -> DeliveryProblem | None:
         """Returns why nothing may be sent to ``topic`` now; None if it may be tried.
@@ -94,22 +89,17 @@ class CircuitBreaker:
             return None
         return DeliveryProblem(circuit.code, circuit.reason, max(0.0, circuit.until - now))
 
-    def worked(self, topics: Iterable[str]) -> None:
-        """Close the circuits of targets that have taken records."""
-        if not self._circuits:
-            return
+    def worked(self, topics: Iterable[str]) -> dict[str, float]:
+        """Close the circuits of targets that have taken records. Returns topic -> seconds since it first failed."""
+        now = self._clock()
+        closed = {}
         for topic in topics:
-            with self._lock:
-                circuit = self._circuits.get(topic)
-                now = self._clock()
-                if circuit is None or circuit.until > now:  # sent before it failed: no sign that it works again
-                    continue
+            circuit = self._circuits.get(topic)
+            if circuit is not None and circuit.until <= now:  # else it was sent before it failed: it may still fail
                 del self._circuits[topic]
-            logger.info("target %s works again, %.0f s after it failed", topic, now - circuit.since)
+                closed[topic] = now - circuit.since
+        return closed
 
-    def drop(self, topic: str, why: str) -> None:
-        """Close the circuit of a topic that does not exist any more."""
-        with self._lock:
-            circuit = self._circuits.pop(topic, None)
-        if circuit is not None:
-            logger.info("target %s %s", topic, why)
+    def drop(self, topic: str) -> bool:
+        """Close the circuit of a topic that does not exist any more. Returns whether it was open."""
+        return self._circuits.pop(topic, None) is not None

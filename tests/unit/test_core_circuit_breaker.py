@@ -1,13 +1,11 @@
-"""The circuit breaker: for how long a circuit is open, which timers try the topic again, and the log."""
+"""The circuit breaker: for how long a circuit is open, and which timers try the topic again."""
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
+from timers.core.circuit_breaker import FIRST_S, LONGEST_S, CircuitBreaker
 from timers.core.delivery import DeliveryProblem
-from timers.worker.sending.circuit_breaker import FIRST_S, LONGEST_S, CircuitBreaker
 
 
 class Clock:
@@ -77,15 +75,14 @@ def test_success_of_records_sent_before_the_failure_does_not_close_the_circuit(c
     assert "t" in circuit_breaker
 
 
-def test_failure_and_recovery_are_logged_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+def test_the_first_failure_and_the_recovery_are_told_once(clock: Clock) -> None:
     circuit_breaker = CircuitBreaker(clock)
+    told = []
     for _ in range(3):
-        circuit_breaker.enter("t", "c", "it is full")
+        told.append(circuit_breaker.enter("t", "c", "it is full"))
         clock.now += LONGEST_S
-    for _ in range(2):
-        circuit_breaker.worked(["t"])
-    assert [record.getMessage() for record in caplog.records] == [
-        "target t fails: it is full; its timers wait in the retry topic",
-        "target t works again, 1800 s after it failed",
-    ]
+    assert told == [True, False, False]
+    assert circuit_breaker.worked(["t", "other"]) == {"t": 3 * LONGEST_S}
+    assert circuit_breaker.worked(["t"]) == {}
+    assert circuit_breaker.enter("t", "c", "r")
+    assert (circuit_breaker.drop("t"), circuit_breaker.drop("t")) == (True, False)

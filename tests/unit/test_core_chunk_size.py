@@ -1,0 +1,60 @@
+"""How many timers fire in one transaction, after time-outs and after successes."""
+
+from __future__ import annotations
+
+from timers.core.chunk_size import LARGEST, LONG_S, QUICK_S, SMALL, ChunkSize
+
+
+def transaction(chunk: ChunkSize, timers: int, seconds: float | None) -> None:
+    """One transaction; ``seconds`` None: it failed."""
+    chunk.begin(timers)
+    if seconds is None:
+        chunk.failed()
+    else:
+        chunk.committed(seconds)
+
+
+def test_only_the_setting_limits_a_chunk_while_all_is_well() -> None:
+    chunk = ChunkSize()
+    transaction(chunk, 20_000, QUICK_S / 2)
+    assert (chunk.most(20_000), chunk.timers) == (20_000, LARGEST)
+
+
+def test_a_chunk_shrinks_after_a_time_out_and_grows_after_each_success() -> None:
+    chunk = ChunkSize()
+    transaction(chunk, 20_000, None)
+    assert chunk.most(20_000) == SMALL
+    sizes = []
+    while chunk.most(20_000) < 20_000:
+        transaction(chunk, chunk.timers, QUICK_S / 2)
+        sizes.append(chunk.timers)
+    assert sizes[:3] == [2 * SMALL, 4 * SMALL, 8 * SMALL]
+    assert len(sizes) == 8
+
+
+def test_a_chunk_shrinks_until_one_timer_stands_alone() -> None:
+    chunk = ChunkSize()
+    sizes = []
+    for _ in range(6):
+        transaction(chunk, chunk.most(20_000), None)
+        sizes.append(chunk.timers)
+    assert sizes == [SMALL, SMALL // 4, SMALL // 16, 1, 1, 1]
+
+
+def test_a_long_transaction_makes_the_next_one_smaller_before_it_times_out() -> None:
+    chunk = ChunkSize()
+    transaction(chunk, 4_000, LONG_S + 1)
+    assert chunk.timers == 2_000
+    transaction(chunk, 2_000, (QUICK_S + LONG_S) / 2)
+    assert chunk.timers == 2_000
+    transaction(chunk, SMALL + 2, LONG_S + 1)
+    transaction(chunk, 10, LONG_S + 1)
+    assert chunk.timers == SMALL, "so few timers are not the cause"
+
+
+def test_a_transaction_without_timers_changes_nothing() -> None:
+    chunk = ChunkSize()
+    transaction(chunk, 1_000, None)
+    transaction(chunk, 0, None)
+    transaction(chunk, 0, QUICK_S / 2)
+    assert chunk.timers == SMALL

@@ -1,0 +1,181 @@
+"""What the outbox makes of answers that one real broker does not give: no list of refused records, silence, quotas."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from timers.config.settings import Settings
+from timers.core.ports import Lost, TooMuch
+from timers.core.progress import Progress
+from timers.core.timer import Row, Tick
+from timers.kafka.aiokafka_internals.produce import (
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    BatchesRefused,
+    RecordsRefused,
+    RefusedRecord,
+)
+from timers.worker.partition_metrics import PartitionMetrics
+from timers.worker.sending import outbox as module
+from timers.worker.sending import targets as targets_module
+from timers.worker.sending.outbox import KafkaOutbox
+from timers.worker.sending.producer import Batch, NoAnswer
+from timers.worker.sending.targets import Targets
+
+NOW_S = 1_700_000_000
+
+
+class SimAdmin:
+    def __init__(self, *_: Any) -> None:
+        pass
+
+
+class SimProducer:
+    """A producer with one planned outcome for each transaction.
+
+    Attributes:
+        sent: topics and number of records of each transaction.
+    """
+
+    def __init__(self) -> None:
+        self.outcomes: list[Any] = []
+        self.sent: list[dict[str, int]] = []
+        self.throttled_s = 0.0
+        self.stopping = False
+
+    def transact(self, batches: Sequence[Batch], offsets: Any) -> None:
+        counts: dict[str, int] = {}
+        for topic, _, batch in batches:
+            counts[topic] = counts.get(topic, 0) + batch.count
+            batch._build()  # type: ignore[no-untyped-call]  # as aiokafka does before it sends
+        self.sent.append(counts)
+        outcome = self.outcomes.pop(0) if self.outcomes else None
+        if callable(outcome):
+            outcome = outcome(batches)
+        if outcome is not None:
+            raise outcome
+
+
+class Rig:
+    """An outbox with the topics ``t`` and ``u``, of one partition each."""
+
+    def __init__(self) -> None:
+        settings = Settings(brokers="localhost:1")
+        self.targets = Targets(settings, dict.fromkeys(settings.own_topics, 1) | {"t": 1, "u": 1})
+        self.targets.usable.update(t=1, u=1)
+        self.producer = SimProducer()
+        self.metrics = PartitionMetrics()
+        parts: Any = (self.targets, None, self.producer, threading.Lock(), self.metrics, lambda: NOW_S + 0.5)
+        self.outbox = KafkaOutbox(settings, settings.request_topic, 0, *parts)
+        self.retry_topic = settings.retry_topic
+
+    def fire(self, *targets: str) -> None:
+        rows: list[Row] = [(offset, target, "k", b"v", None, None) for offset, target in enumerate(targets)]
+        self.outbox.begin(Tick(NOW_S * 1000))
+        self.outbox.fire(NOW_S, rows)
+        self.outbox.commit(Progress())
+
+    @property
+    def callbacks(self) -> list[dict[str, int]]:
+        """Number of callbacks and retries in each transaction."""
+        kept = ("t", "u", self.retry_topic)
+        return [{topic: count for topic, count in sent.items() if topic in kept} for sent in self.producer.sent]
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+    monkeypatch.setattr(targets_module, "AdminClient", SimAdmin)
+    monkeypatch.setattr(targets_module.TopicMetadata, "oldest_ms", lambda *_: {})
+    return Rig()
+
+
+def refusal(topic: str, code: int, *records: RefusedRecord) -> Any:
+    """An outcome: the broker refuses the batch of ``topic``."""
+
+    def outcome(batches: Sequence[Batch]) -> BatchesRefused:
+        (batch,) = (batch for name, _, batch in batches if name == topic)
+        return BatchesRefused([(batch, RecordsRefused(topic, 0, code, "the reason", records))])
+
+    return outcome
+
+
+def test_a_listed_record_goes_to_the_retry_topic_and_the_others_are_sent(rig: Rig) -> None:
+    rig.producer.outcomes = [refusal("t", INVALID_RECORD, RefusedRecord(1, "no key"))]
+    rig.fire("t", "t", "u", "t")
+    assert rig.callbacks == [{"t": 3, "u": 1}, {"t": 2, "u": 1, rig.retry_topic: 1}]
+
+
+def test_without_a_list_the_chunk_must_be_shorter_until_the_record_is_alone(rig: Rig) -> None:
+    rig.producer.outcomes = [refusal("t", INVALID_RECORD)]
+    with pytest.raises(TooMuch) as too_much:
+        rig.fire("t", "t", "u")
+    assert too_much.value.rolled_back
+    rig.producer.outcomes = [refusal("t", INVALID_RECORD)]
+    rig.fire("t", "u", "u")
+    assert rig.callbacks[1:] == [{"t": 1, "u": 2}, {"u": 2, rig.retry_topic: 1}]
+    assert not rig.targets.circuit_breaker.count
+
+
+def test_refused_times_are_sent_again_with_new_times_and_are_no_fault_of_a_record(rig: Rig) -> None:
+    rig.producer.outcomes = [refusal("t", INVALID_TIMESTAMP, RefusedRecord(0, "too old"))]
+    rig.fire("t", "t")
+    assert rig.callbacks == [{"t": 2}, {"t": 2}]
+
+
+def test_a_topic_that_refuses_all_times_fails_and_the_others_are_sent(rig: Rig) -> None:
+    rig.producer.outcomes = [refusal("t", INVALID_TIMESTAMP)] * 2
+    rig.fire("t", "t", "u")
+    assert rig.callbacks == [{"t": 2, "u": 1}] * 2 + [{"u": 1, rig.retry_topic: 2}]
+    problem = rig.targets.circuit_breaker.problem("t", retried=False)
+    assert problem is not None and problem.code == "target-failing" and "INVALID_TIMESTAMP" in problem.reason
+
+
+def test_a_topic_that_never_takes_the_times_gets_no_record(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets_module.TopicMetadata, "oldest_ms", lambda *_: {"t": 0})
+    rig.producer.outcomes = [refusal("t", INVALID_TIMESTAMP)]
+    rig.fire("t", "t", "u")
+    assert rig.callbacks == [{"t": 2, "u": 1}, {"u": 1, rig.retry_topic: 2}]
+    assert not rig.targets.circuit_breaker.count
+
+
+def test_silence_opens_no_circuit_unless_few_records_were_sent(rig: Rig) -> None:
+    rig.producer.outcomes = [NoAnswer({"t"}), NoAnswer({"t", rig.retry_topic}), NoAnswer({"t"})]
+    with pytest.raises(TooMuch):
+        rig.fire(*["t"] * module.FEW_RECORDS, "u")
+    with pytest.raises(TooMuch):
+        rig.fire("t", "u")
+    assert not rig.targets.circuit_breaker.count, "the engine's own topics are silent too"
+    with pytest.raises(TooMuch):
+        rig.fire("t", "u")
+    assert "t" in rig.targets.circuit_breaker and "u" not in rig.targets.circuit_breaker
+
+
+def test_no_transaction_begins_while_a_broker_throttles(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        rig.producer.throttled_s = max(0.0, rig.producer.throttled_s - seconds)
+
+    monkeypatch.setattr(module, "sleep", sleep)
+    rig.fire("t")
+    rig.producer.throttled_s = 4.25
+    rig.fire("t")
+    assert sum(slept) == rig.metrics.throttled_s == 4.25
+    rig.producer.throttled_s, rig.producer.stopping = 5.0, True
+    with pytest.raises(Lost, match="told to stop"):
+        rig.fire("t")
+
+
+def test_chunks_shrink_if_the_brokers_throttle_for_long(rig: Rig) -> None:
+    def throttle(batches: Sequence[Batch]) -> None:
+        rig.producer.throttled_s = 60.0
+
+    rig.producer.outcomes = [throttle]
+    rig.outbox.chunk.begin(3_000)
+    rig.fire("t")
+    assert rig.outbox.chunk.timers == 1_500

@@ -1,0 +1,54 @@
+"""How many timers fire in one transaction: fewer while the brokers are slow, more again after each success."""
+
+from __future__ import annotations
+
+LARGEST = 1_000_000
+"""Largest value of the setting; so many timers mean that only the setting limits a chunk."""
+
+SMALL = 100
+"""So few timers make no transaction slow: after a time-out, the next transaction has at most so many."""
+
+SHRINK_BY = 4
+"""A refused record is alone in its transaction after seven attempts, if the chunk had 20,000 timers."""
+
+QUICK_S = 1.0
+LONG_S = 3.0
+"""A transaction that took less than ``QUICK_S`` lets the next one be larger, and one of more than ``LONG_S`` smaller.
+Deliveries time out after 6 s."""
+
+
+class ChunkSize:
+    """Limits the chunks of one partition. It outlives the machine, which is opened again after a time-out.
+
+    Attributes:
+        timers: maximum number of timers in the next transaction.
+    """
+
+    def __init__(self) -> None:
+        self.timers = LARGEST
+        self._begun = 0
+
+    def most(self, setting: int) -> int:
+        """Returns how many timers the next transaction may have; never more than ``setting``."""
+        return min(self.timers, setting)
+
+    @property
+    def shortened(self) -> bool:
+        """Whether chunks are smaller than the setting says, so that stored groups are split."""
+        return self.timers < LARGEST
+
+    def begin(self, timers: int) -> None:
+        """Note that a transaction has ``timers`` timers."""
+        self._begun = timers
+
+    def failed(self) -> None:
+        """Note that the brokers did not take the transaction, and do not say which timers to leave out."""
+        if self._begun:
+            self.timers = max(1, min(SMALL, self._begun // SHRINK_BY))
+
+    def committed(self, seconds: float) -> None:
+        """Note that the transaction is committed; the brokers take the next one ``seconds`` after its begin."""
+        if seconds > LONG_S and self._begun > SMALL:
+            self.timers = max(SMALL, self._begun // 2)
+        elif seconds < QUICK_S and self._begun:
+            self.timers = min(2 * self.timers, LARGEST)

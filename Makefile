@@ -24,7 +24,7 @@ $(VENV)/.dev: $(VENV)/.run requirements-dev.txt
 setup: $(VENV)/.dev ## Build .venv with everything that developing needs
 
 run: $(VENV)/.run ## Start broker and worker, schedule timers and show each fire (Ctrl-C ends all)
-	@$(BIN)/timers run
+	@$(BIN)/timers run || test $$? -eq 130
 
 JOBS ?= 2
 PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
@@ -46,6 +46,9 @@ test-all: test chaos ## make test, the tests that wait for minutes, and a long r
 
 check: $(VENV)/.dev lint ## What needs no broker: lint, types, import rules, unit, property and simulation tests
 	@$(PYTEST) -m "not broker and not spark"
+
+mutations-search: $(VENV)/.dev ## Look for a seed that finds each broken rule, where the one of the tests finds it no longer
+	@$(BIN)/python -m tests.simulation.search
 
 ROUNDS ?= 1
 TIMERS ?= 1000000
@@ -90,12 +93,12 @@ PIP_COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-uns
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --build-deps-for editable
 
 lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of timers/broker/jgo.toml
-	@$(PIP_COMPILE) -o requirements.txt pyproject.toml
-	@$(PIP_COMPILE) --extra test --extra dev --extra spark -o requirements-dev.txt pyproject.toml
+	@$(PIP_COMPILE) --extra worker --extra broker -o requirements.txt pyproject.toml
+	@$(PIP_COMPILE) --extra worker --extra broker --extra test --extra dev --extra spark -o requirements-dev.txt pyproject.toml
 	@$(BIN)/python -m timers.broker.relock
 
 clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
-.PHONY: help setup run test test-spark test-all check chaos fuzz lint format protos bench bench-spark lock clean
+.PHONY: help setup run test test-spark test-all check mutations-search chaos fuzz lint format protos bench bench-spark lock clean

@@ -1,0 +1,103 @@
+"""Looks for a seed whose run finds each mutation, and keeps the seeds in ``mutation_seeds.json``.
+
+``make mutations-search`` runs it after a change of the simulator or of a mutation. It keeps each seed that still finds
+its mutation. The tests run these seeds only: a search takes minutes, a run of each seed takes seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+from tests.simulation.mutation_table import MUTATIONS, Mutation
+from timers.testing import SimulationFailed, Simulator, Violation
+
+PATH = Path(__file__).with_name("mutation_seeds.json")
+
+MOST_SEEDS = 2000
+"""How many seeds are tried. Most mutations are found within ten; the hardest needs some hundred."""
+
+EASY_SEEDS = 40
+"""A mutation that is found within so many seeds gets the seed with the shortest run of them."""
+
+HOW = (
+    "run `make mutations-search`, which looks for a seed and writes it to tests/simulation/mutation_seeds.json. "
+    "If it finds none, the simulator cannot find this broken rule any longer: mend the simulator"
+)
+
+
+def load() -> dict[str, int]:
+    """Return rule -> seed."""
+    seeds: dict[str, int] = json.loads(PATH.read_text())
+    return seeds
+
+
+def steps_until_found(mutation: Mutation, seed: int) -> int | None:
+    """Run a mutation until a checker finds it.
+
+    Returns:
+        The number of steps of the run; None if no checker found the mutation.
+    """
+    parts, worker = mutation
+    try:
+        Simulator(seed, parts=parts, worker=worker).run()
+    except SimulationFailed as failure:
+        # An assertion of the simulated store or log may stop the run too, but no promise was seen to be broken then.
+        return len(failure.history) if isinstance(failure.__cause__, Violation) else None
+    return None
+
+
+def search(rule: str, known: int | None, easy_seeds: int = EASY_SEEDS) -> int | None:
+    """Look for a seed whose run finds a mutation.
+
+    Args:
+        rule: the rule that the mutation breaks.
+        known: a seed that is kept if its run finds the mutation.
+        easy_seeds: all of these seeds are tried, for the shortest run; of later ones the first that finds the mutation.
+
+    Returns:
+        The seed; None if there is none.
+    """
+    mutation = MUTATIONS[rule]
+    if known is not None and steps_until_found(mutation, known) is not None:
+        return known
+    found: dict[int, int] = {}
+    for seed in range(MOST_SEEDS):
+        if found and seed >= easy_seeds:
+            break
+        steps = steps_until_found(mutation, seed)
+        if steps is not None:
+            found[seed] = steps
+    return min(found, key=lambda seed: found[seed], default=None)
+
+
+def main() -> int:
+    """Look for the missing seeds; return 1 if a mutation has none."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.search", description=__doc__)
+    parser.add_argument("--all", action="store_true", help="look for new seeds of all mutations")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (one for each CPU)")
+    options = parser.parse_args()
+    known = load() if PATH.exists() and not options.all else {}
+    seeds: dict[str, int] = {}
+    with ProcessPoolExecutor(options.jobs) as pool:
+        searches = {pool.submit(search, rule, known.get(rule)): rule for rule in MUTATIONS}
+        for number, done in enumerate(as_completed(searches), 1):
+            rule, seed = searches[done], done.result()
+            if seed is not None:
+                seeds[rule] = seed
+            if seed is None or seed != known.get(rule):
+                print(
+                    f"{number}/{len(MUTATIONS)} {rule}: {'NOT FOUND' if seed is None else f'seed {seed}'}", flush=True
+                )
+    PATH.write_text(json.dumps({rule: seeds[rule] for rule in MUTATIONS if rule in seeds}, indent=1) + "\n")
+    missing = len(MUTATIONS) - len(seeds)
+    print(f"{len(seeds)} of {len(MUTATIONS)} mutations have a seed in {PATH.name}")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -26,26 +26,33 @@ setup: $(VENV)/.dev ## Build .venv with everything that developing needs
 run: $(VENV)/.run ## Start broker and worker, schedule timers and show each fire (Ctrl-C ends all)
 	@$(BIN)/timers run || test $$? -eq 130
 
+# Compiled modules are kept: without them the start of a worker takes half a second longer.
+unexport PYTHONDONTWRITEBYTECODE
+
 JOBS ?= 2
-PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
+WAITING_JOBS ?= 4
+PYTEST = $(BIN)/python -m pytest
 
-test: $(VENV)/.dev check ## All tests; starts what they need; JOBS=1 runs one at a time
-	@$(PYTEST) -m "broker and not long and not spark"
-	@$(MAKE) --no-print-directory test-spark
+test: $(VENV)/.dev check ## All tests; starts what they need; JOBS=1 WAITING_JOBS=1 runs one at a time
+	@$(MAKE) --no-print-directory test-waiting
 
-SPARK_TESTS = spark and not long
+LENGTH = not long
 
-# One session for all, so nothing to share out: each start of Spark costs ten seconds of two cores.
-test-spark: $(VENV)/.dev ## The tests of the Spark layer; without the Java that Spark needs, says so (a failure if CI=true)
-	@if $(BIN)/python -m timers.spark.java; then $(BIN)/python -m pytest -m "$(SPARK_TESTS)"; \
-	else echo "NOT TESTED: the Spark layer, since it has no Java to run on; all else passed"; test "$$CI" != true; fi
+# Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same
+# run, in one process with one session.
+test-waiting: $(VENV)/.dev ## The tests that need a broker or Spark; if Spark has no Java, says so (a failure if CI=true)
+	@$(BIN)/python -m tests.harness.class_archive
+	@spark="or spark"; $(BIN)/python -m timers.spark.java || spark="and not spark"; \
+	$(PYTEST) --numprocesses $(WAITING_JOBS) --dist loadgroup --no-loadscope-reorder \
+		-m "(broker $$spark) and $(LENGTH)" tests/broker tests/conformance tests/spark || exit; \
+	if test "$$spark" != "or spark"; then \
+		echo "NOT TESTED: the Spark layer, since it has no Java to run on; all else passed"; test "$$CI" != true; fi
 
 test-all: test chaos ## make test, the tests that wait for minutes, and a long round of chaos
-	@$(PYTEST) -m "long and not spark"
-	@$(MAKE) --no-print-directory test-spark SPARK_TESTS="spark and long"
+	@$(MAKE) --no-print-directory test-waiting LENGTH=long WAITING_JOBS=$(JOBS)
 
 check: $(VENV)/.dev lint ## What needs no broker: lint, types, import rules, unit, property and simulation tests
-	@$(PYTEST) -m "not broker and not spark"
+	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "not broker and not spark"
 
 mutations-search: $(VENV)/.dev ## Look for a seed that finds each broken rule, where the one of the tests finds it no longer
 	@$(BIN)/python -m tests.simulation.search
@@ -101,4 +108,4 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
-.PHONY: help setup run test test-spark test-all check mutations-search chaos fuzz lint format protos bench bench-spark lock clean
+.PHONY: help setup run test test-waiting test-all check mutations-search chaos damage fuzz lint format protos bench bench-spark lock clean

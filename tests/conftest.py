@@ -1,13 +1,17 @@
-"""One embedded broker for all tests that need one: started by the first, stopped at the end of the session."""
+"""One embedded broker for all tests that need one, and which tests run on one worker of xdist."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
-from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.harness import class_archive
 from timers.broker import EmbeddedBroker
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -15,24 +19,73 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Ctrl-C does is among what they try.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Brokers of tests live for seconds: what Java would spend on making their code faster costs more than it brings.
-os.environ.setdefault("KAFKA_OPTS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("KAFKA_OPTS", class_archive.options())
+
+ROOT = Path(__file__).parents[1]
+
+PROPERTIES = {
+    # Compaction is looked for every 15 s by default, for which a test would wait.
+    "log.cleaner.backoff.ms": "500",
+    # It is never killed: that a busy machine lets it wait for some seconds is no reason to fence it.
+    "broker.session.timeout.ms": "30000",
+}
+
+
+def shared_broker(session_directory: Path) -> EmbeddedBroker:
+    """The broker of this test session, which all workers of xdist use: the first one starts it."""
+    return EmbeddedBroker(session_directory / "shared" / "broker", port=0, properties=PROPERTIES)
+
+
+def session_directory(config: pytest.Config) -> Path:
+    """The temporary directory of the session; each worker of xdist has a directory in it."""
+    # The fixture of this name is not there when the session ends.
+    base: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    return base.parent if hasattr(config, "workerinput") else base
 
 
 @pytest.fixture(scope="session")
-def broker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def broker_address(request: pytest.FixtureRequest) -> str:
     """``host:port`` of a broker that all tests share: keep to topics and groups of your own, and never stop it."""
-    properties = {
-        # Compaction is looked for every 15 s by default, for which a test would wait.
-        "log.cleaner.backoff.ms": "500",
-        # It is never killed: that a busy machine lets it wait for some seconds is no reason to fence it.
-        "broker.session.timeout.ms": "30000",
-    }
-    broker = EmbeddedBroker(tmp_path_factory.mktemp("shared") / "broker", port=0, properties=properties)
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.delenv("KAFKA_OPTS")  # it lives long enough to become faster
-            address = broker.start()
-        yield address
-    finally:
-        broker.stop()
+    return shared_broker(session_directory(request.config)).start()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stop the broker, after all workers of xdist have ended."""
+    if not hasattr(session.config, "workerinput"):
+        directory = session_directory(session.config)
+        if (directory / "shared").exists():
+            shared_broker(directory).stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark's tests come first: they are all in one group, which takes the longest."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadgroup``, tests that share a fixture of their file or Spark's session run in one process."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class BySharedFixture(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return BySharedFixture(config, log)
+
+
+def group_of(nodeid: str) -> str:
+    """The name of the tests that run in the same process as this one."""
+    path = nodeid.partition("::")[0]
+    if path.startswith("tests/spark/"):
+        return "spark"  # each start of Spark costs ten seconds of two cores
+    return path if shares_a_fixture(path) else nodeid
+
+
+@cache
+def shares_a_fixture(path: str) -> bool:
+    """Whether a file has a fixture for all its tests, or uses the worker that many tests share."""
+    return re.search(r'scope="module"|running: System', (ROOT / path).read_text()) is not None

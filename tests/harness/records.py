@@ -158,7 +158,9 @@ class Reader:
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
-                "fetch.wait.max.ms": 20,
+                # A record is fetched at once. This is how often readers ask in vain, which many do all the time,
+                # and how long one waits to know that it is at the end.
+                "fetch.wait.max.ms": 200,
             }
         )
 

@@ -149,11 +149,12 @@ class System:
         """
         by_source = {request.source: request for request in requests}
         (target,) = {request.target for request in by_source.values()}
-        reader = self.reader(target)
+        reader = Reader(self.address, target)
         last_due_s = max(request.due_s for request in by_source.values())
         records = reader.take(len(by_source), deadline_s + max(0.0, last_due_s - time.time()))
         self.wait_past(last_due_s)
         records += reader.rest()
+        reader.close()
         assert_once(records, by_source)
         return {record.timer_id: record for record in records}
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timers.core.keys import NEVER
-from timers.core.listing import START, Listed, Page, Position, Silent, key_after, merge
+from timers.core.listing import START, Listed, NoAnswer, Page, Position, key_after, merge
 from timers.wire import query as wire
 
 POSITIONS = st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.integers(0, 2), st.integers(0, 5))
@@ -31,7 +31,7 @@ class Sim:
         self._answers -= 1
         if self._answers < 0:
             self.silent = True
-            raise Silent
+            raise NoAnswer
         rest = [each for each in self._positions if each > after]
         part = rest[: min(self._step, limit)]
         return Page(

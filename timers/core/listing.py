@@ -35,7 +35,7 @@ class Page(NamedTuple):
     """The page is complete up to this position, inclusive; None: no timers follow."""
 
 
-class Silent(Exception):
+class NoAnswer(Exception):
     """A source does not answer."""
 
 
@@ -46,7 +46,7 @@ class Source(Protocol):
         """Returns at most ``limit`` timers above ``after``. ``through`` is above ``after`` too.
 
         Raises:
-            Silent: the source does not answer; its owner reports the reason.
+            NoAnswer: the source does not answer; its owner reports the reason.
         """
 
 
@@ -89,7 +89,7 @@ async def merge(sources: Sequence[Source], after: Position, limit: int, enough: 
         else:
             try:
                 page = await sources[number].read(position, share)
-            except Silent:
+            except NoAnswer:
                 heappop(heads)
                 continue
             pages[number] = iter(page.listed), page.through

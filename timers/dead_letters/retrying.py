@@ -145,7 +145,7 @@ def decide(
     if request_format.topic_is_compacted and not force:
         reason = "in a compacted topic it would replace a newer request with its id; its sender can publish it again"
         return Decision(None, "with an id", reason)
-    if request_format.republish_unchanged or not (decoded.rows or decoded.operations):
+    if not request_format.copy_needs_timer_again or not (decoded.rows or decoded.operations):
         return Decision(request)
     if decoded.rows and letter.decoded.code in dead_letter.CODES_WHEN_DUE:
         return Decision(request._replace(headers=_with_due_second(request.headers or (), next(iter(decoded.rows)))))

@@ -211,7 +211,7 @@ class Outgoing:
             else:
                 reason = f"{reason}; its request is no longer in the log, so key and value are written anew"
                 key, value, headers = request_format.rebuild_request(row, origin)
-            if not request_format.republish_unchanged and h.former_due(headers) is None:
+            if request_format.copy_needs_timer_again and h.former_due(headers) is None:
                 headers.append((h.TIMER_AGAIN, b"%d" % origin.due_s))
             self._add_dead_letter(Rejected(row[0], code, reason, key, value, headers), origin.request)
 

@@ -38,8 +38,8 @@ class RequestFormat(NamedTuple):
     """Requests may go to the cold tier and come back to this topic (:mod:`timers.core.horizon`)."""
     partitions_may_increase: bool = False
     """The topic may get more partitions, although an id may then move to another one: most timers have no id."""
-    republish_unchanged: bool = True
-    """An unchanged copy of a request asks for the same timer. If False, the copy needs the header ``timer-again``."""
+    copy_needs_timer_again: bool = False
+    """A copy of a request asks for the same timer only with the header ``timer-again``."""
     topic_is_compacted: bool = False
     """The topic belongs to its users and may be compacted. The engine ends a fired timer there with a tombstone, and
     does not write verdicts."""

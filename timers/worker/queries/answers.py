@@ -13,7 +13,7 @@ from typing import NamedTuple
 import aiohttp
 
 from timers.config.settings import Settings
-from timers.core.listing import Page, Position, Silent, merge, share_of
+from timers.core.listing import NoAnswer, Page, Position, merge, share_of
 from timers.core.timer import TopicPartition
 from timers.kafka.request_reader import RequestReader
 from timers.wire import topics
@@ -110,7 +110,7 @@ class Queries:
         async def ask(source: PartitionSource) -> list[Timer]:
             try:
                 return await source.find(lookup)
-            except Silent as why:
+            except NoAnswer as why:
                 source.missing.update(dict.fromkeys(source.partitions, str(why)))
                 return []
 
@@ -201,7 +201,7 @@ class _ReadAhead:
         first, self._first = self._first, None
         try:
             page = await (first or self._source.page(self._query, after, limit))
-        except Silent as why:
+        except NoAnswer as why:
             self._source.missing.update(dict.fromkeys(self._source.partitions, str(why)))
             raise
         if self._query.with_values:

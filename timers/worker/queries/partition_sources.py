@@ -9,7 +9,7 @@ from time import monotonic
 from typing import NamedTuple, Protocol, TypeVar
 
 from timers.core import machine as core
-from timers.core.listing import Page, Position, Silent
+from timers.core.listing import NoAnswer, Page, Position
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.kafka.request_reader import RequestReader
@@ -44,7 +44,7 @@ class Lookup(NamedTuple):
 
 
 class PartitionSource(Protocol):
-    """Answers for some partitions. Raises :class:`Silent`, with the reason, if it cannot answer at all."""
+    """Answers for some partitions. Raises :class:`NoAnswer`, with the reason, if it cannot answer at all."""
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
@@ -120,7 +120,7 @@ class LocalSource:
         try:
             records = await asyncio.to_thread(self._request_reader.read, [source], lambda: monotonic() < deadline)
         except Lost:
-            raise Silent("the brokers did not return its records in time") from None
+            raise NoAnswer("the brokers did not return its records in time") from None
         if source not in records:
             return None
         sent = records[source]
@@ -141,11 +141,11 @@ class LocalSource:
             async with asyncio.timeout(ANSWER_S):
                 return await asyncio.wrap_future(self._runner.ask(question))
         except TimeoutError:
-            raise Silent(f"it has been busy for {ANSWER_S:.0f} s") from None
+            raise NoAnswer(f"it has been busy for {ANSWER_S:.0f} s") from None
         except Ended:
-            raise Silent("its worker has just closed it") from None
+            raise NoAnswer("its worker has just closed it") from None
         except Recovering:
-            raise Silent("its log is being read again") from None
+            raise NoAnswer("its log is being read again") from None
         except Exception:  # the machine goes on, and logs it if its store is broken
             logger.exception("%s/%d: a question was not answered", *self._place[:2])
-            raise Silent("its worker cannot read it; see that worker's log") from None
+            raise NoAnswer("its worker cannot read it; see that worker's log") from None

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from timers.core.listing import Listed, Page, Position, Silent
+from timers.core.listing import Listed, NoAnswer, Page, Position
 from timers.core.timer import TopicPartition
 from timers.wire import query as wire
 from timers.wire import topics
@@ -69,11 +69,11 @@ class RemoteSource:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
             why = str(error) or f"no answer within {ANSWER_S:.0f} s"
-            raise Silent(f"worker {self._member.worker_id} does not answer at {self._member.url}: {why}") from None
+            raise NoAnswer(f"worker {self._member.worker_id} does not answer at {self._member.url}: {why}") from None
         try:
             answer = json.loads(body)
             if response.status not in (200, 404):
-                raise Silent(f"worker {self._member.worker_id} answered: {answer['error']}")
+                raise NoAnswer(f"worker {self._member.worker_id} answered: {answer['error']}")
             answered = set(answer["partitions"])
             reasons = {each["partition"]: each["reason"] for each in answer["missing"]}
         except (ValueError, KeyError, TypeError):
@@ -84,5 +84,5 @@ class RemoteSource:
                 self.missing[tp] = reasons.get(name, f"worker {self._member.worker_id} does not own it any more")
         return answer
 
-    def _not_a_worker(self) -> Silent:
-        return Silent(f"the server at {self._member.url} is not a timers worker")
+    def _not_a_worker(self) -> NoAnswer:
+        return NoAnswer(f"the server at {self._member.url} is not a timers worker")

@@ -18,6 +18,7 @@ from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
 
+DUE_S = 1_900_000_000
 DLQ = "dead"
 
 
@@ -130,11 +131,11 @@ def test_an_attempt_header_that_is_no_number_is_ignored() -> None:
 
 @pytest.mark.parametrize("key", [None, b"\xff\x00", b"text", "text", ""])
 def test_keys_of_any_bytes_reach_the_callback(key: Any) -> None:
-    due, value, headers = Encoder(1000)(TimerRequest("orders", key, b"v", 5, headers=[("a", b"1")]))
+    due, value, headers = Encoder(1000)(TimerRequest("orders", key, b"v", DUE_S, headers=[("a", b"1")]))
     ((row,),) = future.decode([RequestRecord(7, due, value, headers, 0)], 1000).rows.values()
     wanted = key.decode() if key == b"text" else key
     assert row == (7, "orders", wanted, b"v", [("a", b"1")], None)
-    plain = Encoder(1000)(TimerRequest("orders", key, b"v", 5))
+    plain = Encoder(1000)(TimerRequest("orders", key, b"v", DUE_S))
     ((row,),) = future.decode([RequestRecord(7, *plain, 0)], 1000).rows.values()
     assert row == (7, "orders", wanted, b"v", None, None)
-    assert future.rebuild_request(row, SimpleNamespace(due_s=5)) == (due, value, list(plain[2] or ()))
+    assert future.rebuild_request(row, SimpleNamespace(due_s=DUE_S)) == (due, value, list(plain[2] or ()))

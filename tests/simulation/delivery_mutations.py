@@ -150,6 +150,13 @@ class NotesNoRefusal(Delivery):
         return False
 
 
+class RefusesAllWhereOneHadNoKey(Delivery):
+    """After a callback without a key was refused, the topic gets no callback."""
+
+    def _judge(self, topic: str, row: Row, origin: Origin) -> Row | DeliveryProblem:
+        return self._keyless[topic][1] if topic in self._keyless else super()._judge(topic, row, origin)
+
+
 class DropsRefusals(Delivery):
     """Callbacks of a topic that refused a record are lost."""
 

@@ -148,6 +148,7 @@ MUTATIONS: dict[str, Mutation] = {
     "delivery: a postponed schedule gets no tombstone": policy(d.PostponedScheduleGetsNoTombstone),
     "delivery: a rejected schedule gets no tombstone": policy(d.RejectedScheduleGetsNoTombstone),
     "delivery: a refusal is not noted": policy(d.NotesNoRefusal),
+    "delivery: one callback without a key ends all of its topic": policy(d.RefusesAllWhereOneHadNoKey),
     "delivery: refused callbacks are dropped": policy(d.DropsRefusals),
     "delivery: a transaction with refused records is committed": outbox(d.CommitsWithoutRefused),
     "delivery: a transaction with refused records is not aborted": outbox(d.KeepsRefusedTransactions),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from timers.core.delivery import Delivery, DeliveryProblem, PolicySettings, RetryDelivery, ScheduleDelivery
+from timers.core.delivery import KEYLESS_S, Delivery, DeliveryProblem, PolicySettings, RetryDelivery, ScheduleDelivery
 from timers.core.timer import Origin, Rejected, Row, Tick
 
 NOW_S, DUE_S = 1_000, 990
@@ -253,3 +253,26 @@ def test_a_refused_callback_of_the_retry_topic_becomes_a_dead_letter() -> None:
         ("give up", 2, "requests/3/2", "message-refused", "no key"),
         ("send retried", "fast", 4, [1]),
     ]
+
+
+def test_a_topic_that_refused_a_callback_without_a_key_gets_none_for_some_time() -> None:
+    refusal = DeliveryProblem("message-refused", "a compacted topic takes no record without key", None)
+    written = Written()
+    made = policy(Delivery, written)
+    made.refuse("fast", ("requests/3/1", None, b""), refusal._replace(reason="rejected by the interceptor"))
+    made.begin(Tick(NOW_S * 1000))
+    made.fire(DUE_S, [keyless(1), row(2)])
+    assert written.did == [("send", "fast", 4, DUE_S, [1, 2])], "this reason says nothing of other callbacks"
+    written.did.clear()
+    made.refuse("fast", ("requests/3/1", None, b""), refusal)
+    made.begin(Tick(NOW_S * 1000))
+    made.fire(DUE_S, [keyless(3), row(4)])
+    assert written.did == [("retry", 3, "requests/3/3", 0, NOW_S), ("send", "fast", 4, DUE_S, [4])]
+    written.did.clear()
+    made.begin(Tick((NOW_S + KEYLESS_S) * 1000))
+    made.fire(DUE_S, [keyless(5), row(6)])
+    assert written.did == [("send", "fast", 4, DUE_S, [5, 6])], "it may not be compacted any more"
+
+
+def keyless(offset: int) -> Row:
+    return (offset, "fast", None, b"", None, None)

@@ -34,6 +34,13 @@ ROUNDING_S = 2
 """Added to the time until a circuit closes: rounding down and the age of the tick take up to 1 s each."""
 
 
+WITHOUT_KEY = "without key"
+"""Words of a broker that refuses a record because its topic is compacted."""
+
+KEYLESS_S = 300
+"""Seconds for which a topic gets no callback without a key after it refused one for this reason. Else each transaction
+of a backlog would be refused once and sent again."""
+
 Callback: TypeAlias = tuple[str, bytes | None, bytes]
 """(timer id, key, value): identifies a callback among those of its topic in a transaction."""
 
@@ -156,6 +163,8 @@ class Delivery:
         self._output = output
         self._tick = Tick(0)
         self._refused: dict[str, dict[Callback, DeliveryProblem]] = {}
+        self._keyless: dict[str, tuple[int, DeliveryProblem]] = {}
+        """Topic -> (until which second no callback without a key is sent there, why)."""
 
     def begin(self, tick: Tick) -> None:
         """Begin a transaction that happens at ``tick``."""
@@ -164,6 +173,8 @@ class Delivery:
 
     def refuse(self, topic: str, callback: Callback, problem: DeliveryProblem) -> bool:
         """Note until the next transaction that a broker refused one callback; False if it was noted before."""
+        if callback[1] is None and WITHOUT_KEY in problem.reason:
+            self._keyless[topic] = self._tick.second + KEYLESS_S, problem
         refused = self._refused.setdefault(topic, {})
         return refused.setdefault(callback, problem) is problem
 
@@ -203,7 +214,12 @@ class Delivery:
         if isinstance(route, DeliveryProblem):
             self._hold_back(due_s, rows, route)
             return
-        if topic == self._settings.request_topic or topic in self._routes.max_message_bytes or topic in self._refused:
+        if (
+            topic == self._settings.request_topic
+            or topic in self._routes.max_message_bytes
+            or topic in self._refused
+            or topic in self._keyless
+        ):
             rows = self._split(topic, due_s, rows)
         if rows:
             self._send(topic, route, due_s, rows)
@@ -234,6 +250,11 @@ class Delivery:
             problem = self._refused[topic].get((origin.timer_id, key_bytes(sent[2]), sent[3]))
             if problem is not None:
                 return problem
+        if sent[2] is None and topic in self._keyless:
+            until_s, problem = self._keyless[topic]
+            if self._tick.second < until_s:
+                return problem
+            del self._keyless[topic]
         limit = self._routes.max_message_bytes.get(topic)
         if limit is None or (size := self._output.size(sent, origin)) <= limit:
             return sent

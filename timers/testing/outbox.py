@@ -188,7 +188,7 @@ class SimOutbox(BaseOutbox):
             self._producer.abort()
             if not self._log.lists_refused and self._may_be_another(refused[0]):
                 raise TooMuch("a record is refused", rolled_back=True)
-            noted = [self._refuse(record.topic, record, "it has no key") for record in refused]
+            noted = [self._refuse(record.topic, record, "a record without key") for record in refused]
             if not any(noted):
                 raise Lost("records are refused again")
             self._records = self.new_records()

@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 JOBS ?= 2
 WAITING_JOBS ?= 4
-PYTEST = $(BIN)/python -m pytest
+PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
 
 test: $(VENV)/.dev check ## All tests; starts what they need; JOBS=1 WAITING_JOBS=1 runs one at a time
 	@$(MAKE) --no-print-directory test-waiting
@@ -51,7 +51,11 @@ test-waiting: $(VENV)/.dev ## The tests that need a broker or Spark; if Spark ha
 test-all: test chaos ## make test, the tests that wait for minutes, and a long round of chaos
 	@$(MAKE) --no-print-directory test-waiting LENGTH=long WAITING_JOBS=$(JOBS)
 
-check: $(VENV)/.dev lint ## What needs no broker: lint, types, import rules, unit, property and simulation tests
+# Types are checked by one process, which leaves a core to the tests.
+check: $(VENV)/.dev ## What needs no broker: lint, types, import rules, unit, property and simulation tests
+	@$(MAKE) --no-print-directory --jobs 2 lint test-pure
+
+test-pure: $(VENV)/.dev
 	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "not broker and not spark"
 
 mutations-search: $(VENV)/.dev ## Look for a seed that finds each broken rule, where the one of the tests finds it no longer
@@ -108,4 +112,4 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
-.PHONY: help setup run test test-waiting test-all check mutations-search chaos damage fuzz lint format protos bench bench-spark lock clean
+.PHONY: help setup run test test-pure test-waiting test-all check mutations-search chaos damage fuzz lint format protos bench bench-spark lock clean

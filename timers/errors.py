@@ -17,6 +17,7 @@
     └── MachineStopped         the machine of a partition must stop
         ├── Fenced             another worker owns the partition now
         └── LogMismatch        the request log does not match the stored progress
+            └── LevelTooHigh   the machine was raised to a feature level that this version does not support
 
 Each message names the variable or object, its value, what is expected, and what to do.
 """
@@ -89,3 +90,18 @@ class Fenced(MachineStopped):
 
 class LogMismatch(MachineStopped):
     """The request log does not match the stored progress."""
+
+
+class LevelTooHigh(LogMismatch):
+    """The machine was raised to a feature level that this version does not support.
+
+    Attributes:
+        level: feature level of the machine.
+    """
+
+    def __init__(self, level: int, supported: int, name: str = "a partition") -> None:
+        super().__init__(
+            f"{name} was raised to feature level {level}, and this version of timers supports {supported}: run the "
+            "version that it was raised for (docs/operations.md#feature-levels)"
+        )
+        self.level = level

@@ -68,14 +68,13 @@ class PartitionSpec:
     def _variant(self, progress: Progress, store: Store) -> Variant:
         request_format, limits = self.request_format, self.limits
         horizon = self._horizon(progress, store)
-        decode = request_format.decode
         settings = {MAX_REQUEST_BYTES: limits.max_request_bytes}
         if request_format.has_ids:
             settings[PARTITIONS] = limits.partitions
         if request_format.decode_rejecting_overdue is not None:
             settings[REJECT_OVERDUE] = int(limits.reject_overdue)
         return Variant(
-            Reader(decode, request_format.decode_rejecting_overdue or decode, horizon, limits.max_request_bytes),
+            Reader(request_format.decoder, horizon, limits.max_request_bytes),
             settings,
             self.index(store, horizon.is_cold),
             horizon,

@@ -19,9 +19,9 @@ READY = r"ready: (\d+) partitions, (\d+) timers pending, ([0-9.]+) s after assig
 COMMAND = ("faust", "-A", "timers.app", "worker")
 
 
-def worker_command(port: int, log_level: str = "info") -> list[str]:
+def worker_command(port: int, log_level: str = "info", app: str = "timers.app") -> list[str]:
     """Command line that starts a worker."""
-    return python(*COMMAND, "-l", log_level, "--web-port", str(port))
+    return python("faust", "-A", app, "worker", "-l", log_level, "--web-port", str(port))
 
 
 class Worker(Process):
@@ -33,12 +33,14 @@ class Worker(Process):
 
     Attributes:
         log_level: log level of the next start.
+        app: module of the app of the next start.
         ready_s: seconds that the last start took until ready; they show how busy the machine is.
     """
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         directory.mkdir(parents=True)
         self.log_level = "info"
+        self.app = "timers.app"
         self.ready_s = 0.0
         self.port = free_port()
         self.data_dir = directory / "data"
@@ -46,7 +48,7 @@ class Worker(Process):
         super().__init__("the worker", (), variables, directory, directory / "log")
 
     def _command(self) -> list[str]:
-        return worker_command(self.port, self.log_level)
+        return worker_command(self.port, self.log_level, self.app)
 
     def ready(self) -> Self:
         """Wait until its log says that it is ready."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from timers.core import levels
 from timers.core.keys import MAX_OFFSET, NEVER
-from timers.core.progress import Progress, SettingChange
+from timers.core.progress import FEATURE_LEVEL, Progress, SettingChange
 from timers.core.timer import Rejected
-from timers.errors import LogMismatch
+from timers.errors import LevelTooHigh, LogMismatch
 from timers.v1 import progress_pb2
 from timers.wire import dead_letter, progress, topics
 
@@ -36,16 +37,41 @@ def test_progress_without_firings_differs_from_second_zero() -> None:
 
 
 def test_progress_with_a_setting_that_is_no_number_is_refused() -> None:
-    message = progress_pb2.Progress(version=progress.VERSION, topic_id=TOPIC_ID, next_offset=5)
+    message = progress_pb2.Progress(version=levels.FIRST, topic_id=TOPIC_ID, next_offset=5)
     message.settings.add(name="max_request_bytes", from_offset=0, value="many")
     with pytest.raises(LogMismatch, match="holds a setting that is not a number"):
         progress.decode(message.SerializeToString())
 
 
-def test_progress_of_another_version_is_refused() -> None:
-    later = progress_pb2.Progress(version=2, topic_id=TOPIC_ID, next_offset=5).SerializeToString()
-    with pytest.raises(LogMismatch, match="has version 2, this build reads 1"):
-        progress.decode(later)
+def test_progress_of_a_higher_level_is_refused_and_names_the_partition() -> None:
+    raised = Progress(5).with_setting(FEATURE_LEVEL, 2)
+    record = progress.encode(raised, TOPIC_ID)
+    assert progress_pb2.Progress.FromString(record).version == 2, "older versions refuse by this field"
+    assert progress.decode(record, supported=2) == (raised, TOPIC_ID)
+    assert progress.decode(record, supported=3) == (raised, TOPIC_ID)
+    why = "^timer-request/3 was raised to feature level 2, and this version of timers supports 1"
+    with pytest.raises(LevelTooHigh, match=why):
+        progress.decode(record, supported=1, name="timer-request/3")
+
+
+@pytest.mark.parametrize("version", [0, 1, 3])
+def test_progress_whose_version_is_not_its_level_is_refused(version: int) -> None:
+    message = progress_pb2.Progress.FromString(progress.encode(Progress(5).with_setting(FEATURE_LEVEL, 2), TOPIC_ID))
+    message.version = version
+    with pytest.raises(LogMismatch, match=f"has version {version}, but its settings say feature level 2"):
+        progress.decode(message.SerializeToString(), supported=3)
+
+
+def test_a_level_stays_although_the_log_lost_the_records_since_it_was_raised() -> None:
+    raised = Progress(50).with_setting(FEATURE_LEVEL, 2)
+    assert Progress(20, settings=raised.settings).level == 2
+    assert [raised.setting_at(FEATURE_LEVEL, offset, levels.FIRST) for offset in (49, 50)] == [1, 2]
+
+
+def test_the_allowed_level_is_a_record_that_older_versions_can_read() -> None:
+    assert progress.decode_allowed_level(progress.encode_allowed_level(7)) == 7
+    assert progress_pb2.Progress.FromString(progress.encode_allowed_level(7)).version == levels.FIRST
+    assert not topics.is_legal(progress.APP_KEY.decode().split("/")[0]), "no partition has this key"
 
 
 @pytest.mark.parametrize("value", [b"\xff\xff", b"hello"])

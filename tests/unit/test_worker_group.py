@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from timers.worker.consumer.group import Member, assignor, owners
+from timers.core import levels
+from timers.worker.consumer.group import (
+    RAISED,
+    SUPPORTS,
+    Member,
+    MemberLevels,
+    able,
+    assignor,
+    levels_of,
+    owners,
+    sent_by,
+)
 
 
 def described(worker_id: str, user_data: bytes, **partitions: list[int]) -> tuple[str, str, str, bytes, bytes]:
@@ -15,7 +29,7 @@ def described(worker_id: str, user_data: bytes, **partitions: list[int]) -> tupl
 
 
 def test_each_partition_has_the_address_of_its_owner() -> None:
-    sent = assignor("http://one:6066").metadata(["t"])
+    sent = assignor(sent_by("http://one:6066")).metadata(["t"])
     assert (sent.version, list(sent.subscription)) == (0, ["t"]), "older workers of the group read this"
     assert owners([described("one", sent.user_data, t=[0, 2], u=[1]), described("two", b"", t=[1])]) == {
         ("t", 0): Member("one", "http://one:6066"),
@@ -32,3 +46,35 @@ def test_a_member_that_sends_something_else_has_no_address(user_data: bytes) -> 
 
 def test_a_member_without_partitions_owns_none() -> None:
     assert owners([("m", "idle", "/127.0.0.1", b"", b"")]) == {}
+
+
+def test_a_member_says_which_level_it_supports_each_time_it_joins() -> None:
+    sent = sent_by("http://one:6066")
+    kind = assignor(sent)
+    assert levels_of(described("one", kind.metadata(["t"]).user_data)) == MemberLevels("one", levels.SUPPORTED, 1)
+    sent[RAISED] = 7
+    assert levels_of(described("one", kind.metadata(["t"]).user_data)).raised == 7
+
+
+@pytest.mark.parametrize("user_data", [b"", b"\xff", b"[]", b'{"supports": "2"}', b'{"url": "http://old:6066"}'])
+def test_a_member_that_sends_no_level_supports_the_first_one(user_data: bytes) -> None:
+    assert levels_of(described("old", user_data)) == MemberLevels("old", 1, 1)
+
+
+def dealt(members: dict[str, Any]) -> dict[str, list[int]]:
+    """Member -> its share of four partitions, as the leader of the group gives them out."""
+    cluster: Any = SimpleNamespace(partitions_for_topic=lambda topic: {0, 1, 2, 3})
+    metadata = {id: assignor(sent).metadata(["t"]) for id, sent in members.items()}
+    found = assignor({}).assign(cluster, metadata)
+    return {id: [each for _, partitions in given.assignment for each in partitions] for id, given in found.items()}
+
+
+def test_partitions_go_to_members_that_support_the_level_of_the_app() -> None:
+    old, new, raised = {"url": ""}, {SUPPORTS: 2, RAISED: 1}, {SUPPORTS: 2, RAISED: 2}
+    assert dealt({"old": old, "new": new}) == {"old": [1, 3], "new": [0, 2]}, "before the raise"
+    assert dealt({"old": old, "new": new, "raised": raised}) == {"old": [], "new": [0, 2], "raised": [1, 3]}
+    assert dealt({"old": old, "none": None, "raised": raised}) == {"old": [], "none": [], "raised": [0, 1, 2, 3]}
+
+
+def test_partitions_have_owners_although_no_member_supports_the_level_of_the_app() -> None:
+    assert able({"a": {SUPPORTS: 1, RAISED: 2}, "b": None}) == ["a", "b"]

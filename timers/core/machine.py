@@ -20,6 +20,7 @@ from timers.core.accepting import Accepting
 from timers.core.firing import Firing
 from timers.core.keys import NEVER, OrderKey
 from timers.core.operation import Entry
+from timers.core.progress import FEATURE_LEVEL
 from timers.core.timer import Row
 
 
@@ -76,6 +77,24 @@ class Machine(Accepting, Firing):
     def is_cold(self, entry: Entry) -> bool:
         """Whether a version went cold when it was accepted."""
         return self._horizon.is_cold(entry)
+
+    def raise_level(self, level: int) -> bool:
+        """Raise the feature level, in a transaction of its own. It applies to records that are accepted from now on.
+
+        Returns:
+            Whether the machine has the level. If not, it recovers or has no tick yet: try again later.
+
+        Raises:
+            Lost: drop this machine and open it again.
+        """
+        if self.progress.level >= level:
+            return True
+        if self.recovering or self._tick is None:
+            return False
+        self._outbox.begin(self._tick)
+        self._commit(self.progress.with_setting(FEATURE_LEVEL, level))
+        self._store.note_history(self.progress.settings)  # before the next batch is stored [I4]
+        return True
 
     def commit_progress(self, *, even_if_idle: bool = False) -> bool:
         """Commit the progress of what was accepted since the last commit, for lag tools and a new owner.

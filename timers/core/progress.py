@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from timers.core.keys import NEVER, OrderKey
+from timers.core.levels import FIRST
 
 # Names in the settings history. Never change these strings: progress records hold them.
 MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
@@ -18,6 +19,8 @@ HOT_HORIZON = "TIMERS_HOT_HORIZON_S"
 """The horizon in seconds; 0: no timer goes cold."""
 SEAL = "cold-seal"
 """Secret of the partition's seals. Drawn when the partition first has a horizon."""
+FEATURE_LEVEL = "feature-level"
+"""The feature level of the machine (:mod:`timers.core.levels`). It only rises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,11 @@ class Progress:
 
     settings: tuple[SettingChange, ...] = ()
     """History of the settings of acceptance, oldest first. A replay decides by the value at each offset [I4]."""
+
+    @property
+    def level(self) -> int:
+        """The feature level that the machine was raised to, also if the log has lost the records since then."""
+        return max((change.value for change in self.settings if change.name == FEATURE_LEVEL), default=FIRST)
 
     def setting_at(self, name: str, offset: int, default: int) -> int:
         """Returns the value of setting ``name`` for the record at ``offset``."""

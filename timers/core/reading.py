@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from timers.core.horizon import Horizon
+from timers.core.levels import FIRST
 from timers.core.ports import Decoder
-from timers.core.progress import MAX_REQUEST_BYTES, REJECT_OVERDUE, Progress
+from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES, REJECT_OVERDUE, Progress
 from timers.core.timer import Decoded
 
 
@@ -15,13 +16,13 @@ class Reader:
     """Decodes the records of one machine.
 
     Args:
-        decode_rejecting: decoder that also rejects overdue timers; ``decode`` if the format has none.
+        decoder: returns the decoder of the request format for a feature level, and for whether it rejects overdue
+            timers.
         max_request_bytes: limit for records before the history begins.
     """
 
-    def __init__(self, decode: Decoder, decode_rejecting: Decoder, horizon: Horizon, max_request_bytes: int) -> None:
-        self._decode = decode
-        self._decode_rejecting = decode_rejecting
+    def __init__(self, decoder: Callable[[int, bool], Decoder], horizon: Horizon, max_request_bytes: int) -> None:
+        self._decoder = decoder
         self._horizon = horizon
         self._max_request_bytes = max_request_bytes
 
@@ -44,5 +45,7 @@ class Reader:
         if not records:
             return Decoded()
         max_bytes = progress.setting_at(MAX_REQUEST_BYTES, offset, self._max_request_bytes)
-        rejects = progress.setting_at(REJECT_OVERDUE, offset, 0)
-        return self._horizon.read(records, self._decode_rejecting if rejects else self._decode, max_bytes)
+        decode = self._decoder(
+            progress.setting_at(FEATURE_LEVEL, offset, FIRST), progress.setting_at(REJECT_OVERDUE, offset, 0) > 0
+        )
+        return self._horizon.read(records, decode, max_bytes)

@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from timers.config.settings import Settings
 from timers.core.progress import PARTITIONS, Progress
 from timers.core.timer import TopicPartition
-from timers.errors import LogMismatch
+from timers.errors import LevelTooHigh, LogMismatch
 from timers.kafka.clients import librdkafka, reader
 from timers.kafka.error_codes import code_of
 from timers.kafka.records import read
@@ -105,7 +105,7 @@ class ProgressLog:
         topic, partition = tp
         _, high = self.ends(topic, partition)
         if record is not None:
-            progress, topic_id = progress_record.decode(record)
+            progress, topic_id = progress_record.decode(record, name=f"{topic}/{partition}")
             if topic_id != self._cluster.topic_ids[topic]:
                 logger.warning(
                     "topic %s was deleted and created again: %s/%d starts from its beginning", topic, topic, partition
@@ -144,7 +144,10 @@ class ProgressLog:
         for (record_topic, _), record in records.items():
             if record_topic != topic:
                 continue
-            progress, topic_id = progress_record.decode(record)
+            try:
+                progress, topic_id = progress_record.decode(record)
+            except LevelTooHigh:  # each machine is raised alone: this stops only that one
+                continue
             known = progress.setting_at(PARTITIONS, progress.next_offset, count)
             if topic_id == self._cluster.topic_ids[topic] and known != count:
                 self._mismatch(

@@ -2,13 +2,18 @@
 
 from google.protobuf.message import DecodeError
 
+from timers.core import levels
 from timers.core.keys import NEVER
 from timers.core.progress import Progress, SettingChange
-from timers.errors import LogMismatch
+from timers.errors import LevelTooHigh, LogMismatch
 from timers.v1 import progress_pb2
 from timers.wire.topics import partition_name
 
-VERSION = 1
+APP_KEY = b"#app/0"
+"""Key of the record that holds what applies to all machines of the app. No topic has this name."""
+
+_ALLOWED_LEVEL = "allowed-feature-level"
+"""Name of a setting in the record of the app."""
 
 
 def encode_key(topic: str, partition: int) -> bytes:
@@ -18,7 +23,7 @@ def encode_key(topic: str, partition: int) -> bytes:
 
 def encode(progress: Progress, topic_id: bytes) -> bytes:
     """Return the value of a progress record. Inverse: :func:`decode`."""
-    message = progress_pb2.Progress(version=VERSION, topic_id=topic_id, next_offset=progress.next_offset)
+    message = progress_pb2.Progress(version=progress.level, topic_id=topic_id, next_offset=progress.next_offset)
     if progress.fired_through != NEVER:
         message.fired_due_s, message.fired_offset = progress.fired_through
     for change in progress.settings:
@@ -26,16 +31,25 @@ def encode(progress: Progress, topic_id: bytes) -> bytes:
     return message.SerializeToString()
 
 
-def decode(value: bytes) -> tuple[Progress, bytes]:
-    """Return the progress and the id of its request topic."""
+def decode(value: bytes, supported: int | None = None, name: str = "a partition") -> tuple[Progress, bytes]:
+    """Return the progress and the id of its request topic.
+
+    Args:
+        value: of the record.
+        supported: the highest feature level that may be read; by default that of this version of the project.
+        name: of the partition, for the error.
+
+    Raises:
+        LevelTooHigh: the machine was raised to a higher feature level.
+        LogMismatch: the record cannot be read.
+    """
+    supported = levels.SUPPORTED if supported is None else supported
     try:
         message = progress_pb2.Progress.FromString(value)
     except DecodeError:
         raise LogMismatch("a progress record cannot be read: the progress topic holds other data") from None
-    if message.version != VERSION:
-        raise LogMismatch(
-            f"a progress record has version {message.version}, this build reads {VERSION}: run the build that wrote it"
-        )
+    if message.version > supported:
+        raise LevelTooHigh(message.version, supported, name)
     fired = (message.fired_due_s, message.fired_offset) if message.HasField("fired_due_s") else NEVER
     try:
         settings = tuple(SettingChange(each.name, each.from_offset, int(each.value)) for each in message.settings)
@@ -43,4 +57,33 @@ def decode(value: bytes) -> tuple[Progress, bytes]:
         raise LogMismatch(
             "a progress record holds a setting that is not a number: was it written by this app?"
         ) from None
-    return Progress(message.next_offset, fired, settings), message.topic_id
+    progress = Progress(message.next_offset, fired, settings)
+    if progress.level != message.version:
+        raise LogMismatch(
+            f"a progress record has version {message.version}, but its settings say feature level {progress.level}: "
+            "was it written by this app?"
+        )
+    return progress, message.topic_id
+
+
+def level_of(value: bytes) -> int:
+    """Return the feature level of a machine, also one that this version does not support.
+
+    Raises:
+        LogMismatch: the record cannot be read.
+    """
+    return decode(value, supported=2**32)[0].level
+
+
+def encode_allowed_level(level: int) -> bytes:
+    """Return the value of the app's record: the feature level that its machines may be raised to."""
+    return encode(Progress(settings=(SettingChange(_ALLOWED_LEVEL, 0, level),)), b"")
+
+
+def decode_allowed_level(value: bytes) -> int:
+    """Return the feature level that machines may be raised to.
+
+    Raises:
+        LogMismatch: the record cannot be read.
+    """
+    return decode(value)[0].setting_at(_ALLOWED_LEVEL, 0, levels.FIRST)

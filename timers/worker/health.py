@@ -51,6 +51,8 @@ def unready(status: WorkerStatus) -> list[str]:
     if missing:
         reasons.append(f"topics were deleted: {', '.join(missing)}")
     reasons.extend(str(why) for why in pool.stopped.values())
+    if status.refusal is not None:
+        reasons.append(str(status.refusal))
     if not pool.complete and not pool.stopped:
         reasons.append("partitions are being opened")
     recovering = sum(runner.machine.recovering for runner in pool.runners.values())

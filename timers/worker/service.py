@@ -21,6 +21,7 @@ from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
 from timers.kafka import fired_time, topics
+from timers.kafka.allowed_level import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
@@ -28,6 +29,7 @@ from timers.worker import agents, faust_internals, logs, web
 from timers.worker.canary import Canary
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.transport import BatchConsumer, BatchTransport
+from timers.worker.levels import LevelWatch
 from timers.worker.logins import faust_credentials, hide_logins
 from timers.worker.machines.pool import Pool
 from timers.worker.port import check_port
@@ -161,6 +163,7 @@ class TimersApp(faust_internals.App):
         if self.settings.clock_offset_s:
             logger.warning("TIMERS_CLOCK_OFFSET: this worker's clock is off by %+.3f s", self.settings.clock_offset_s)
         cluster = await asyncio.to_thread(topics.ensure, self.settings)
+        await asyncio.to_thread(allow_in_new_app, self.settings, cluster.partitions[self.settings.progress_topic])
         _tune_interpreter()
         self._make_parts(cluster)
 
@@ -173,6 +176,7 @@ class TimersApp(faust_internals.App):
         )
         service = {"loop": self.loop, "beacon": self.beacon}
         self.log_watch = LogWatch(settings, cluster, self._renew, **service)
+        self.status.level_watch = LevelWatch(settings, pool, consumer, **service)
         consumer.attach(pool, self.log_watch.suspend)
         partitions = cluster.partitions[settings.oscillator_topic]
         self.tick_reader = TickReader(
@@ -196,6 +200,7 @@ class TimersApp(faust_internals.App):
         await self.add_runtime_dependency(self.tick_reader)
         await self.add_runtime_dependency(self._tick_scheduler)
         await self.add_runtime_dependency(self.log_watch)
+        await self.add_runtime_dependency(self.status.level_watch)
         if self.status.canary is not None:
             await self.add_runtime_dependency(self.status.canary)
 

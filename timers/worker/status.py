@@ -8,10 +8,12 @@ from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.clock_guard import Hold
 from timers.core.timer import TopicPartition
+from timers.errors import LevelTooHigh
 from timers.worker.agents import TickScheduler
 from timers.worker.canary import Canary, Observation
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.transport import BatchConsumer
+from timers.worker.levels import LevelWatch
 from timers.worker.machines.pool import Pool
 from timers.worker.partition_metrics import Heartbeat
 from timers.worker.queries.pages import QueryCounts
@@ -26,9 +28,10 @@ class WorkerStatus:
         pool: its machines.
         query_counts: of its query pages.
         shown_callers: callers that have a label of their own in the metrics.
-        consumer: fetches the requests. The app sets this and the next three at its start; before, they are None.
+        consumer: fetches the requests. The app sets this and the next four at its start; before, they are None.
         tick_reader: reads the ticks.
         log_watch: watches the topics.
+        level_watch: raises feature levels.
         canary: sends canary timers; None if they are off.
     """
 
@@ -44,6 +47,7 @@ class WorkerStatus:
         self.consumer: BatchConsumer | None = None
         self.tick_reader: TickReader | None = None
         self.log_watch: LogWatch | None = None
+        self.level_watch: LevelWatch | None = None
         self.canary: Canary | None = None
 
     @property
@@ -65,6 +69,11 @@ class WorkerStatus:
     def missing_topics(self) -> list[str]:
         """Topics of the worker that were deleted."""
         return [] if self.log_watch is None else self.log_watch.missing
+
+    @property
+    def refusal(self) -> LevelTooHigh | None:
+        """Why this worker may own no partitions; None if it may."""
+        return None if self.level_watch is None else self.level_watch.refusal
 
     @property
     def tick_age_s(self) -> float | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import ConnectionGroup
+from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.protocol.admin import DescribeGroupsRequest
@@ -55,6 +56,11 @@ def refresh_metadata(consumer: AIOKafkaConsumer) -> None:
     consumer._client.force_metadata_update()
 
 
+def rejoin(consumer: AIOKafkaConsumer) -> None:
+    """Join the group again soon. The group rebalances if the member sends something else than the last time."""
+    consumer._coordinator.request_rejoin()
+
+
 async def is_owner(consumer: AIOKafkaConsumer, tp: TopicPartition) -> bool | None:
     """Whether the coordinator, asked now, confirms that the consumer owns ``tp``; None if it does not answer."""
     coordinator = consumer._coordinator
@@ -76,7 +82,11 @@ async def describe_group(consumer: AIOKafkaConsumer) -> DescribedGroup | None:
     if node_id is None:
         return None
     request = DescribeGroupsRequest([coordinator.group_id])
-    response = await consumer._client.send(node_id, request, group=ConnectionGroup.COORDINATION)
+    return described(await consumer._client.send(node_id, request, group=ConnectionGroup.COORDINATION))
+
+
+def described(response: Any) -> DescribedGroup:
+    """The group in an answer to a request for one group."""
     error_code, _, state, _, _, members, *_ = response.groups[0]
     return DescribedGroup(error_code, state, members)
 
@@ -92,15 +102,37 @@ def assigned_partitions(member: DescribedMember) -> list[tuple[str, int]]:
 def user_data(member: DescribedMember) -> Any:
     """The JSON value that a member sent when it joined; None if it sent something else."""
     try:
-        return json.loads(ConsumerProtocolMemberMetadata.decode(member[3]).user_data)
-    except (ValueError, TypeError):
+        return _json(ConsumerProtocolMemberMetadata.decode(member[3]).user_data)
+    except ValueError:
         return None
 
 
-def assignor_with_user_data(sent: Mapping[str, str]) -> type[RoundRobinPartitionAssignor]:
-    """The round robin assignor, which also sends ``sent`` as JSON when the member joins."""
+def _json(sent: bytes | None) -> Any:
+    try:
+        return json.loads(sent or b"null")
+    except ValueError:
+        return None
+
+
+def assignor_with_user_data(
+    sent: Mapping[str, Any], choose: Callable[[Mapping[str, Any]], Collection[str]]
+) -> type[RoundRobinPartitionAssignor]:
+    """The round robin assignor, which also sends ``sent``, as it is then, as JSON each time the member joins.
+
+    Args:
+        sent: JSON values by name.
+        choose: gets member id -> what the member sent, and returns the ids of the members that may own partitions.
+    """
 
     class AssignorWithUserData(RoundRobinPartitionAssignor):
+        @classmethod
+        def assign(
+            cls, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
+        ) -> dict[str, ConsumerProtocolMemberAssignment]:
+            chosen = choose({id: _json(metadata.user_data) for id, metadata in members.items()})
+            without = {id: ConsumerProtocolMemberAssignment(cls.version, [], b"") for id in members}
+            return without | super().assign(cluster, {id: members[id] for id in chosen})
+
         @classmethod
         def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
             plain = super().metadata(topics)

@@ -1,8 +1,9 @@
-"""Asks, before the worker starts, whether the brokers allow this user to join its consumer group.
+"""Asks the coordinator of a consumer group without joining it.
 
-The request is a heartbeat with an unknown member id. It needs the same right as joining, READ on the group, and
-changes nothing. librdkafka's ``describe_consumer_groups`` is not used, because it can abort the process when no
-coordinator answers (``rd_kafka_enq_once_del_source_return: Assertion``, librdkafka issues 3663 and 4605).
+Before the worker starts: whether the brokers allow this user to join the group. The request is a heartbeat with an
+unknown member id. It needs the same right as joining, READ on the group, and changes nothing. librdkafka's
+``describe_consumer_groups`` is not used, because it can abort the process when no coordinator answers
+(``rd_kafka_enq_once_del_source_return: Assertion``, librdkafka issues 3663 and 4605).
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from aiokafka.errors import (
     NotCoordinatorForGroupError,
     for_code,
 )
+from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import HeartbeatRequest
 
 from timers.config.settings import Settings
 from timers.kafka import connection
+from timers.kafka.aiokafka_internals.group import DescribedGroup, described
 
 _TRIES = 5
 _PAUSE_S = 0.1
@@ -54,6 +57,29 @@ async def _may_join(settings: Settings) -> bool:
     finally:
         await client.close()
     return True
+
+
+def describe(settings: Settings) -> DescribedGroup:
+    """State and members of the app's group; no members if it does not exist. Blocks.
+
+    Raises:
+        KafkaError: the coordinator does not answer, or the user may not describe the group.
+    """
+    return asyncio.run(_describe(settings))
+
+
+async def _describe(settings: Settings) -> DescribedGroup:
+    client = AIOKafkaClient(**connection.aiokafka(settings))
+    try:
+        await client.bootstrap()
+        node = await client.coordinator_lookup(CoordinationType.GROUP, settings.app_id)
+        request = DescribeGroupsRequest([settings.app_id])
+        group = described(await client.send(node, request, group=ConnectionGroup.COORDINATION))
+    finally:
+        await client.close()
+    if group.error_code:
+        raise for_code(group.error_code)
+    return group
 
 
 async def _send_heartbeat(client: AIOKafkaClient, group: str) -> bool:

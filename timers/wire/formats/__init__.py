@@ -1,6 +1,7 @@
 """Request formats: how the records of a request topic are read. One module for each format; all of them are pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from timers.core.ports import Decoder
@@ -45,6 +46,15 @@ class RequestFormat(NamedTuple):
     does not write verdicts."""
     decode_rejecting_overdue: Decoder | None = None
     """Decoder that rejects overdue timers, for ``TIMERS_SCHEDULE_OVERDUE=reject``; None if the format has none."""
+    decode_from_level: Mapping[int, Decoder] = MappingProxyType({})
+    """Feature level -> the decoder that replaces ``decode`` from that level on (:mod:`timers.core.levels`)."""
+
+    def decoder(self, level: int, rejects_overdue: bool) -> Decoder:
+        """Return the decoder of a feature level."""
+        if rejects_overdue and self.decode_rejecting_overdue is not None:
+            return self.decode_rejecting_overdue
+        levels = [each for each in self.decode_from_level if each <= level]
+        return self.decode_from_level[max(levels)] if levels else self.decode
 
     def read(self, record: RequestRecord) -> Decoded:
         """Decode one record, without a size limit."""

@@ -9,13 +9,15 @@ one, until the next rebalance, and an assertion in Faust fails (``docs/adr/0009`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from aiokafka.errors import KafkaError, for_code
 
+from timers.core import levels
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.group import (
+    DescribedGroup,
     DescribedMember,
     assigned_partitions,
     assignor_with_user_data,
@@ -26,8 +28,13 @@ from timers.kafka.aiokafka_internals.group import (
 _STABLE = "Stable"
 _RETRY_S = 0.2
 
+# JSON keys in the user data that a worker sends when it joins.
 URL = "url"
-"""JSON key of a worker's URL in the user data that it sends when it joins."""
+"""The worker's URL."""
+SUPPORTS = "supports"
+"""The highest feature level that the worker supports; older workers do not send it."""
+RAISED = "raised"
+"""The highest feature level that a machine of the app was raised to, as far as the worker knows."""
 
 
 class Unsettled(Exception):
@@ -42,14 +49,58 @@ class Member(NamedTuple):
     """URL of its web port; empty if it sent none."""
 
 
-def assignor(url: str) -> type[Any]:
-    """The assignor of a worker with this URL. Workers that send no URL may be in the same group."""
-    return assignor_with_user_data({URL: url})
+class MemberLevels(NamedTuple):
+    """What a worker says about feature levels."""
+
+    worker_id: str
+    supports: int
+    raised: int
+
+
+def sent_by(url: str) -> dict[str, Any]:
+    """What a worker with this URL sends when it joins. The worker may change it for the next time."""
+    return {URL: url, SUPPORTS: levels.SUPPORTED, RAISED: levels.FIRST}
+
+
+def assignor(sent: Mapping[str, Any]) -> type[Any]:
+    """The assignor of a worker that sends this. Workers that send something else may be in the same group."""
+    return assignor_with_user_data(sent, able)
+
+
+def able(sent: Mapping[str, Any]) -> list[str]:
+    """The members that support the feature level of the app. If there are none: all, and each says that it does not.
+
+    Args:
+        sent: member id -> what the member sent when it joined.
+    """
+    raised = max(_level(each, RAISED) for each in sent.values())
+    return [id for id, each in sent.items() if _level(each, SUPPORTS) >= raised] or list(sent)
 
 
 async def members(consumer: Any) -> dict[TopicPartition, Member]:
-    """The owner of each partition, from the coordinator. On the consumer's event loop; waits while the group
-    rebalances.
+    """The owner of each partition, from the coordinator; see :func:`described`."""
+    return owners((await described(consumer)).members)
+
+
+async def member_levels(consumer: Any) -> list[MemberLevels]:
+    """What all members say about feature levels; see :func:`described`."""
+    return [levels_of(member) for member in (await described(consumer)).members]
+
+
+def levels_of(member: DescribedMember) -> MemberLevels:
+    """What a member said about feature levels when it joined."""
+    sent = user_data(member)
+    return MemberLevels(member[1], _level(sent, SUPPORTS), _level(sent, RAISED))
+
+
+def _level(sent: Any, name: str) -> int:
+    """A feature level that a member sent; the first one if it sent none, as older workers do."""
+    level = sent.get(name) if isinstance(sent, dict) else None
+    return level if isinstance(level, int) else levels.FIRST
+
+
+async def described(consumer: Any) -> DescribedGroup:
+    """The group's members, from the coordinator. On the consumer's event loop; waits while the group rebalances.
 
     Raises:
         Unsettled: the coordinator does not answer, or does not know the group.
@@ -64,7 +115,7 @@ async def members(consumer: Any) -> dict[TopicPartition, Member]:
         if group.error_code:
             raise Unsettled(f"the group's coordinator refused: {for_code(group.error_code).__name__}")
         if group.state == _STABLE:
-            return owners(group.members)
+            return group
         await asyncio.sleep(_RETRY_S)
 
 

@@ -35,7 +35,7 @@ from mode import Service
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import TimersError
 from timers.kafka.aiokafka_internals import fetch
-from timers.kafka.aiokafka_internals.group import call_with_each_response, is_owner, refresh_metadata
+from timers.kafka.aiokafka_internals.group import call_with_each_response, is_owner, refresh_metadata, rejoin
 from timers.worker import faust_internals
 from timers.worker.consumer import group
 from timers.worker.consumer.duplicate_member import DuplicateMemberWatch
@@ -68,6 +68,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.heartbeat = Heartbeat()
+        self.sent: dict[str, Any] = {}
         self._delivered_to: dict[TP, int] = {}
         self._delivered_at: dict[TP, float] = {}
         self._suspended: set[TP] = set()
@@ -80,12 +81,13 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         """Returns the consumer, not yet started."""
         fetch.install()
         conf = self.app.conf
+        self.sent.update(group.sent_by(str(conf.canonical_url)))
         consumer = AIOKafkaConsumer(
             client_id=conf.broker_client_id,
             group_id=conf.id,
             group_instance_id=conf.consumer_group_instance_id,
             **faust_internals.connection_options(conf, transport),
-            partition_assignment_strategy=[group.assignor(str(conf.canonical_url))],
+            partition_assignment_strategy=[group.assignor(self.sent)],
             enable_auto_commit=False,
             # A position out of range means that timers were lost: an error, not a reset.
             auto_offset_reset="none",
@@ -187,6 +189,10 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         watermarks = fetch.watermarks(self.kafka_consumer) if self.has_consumer else {}
         return {(tp.topic, tp.partition): offsets for tp, offsets in watermarks.items()}
 
+    async def rejoin(self) -> None:
+        """Join the group again soon; runs on the thread's event loop."""
+        rejoin(self.kafka_consumer)
+
     async def forget(self, partitions: Iterable[TP]) -> None:
         """Stop tracking revoked partitions."""
         for tp in partitions:
@@ -274,6 +280,19 @@ class BatchConsumer(faust_internals.Consumer):
             group.members, self.thread.kafka_consumer
         )
         return found
+
+    async def member_levels(self) -> list[group.MemberLevels]:
+        """What all members say about feature levels; see :func:`timers.worker.consumer.group.member_levels`."""
+        found: list[group.MemberLevels] = await self.thread.call_thread(group.member_levels, self.thread.kafka_consumer)
+        return found
+
+    def note_raised(self, level: int) -> None:
+        """Note the feature level of a machine: the group learns it when this worker joins the next time."""
+        self.thread.sent[group.RAISED] = max(level, self.thread.sent.get(group.RAISED, 0))
+
+    async def rejoin(self) -> None:
+        """Join the group again soon."""
+        await self.thread.call_thread(self.thread.rejoin)
 
     # ---- calls of Faust ---------------------------------------------------------------------------------------------
 

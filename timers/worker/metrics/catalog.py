@@ -200,6 +200,11 @@ METRICS = (
         lambda status: samples.watermarks(status, lambda high, stable: stable),
     ),
     Entry(
+        "timers_feature_level{topic,partition}",
+        "Feature level that the partition was raised to.",
+        lambda status: samples.per_partition(status, lambda runner: runner.machine.progress.level),
+    ),
+    Entry(
         "timers_partitions",
         "Partitions that this worker owns of the request topics and the retry topic.",
         lambda status: samples.single(len(status.pool.runners)),

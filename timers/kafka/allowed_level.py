@@ -1,0 +1,104 @@
+"""The feature level that the operator allows: a record on the progress topic, which `timers levels --raise` writes.
+
+Workers read it only while a machine of theirs could be raised, so it costs nothing in between.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as KafkaTopicPartition
+
+from timers.config.settings import Settings
+from timers.core import levels
+from timers.kafka import connection
+from timers.kafka.clients import LIBRDKAFKA_LOG, librdkafka, reader
+from timers.kafka.records import read
+from timers.wire import progress
+
+logger = logging.getLogger(__name__)
+
+PARTITION = 0
+"""Partition of the progress topic with the record."""
+
+TIMEOUT_S = 10.0
+
+
+class AllowedLevel:
+    """Reads the allowed level. Not thread-safe; its methods block."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._level = levels.FIRST
+        self._position = 0
+
+    def read(self) -> int:
+        """Returns the allowed level; each call reads only the records that are new since the last one.
+
+        Raises:
+            KafkaException: the brokers do not answer.
+            LogMismatch: the record cannot be read.
+        """
+        topic = self._settings.progress_topic
+        consumer = reader(librdkafka(self._settings), enable_partition_eof=True)
+        try:
+            low, high = consumer.get_watermark_offsets(KafkaTopicPartition(topic, PARTITION), timeout=TIMEOUT_S)
+            if self._position > high:  # the topic was deleted and created again
+                self._level, self._position = levels.FIRST, 0
+            start = max(low, self._position)
+            for message in read(consumer, topic, PARTITION, start, high, timeout_s=TIMEOUT_S):
+                value = message.value()
+                if message.key() == progress.APP_KEY and value is not None:
+                    self._level = progress.decode_allowed_level(value)
+            self._position = high
+        finally:
+            consumer.close()
+        return self._level
+
+
+def allow_in_new_app(settings: Settings, partitions: int) -> None:
+    """Allow the level that this version supports, if the app has no progress yet. Blocks. Call it before joining.
+
+    Args:
+        settings: of the app.
+        partitions: number of partitions of its progress topic.
+    """
+    if levels.SUPPORTED == levels.FIRST:
+        return
+    consumer = reader(librdkafka(settings), isolation_level="read_uncommitted")
+    try:
+        for partition in range(partitions):
+            place = KafkaTopicPartition(settings.progress_topic, partition)
+            if consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)[1]:
+                return
+        allow(settings, levels.SUPPORTED)
+    except KafkaException as error:
+        logger.warning("whether the app is new is not known (%s); `timers levels` shows its feature level", error)
+    finally:
+        consumer.close()
+
+
+def allow(settings: Settings, level: int) -> None:
+    """Allow machines to be raised to ``level``. Blocks.
+
+    Raises:
+        KafkaException: the brokers do not answer, or refuse the record.
+    """
+    answers: list[KafkaError | None] = []
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        answers.append(error)
+
+    producer = Producer({**connection.librdkafka(settings), "acks": "all"}, logger=LIBRDKAFKA_LOG)
+    producer.produce(
+        settings.progress_topic,
+        progress.encode_allowed_level(level),
+        progress.APP_KEY,
+        PARTITION,
+        on_delivery=note,
+    )
+    producer.flush(TIMEOUT_S)
+    error = answers[0] if answers else KafkaError(KafkaError._TIMED_OUT)
+    if error is not None:
+        raise KafkaException(error)

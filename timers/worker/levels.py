@@ -1,0 +1,100 @@
+"""Raises the feature level of this worker's machines, when the operator and all members of the group allow it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import KafkaException
+from mode import Service
+
+from timers.config.settings import Settings
+from timers.core import levels
+from timers.core.ports import Lost
+from timers.errors import LevelTooHigh, LogMismatch, MachineStopped
+from timers.kafka.allowed_level import AllowedLevel
+from timers.worker.consumer.group import Unsettled
+from timers.worker.consumer.transport import BatchConsumer
+from timers.worker.machines.pool import Pool
+from timers.worker.machines.runner import Ended, Runner
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+"""Seconds between two looks while a machine could be raised, or this worker owns none."""
+
+RAISE_TIMEOUT_S = 20.0
+"""Longer than a transaction may last."""
+
+
+class LevelWatch(Service):
+    """Raises machines, and notices that this worker does not support the level of the app.
+
+    Args:
+        settings: of the worker.
+        pool: its machines.
+        consumer: of the worker.
+
+    Attributes:
+        refusal: why this worker may own no partitions; None if it may.
+    """
+
+    def __init__(self, settings: Settings, pool: Pool, consumer: BatchConsumer, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.refusal: LevelTooHigh | None = None
+        self._settings = settings
+        self._pool = pool
+        self._consumer = consumer
+        self._allowed = AllowedLevel(settings)
+        self._rejoined_with = 0
+
+    @Service.task
+    async def _watch(self) -> None:
+        while not self.should_stop:
+            await self.sleep(LOOK_S)
+            try:
+                await self._look()
+            except (KafkaException, LogMismatch, Unsettled) as error:
+                logger.warning("the feature level cannot be looked up (%s); trying again", error)
+
+    async def _look(self) -> None:
+        runners = self._pool.runners.values()
+        stopped = [why.level for why in self._pool.stopped.values() if isinstance(why, LevelTooHigh)]
+        self._consumer.note_raised(max((*stopped, *(each.machine.progress.level for each in runners)), default=0))
+        lower = [each for each in runners if each.machine.progress.level < levels.SUPPORTED]
+        if runners and not lower and not stopped:
+            return
+        members = await self._consumer.member_levels()
+        raised = max((*stopped, *(member.raised for member in members)))
+        if raised > levels.SUPPORTED:
+            await self._refuse(raised, sum(member.supports >= raised for member in members))
+            return
+        self.refusal = None
+        supported_by_all = min(member.supports for member in members)
+        if lower and supported_by_all > levels.FIRST:
+            allowed = await asyncio.to_thread(self._allowed.read)
+            await self._raise(lower, min(allowed, supported_by_all))
+
+    async def _refuse(self, raised: int, able: int) -> None:
+        """Let the group's leader give the partitions to members that support the level, if there are any."""
+        if self.refusal is None:
+            self.refusal = LevelTooHigh(raised, levels.SUPPORTED, f"app {self._settings.app_id!r}")
+            logger.error("%s", self.refusal)
+        if self._pool.stopped and able != self._rejoined_with:
+            self._rejoined_with = able
+            if able:
+                await self._consumer.rejoin()
+
+    async def _raise(self, runners: list[Runner], level: int) -> None:
+        for runner in runners:
+            if runner.machine.progress.level >= level:
+                continue
+            raising: Future[bool] = runner.ask(lambda machine: machine.raise_level(level))
+            try:
+                async with asyncio.timeout(RAISE_TIMEOUT_S):
+                    if await asyncio.wrap_future(raising):
+                        logger.info("%s: raised to feature level %d", runner.name, level)
+            except (Ended, Lost, MachineStopped, TimeoutError) as error:  # the pool handles it; the next look raises it
+                logger.warning("%s: not raised to feature level %d yet (%r)", runner.name, level, error)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.harness import next_level
 from tests.harness.process import ROOT, clean_environment, python
 from tests.harness.records import Record, Request
 from tests.harness.scrape import health, wait_equal
@@ -23,6 +22,7 @@ from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
 from timers.core import levels
 from timers.core.progress import FEATURE_LEVEL
+from timers.testing.next_level import LEVEL, SHIFT, shift_of
 from timers.wire import progress
 
 pytestmark = pytest.mark.broker
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.broker
 SHIFT_S = 3
 THIS, NEXT = "timers.app", "tests.harness.next_level_app"
 """Apps of workers of the two versions."""
-REFUSED = rf"was raised to feature level 2, and this version of timers supports {levels.SUPPORTED}"
+REFUSED = rf"was raised to feature level {LEVEL}, and this version of timers supports {levels.SUPPORTED}"
 
 
 def command(system: System, *arguments: str, code: int = 0) -> str:
@@ -59,9 +59,15 @@ def raised_from(system: System) -> dict[int, int]:
         assert record.key is not None and record.value is not None
         topic, _, partition = record.key.decode().rpartition("/")
         if topic == system.request_topic:
-            decoded, _ = progress.decode(record.value, supported=next_level.LEVEL)
+            decoded, _ = progress.decode(record.value, supported=LEVEL)
             assert progress.level_of(record.value) == decoded.level
-            found.update({int(partition): c.from_offset for c in decoded.settings if c.name == FEATURE_LEVEL})
+            found.update(
+                {
+                    int(partition): c.from_offset
+                    for c in decoded.settings
+                    if c.value == LEVEL and c.name == FEATURE_LEVEL
+                }
+            )
     return found
 
 
@@ -81,7 +87,7 @@ class Storm:
             some = []
             for _ in range(20):
                 number += 1
-                headers: Any = [(next_level.SHIFT, b"%d" % SHIFT_S)] if number % 2 else []
+                headers: Any = [(SHIFT, b"%d" % SHIFT_S)] if number % 2 else []
                 due_s = due_in(1 + number % 9)
                 some.append(Request(self._target, due_s, f"key-{number}", b"x", headers, number % PARTITIONS))
             self.requests += publisher.send(some)
@@ -103,7 +109,7 @@ class Storm:
         for request in self.requests:
             _, partition, offset = request.source.rsplit("/", 2)
             at_next_level = int(offset) >= raised.get(int(partition), 2**63)
-            due[request.source] = request.due_s + (next_level.shift_of(request.headers) if at_next_level else 0)
+            due[request.source] = request.due_s + (shift_of(request.headers) if at_next_level else 0)
         return due
 
 
@@ -136,19 +142,17 @@ def test_workers_are_upgraded_one_by_one_raised_and_an_older_one_refuses(system:
     with storm.running():
         replace(first, NEXT)
         found = shown(system)
-        assert (found["lowest"], found["highest"], found["allowed"]) == (1, 1, 1), (
-            "an app that is not new is not raised"
-        )
-        assert sorted(found["workers"].values()) == [1, 2]
-        said = command(system, "levels", "--raise", "2", code=1)
-        assert f"do not support level 2: {second.worker_id} (1)" in said
+        assert found["highest"] == found["allowed"] == levels.SUPPORTED, "only a new app is raised by itself"
+        assert sorted(found["workers"].values()) == [levels.SUPPORTED, LEVEL]
+        said = command(system, "levels", "--raise", str(LEVEL), code=1)
+        assert f"do not support level {LEVEL}: {second.worker_id} ({levels.SUPPORTED})" in said
         replace(second, NEXT)
         replace(first, THIS)  # the way back, before the raise
         replace(first, NEXT)
         assert raised_from(system) == {}
-        command(system, "levels", "--raise", "2")
-        wait_until(lambda: shown(system)["lowest"] == 2, "all partitions are raised")
-        assert "there is no way back" in command(system, "levels", "--raise", "1", code=1)
+        command(system, "levels", "--raise", str(LEVEL))
+        wait_until(lambda: shown(system)["lowest"] == LEVEL, "all partitions are raised")
+        assert "there is no way back" in command(system, "levels", "--raise", str(LEVEL - 1), code=1)
 
         second.kill()
         shutil.rmtree(second.data_dir)  # a new owner reads each offset at its level

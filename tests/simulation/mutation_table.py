@@ -6,6 +6,7 @@ from tests.simulation import clock_mutations as k
 from tests.simulation import cold_mutations as c
 from tests.simulation import delivery_mutations as d
 from tests.simulation import id_mutations as i
+from tests.simulation import level_mutations as lv
 from tests.simulation import loop_mutations as lm
 from tests.simulation import mutations as m
 from tests.simulation import schedule_mutations as s
@@ -95,6 +96,11 @@ MUTATIONS: dict[str, Mutation] = {
     "cold: forwarded again in a replay": machine(c.ForwardsAgainInReplay),
     "cold: forwarded without headers": outbox(c.ForwardsWithoutHeaders),
     "cold: a promoted timer has another source": machine(c.FiresCopiesWithAnotherSource),
+    "levels: all requests are read at the newest level": (Parts(machine=lv.ReadsAllAtTheNewestLevel), lv.UpgradedWorker),
+    "levels: a raise is forgotten in a replay": (Parts(machine=lv.ForgetsTheRaiseInAReplay), lv.UpgradedWorker),
+    "levels: raised with a batch": (Parts(machine=lv.RaisesWithABatch), lv.UpgradedWorker),
+    "levels: raised before all members can": worker(lv.RaisesBeforeAllCan),
+    "levels: older versions read on": worker(lv.OlderVersionsReadOn),
     "loop: a tick starts no drain": loop(lm.FiresNothingAtATick),
     "loop: one chunk for each tick": loop(lm.StopsAfterOneChunk),
     "loop: no drain after acceptance": loop(lm.FiresNothingAfterAcceptance),

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation import mutations
+from tests.simulation.level_mutations import UpgradedWorker
 from timers.core.operation import VERDICTS
 from timers.testing import Parts, SimulationFailed, Simulator
 
@@ -46,6 +47,16 @@ def test_no_run_breaks_a_promise(block: int) -> None:
         "arm",
     }
     assert all(faults[fault] > 20 for fault in happened), faults
+
+
+def test_no_run_with_an_upgrade_breaks_a_promise() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(100):
+        simulator = Simulator(seed, worker=UpgradedWorker)
+        simulator.run()
+        counts += simulator.checkers.counts
+    assert counts["raised"] > 20
+    assert counts["fired"] > 1000
 
 
 def test_a_long_run() -> None:

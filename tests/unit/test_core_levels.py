@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.machines import NativeRig
-from tests.harness.next_level import LEVEL, SHIFT, with_next_level
 from timers.core.ports import Lost
 from timers.core.progress import FEATURE_LEVEL, SettingChange
 from timers.request_formats import NATIVE
+from timers.testing.next_level import LEVEL, SHIFT, with_next_level
 from timers.wire import future
 
 

@@ -11,8 +11,32 @@ level  what it adds
 ====== ================================================================
 """
 
+from collections.abc import Iterable, Mapping
+
 FIRST = 1
 """The level of a machine that was never raised."""
 
 SUPPORTED = 1
 """The highest level that this version of the project supports."""
+
+
+def level_to_raise_to(allowed: int, supported: Iterable[int]) -> int:
+    """Returns the level that machines may be raised to.
+
+    Args:
+        allowed: level that the operator allows.
+        supported: level that each member of the group supports.
+    """
+    return min((allowed, *supported))
+
+
+def able(supported: Mapping[str, int], raised: int) -> list[str]:
+    """Returns the members of the group that may own partitions: those that support the level of the app.
+
+    If there are none: all members, because each one then says that it does not support the level.
+
+    Args:
+        supported: member -> the level that it supports.
+        raised: highest level that a machine was raised to.
+    """
+    return [member for member, level in supported.items() if level >= raised] or list(supported)

@@ -12,18 +12,18 @@ request.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from timers.config.settings import Settings
 from timers.core.keys import NEVER
 from timers.core.operation import ANY_VERSION, CANCELLED, REPLACED
 from timers.core.schedules import OVERDUE
 from timers.core.timer import Origin, TopicPartition, id_bytes, id_text, key_bytes
-from timers.request_formats import enabled_formats
 from timers.testing.cold import ColdLog
 from timers.testing.id_oracle import IdOracle, Request, Step, Violation, has_fired_verdict, is_ended
 from timers.testing.log import SimLog, SimRecord
 from timers.testing.machine_log import MachineLog
+from timers.testing.next_level import LEVEL, formats_at
 from timers.testing.schedules import ScheduleLog
 from timers.testing.store_checks import StoreChecks
 from timers.testing.worker import SimRunner
@@ -49,7 +49,9 @@ class Checkers:
         self._by_source: dict[str, Request] = {}
         self._by_content: dict[tuple[str, bytes], Request] = {}
         """(id, value of the callback) -> version of a timer with an id. All versions have the same ``timer-id``."""
-        self._formats = enabled_formats(settings)
+        self._formats = formats_at(settings, LEVEL)
+        self.supported: Callable[[], Iterable[int]] = lambda: ()
+        """Returns the feature level that each member of the group supports."""
         self._ticks: list[tuple[int, dict[TopicPartition, int]]] = []
         self.steps_back: list[int] = []
         """``seq`` of the log at each backward step of the brokers' clock."""
@@ -105,7 +107,9 @@ class Checkers:
             self.stores.check(runner)
 
     def _request(self, record: SimRecord) -> None:
-        decoded = self._formats[record.topic].decode([record], self._settings.max_request_bytes)
+        log = self.logs[record.topic, record.partition]
+        decode = self._formats[record.topic].decoder(log.level_at(record.offset), False)
+        decoded = decode([record], self._settings.max_request_bytes)
         key, row, name, attempt, timer_id = None, None, record.source, -1, record.source
         for due_s, rows in decoded.rows.items():
             key, row = (due_s, record.offset), rows[0]
@@ -120,7 +124,6 @@ class Checkers:
                     self.counts["retried"] += 1
                     self._check_not_ended(self._by_source[name])
         request = Request(record, key, row, name, attempt, timer_id)
-        log = self.logs[record.topic, record.partition]
         log.changed = True
         if row is not None and PartitionColdFormat(record.topic, record.partition).is_copy(record):
             self._add_copy(log, request)
@@ -292,7 +295,7 @@ class Checkers:
         topic, _, partition = (record.key or b"").decode().rpartition("/")
         machine = (topic, int(partition))
         log = self.logs[machine]
-        after, _ = progress_record.decode(record.value or b"")
+        after, _ = progress_record.decode(record.value or b"", LEVEL)
         before = log.progress
         if after.next_offset < before.next_offset or after.fired_through < before.fired_through:
             raise Violation(f"progress of {topic}/{partition} went back from {before} to {after}")
@@ -300,6 +303,11 @@ class Checkers:
             raise Violation(f"{topic}/{partition} is accepted up to {after.next_offset}, after the last stable offset")
         log.progress = after
         log.changed = True
+        if after.level > before.level:
+            if min(self.supported(), default=LEVEL) < after.level:
+                raise Violation(f"{machine} was raised to level {after.level}, which a worker does not support")
+            log.read_again(self._formats[topic].decoder(after.level, False), self._settings.max_request_bytes)
+            self.counts["raised"] += 1
 
     def _check_outcomes(self, machine: TopicPartition, log: MachineLog) -> None:
         """Check that each request has as many outcomes as the committed progress says."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from random import Random
 
@@ -11,6 +12,7 @@ from timers.core.timer import TopicPartition
 from timers.request_formats import enabled_formats
 from timers.testing.checkers import Checkers
 from timers.testing.clock import SimClock
+from timers.testing.levels import SimLevels
 from timers.testing.log import SimLog
 from timers.testing.oscillator import YEAR_S, SimOscillator
 from timers.testing.worker import Parts, SimWorker
@@ -35,6 +37,9 @@ SLOW_RECORDS = 8
 
 
 class SimCluster:
+    _focus: TopicPartition
+    """The machine that most actions choose, so that several faults hit one machine."""
+
     def __init__(self, seed: int, parts: Parts, worker: type[SimWorker]) -> None:
         self.seed = seed
         self._random = random = Random(seed)
@@ -44,6 +49,7 @@ class SimCluster:
         self._delivery_random = Random(f"{seed} delivery")
         self._flap_random = Random(f"{seed} flap")
         self._clock_random = Random(f"{seed} clocks")
+        self._level_random = Random(f"{seed} levels")
         self._settings = Settings(
             max_request_bytes=2000,
             retry_attempts=3,
@@ -72,6 +78,8 @@ class SimCluster:
         self.log.missing.add("missing")
         self._fetch_sizes = (1, 3, 10, 50)
         self._limit_log()
+        # A copy of a cold request has the level of its own offset, which the level of the tests does not consider.
+        has_levels = worker.has_levels and not self._settings.hot_horizon_s
         formats = enabled_formats(self._settings)
         self.machines: list[TopicPartition] = [(topic, p) for topic in formats for p in range(self.log.partitions)]
         self.checkers = Checkers(self.log, self._settings, self.machines)
@@ -84,11 +92,19 @@ class SimCluster:
             large=bool(self.log.max_message_bytes),
             without_key=bool(self.log.compacted),
             many_late=self.log.most_records == SLOW_RECORDS,
+            level_random=self._level_random if has_levels else None,
         )
         self.workers = [
             worker(name, self.log, self._settings, self.limits, parts)
             for name in ("ada", "bob", "eve")[: random.randint(1, 3)]
         ]
+        self.levels = SimLevels(self.workers, self.checkers, self._level_random)
+        self._level_actions: list[tuple[Callable[[], str], float]] = []
+        if has_levels:
+            self.levels.begin_upgrade()
+            factor = self._level_random.choice([1, 10])  # an error needs a raise, and then a replay or an old version
+            self._level_actions = [(self.levels.change_version, factor), (self.levels.raise_level, 2 * factor)]
+        self.checkers.supported = lambda: self.levels.members.values()
         self._owner: dict[TopicPartition, SimWorker] = {}
         for each in self.workers:
             each.is_owner = partial(self._owns, each)
@@ -108,12 +124,20 @@ class SimCluster:
             self.log.most_records = SLOW_RECORDS
             self._fetch_sizes = (20, 20, 50, 50)  # so that the output of one fetch may be too much for the brokers
 
+    def _random_machine(self, among: list[TopicPartition]) -> TopicPartition:
+        return self._focus if self._focus in among and self._random.random() < 0.7 else self._random.choice(among)
+
+    def _random_worker(self) -> SimWorker:
+        """Returns a random worker; often the owner of the machine in focus."""
+        owner = self._owner.get(self._focus)
+        return owner if owner is not None and self._random.random() < 0.5 else self._random.choice(self.workers)
+
     def _owns(self, worker: SimWorker, name: TopicPartition) -> bool:
         return self._owner.get(name) is worker
 
     def _assign_unowned(self, excluded: SimWorker | None = None) -> None:
         self._owner = {name: worker for name, worker in self._owner.items() if name in worker.runners}
-        candidates = [worker for worker in self.workers if worker.alive and worker is not excluded]
+        candidates = [worker for worker in self.levels.able() if worker is not excluded]
         shares: dict[str, list[TopicPartition]] = {worker.name: [] for worker in candidates}
         for name in self.machines:
             if name not in self._owner and candidates:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from timers.core.keys import OrderKey
+from timers.core.levels import FIRST
 from timers.core.operation import Entry
-from timers.core.progress import Progress
+from timers.core.ports import Decoder
+from timers.core.progress import FEATURE_LEVEL, Progress
 from timers.testing.cold import ColdLog
 from timers.testing.id_oracle import IdOracle, Request, is_ended
 from timers.testing.schedules import ScheduleLog
@@ -24,6 +26,17 @@ class MachineLog:
     """None: its timers have no ids, or are schedules."""
     schedules: ScheduleLog | None = None
     """None: its requests are no schedules. Schedules are only here, not in ``requests``."""
+
+    def level_at(self, offset: int) -> int:
+        """The feature level at which a request is read."""
+        return self.progress.setting_at(FEATURE_LEVEL, offset, FIRST)
+
+    def read_again(self, decode: Decoder, max_request_bytes: int) -> None:
+        """After a raise, read the requests since then at the new level."""
+        for offset, request in self.requests.items():
+            if request.key is not None and self.level_at(offset) == self.progress.level:
+                (due_s,) = decode([request.record], max_request_bytes).rows
+                request.key = (due_s, offset)
 
     def pending(self, progress: Progress, next_offset: int) -> list[OrderKey]:
         """Order keys of the pending timers: not fired, replaced, cancelled or cold."""

@@ -12,10 +12,11 @@ from timers.core.delivery import DeliveryProblem
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, Tick, TopicPartition, id_bytes, key_bytes
-from timers.request_formats import delivery_of, enabled_formats
+from timers.request_formats import delivery_of
 from timers.testing import faults as f
 from timers.testing.faults import Faults
 from timers.testing.log import RecordRefused, SimLog, SimProducer, TooLarge
+from timers.testing.next_level import LEVEL, formats_at
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.callback_rules import CallbackRules
@@ -167,7 +168,7 @@ class SimOutbox(BaseOutbox):
         self._machine = machine
         self._faults = faults
         self._routes = routes
-        self._requests = SimRequests(log, enabled_formats(settings))
+        self._requests = SimRequests(log, formats_at(settings, LEVEL))
         self._producer = SimProducer(log, topics.transactional_id(settings.app_id, *machine))
         self._records = self.new_records()
         self._tick = Tick(0)

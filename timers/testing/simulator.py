@@ -82,6 +82,7 @@ class Simulator(SimCluster):
             actions += [(self._leap, 2), (self._leap_in_steps, 1)]
         if self._settings.schedule_topics:
             actions += [(self._compact, 6)]
+        actions += self._level_actions
         # Each run does some actions often and others seldom. With equal weights, bugs that need the same action three
         # times in a row would be found too rarely.
         self._actions = [action for action, _ in actions]
@@ -90,7 +91,6 @@ class Simulator(SimCluster):
         """Probability that a machine gets a fetch before a step."""
         request_machines = [machine for machine in self.machines if machine[0] != self._settings.retry_topic]
         self._focus = self._random.choice(request_machines * 2 + self.machines)
-        """The machine that most actions choose, so that several faults hit one machine."""
         self._idle_probability = self._random.choice([0.05, 0.5])
         """Probability that a machine has been idle for long."""
 
@@ -121,14 +121,6 @@ class Simulator(SimCluster):
         if self._random.random() < self._fetch_probability:
             self._deliver(worker, name)
         return self._step(worker, name)
-
-    def _random_machine(self, among: list[TopicPartition]) -> TopicPartition:
-        return self._focus if self._focus in among and self._random.random() < 0.7 else self._random.choice(among)
-
-    def _random_worker(self) -> SimWorker:
-        """Returns a random worker; often the owner of the machine in focus."""
-        owner = self._owner.get(self._focus)
-        return owner if owner is not None and self._random.random() < 0.5 else self._random.choice(self.workers)
 
     def _deliver(self, worker: SimWorker, name: TopicPartition) -> None:
         fetched = worker.poll_requests(name, self._random.choice(self._fetch_sizes))
@@ -327,6 +319,7 @@ class Simulator(SimCluster):
     # ---- the end ------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
+        self.levels.finish_upgrade()
         self.history.append(f"{self.clock.now_ms} settle")
         self._workload.end_all_transactions()
         if self._delivery_random.random() < 0.5:  # else the topics keep failing, and must not delay other timers

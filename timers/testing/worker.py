@@ -8,21 +8,25 @@ Here each round is one call of :meth:`SimWorker.step`. Faults happen between two
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
 from zlib import crc32
 
 from timers.config.settings import Settings
+from timers.core import levels
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
 from timers.core.loop import Loop
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Fetched, Tick, TopicPartition
-from timers.errors import Fenced
+from timers.errors import Fenced, LevelTooHigh
 from timers.partition import Classes, PartitionSpec
-from timers.request_formats import enabled_formats
 from timers.testing.faults import Crashed, Faults
 from timers.testing.log import SimLog, SimRecord
+from timers.testing.next_level import formats_at
 from timers.testing.oscillator import RIGHT, WRONG
 from timers.testing.outbox import PROGRESS_PARTITION, SimOutbox, SimRoutes
 from timers.testing.store import SimDisk, SimStore
@@ -86,6 +90,8 @@ class SimWorker:
 
     Attributes:
         alive: False after a crash until :meth:`start`.
+        supports: feature level that its version supports.
+        formats: request formats of its version.
         hot_horizon_s: horizon of the machines that it opens from now on.
         wall_offset_s: by how much the wall clock of its machine is ahead of the brokers' clock.
         is_owner: asks the group whether this worker still owns a machine whose transaction failed.
@@ -108,7 +114,7 @@ class SimWorker:
         self.settings = settings
         self.limits = limits
         self.parts = parts
-        self.formats = enabled_formats(settings)
+        self.use_version(levels.SUPPORTED)
         self.hot_horizon_s = settings.hot_horizon_s
         self.is_owner: Callable[[TopicPartition], bool] = lambda machine: True
         self._routes = SimRoutes(log)
@@ -116,6 +122,14 @@ class SimWorker:
         self._last_tick: tuple[int, Tick] | None = None
         self._ticks_read_to = dict.fromkeys((*RIGHT, WRONG), 0)
         self._guard = self._new_guard()
+
+    has_levels: ClassVar[bool] = False
+    """Whether the workers of a run have two versions, and machines are raised."""
+
+    def use_version(self, supports: int) -> None:
+        """Run another version from the next start on."""
+        self.supports = supports
+        self.formats = formats_at(self.settings, supports)
 
     # ---- ownership ----------------------------------------------------------------------------------------------
 
@@ -128,7 +142,8 @@ class SimWorker:
         try:
             self.fence(outboxes)
             for machine in fresh:
-                self._open(machine, outboxes[machine])
+                with suppress(LevelTooHigh):  # it stays the owner of a machine that it cannot run
+                    self._open(machine, outboxes[machine])
         except Crashed:
             self.crash()
 
@@ -172,7 +187,15 @@ class SimWorker:
         key = progress_record.encode_key(*machine)
         records = self.log.fetch(*where, 0).records
         values = [record.value for record in records if record.key == key]
-        return progress_record.decode(values[-1])[0] if values else Progress()
+        return self.decode_progress(values[-1]) if values else Progress()
+
+    def decode_progress(self, value: bytes | None) -> Progress:
+        """Returns the progress in a record.
+
+        Raises:
+            LevelTooHigh: this version does not support the level of the machine.
+        """
+        return progress_record.decode(value or b"", self.supports)[0]
 
     def wait_for_the_end(self, topic: str, partition: int) -> None:
         """Wait until no transaction is open on a partition."""
@@ -274,10 +297,21 @@ class SimWorker:
             self.step(machine)
 
     def step(self, machine: TopicPartition) -> None:
-        """Do one round of one machine. After a failed transaction the machine is opened again."""
-        runner = self.runners[machine]
+        """Do one round of one machine."""
+        self._do(machine, self.runners[machine].step)
+
+    def level_to_raise_to(self, allowed: int, supported: Iterable[int]) -> int:
+        """The level that machines may be raised to."""
+        return levels.level_to_raise_to(allowed, supported)
+
+    def raise_level(self, machine: TopicPartition, level: int) -> None:
+        """Raise one machine."""
+        self._do(machine, partial(self.runners[machine].machine.raise_level, level))
+
+    def _do(self, machine: TopicPartition, action: Callable[[], object]) -> None:
+        """Let one machine do something. After a failed transaction the machine is opened again."""
         try:
-            runner.step()
+            action()
         except (Lost, Fenced) as error:
             # The transaction is committed or not; after fencing, the committed progress tells which.
             self.revoke(machine)

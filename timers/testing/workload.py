@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from timers.testing.log import SimLog, SimTransaction
+from timers.testing.next_level import SHIFT
 from timers.wire import future
 from timers.wire.formats import future_by_id, schedule
 from timers.wire.headers import DEPTH, TIMER_FIRED_OFFSET, TIMER_KEY, TIMER_PROMOTED, TIMER_SEAL, Header
@@ -30,6 +31,7 @@ class Workload:
         without_key: whether some topics refuse callbacks without a key, and some requests have such callbacks.
         many_late: whether many late requests come together.
         large: whether some topics have limits, so that some requests are too large.
+        level_random: random source of headers that only the next feature level reads; None: no request has one.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class Workload:
         large: bool = False,
         without_key: bool = False,
         many_late: bool = False,
+        level_random: Random | None = None,
     ) -> None:
         self._random = random
+        self._level_random = level_random
         self._log = log
         self._topic = topic
         self._id_topic = id_topic
@@ -278,9 +282,12 @@ class Workload:
             random.choice(["", "key", "ключ"]),
             random.randbytes(random.randint(0, 9)),
         )
+        shift_s = 0 if self._level_random is None else self._level_random.choice([0, 1, 3])
+        if shift_s:
+            headers.append((SHIFT, b"%d" % shift_s))
         self._append(str(due_s).encode(), value, partition, headers, transaction)
         if not far:
-            self.latest_due_s = max(self.latest_due_s, due_s)
+            self.latest_due_s = max(self.latest_due_s, due_s + shift_s)
 
     def _append(
         self,

@@ -72,10 +72,9 @@ class LevelWatch(Service):
             await self._refuse(raised, sum(member.supports >= raised for member in members))
             return
         self.refusal = None
-        supported_by_all = min(member.supports for member in members)
-        if lower and supported_by_all > levels.FIRST:
+        if lower:
             allowed = await asyncio.to_thread(self._allowed.read)
-            await self._raise(lower, min(allowed, supported_by_all))
+            await self._raise(lower, levels.level_to_raise_to(allowed, [member.supports for member in members]))
 
     async def _refuse(self, raised: int, able: int) -> None:
         """Let the group's leader give the partitions to members that support the level, if there are any."""

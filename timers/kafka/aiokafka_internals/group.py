@@ -131,7 +131,10 @@ def assignor_with_user_data(
         ) -> dict[str, ConsumerProtocolMemberAssignment]:
             chosen = choose({id: _json(metadata.user_data) for id, metadata in members.items()})
             without = {id: ConsumerProtocolMemberAssignment(cls.version, [], b"") for id in members}
-            return without | super().assign(cluster, {id: members[id] for id in chosen})
+            given: dict[str, ConsumerProtocolMemberAssignment] = super().assign(
+                cluster, {id: members[id] for id in chosen}
+            )
+            return without | given
 
         @classmethod
         def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:

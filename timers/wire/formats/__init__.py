@@ -62,6 +62,9 @@ class RequestFormat(NamedTuple):
 
     def is_request_of(self, record: RequestRecord, row: Row, origin: Origin) -> bool:
         """Return whether ``record`` asks for this timer: the topic may be a new one, with other requests."""
-        rows = self.read(record).rows.get(origin.due_s, [])
-        asked = [(each[1:4], each[5] and each[5].timer_id) for each in rows]
-        return asked == [(tuple(row[1:4]), origin.timer_id if origin.has_id else None)]
+        for decode in (self.decode, *self.decode_from_level.values()):
+            rows = decode([record], len(record.value or b"")).rows.get(origin.due_s, [])
+            asked = [(each[1:4], each[5] and each[5].timer_id) for each in rows]
+            if asked == [(tuple(row[1:4]), origin.timer_id if origin.has_id else None)]:
+                return True
+        return False

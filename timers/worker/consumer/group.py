@@ -68,13 +68,13 @@ def assignor(sent: Mapping[str, Any]) -> type[Any]:
 
 
 def able(sent: Mapping[str, Any]) -> list[str]:
-    """The members that support the feature level of the app. If there are none: all, and each says that it does not.
+    """The members that the leader of the group may give partitions to; see :func:`timers.core.levels.able`.
 
     Args:
         sent: member id -> what the member sent when it joined.
     """
     raised = max(_level(each, RAISED) for each in sent.values())
-    return [id for id, each in sent.items() if _level(each, SUPPORTS) >= raised] or list(sent)
+    return levels.able({id: _level(each, SUPPORTS) for id, each in sent.items()}, raised)
 
 
 async def members(consumer: Any) -> dict[TopicPartition, Member]:

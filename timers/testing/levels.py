@@ -1,0 +1,72 @@
+"""The versions of the workers of a simulation, and the raises of its machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from timers.core import levels
+from timers.testing.checkers import Checkers
+from timers.testing.next_level import LEVEL
+from timers.testing.worker import SimWorker
+
+
+class SimLevels:
+    """Restarts workers as other versions, and raises machines one by one.
+
+    Args:
+        workers: the workers of the app.
+        checkers: they know which machines were raised.
+        random: random source.
+    """
+
+    def __init__(self, workers: Sequence[SimWorker], checkers: Checkers, random: Random) -> None:
+        self._workers = workers
+        self._checkers = checkers
+        self._random = random
+
+    def begin_upgrade(self) -> None:
+        """Begin with any versions, or with the next one only."""
+        versions = self._random.choice([[LEVEL - 1, LEVEL], [LEVEL]])
+        for worker in self._workers:
+            worker.use_version(self._random.choice(versions))
+
+    @property
+    def raised(self) -> int:
+        """The highest level of a machine."""
+        return max(log.progress.level for log in self._checkers.logs.values())
+
+    @property
+    def members(self) -> dict[str, int]:
+        """Member of the group -> the level that it supports."""
+        return {worker.name: worker.supports for worker in self._workers if worker.alive}
+
+    def change_version(self) -> str:
+        """Restart a worker as the next version or the one before, also after the raise. It may not know the stores."""
+        worker = self._random.choice(self._workers)
+        worker.crash()
+        if self._random.random() < 0.6:
+            worker.disk.wipe()
+        worker.use_version(self._random.choice([LEVEL - 1, LEVEL, LEVEL, LEVEL]))
+        return f"{worker.name} supports {worker.supports}"
+
+    def raise_level(self) -> str:
+        """Let a worker raise its machines, if it may."""
+        worker = self._random.choice(self._workers)
+        level = worker.level_to_raise_to(LEVEL, list(self.members.values()))
+        for machine in list(worker.runners):
+            if machine in worker.runners:  # a fenced worker ends, and owns none of them then
+                worker.raise_level(machine, level)
+        return f"{worker.name} to {level}"
+
+    def able(self) -> list[SimWorker]:
+        """The running workers to which the leader of the group gives partitions."""
+        names = levels.able(self.members, self.raised)
+        return [worker for worker in self._workers if worker.name in names]
+
+    def finish_upgrade(self) -> None:
+        """Restart the workers that do not support the level of the app."""
+        for worker in self._workers:
+            if worker.supports < self.raised:
+                worker.crash()
+                worker.use_version(LEVEL)

@@ -18,11 +18,11 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from tests.harness.race import race
-from tests.harness.records import Headers, Publisher, Record
+from tests.harness.records import Headers, Publisher, Record, Request
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from timers.cli.main import main
-from timers.client import AsyncTimersClient, TimersClient
+from timers.client import AsyncTimersClient, MappingFirings, TimersClient, source_of
 from timers.errors import InvalidTimerError, NoVerdictError, PublishError
 from timers.wire import future, verdict
 from timers.wire.formats import future_by_id
@@ -123,7 +123,7 @@ def test_the_latest_version_fires_and_a_null_value_cancels(ids: Ids) -> None:
     assert ids.fired.rest() == []
     for record in fired:
         assert record.key == f"key-{record.timer_id}".encode()
-        assert [name for name, _ in record.headers] == ["a", "timer-id", "timer-due", "timer-fired"]
+        assert [name for name, _ in record.headers] == ["a", "timer-source", "timer-id", "timer-due", "timer-fired"]
         assert record.lag_ms >= 0
 
     due = future_by_id.encode_headers(soon)
@@ -147,6 +147,27 @@ def test_the_latest_version_fires_and_a_null_value_cancels(ids: Ids) -> None:
     assert (nowhere.key, nowhere.value) == (b"nowhere", future.encode("no-such-topic", "key-nowhere", b"lost"))
     assert nowhere.headers[:2] == [("a", b"1"), *due]
     assert nowhere.text("timer-source").startswith(f"{ids.topic}/")
+
+
+def test_receivers_tell_versions_of_an_id_and_the_sources_of_others_apart(ids: Ids) -> None:
+    """The sender of a timer with an id may choose the source of another timer as the id."""
+    assert [worker.running for worker in ids.system.workers] == [True]
+    target = ids.system.target()
+    past = due_in(-10)
+    reader = ids.system.reader(target)
+    ids.set("again", past, "first", target=target)
+    ids.flush()
+    records = reader.take(1)
+    (native,) = ids.system.send(Request(target, due_in(2), "native", partition=0))
+    ids.set("again", past, "second", target=target)
+    ids.set(native.source, past, "hostile", target=target)
+    ids.flush()
+    records += reader.take(3)
+    firings = MappingFirings({})
+    assert [firings.accept(record) for record in records] == [True] * 4
+    assert [firings.accept(record) for record in records] == [False] * 4, "Kafka delivers them again"
+    assert sorted(record.timer_id for record in records) == sorted(["again", "again", native.source, native.source])
+    assert [source_of(record) for record in records if record.key == b"native"] == [native.source]
 
 
 def test_kills_empty_disks_and_changes_while_nobody_runs(ids: Ids) -> None:

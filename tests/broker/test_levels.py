@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.harness.process import ROOT, clean_environment, python
-from tests.harness.records import Record, Request
+from tests.harness.records import Publisher, Record, Request
 from tests.harness.scrape import health, wait_equal
-from tests.harness.system import PARTITIONS, System
+from tests.harness.system import PARTITIONS, System, soon
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
 from timers.core import levels
@@ -52,23 +52,24 @@ def shown(system: System) -> dict[str, Any]:
     return found
 
 
-def raised_from(system: System) -> dict[int, int]:
+class Raised:
     """Request partition -> the offset from which it is at the next level, for those that were raised."""
-    found = {}
-    for record in system.reader(system.settings.progress_topic, append_time=False).rest():
-        assert record.key is not None and record.value is not None
-        topic, _, partition = record.key.decode().rpartition("/")
-        if topic == system.request_topic:
-            decoded, _ = progress.decode(record.value, supported=LEVEL)
-            assert progress.level_of(record.value) == decoded.level
-            found.update(
-                {
-                    int(partition): c.from_offset
-                    for c in decoded.settings
-                    if c.value == LEVEL and c.name == FEATURE_LEVEL
-                }
-            )
-    return found
+
+    def __init__(self, system: System) -> None:
+        self._topic = system.request_topic
+        self._reader = system.reader(system.settings.progress_topic, append_time=False)
+        self._from: dict[int, int] = {}
+
+    def look(self) -> dict[int, int]:
+        for record in self._reader.rest():
+            assert record.key is not None and record.value is not None
+            topic, _, partition = record.key.decode().rpartition("/")
+            if topic == self._topic:
+                decoded, _ = progress.decode(record.value, supported=LEVEL)
+                raises = [c.from_offset for c in decoded.settings if (c.name, c.value) == (FEATURE_LEVEL, LEVEL)]
+                assert len(raises) == (decoded.level == LEVEL)
+                self._from.update({int(partition): from_offset for from_offset in raises})
+        return self._from
 
 
 class Storm:
@@ -120,9 +121,8 @@ def replace(worker: Worker, version: str) -> None:
     worker.start().ready()
 
 
-def assert_fired_as_expected(storm: Storm, system: System, target: str) -> None:
-    raised = raised_from(system)
-    expected = storm.expected(raised)
+def assert_fired_as_expected(storm: Storm, raised: Raised, system: System, target: str) -> None:
+    expected = storm.expected(raised.look())
     last_s = max(expected.values())
     reader = system.reader(target)
     records: list[Record] = reader.take(len(expected), DEADLINE_S + max(0.0, last_s - time.time()))
@@ -133,12 +133,44 @@ def assert_fired_as_expected(storm: Storm, system: System, target: str) -> None:
     assert {record.timer_id: record.due_s for record in records} == expected
 
 
+def reasons(worker: Worker) -> str:
+    return str(health(worker.port, "ready")[1]["reasons"])
+
+
+def test_a_worker_refuses_a_partition_of_a_higher_level_and_fires_the_others(system: System) -> None:
+    worker = system.worker().start().ready()
+    system.fired(system.send(*soon(system.target(), 20)))
+    worker.stop()
+    key = progress.encode_key(system.request_topic, 0)
+    records = system.reader(system.settings.progress_topic, append_time=False).rest()
+    newest = [record for record in records if record.key == key][-1]
+    known, topic_id = progress.decode(newest.value or b"")
+    raised = progress.encode(known.with_setting(FEATURE_LEVEL, LEVEL), topic_id)
+    Publisher(system.address, system.settings.progress_topic).send_raw(key, raised, [], newest.partition)
+
+    worker.start()
+    worker.wait_for(f"{system.request_topic}/0 {REFUSED}")
+    wait_until(lambda: re.search(f"{system.request_topic}/0 {REFUSED}", reasons(worker)), "the health page says it")
+    target = system.target()
+    waiting = system.send(*soon(target, 5, partition=0))
+    fired = system.send(*soon(target, 5, partition=1))
+    early = system.reader(target).take(len(fired))
+    assert {record.timer_id for record in early} == {request.source for request in fired}, "only that one waits"
+    worker.stop()
+    worker.app = NEXT
+    worker.start().ready()
+    assert len(system.fired([*waiting, *fired])) == 10
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_workers_are_upgraded_one_by_one_raised_and_an_older_one_refuses(system: System) -> None:
     target = system.target()
     storm = Storm(system, target)
     first, second = system.worker().start(), system.worker().start()
     first.ready()
     second.ready()
+    raised = Raised(system)
     with storm.running():
         replace(first, NEXT)
         found = shown(system)
@@ -149,20 +181,20 @@ def test_workers_are_upgraded_one_by_one_raised_and_an_older_one_refuses(system:
         replace(second, NEXT)
         replace(first, THIS)  # the way back, before the raise
         replace(first, NEXT)
-        assert raised_from(system) == {}
+        assert raised.look() == {}
         command(system, "levels", "--raise", str(LEVEL))
-        wait_until(lambda: shown(system)["lowest"] == LEVEL, "all partitions are raised")
+        wait_until(lambda: raised.look().keys() == set(range(PARTITIONS)), "all partitions are raised")
+        assert shown(system)["lowest"] == LEVEL
         assert "there is no way back" in command(system, "levels", "--raise", str(LEVEL - 1), code=1)
 
         second.kill()
-        shutil.rmtree(second.data_dir)  # a new owner reads each offset at its level
+        shutil.rmtree(second.data_dir)
         second.app = THIS
         second.start()  # with the same id, so that it gets its partitions again
-        second.wait_for(REFUSED)
+        second.wait_for(REFUSED, 2 * DEADLINE_S)
         wait_equal(lambda: health(first.port, "ready")[1]["partitions"], 2 * PARTITIONS)
-        wait_until(lambda: re.search(REFUSED, str(health(second.port, "ready")[1]["reasons"])), "it is not ready")
-        second.kill()
-        second.app = NEXT
-        second.start().ready()
-    assert_fired_as_expected(storm, system, target)
-    assert set(raised_from(system)) == set(range(PARTITIONS))
+        wait_until(lambda: re.search(REFUSED, reasons(second)), "it is not ready")
+        first.kill()
+        shutil.rmtree(first.data_dir)  # the next owner reads each offset at its level
+        first.start().ready()
+    assert_fired_as_expected(storm, raised, system, target)

@@ -68,14 +68,15 @@ def test_the_records_of_kafka_message_scheduler_give_the_same_callbacks(schedule
     assert by_id.keys() == {b"vid1-online", b"\xff\xfe", b"no-key", b"elsewhere", b"overdue", b"java"}
     video = by_id[b"vid1-online"]
     assert (video.key, video.value) == (b"vid1", b'"video 1"')
-    assert video.headers[:5] == [
+    assert video.headers[:4] == [
         ("customer-header", b"dummy"),
         ("scheduler-timestamp", b"1607918336"),
         ("scheduler-key", b"vid1-online"),
         ("scheduler-topic", schedules.topic.encode()),
-        ("timer-id", b"vid1-online"),
     ]
-    assert [name for name, _ in video.headers[5:]] == ["timer-due", "timer-fired"]
+    assert [name for name, _ in video.headers[4:]] == ["timer-source", "timer-id", "timer-due", "timer-fired"]
+    assert video.text("timer-id") == "vid1-online"
+    assert video.text("timer-source").startswith(f"{schedules.topic}/")
     assert (by_id[b"java"].key, by_id[b"java"].value) == (b"vid3", b"video 3")
     assert by_id[b"java"].headers[0] == ("customer-header", b"dummy")
     assert (by_id[b"\xff\xfe"].key, by_id[b"\xff\xfe"].value) == (b"\x80", b"")
@@ -114,13 +115,13 @@ def test_missed_schedules_fire_at_the_start_with_the_same_headers_also_by_the_re
     for record in fired:
         id = id_of(record)
         assert (record.key, record.value, record.due_s) == (id, b"value of " + id, due_s)
-        assert record.headers[:5] == [
+        assert record.headers[:4] == [
             ("a", None),
             ("scheduler-timestamp", b"%d" % (due_s - 100)),
             ("scheduler-key", id),
             ("scheduler-topic", schedules.topic.encode()),
-            ("timer-id", id),
         ]
+        assert record.text("timer-source").startswith(f"{schedules.topic}/")
     schedules.check_all_ended()
 
 

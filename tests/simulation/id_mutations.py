@@ -12,6 +12,8 @@ from timers.core.operation import ALREADY_FIRED, Judged, Operation, Verdict
 from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Decoded, Row
 from timers.testing import SimOutbox
+from timers.testing.outbox import SimRecords
+from timers.wire.headers import TIMER_FIRED, TIMER_SOURCE, Header
 
 
 class FiresReplacedRows(Index):
@@ -59,6 +61,21 @@ class IgnoresLateCancels(Index):
         last = {each[0]: each[1] for each in operations}
         kept = {id: entry for id, entry in judged.entries.items() if entry is not None or last[id] not in late}
         return judged._replace(entries=kept)
+
+
+class RecordsWithoutSource(SimRecords):
+    """See :class:`FiresWithoutSource`."""
+
+    def add(self, topic: str, partition: int, key: Any, value: Any, headers: Sequence[Header], now_ms: int) -> None:
+        if any(name == TIMER_FIRED for name, _ in headers):
+            headers = [header for header in headers if header[0] != TIMER_SOURCE]
+        super().add(topic, partition, key, value, headers, now_ms)
+
+
+class FiresWithoutSource(SimOutbox):
+    """Callbacks of all versions of an id look alike."""
+
+    new_records = RecordsWithoutSource
 
 
 class SendsNoVerdicts(SimOutbox):

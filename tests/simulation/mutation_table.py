@@ -52,6 +52,11 @@ def loop(broken: type[Loop]) -> Mutation:
     return Parts(loop=broken), SimWorker
 
 
+def upgraded(broken: type[Machine]) -> Mutation:
+    """In runs with two versions of workers."""
+    return Parts(machine=broken), lv.UpgradedWorker
+
+
 def guard(broken: type[ClockGuard]) -> Mutation:
     return Parts(guard=broken), SimWorker
 
@@ -79,6 +84,7 @@ MUTATIONS: dict[str, Mutation] = {
     "ids: replay gives verdicts": machine(i.SendsVerdictsInReplay),
     "ids: a batch is judged without its earlier records": (Parts(index=i.JudgesWithoutEarlierRecords), SimWorker),
     "ids: a late cancel changes nothing": (Parts(index=i.IgnoresLateCancels), SimWorker),
+    "ids: a callback names no version": outbox(i.FiresWithoutSource),
     "ids: no verdicts": outbox(i.SendsNoVerdicts),
     "ids: swept by uncommitted progress": machine(i.SweepsByUncommittedProgress),
     "ids: a second fires before its requests are read": (Parts(barrier=i.FiresBeforeRequestsAreRead), SimWorker),
@@ -96,9 +102,9 @@ MUTATIONS: dict[str, Mutation] = {
     "cold: forwarded again in a replay": machine(c.ForwardsAgainInReplay),
     "cold: forwarded without headers": outbox(c.ForwardsWithoutHeaders),
     "cold: a promoted timer has another source": machine(c.FiresCopiesWithAnotherSource),
-    "levels: all requests are read at the newest level": (Parts(machine=lv.ReadsAllAtTheNewestLevel), lv.UpgradedWorker),
-    "levels: a raise is forgotten in a replay": (Parts(machine=lv.ForgetsTheRaiseInAReplay), lv.UpgradedWorker),
-    "levels: raised with a batch": (Parts(machine=lv.RaisesWithABatch), lv.UpgradedWorker),
+    "levels: all requests are read at the newest level": upgraded(lv.ReadsAllAtTheNewestLevel),
+    "levels: a raise is forgotten in a replay": upgraded(lv.ForgetsTheRaiseInAReplay),
+    "levels: raised with a batch": upgraded(lv.RaisesWithABatch),
     "levels: raised before all members can": worker(lv.RaisesBeforeAllCan),
     "levels: older versions read on": worker(lv.OlderVersionsReadOn),
     "loop: a tick starts no drain": loop(lm.FiresNothingAtATick),

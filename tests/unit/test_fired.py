@@ -71,6 +71,7 @@ def test_json_has_all_fields() -> None:
         "due_s": 1_800_000_000,
         "lag_ms": 12,
         "timer_id": "timer-request/2/17",
+        "source": "timer-request/2/17",
         "value": {"base64": "/wA="},
         "headers": [
             ["trace", {"base64": "/w=="}],

@@ -63,12 +63,14 @@ class CallbackRecord:
     def json(self) -> str:
         """The record as a JSON object on one line."""
         timer_id = names.last(self.headers, names.TIMER_ID)
+        source = names.last(self.headers, names.TIMER_SOURCE) or timer_id
         fields = {
             "topic": self.topic,
             "key": json_value(self.key),
             "due_s": self.due_s,
             "lag_ms": self.lag_ms,
             "timer_id": json_value(timer_id),
+            "source": None if self.due_s is None else json_value(source),
             "value": json_value(self.value),
             "headers": [[name, json_value(value)] for name, value in self.headers],
             "partition": self.partition,

@@ -9,10 +9,12 @@
 
 A timer without an id is cancelled by its receiver, with a token: :mod:`timers.client.tokens`. A timer with an id is
 replaced and cancelled in the engine: ``schedule(..., id=...)``, ``update``, ``cancel``. ``send_later`` works like
-kafka-scheduler's ``sendLater``; ``retry_later`` like the retries of message queues.
+kafka-scheduler's ``sendLater``; ``retry_later`` like the retries of message queues. A receiver that may get a record
+twice accepts each timer once: :mod:`timers.client.firings`.
 """
 
 from timers.client.aio import AsyncTimersClient
+from timers.client.firings import MappingFirings, SqlFirings, source_of
 from timers.client.publish import PartlyPublishedError
 from timers.client.request import TimerRequest
 from timers.client.retry import Backoff
@@ -33,11 +35,13 @@ __all__ = [
     "AsyncTimersClient",
     "Backoff",
     "InvalidTimerError",
+    "MappingFirings",
     "MappingTokens",
     "NoVerdictError",
     "PartlyPublishedError",
     "PublishError",
     "SettingsError",
+    "SqlFirings",
     "SqlTokens",
     "Timeouts",
     "TimerRequest",
@@ -45,4 +49,5 @@ __all__ = [
     "TimersError",
     "TokenStore",
     "VerdictMessage",
+    "source_of",
 ]

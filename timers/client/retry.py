@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from timers.client.firings import source_of
 from timers.client.request import Encoder, SentHeaders, TimerRequest, due_second
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
@@ -155,9 +156,9 @@ def _dead_letter(
     key, value, headers = Encoder(MAX_DEAD_LETTER_BYTES)(
         TimerRequest(target, received.key, received.value or b"", due_s)
     )
-    timer_id = (h.last(received.headers, h.TIMER_ID) or b"").decode(errors="replace")
+    fired = source_of(received.headers) or ""
     position = topics.source(received.topic, received.partition, received.offset)
-    source = timer_id if topics.parse_source(timer_id) else position
+    source = fired if topics.parse_source(fired) else position
     reason = f"{received.topic!r} gave it up after {backoff.attempts} tries; it stood at {position}"
     all_headers = [*other_headers, *((name, data) for name, data in headers or () if not isinstance(data, str))]
     rejected = Rejected(0, dead_letter.RETRIES_EXHAUSTED, reason, key, value, all_headers)

@@ -32,15 +32,12 @@ import uuid
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from timers.client.sql import SqlTable
 from timers.errors import SettingsError
 from timers.wire.headers import TOKEN
 
 _EMBEDDED = b"callback-token:"
 _TOKEN_IN_BYTES = re.compile(rb"callback-token:([A-Za-z0-9_.-]{1,200})\n")
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-_QUALIFIED = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
-_PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
-"""DB-API styles with positional parameters; drivers of style ``pyformat`` (psycopg) take ``%s`` with a tuple too."""
 
 
 @runtime_checkable
@@ -122,21 +119,9 @@ class SqlTokens:
         paramstyle: str = "qmark",
         commit: bool = True,
     ) -> None:
-        # Identifiers cannot be parameters of a statement and become part of its text, so only plain names are allowed.
-        for argument, name, pattern in (
-            ("table", table, _QUALIFIED),
-            ("name_column", name_column, _IDENTIFIER),
-            ("token_column", token_column, _IDENTIFIER),
-        ):
-            if not pattern.fullmatch(name):
-                raise SettingsError(
-                    f"{argument}={name!r} is not a plain SQL name: letters, digits and _, not starting with a digit"
-                )
-        if paramstyle not in _PLACEHOLDERS:
-            raise SettingsError(f"paramstyle={paramstyle!r} is not one of {', '.join(_PLACEHOLDERS)}")
-        param = _PLACEHOLDERS[paramstyle]
-        self._connection = connection
-        self._commit = commit
+        columns = {"name_column": name_column, "token_column": token_column}
+        self._table = SqlTable(connection, paramstyle, commit=commit, table=table, **columns)
+        param = self._table.param
         self._create = (
             f"CREATE TABLE IF NOT EXISTS {table} ({name_column} VARCHAR(255) PRIMARY KEY, {token_column} VARCHAR(255))"
         )
@@ -151,38 +136,22 @@ class SqlTokens:
 
     def create_table(self) -> None:
         """Create the table if it does not exist; for receivers without a table of their own."""
-        self._run(self._create, ())
+        self._table.run(self._create, ())
 
     def put(self, name: str, token: str) -> None:
         """Store ``token`` for ``name``; it replaces any other. A name without a row gets one."""
-        if self._run(self._update, (token, name)) == 0:
+        if self._table.run(self._update, (token, name)) == 0:
             try:
-                self._run(self._insert, (name, token))
+                self._table.run(self._insert, (name, token))
             except Exception:  # drivers differ in their error if another receiver has inserted this name meanwhile
-                if self._run(self._update, (token, name)) == 0:
+                if self._table.run(self._update, (token, name)) == 0:
                     raise
 
     def take(self, name: str, token: str) -> bool:
-        return self._run(self._take, (name, token)) == 1
+        return self._table.run(self._take, (name, token)) == 1
 
     def reset(self, name: str) -> bool:
-        return self._run(self._reset, (name,)) == 1
-
-    def _run(self, statement: str, values: tuple[str, ...]) -> int:
-        """Execute, commit if ``commit`` is set, and return the number of changed rows."""
-        cursor = self._connection.cursor()
-        try:
-            cursor.execute(statement, values)
-            changed = int(cursor.rowcount)
-        except BaseException:
-            if self._commit:
-                self._connection.rollback()
-            raise
-        finally:
-            cursor.close()
-        if self._commit:
-            self._connection.commit()
-        return changed
+        return self._table.run(self._reset, (name,)) == 1
 
 
 Callback: TypeAlias = Any
@@ -233,15 +202,19 @@ def token_of(callback: Callback) -> str | None:
     """The token in a callback's header ``callback-token``; of several headers the last one counts."""
     if callback is None or isinstance(callback, str):
         return callback or None
-    headers = getattr(callback, "headers", callback)
-    if callable(headers):
-        headers = headers()
-    pairs: Iterable[tuple[str, bytes | str | None]] = headers.items() if isinstance(headers, Mapping) else headers or ()
     token: bytes | str | None = None
-    for name, value in pairs:
+    for name, value in headers_in(callback):
         if name == TOKEN:
             token = value
     return token.decode("utf-8", "replace") if isinstance(token, bytes) else token
+
+
+def headers_in(callback: Callback) -> Iterable[tuple[str, bytes | str | None]]:
+    """The headers of a message, or the headers themselves."""
+    headers = getattr(callback, "headers", callback)
+    if callable(headers):
+        headers = headers()
+    return headers.items() if isinstance(headers, Mapping) else headers or ()
 
 
 def embed(token: str, callback: bytes) -> bytes:

@@ -42,7 +42,7 @@ KEYLESS_S = 300
 of a backlog would be refused once and sent again."""
 
 Callback: TypeAlias = tuple[str, bytes | None, bytes]
-"""(timer id, key, value): identifies a callback among those of its topic in a transaction."""
+"""(source, key, value): identifies a callback among those of its topic in a transaction."""
 
 
 class DeliveryProblem(NamedTuple):
@@ -247,7 +247,7 @@ class Delivery:
         if isinstance(sent, DeliveryProblem):
             return sent
         if topic in self._refused:
-            problem = self._refused[topic].get((origin.timer_id, key_bytes(sent[2]), sent[3]))
+            problem = self._refused[topic].get((origin.request, key_bytes(sent[2]), sent[3]))
             if problem is not None:
                 return problem
         if sent[2] is None and topic in self._keyless:

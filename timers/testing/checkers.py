@@ -47,8 +47,6 @@ class Checkers:
         self._moved: Counter[tuple[str, int]] = Counter()
         self._given_up: Counter[str] = Counter()
         self._by_source: dict[str, Request] = {}
-        self._by_content: dict[tuple[str, bytes], Request] = {}
-        """(id, value of the callback) -> version of a timer with an id. All versions have the same ``timer-id``."""
         self._formats = formats_at(settings, LEVEL)
         self.supported: Callable[[], Iterable[int]] = lambda: ()
         """Returns the feature level that each member of the group supports."""
@@ -134,7 +132,6 @@ class Checkers:
             if row is None:
                 self.counts["cancels"] += 1
                 return
-            self._by_content[timer_id, row[3]] = request
         log.requests[record.offset] = self._by_source[record.source] = request
         self.counts["rejected" if row is None else "accepted"] += 1
 
@@ -154,7 +151,6 @@ class Checkers:
         if row is not None or decoded.rejected:
             self._by_source[record.source] = request
         if row is not None:
-            self._by_content[id_text(record.key or b""), row[3]] = request
             self.counts["accepted"] += 1
         elif decoded.rejected:
             self.counts["rejected"] += 1
@@ -231,22 +227,24 @@ class Checkers:
 
     def _firing(self, record: SimRecord, runner: SimRunner | None) -> None:
         headers = dict(record.headers)
-        timer_id = id_text(headers.get(h.TIMER_ID) or b"")
-        request = self._by_source.get(timer_id) or self._by_content.get((timer_id, record.value or b""))
+        source = id_text(headers.get(h.TIMER_SOURCE) or headers.get(h.TIMER_ID) or b"")
+        request = self._by_source.get(source)
         if request is None or request.row is None or request.key is None:
-            raise Violation(f"fired {timer_id}, which no reader of committed records can see or which is no timer")
+            raise Violation(f"fired {source}, which no reader of committed records can see or which is no timer")
         if self._rules.denied(record.topic):
-            raise Violation(f"{timer_id} fired to {record.topic}, which is denied")
+            raise Violation(f"{source} fired to {record.topic}, which is denied")
         due_s = request.key[0]
         _, topic, key, value, asked_headers, _ = request.row
         if topic == self._settings.request_topic:
             asked_headers = [each for each in asked_headers or () if each[0] != h.DEPTH]
             if h.DEPTH in dict(record.headers):
                 asked_headers.append((h.DEPTH, b"%d" % (h.depth(request.record.headers) + 1)))
-        by_engine = [(h.TIMER_ID, id_bytes(timer_id)), (h.TIMER_DUE, str(due_s).encode())]
+        is_schedule = request.record.topic in self._settings.schedule_topics
+        timer_id = (request.record.key or b"") if is_schedule else id_bytes(request.timer_id)
+        by_engine = [*h.identity(timer_id, source.encode()), (h.TIMER_DUE, b"%d" % due_s)]
         expected = (topic, key_bytes(key), value, [*(asked_headers or ()), *by_engine])
         if expected != (record.topic, record.key, record.value, list(record.headers[:-1])):
-            raise Violation(f"bytes in, bytes out: {timer_id} fired as {record!r}, asked for {expected!r}")
+            raise Violation(f"bytes in, bytes out: {source} fired as {record!r}, asked for {expected!r}")
         self._fired[request.name] += 1
         if not self._moved[request.name, 0] + self._moved[request.name, 1]:
             self._check_not_ended(request)

@@ -11,7 +11,7 @@ from timers.core.counters import Counters
 from timers.core.delivery import DeliveryProblem
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
-from timers.core.timer import Origin, Row, Tick, TopicPartition, id_bytes, key_bytes
+from timers.core.timer import Origin, Row, Tick, TopicPartition, id_bytes, key_bytes, origin_of
 from timers.request_formats import delivery_of
 from timers.testing import faults as f
 from timers.testing.faults import Faults
@@ -64,13 +64,14 @@ class SimRecords:
         keys = [key_bytes(row[2]) for row in rows]
         chosen = partitions_for(keys, [row[0] for row in rows], partitions)
         for row, key, partition in zip(rows, keys, chosen, strict=True):
-            timer_id = b"%b%d" % (id_prefix, row[0]) if row[5] is None else id_bytes(row[5][0])
-            self.add(topic, partition, key, row[3], [*(row[4] or ()), (h.TIMER_ID, timer_id), *tail], now_ms)
+            origin = origin_of(row, 0, f"{id_prefix.decode()}{row[0]}")
+            identity = h.identity(id_bytes(origin.timer_id), origin.request.encode())
+            self.add(topic, partition, key, row[3], [*(row[4] or ()), *identity, *tail], now_ms)
 
     def fire_schedules(
-        self, topic: str, partitions: int, rows: Sequence[Row], tail: list[h.Header], now_ms: int
+        self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[h.Header], now_ms: int
     ) -> None:
-        self.fire(topic, partitions, rows, b"", tail, now_ms)
+        self.fire(topic, partitions, rows, id_prefix, tail, now_ms)
 
     def add_tombstones(
         self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[h.Header]]], now_ms: int

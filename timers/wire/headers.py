@@ -37,8 +37,8 @@ TIMER_ERROR_MESSAGE = "timer-error-message"
 """On a dead letter: one sentence for a person."""
 
 TIMER_SOURCE = "timer-source"
-"""On a dead letter, a verdict and a cold request: ``<topic>/<partition>/<offset>`` of the request. On the retry topic:
-the same, for a timer that has an id or was cold."""
+"""On a dead letter, a verdict and a cold request: ``<topic>/<partition>/<offset>`` of the request. On a callback: the
+same, for a timer with an id, which may be used again. On the retry topic: also for a timer that was cold."""
 
 TIMER_PROMOTED = "timer-promoted"
 """On a promoted copy of a cold request: ``<topic>/<partition>/<offset>`` of the request. It counts only with its seal,
@@ -66,6 +66,11 @@ MAX_DEPTH_DIGITS = 9
 TOKEN = "callback-token"
 """A cancellation token that the client adds to a request and the receiver reads. The name does not begin with `timer-`,
 because such headers do not reach the receiver."""
+
+
+def identity(id: bytes, source: bytes) -> list[Header]:
+    """Return the headers of a callback that identify its timer; ``timer-source`` only if the id is not the source."""
+    return [(TIMER_ID, id)] if id == source else [(TIMER_SOURCE, source), (TIMER_ID, id)]
 
 
 def last(headers: Sequence[Header], name: str) -> bytes | None:

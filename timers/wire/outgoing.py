@@ -63,10 +63,10 @@ class Records(Protocol):
     def fire(
         self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[h.Header], now_ms: int
     ) -> None:
-        """Add firings. The id of a row without an id is ``id_prefix`` and its offset."""
+        """Add firings. The source of a row is ``id_prefix`` and its offset, if its origin does not name another one."""
 
     def fire_schedules(
-        self, topic: str, partitions: int, rows: Sequence[Row], tail: list[h.Header], now_ms: int
+        self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[h.Header], now_ms: int
     ) -> None:
         """Add firings of rows whose ids are any bytes."""
 
@@ -154,7 +154,8 @@ class Outgoing:
 
     def send_schedules(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         """Fire schedules."""
-        self._records.fire_schedules(topic, partitions, rows, self._time_headers(due_s), self._now_ms())
+        time_headers = self._time_headers(due_s)
+        self._records.fire_schedules(topic, partitions, rows, self._id_prefix, time_headers, self._now_ms())
         self._counters.transaction.fire(due_s, len(rows))
 
     def send_retried(self, topic: str, partitions: int, rows: Sequence[Row]) -> None:
@@ -171,7 +172,8 @@ class Outgoing:
         return self._records.size(key_bytes(row[2]), row[3], self._fired_headers(row, origin))
 
     def _fired_headers(self, row: Row, origin: Origin) -> list[h.Header]:
-        return [*(row[4] or ()), (h.TIMER_ID, id_bytes(origin.timer_id)), *self._time_headers(origin.due_s)]
+        identity = h.identity(id_bytes(origin.timer_id), origin.request.encode())
+        return [*(row[4] or ()), *identity, *self._time_headers(origin.due_s)]
 
     def _time_headers(self, due_s: int) -> list[h.Header]:
         return [(h.TIMER_DUE, b"%d" % due_s), (h.TIMER_FIRED, self._fired_ms)]
@@ -305,10 +307,10 @@ class BaseOutbox:
 
     def _refuse(self, topic: str, record: Any, reason: str) -> bool:
         """Note that a broker refused one record; False if it is no callback, or was noted before."""
-        ours = record.headers[-3:]
-        if [name for name, _ in ours] != [h.TIMER_ID, h.TIMER_DUE, h.TIMER_FIRED]:
+        if [name for name, _ in record.headers[-3:]] != [h.TIMER_ID, h.TIMER_DUE, h.TIMER_FIRED]:
             return False
-        callback = id_text(ours[0][1]), record.key, record.value
+        own = dict(record.headers[-4:])
+        callback = id_text(own.get(h.TIMER_SOURCE) or own[h.TIMER_ID]), record.key, record.value
         return self._delivery.refuse(topic, callback, DeliveryProblem("message-refused", reason, None))
 
     def fire(self, due_s: int, rows: Sequence[Row]) -> None:

@@ -122,6 +122,7 @@ class Canary(TopicTail):
 def _partition_and_due_s(record_headers: Iterable[headers.Header]) -> tuple[int, int]:
     """Request partition and due second of a callback; partition -1 if it does not have them."""
     values = {name: value or b"" for name, value in record_headers}
-    source = _SOURCE.fullmatch(values.get(headers.TIMER_ID, b""))
+    # A timer with an id has a timer-source: its id may look like the source of a canary.
+    source = None if headers.TIMER_SOURCE in values else _SOURCE.fullmatch(values.get(headers.TIMER_ID, b""))
     due = _DUE.fullmatch(values.get(headers.TIMER_DUE, b""))
     return (int(source[1]), int(due[0])) if source and due else (-1, 0)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from timers.core.timer import Row, id_bytes, key_bytes
+from timers.core.timer import Origin, Row, id_bytes, key_bytes
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch, size_alone
-from timers.wire.headers import TIMER_ID, Header
+from timers.wire.headers import TIMER_ID, Header, identity
 from timers.wire.partitioner import partitions_for, partitions_of
 
 MAX_BATCH_BYTES = 256_000
@@ -27,6 +27,11 @@ def _keys_and_partitions(rows: Sequence[Row], count: int) -> tuple[Sequence[byte
         keys = [key if isinstance(key, bytes) else key_bytes(key) for _, _, key, _, _, _ in rows]
         return keys, partitions_for(keys, [row[0] for row in rows], count)
     return texts, partitions_of(texts, count)
+
+
+def _identity(origin: Origin, source: bytes) -> list[Header]:
+    """The headers that identify a timer with an origin; ``source`` counts if the origin names no other one."""
+    return identity(id_bytes(origin[0]), source if origin[3] is None else origin[3].encode())
 
 
 class Batches:
@@ -51,7 +56,7 @@ class Batches:
         Args:
             topic: callback topic of all rows.
             partitions: its number of partitions.
-            rows: timers; the id of a timer without an id is ``id_prefix`` and its source offset.
+            rows: timers; the source of a timer is ``id_prefix`` and its offset, unless its origin names another one.
             id_prefix: ``<request topic>/<partition>/``.
             tail: headers that come after the id.
             now_ms: timestamp of the records.
@@ -59,21 +64,26 @@ class Batches:
         batches = self._open.setdefault(topic, {})
         keys, numbers = _keys_and_partitions(rows, partitions)
         for (offset, _, _, value, headers, origin), key, partition in zip(rows, keys, numbers, strict=True):
-            id_header = (TIMER_ID, b"%b%d" % (id_prefix, offset) if origin is None else origin[0].encode())
-            all_headers = [id_header, *tail] if headers is None else [*headers, id_header, *tail]
+            source = b"%b%d" % (id_prefix, offset)
+            if origin is None:
+                all_headers = [(TIMER_ID, source), *tail] if headers is None else [*headers, (TIMER_ID, source), *tail]
+            else:
+                all_headers = [*(headers or ()), *_identity(origin, source), *tail]
             batch = batches.get(partition) or self._begin(topic, partition)
             if batch.add(batch.count, now_ms, key, value, all_headers) is None:
                 batch = self._next(topic, partition)
                 batch.add(0, now_ms, key, value, all_headers)
             batch.count += 1
 
-    def fire_schedules(self, topic: str, partitions: int, rows: Sequence[Row], tail: list[Header], now_ms: int) -> None:
+    def fire_schedules(
+        self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[Header], now_ms: int
+    ) -> None:
         """Add firings of timers whose ids may be any bytes, which takes longer than :meth:`fire`."""
         batches = self._open.setdefault(topic, {})
         keys, numbers = _keys_and_partitions(rows, partitions)
-        for (_, _, _, value, headers, origin), key, partition in zip(rows, keys, numbers, strict=True):
+        for (offset, _, _, value, headers, origin), key, partition in zip(rows, keys, numbers, strict=True):
             assert origin is not None
-            all_headers = [*(headers or ()), (TIMER_ID, id_bytes(origin[0])), *tail]
+            all_headers = [*(headers or ()), *_identity(origin, b"%b%d" % (id_prefix, offset)), *tail]
             batch = batches.get(partition) or self._begin(topic, partition)
             if batch.add(batch.count, now_ms, key, value, all_headers) is None:
                 batch = self._next(topic, partition)

@@ -98,13 +98,7 @@ class SimCluster:
             worker(name, self.log, self._settings, self.limits, parts)
             for name in ("ada", "bob", "eve")[: random.randint(1, 3)]
         ]
-        self.levels = SimLevels(self.workers, self.checkers, self._level_random)
-        self._level_actions: list[tuple[Callable[[], str], float]] = []
-        if has_levels:
-            self.levels.begin_upgrade()
-            factor = self._level_random.choice([1, 10])  # an error needs a raise, and then a replay or an old version
-            self._level_actions = [(self.levels.change_version, factor), (self.levels.raise_level, 2 * factor)]
-        self.checkers.supported = lambda: self.levels.members.values()
+        self.levels, self._level_actions = self._upgrades(has_levels)
         self._owner: dict[TopicPartition, SimWorker] = {}
         for each in self.workers:
             each.is_owner = partial(self._owns, each)
@@ -123,6 +117,16 @@ class SimCluster:
         if self._delivery_random.random() < 0.2:
             self.log.most_records = SLOW_RECORDS
             self._fetch_sizes = (20, 20, 50, 50)  # so that the output of one fetch may be too much for the brokers
+
+    def _upgrades(self, has_levels: bool) -> tuple[SimLevels, list[tuple[Callable[[], str], float]]]:
+        """Returns the versions of the workers, and actions that change them, with weights."""
+        levels = SimLevels(self.workers, self.checkers, self._level_random)
+        self.checkers.supported = lambda: levels.members.values()
+        if not has_levels:
+            return levels, []
+        levels.begin_upgrade()
+        factor = self._level_random.choice([1, 10])  # an error needs a raise, and then a replay or an old version
+        return levels, [(levels.change_version, factor), (levels.raise_level, 2 * factor)]
 
     def _random_machine(self, among: list[TopicPartition]) -> TopicPartition:
         return self._focus if self._focus in among and self._random.random() < 0.7 else self._random.choice(among)

@@ -163,6 +163,7 @@ def test_receivers_tell_versions_of_an_id_and_the_sources_of_others_apart(ids: I
     ids.set(native.source, past, "hostile", target=target)
     ids.flush()
     records += reader.take(3)
+    assert ids.told(1) == [verdict.VerdictMessage("again", "already-fired", past)]
     firings = MappingFirings({})
     assert [firings.accept(record) for record in records] == [True] * 4
     assert [firings.accept(record) for record in records] == [False] * 4, "Kafka delivers them again"

@@ -97,14 +97,11 @@ def _look_up(settings: Settings) -> _Found:
     from aiokafka.errors import KafkaError
     from confluent_kafka import KafkaException
 
-    from timers.kafka import topics
+    from timers.kafka import fired_time, topics
     from timers.kafka.aiokafka_internals import group_access
     from timers.kafka.allowed_level import AllowedLevel
     from timers.kafka.clients import admin_client
     from timers.kafka.connection import ErrorReports
-    from timers.kafka.progress_log import ProgressLog
-    from timers.request_formats import enabled_formats
-    from timers.wire import progress
     from timers.worker.consumer.group import levels_of
 
     reports = ErrorReports(settings)
@@ -112,15 +109,7 @@ def _look_up(settings: Settings) -> _Found:
         cluster = topics.existing_topics(admin_client(settings, reports), settings)
         if settings.progress_topic not in cluster.partitions:
             raise TimersError(f"topic {settings.progress_topic!r} does not exist: no worker of this app has run yet")
-        log = ProgressLog(settings, cluster)
-        try:
-            records = log.read(
-                (topic, partition)
-                for topic in enabled_formats(settings)
-                for partition in range(cluster.partitions.get(topic, 0))
-            )
-        finally:
-            log.close()
+        machines = fired_time.read(settings, cluster)
         allowed = AllowedLevel(settings).read()
         members = map(levels_of, group_access.describe(settings).members)
     except (KafkaException, KafkaError) as error:
@@ -128,7 +117,7 @@ def _look_up(settings: Settings) -> _Found:
     return _Found(
         allowed,
         {member.worker_id: member.supports for member in members},
-        {f"{topic}/{partition}": progress.level_of(record) for (topic, partition), record in sorted(records.items())},
+        {f"{topic}/{partition}": found.level for (topic, partition), found in sorted(machines.items())},
     )
 
 

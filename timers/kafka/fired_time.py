@@ -9,6 +9,7 @@ from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.wire import progress as progress_record
+from timers.wire.progress import ANY_LEVEL
 
 
 def newest_s(settings: Settings, cluster: Cluster) -> int | None:
@@ -23,7 +24,7 @@ def newest_s(settings: Settings, cluster: Cluster) -> int | None:
 
 
 def read(settings: Settings, cluster: Cluster) -> dict[TopicPartition, Progress]:
-    """Return the progress of each partition of the app that has one. Blocks.
+    """Return the progress of each partition of the app that has one, at any feature level. Blocks.
 
     Raises:
         KafkaException: the brokers do not answer.
@@ -33,6 +34,6 @@ def read(settings: Settings, cluster: Cluster) -> dict[TopicPartition, Progress]
     try:
         formats = enabled_formats(settings)
         tps = [(topic, each) for topic in formats for each in range(cluster.partitions.get(topic, 0))]
-        return {tp: progress_record.decode(record)[0] for tp, record in log.read(tps).items()}
+        return {tp: progress_record.decode(record, ANY_LEVEL)[0] for tp, record in log.read(tps).items()}
     finally:
         log.close()

@@ -44,12 +44,9 @@ class SimCluster:
         self.seed = seed
         self._random = random = Random(seed)
         # Each feature has its own random source, so that it does not change the runs that do not use it.
-        self._cold_random = Random(f"{seed} cold")
-        self._schedule_random = Random(f"{seed} schedules")
-        self._delivery_random = Random(f"{seed} delivery")
-        self._flap_random = Random(f"{seed} flap")
-        self._clock_random = Random(f"{seed} clocks")
-        self._level_random = Random(f"{seed} levels")
+        self._cold_random, self._schedule_random = Random(f"{seed} cold"), Random(f"{seed} schedules")
+        self._delivery_random, self._flap_random = Random(f"{seed} delivery"), Random(f"{seed} flap")
+        self._clock_random, self._level_random = Random(f"{seed} clocks"), Random(f"{seed} levels")
         self._settings = Settings(
             max_request_bytes=2000,
             retry_attempts=3,

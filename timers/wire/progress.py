@@ -12,6 +12,9 @@ from timers.wire.topics import partition_name
 APP_KEY = b"#app/0"
 """Key of the record that holds what applies to all machines of the app. No topic has this name."""
 
+ANY_LEVEL = 2**32
+"""As ``supported`` of :func:`decode`: reads what all levels have in common."""
+
 _ALLOWED_LEVEL = "allowed-feature-level"
 """Name of a setting in the record of the app."""
 
@@ -64,15 +67,6 @@ def decode(value: bytes, supported: int | None = None, name: str = "a partition"
             "was it written by this app?"
         )
     return progress, message.topic_id
-
-
-def level_of(value: bytes) -> int:
-    """Return the feature level of a machine, also one that this version does not support.
-
-    Raises:
-        LogMismatch: the record cannot be read.
-    """
-    return decode(value, supported=2**32)[0].level
 
 
 def encode_allowed_level(level: int) -> bytes:

@@ -47,7 +47,7 @@ class SimLevels:
         worker.crash()
         if self._random.random() < 0.6:
             worker.disk.wipe()
-        worker.use_version(self._random.choice([LEVEL - 1, LEVEL, LEVEL, LEVEL]))
+        worker.use_version(self._random.choice([LEVEL - 1, LEVEL, LEVEL]))
         return f"{worker.name} supports {worker.supports}"
 
     def raise_level(self) -> str:
@@ -60,8 +60,11 @@ class SimLevels:
         return f"{worker.name} to {level}"
 
     def able(self) -> list[SimWorker]:
-        """The running workers to which the leader of the group gives partitions."""
-        names = levels.able(self.members, self.raised)
+        """The running workers to which the leader of the group gives partitions.
+
+        A leader of a version before levels gives partitions to all.
+        """
+        names = levels.able(self.members, levels.FIRST if self._random.random() < 0.5 else self.raised)
         return [worker for worker in self._workers if worker.name in names]
 
     def finish_upgrade(self) -> None:

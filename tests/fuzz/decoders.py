@@ -182,7 +182,7 @@ def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded, *, by_bytes
         assert kept[:4] == [offset, topic, key, value]
         tail: list[headers.Header] = [(headers.TIMER_DUE, b"1")]
         if by_bytes:
-            Batches({}).fire_schedules(topic, 3, [row], tail, 1)
+            Batches({}).fire_schedules(topic, 3, [row], b"t/0/", tail, 1)
         else:
             Batches({}).fire(topic, 3, [row], b"t/0/", tail, 1)
         moved = Origin(*origin) if origin else Origin("t/0/1", due_s, 0)
@@ -203,7 +203,7 @@ def progress_records(draw: Draw) -> set[str]:
     return {"read"}
 
 
-_SENTENCES = frozenset({"cannot be read", "has version", "is not a number"})
+_SENTENCES = frozenset({"cannot be read", "has version", "is not a number", "was raised to feature level"})
 
 
 def dead_letters(draw: Draw) -> set[str]:

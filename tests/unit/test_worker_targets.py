@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from aiokafka.errors import (
 )
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.config.settings import Settings
 from timers.core.delivery import DeliveryProblem
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord
@@ -32,6 +34,9 @@ class SimAdmin:
         self.denied = False
         self.config_requests = 0
         self.metadata_requests = 0
+        self.created: list[list[str]] = []
+        self.refused: set[str] = set()
+        self.may_answer = threading.Event()
 
     def list_topics(self, timeout: float) -> Any:
         self.metadata_requests += 1
@@ -42,6 +47,17 @@ class SimAdmin:
             for name, leaders in self.topics.items()
         }
         return SimpleNamespace(topics=described)
+
+    def create_topics(self, topics: list[Any], operation_timeout: float, request_timeout: float) -> dict[str, Any]:
+        self.created.append([topic.topic for topic in topics])
+        self.may_answer.wait(DEADLINE_S)
+
+        def result(name: str) -> None:
+            if name in self.refused:
+                raise KafkaException(KafkaError(KafkaError.POLICY_VIOLATION, "no such names"))
+            self.topics[name] = [1]
+
+        return {topic.topic: SimpleNamespace(result=lambda _, name=topic.topic: result(name)) for topic in topics}
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Any]:
         self.config_requests += 1
@@ -62,6 +78,13 @@ class SimAdmin:
 def targets(monkeypatch: pytest.MonkeyPatch) -> Targets:
     monkeypatch.setattr(module, "AdminClient", SimAdmin)
     return Targets(Settings(brokers="localhost:1"), {"timer-request": 4})
+
+
+@pytest.fixture
+def creating(monkeypatch: pytest.MonkeyPatch) -> Targets:
+    """Targets of a worker with ``TIMERS_CREATE_TARGET_TOPICS=1``."""
+    monkeypatch.setattr(module, "AdminClient", SimAdmin)
+    return Targets(Settings(brokers="localhost:1", create_target_topics=True), {"timer-request": 4})
 
 
 def cluster(targets: Targets) -> SimAdmin:
@@ -235,3 +258,48 @@ def test_topics_of_disabled_request_formats_are_ordinary_targets(
     targets = Targets(settings, {})
     targets.note_failed({settings.verdict_topic: TopicAuthorizationFailedError()})
     assert (settings.verdict_topic in targets.circuit_breaker) is not open_format
+
+
+def test_no_machine_waits_while_missing_topics_are_created_together(creating: Targets) -> None:
+    admin = cluster(creating)
+    names = [f"new-{number}" for number in range(200)]
+    for name in names:  # the brokers do not answer yet: a call that waited for them would fail
+        problem = creating.route(name, retried=False)
+        assert isinstance(problem, DeliveryProblem) and problem.open_s is not None, "its timers are tried again"
+        assert problem.reason.endswith("is being created")
+    admin.topics["other"] = [1]
+    creating.refresh()
+    assert creating.route("other", retried=False) == 1
+    admin.may_answer.set()
+    wait_until(lambda: set(names) <= creating._known.keys(), "they are known")  # route() may request one again
+    assert all(creating.route(name, retried=True) == 1 for name in names)
+    assert len(admin.created) <= 2, "the first one alone, as it does not wait for others, and all others together"
+    assert sorted(name for names in admin.created for name in names) == sorted(names)
+
+
+def test_the_reason_why_a_topic_cannot_be_created_reaches_its_dead_letter(creating: Targets) -> None:
+    admin = cluster(creating)
+    admin.refused.add("refused")
+    admin.may_answer.set()
+    assert isinstance(creating.route("refused", retried=False), DeliveryProblem)
+
+    def said() -> bool:
+        problem = creating.route("refused", retried=True)
+        return isinstance(problem, DeliveryProblem) and problem.reason.endswith("cannot be created: no such names")
+
+    wait_until(said, "the reason is known")
+
+
+def test_topics_are_created_after_a_request_without_an_answer(creating: Targets) -> None:
+    admin = cluster(creating)
+    answer, admin.create_topics = admin.create_topics, lambda *_, **__: raise_timeout()  # type: ignore[method-assign]
+    admin.may_answer.set()
+    creating.route("t", retried=False)
+    wait_until(lambda: not creating._creator._running, "the request fails")
+    admin.create_topics = answer  # type: ignore[method-assign]
+    creating.route("t", retried=True)
+    wait_until(lambda: creating.route("t", retried=True) == 1, "it is usable")
+
+
+def raise_timeout() -> None:
+    raise TimeoutError

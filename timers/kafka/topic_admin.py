@@ -52,14 +52,24 @@ def create(admin: AdminClient, topic: NewTopic, timeout_s: float = connection.TI
     Raises:
         KafkaException: the brokers do not answer, or refuse.
     """
-    created = admin.create_topics([topic], operation_timeout=timeout_s, request_timeout=timeout_s)
-    try:
-        created[topic.topic].result(timeout_s + _GRACE_S)
-    except KafkaException as error:
-        if code_of(error) == KafkaError.TOPIC_ALREADY_EXISTS:
-            return False
-        raise
-    return True
+    failure = create_all(admin, [topic], timeout_s).get(topic.topic)
+    if failure is not None and code_of(failure) != KafkaError.TOPIC_ALREADY_EXISTS:
+        raise failure
+    return failure is None
+
+
+def create_all(
+    admin: AdminClient, topics: list[NewTopic], timeout_s: float = connection.TIMEOUT_S
+) -> dict[str, KafkaException]:
+    """Create topics in one request, and wait for them. Returns why each of the others was not created."""
+    failures = {}
+    created = admin.create_topics(topics, operation_timeout=timeout_s, request_timeout=timeout_s)
+    for name, future in created.items():
+        try:
+            future.result(timeout_s + _GRACE_S)
+        except KafkaException as failure:
+            failures[name] = failure
+    return failures
 
 
 def configs(

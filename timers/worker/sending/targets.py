@@ -33,6 +33,7 @@ from timers.kafka.clients import librdkafka
 from timers.kafka.topic_metadata import REFRESH_S, TopicMetadata
 from timers.wire.callback_rules import CallbackRules
 from timers.worker.sending.producer import NoAnswer
+from timers.worker.sending.topic_creator import TopicCreator
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,8 @@ class Targets:
 
     def __init__(self, settings: Settings, partitions: Mapping[str, int]) -> None:
         self._settings = settings
-        self._metadata = TopicMetadata(AdminClient(librdkafka(settings)), ADMIN_TIMEOUT_S)
+        admin = AdminClient(librdkafka(settings))
+        self._metadata = TopicMetadata(admin, ADMIN_TIMEOUT_S)
         self._lock = threading.Lock()
         self.rules = CallbackRules(settings)
         self._known: dict[str, int] = dict(partitions)
@@ -88,9 +90,13 @@ class Targets:
         self.usable: dict[str, int] = {}
         self.max_message_bytes: dict[str, int] = {}
         self.circuit_breaker = CircuitBreaker(monotonic)
+        self._creator = TopicCreator(admin, ADMIN_TIMEOUT_S, self._note_created)
+        self._not_created: Mapping[str, str] = {}
 
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
-        """Number of partitions of ``topic``, created first if the settings say so; or why nothing can be sent there.
+        """Number of partitions of ``topic``; or why nothing can be sent there.
+
+        A missing topic is created in the background, if the settings say so.
 
         Args:
             topic: a callback topic.
@@ -117,12 +123,10 @@ class Targets:
                 if topic not in self._known:
                     self._note_unknown(topic)
             if topic not in self._known and self._settings.create_target_topics:
-                self._metadata.create(topic)
-                self._look()
-                if topic not in self._known:  # the broker that answered does not know it yet
-                    return DeliveryProblem(
-                        "topic-unknown", f"callBackTopic {topic!r} was created just now", UNKNOWN_FOR_S
-                    )
+                self._creator.request(topic)  # timers of other topics must not wait for it
+                why = self._not_created.get(topic)
+                reason = "is being created" if why is None else f"cannot be created: {why}"
+                return DeliveryProblem("topic-unknown", f"callBackTopic {topic!r} {reason}", 0.0)
             if topic not in self._known:
                 return DeliveryProblem("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
             refused = self._refuses_times(topic)
@@ -226,10 +230,14 @@ class Targets:
 
     def _look(self) -> None:
         """Look up all topics."""
-        found = self._metadata.topics()
-        self._known = {name: topic.partitions for name, topic in found.items()}
-        self._leaderless = frozenset(name for name, topic in found.items() if not topic.has_leaders)
+        self._known, self._leaderless = self._list()
         self._is_fresh = True
+
+    def _list(self) -> tuple[dict[str, int], frozenset[str]]:
+        """Number of partitions of each topic, and topics with a partition that has no leader."""
+        found = self._metadata.topics()
+        leaderless = frozenset(name for name, topic in found.items() if not topic.has_leaders)
+        return {name: topic.partitions for name, topic in found.items()}, leaderless
 
     def _refuses_times(self, topic: str) -> str | None:
         """Why ``topic`` never takes records with the times of callbacks; None if it may take them.
@@ -265,6 +273,14 @@ class Targets:
         self._unknown[topic] = monotonic() + UNKNOWN_FOR_S
         if self.circuit_breaker.drop(topic):
             logger.info("target %s does not exist any more", topic)
+
+    def _note_created(self, failures: Mapping[str, str]) -> None:
+        """Use topics that were created now. In the creator's thread: the lock is not held while brokers answer."""
+        self._not_created = failures
+        with contextlib.suppress(KafkaException):  # else the next attempt of a timer looks
+            found = self._list()
+            with self._lock:
+                self._known, self._leaderless = found
 
     def learn_limit(self, topic: str) -> bool:
         """Ask for the largest batch that ``topic`` takes, and store it.

@@ -72,6 +72,7 @@ MUTATIONS: dict[str, Mutation] = {
         Parts(machine=m.ChangesMemoryBeforeCommit),
         m.ContinuesAfterFailure,
     ),
+    "[I5] a machine goes on after an unforeseen failure": worker(m.ContinuesAfterAnUnforeseenFailure),
     "[I3] fired_through is the whole second after a chunk": machine(m.CommitsTheWholeSecond),
     "[I3] timers that have not fired are deleted": machine(m.DeletesTheWholeSecond),
     "[I3] deleted before the commit": machine(m.DeletesBeforeCommit, store=m.StoreWithoutDeleteCheck),

@@ -18,6 +18,7 @@ from timers.core.progress import Progress
 from timers.core.timer import Decoded, Fetched, Origin, Rejected, Row, RowsByDue, Tick, TopicPartition
 from timers.partition import PartitionSpec
 from timers.testing import SimLog, SimOutbox, SimProducer, SimStore, SimWorker
+from timers.testing.faults import Unforeseen
 from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
 from timers.wire import progress as progress_record
 from timers.wire import topics
@@ -104,6 +105,13 @@ class ContinuesAfterFailure(SimWorker):
         finally:
             if machine in self.runners:
                 vars(self.runners[machine]).pop("step", None)
+
+
+class ContinuesAfterAnUnforeseenFailure(SimWorker):
+    """[I5]: a machine goes on with its memory after an exception that no code expects."""
+
+    def fail(self, machine: TopicPartition, error: Unforeseen) -> None:
+        self.runners[machine].machine._outbox._producer._begun = False  # type: ignore[attr-defined]
 
 
 # ---- [I3]: chunks ---------------------------------------------------------------------------------------------------

@@ -112,7 +112,8 @@ async def test_a_recovery_logs_its_progress(caplog: pytest.LogCaptureFixture) ->
     rig.ask(*[99] * 10)
     machine = rig.machine
     caplog.set_level(logging.INFO)
-    task = asyncio.create_task(recovery.report(lambda: [SimpleNamespace(machine=machine)], pause_s=0.001))  # type: ignore[list-item]
+    runners: Any = [SimpleNamespace(machine=machine)]
+    task = asyncio.create_task(recovery.report(lambda: (runners, 0), pause_s=0.001))
     rig.read(4)
     while not caplog.messages:
         await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from timers.errors import Fenced
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
-from timers.worker.machines import pool as pools
+from timers.worker.machines import openings
 from timers.worker.machines.pool import Pool
 
 REQUESTS = ("timer-request", 0)
@@ -64,7 +64,7 @@ async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread of the consumer ends with the worker and does not answer its last request."""
-    monkeypatch.setattr(pools, "OWNER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(openings, "OWNER_TIMEOUT_S", 0.1)
     asked = asyncio.Event()
     failures: list[BaseException] = []
 
@@ -75,11 +75,10 @@ async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, never, failures)
     runner: Any = SimRunner()
     pool._runners = {REQUESTS: runner}
-    failed = asyncio.create_task(pool._handle_failure(runner, Fenced("taken over")))
+    pool.on_failed(runner, Fenced("taken over"))
     async with asyncio.timeout(30):
         await asked.wait()
         await pool.close()
-        await failed
     assert failures == []
 
 
@@ -96,8 +95,11 @@ async def test_the_loss_of_a_machine_to_another_worker_ends_the_worker_only_if_i
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, denies, failures)
     runner: Any = SimRunner()
     pool._runners = {REQUESTS: runner}
+    pool._assigned = {REQUESTS}
+    pool.on_failed(runner, error)
     async with asyncio.timeout(30):
-        await pool._handle_failure(runner, error)
+        while REQUESTS in pool.runners or pool._openings.partitions:
+            await asyncio.sleep(0)
         await pool.close()
     assert failures == ([error] if isinstance(error, Fenced) else [])
     assert pool.runners == {}
@@ -115,12 +117,12 @@ async def test_the_end_does_not_wait_for_brokers_while_machines_are_being_opened
     topics = (settings.request_topic, settings.progress_topic)
     cluster = Cluster("", dict.fromkeys(topics, bytes(16)), dict.fromkeys(topics, 1))
     pool = pool_of(settings, cluster, confirms, failures)
-    assigning = asyncio.create_task(pool.assign([REQUESTS]))
     async with asyncio.timeout(60):
-        while not pool.partition_metrics:  # opening has not begun
-            await asyncio.sleep(0)
+        assert await pool.assign([REQUESTS]) == {}
+        while not pool.waiting:
+            await asyncio.sleep(0.01)
+        assert pool.waiting[REQUESTS].reason == "brokers"
         await pool.close()
-        assert await assigning == {}
     assert failures == []
     gc.collect()
     assert "Unclosed" not in caplog.text

@@ -61,6 +61,10 @@ class Progress:
                 value = change.value
         return value
 
+    def knows(self, name: str) -> bool:
+        """Returns whether the history has a value of setting ``name``."""
+        return any(change.name == name for change in self.settings)
+
     def with_setting(self, name: str, value: int) -> Progress:
         """Returns a progress in which setting ``name`` has ``value`` from ``next_offset`` on."""
         earlier = [change for change in self.settings if change.name == name]

@@ -36,11 +36,18 @@ def progress_partition(tp: TopicPartition, cluster: Cluster, settings: Settings)
 
 
 class ProgressLog:
-    """Reads the progress topic and the ends of request logs. Its methods block: do not call them on the event loop."""
+    """Reads the progress topic and the ends of request logs. Its methods block: do not call them on the event loop.
 
-    def __init__(self, settings: Settings, cluster: Cluster) -> None:
+    Args:
+        settings: of the app.
+        cluster: the topics of the app.
+        timeout_s: longest time to wait for an answer, or for the next record.
+    """
+
+    def __init__(self, settings: Settings, cluster: Cluster, timeout_s: float = TIMEOUT_S) -> None:
         self._settings = settings
         self._cluster = cluster
+        self._timeout_s = timeout_s
         common = {**librdkafka(settings), "group.id": settings.app_id}
         self._consumer = reader(common, enable_partition_eof=True, fetch_wait_max_ms=50, auto_offset_reset="error")
         # A committed reader sees the log only up to the oldest open transaction of any machine, although later records
@@ -75,7 +82,9 @@ class ProgressLog:
 
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """First offset and end of a log, including open transactions."""
-        low, high = self._end_finder.get_watermark_offsets(KafkaTopicPartition(topic, partition), timeout=TIMEOUT_S)
+        low, high = self._end_finder.get_watermark_offsets(
+            KafkaTopicPartition(topic, partition), timeout=self._timeout_s
+        )
         return low, high
 
     def _read_back(self, partition: int, start: int, end: int, keys: dict[bytes, Any]) -> dict[bytes, bytes]:
@@ -83,7 +92,7 @@ class ProgressLog:
         newest: dict[bytes, bytes] = {}
         topic = self._settings.progress_topic
         try:
-            for message in read(self._consumer, topic, partition, start, end, timeout_s=TIMEOUT_S):
+            for message in read(self._consumer, topic, partition, start, end, timeout_s=self._timeout_s):
                 key, value = message.key(), message.value()
                 if key in keys and value is not None:
                     newest[key] = value
@@ -119,7 +128,7 @@ class ProgressLog:
                 "lost records (was an old copy of it restored, or an unclean leader elected?)",
                 Progress(high, progress.fired_through, progress.settings),
             )
-        committed = self._consumer.committed([KafkaTopicPartition(topic, partition)], timeout=TIMEOUT_S)[0].offset
+        committed = self._consumer.committed([KafkaTopicPartition(topic, partition)], timeout=self._timeout_s)[0].offset
         if committed == OFFSET_INVALID or committed <= 0 or high == 0:
             return Progress()
         return self._mismatch(

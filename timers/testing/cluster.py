@@ -47,6 +47,9 @@ class SimCluster:
         self._cold_random, self._schedule_random = Random(f"{seed} cold"), Random(f"{seed} schedules")
         self._delivery_random, self._flap_random = Random(f"{seed} delivery"), Random(f"{seed} flap")
         self._clock_random, self._level_random = Random(f"{seed} clocks"), Random(f"{seed} levels")
+        self._failure_random = Random(f"{seed} failures")
+        self._machines_fail = self._failure_random.random() < 0.3
+        """Whether machines fail with exceptions that no code expects."""
         self._settings = Settings(
             max_request_bytes=2000,
             retry_attempts=3,
@@ -135,6 +138,15 @@ class SimCluster:
 
     def _owns(self, worker: SimWorker, name: TopicPartition) -> bool:
         return self._owner.get(name) is worker
+
+    def _fail_later(self, worker: SimWorker) -> SimWorker:
+        """Let a machine of a worker fail soon, in the runs in which machines fail. Returns the worker."""
+        if self._machines_fail and self._failure_random.random() < 0.5:
+            worker.faults.fail_at("after a commit")
+        elif self._machines_fail:
+            stepping = self._failure_random.random() < 0.7
+            worker.faults.fail_after(self._failure_random.randint(0, 5), stepping=stepping)
+        return worker
 
     def _assign_unowned(self, excluded: SimWorker | None = None) -> None:
         self._owner = {name: worker for name, worker in self._owner.items() if name in worker.runners}

@@ -19,6 +19,10 @@ class Crashed(Exception):
     """The process crashed at a point; its memory is lost."""
 
 
+class Unforeseen(Exception):
+    """An exception that no code expects: the machine ends here, and the process goes on."""
+
+
 class Faults:
     """The faults of one worker.
 
@@ -26,12 +30,17 @@ class Faults:
 
     Attributes:
         passed: name of the last passed point; after a crash, the point of the crash.
+        stepping: whether a machine does a step now.
     """
 
     def __init__(self) -> None:
         self.passed = ""
         self._armed: Counter[str] = Counter()
         self._points_left: int | None = None
+        self._fails_after: int | None = None
+        self._fails_at: str | None = None
+        self._fails_stepping = False
+        self.stepping = False
         self._at: str | None = None
 
     def arm(self, fault: str, times: int = 1) -> None:
@@ -49,13 +58,26 @@ class Faults:
         """Crash after ``points`` more points."""
         self._points_left = points
 
+    def fail_after(self, points: int, *, stepping: bool) -> None:
+        """Raise an exception that no code expects after ``points`` more points of a step, or of an opening."""
+        self._fails_after, self._fails_stepping = points, stepping
+
+    def fail_at(self, name: str) -> None:
+        """Raise an exception that no code expects at the next point with this name."""
+        self._fails_at = name
+
     def crash_at(self, name: str) -> None:
         """Crash at the next point with this name."""
         self._at = name
 
     def point(self, name: str) -> None:
-        """Crash here if it was chosen."""
+        """Crash here, or let the machine fail here, if it was chosen."""
         self.passed = name
+        if self._fails_after is not None and self._fails_stepping == self.stepping:
+            self._fails_after -= 1
+        if self._fails_at == name or (self._fails_after is not None and self._fails_after < 0):
+            self._fails_after = self._fails_at = None
+            raise Unforeseen(name)
         if self._points_left is not None:
             self._points_left -= 1
         if self._at == name or (self._points_left is not None and self._points_left < 0):
@@ -65,4 +87,4 @@ class Faults:
     def clear(self) -> None:
         """Remove all faults."""
         self._armed.clear()
-        self._at = self._points_left = None
+        self._at = self._points_left = self._fails_after = self._fails_at = None

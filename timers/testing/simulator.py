@@ -225,7 +225,7 @@ class Simulator(SimCluster):
     # ---- faults -------------------------------------------------------------------------------------------------
 
     def _arm(self) -> str:
-        worker = self._random_worker()
+        worker = self._fail_later(self._random_worker())
         fault = self._random.choice([*f.ALL, "crash", "crash", "crash before a commit"])
         if fault == "crash":
             worker.faults.crash_after(self._random.randint(0, 12))

@@ -21,10 +21,11 @@ from timers.core.limits import Limits
 from timers.core.loop import Loop
 from timers.core.ports import Lost
 from timers.core.progress import Progress
+from timers.core.reopening import AFTER_UNFORESEEN, Reopening
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import Fenced, LevelTooHigh
 from timers.partition import Classes, PartitionSpec
-from timers.testing.faults import Crashed, Faults
+from timers.testing.faults import Crashed, Faults, Unforeseen
 from timers.testing.log import SimLog, SimRecord
 from timers.testing.next_level import formats_at
 from timers.testing.oscillator import RIGHT, WRONG
@@ -122,6 +123,7 @@ class SimWorker:
         self._last_tick: tuple[int, Tick] | None = None
         self._ticks_read_to = dict.fromkeys((*RIGHT, WRONG), 0)
         self._guard = self._new_guard()
+        self._reopening: dict[TopicPartition, Reopening] = {}
 
     has_levels: ClassVar[bool] = False
     """Whether the workers of a run have two versions, and machines are raised."""
@@ -144,6 +146,10 @@ class SimWorker:
             for machine in fresh:
                 with suppress(LevelTooHigh):  # it stays the owner of a machine that it cannot run
                     self._open(machine, outboxes[machine])
+        except Unforeseen as error:
+            for machine in fresh:
+                if machine not in self.runners:
+                    self._close_after(machine, error)
         except Crashed:
             self.crash()
 
@@ -311,7 +317,11 @@ class SimWorker:
     def _do(self, machine: TopicPartition, action: Callable[[], object]) -> None:
         """Let one machine do something. After a failed transaction the machine is opened again."""
         try:
-            action()
+            self.faults.stepping = True
+            try:
+                action()
+            finally:
+                self.faults.stepping = False
         except (Lost, Fenced) as error:
             # The transaction is committed or not; after fencing, the committed progress tells which.
             self.revoke(machine)
@@ -319,5 +329,19 @@ class SimWorker:
                 self.assign([machine])
             elif isinstance(error, Fenced):
                 self.crash()  # another worker owns the machine: the process ends
+        except Unforeseen as error:
+            self.fail(machine, error)
         except Crashed:
             self.crash()
+
+    def fail(self, machine: TopicPartition, error: Unforeseen) -> None:
+        """Close a machine alone, and open it again at once if it has not failed in the same way before."""
+        if not self._close_after(machine, error) and self.is_owner(machine):
+            self.assign([machine])
+
+    def _close_after(self, machine: TopicPartition, error: Unforeseen) -> float:
+        """Close a machine. Returns for how many seconds; the simulator assigns it again at any later time."""
+        self.runners.pop(machine, None)
+        self.disk.close(machine)
+        reopening = self._reopening.setdefault(machine, Reopening())
+        return reopening.pause_s(str(error), AFTER_UNFORESEEN, self.log.clock.now_ms / 1000)

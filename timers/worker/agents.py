@@ -16,6 +16,7 @@ from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.ticking import Phase
 from timers.worker.machines.pool import Pool
+from timers.worker.tick_sender import NEXT_AFTER_S, TickSender
 from timers.worker.ticks import TickJudge, wait_until
 
 logger = logging.getLogger(__name__)
@@ -162,12 +163,14 @@ def register(
 
         While ticks are held, one goes to each broker: their clocks are compared, and one of them may be right.
         """
-        async for _ in seconds:
-            counts = not judge.holds and await send_tick(None)
+        topic, producer = settings.oscillator_topic, app.producer
+        sender = TickSender(
+            send_tick, lambda: producer.leaders(topic), lambda: producer.learn_leaders(topic, NEXT_AFTER_S)
+        )
+        async for second in seconds:
+            counts = not judge.holds and await sender.send(second)
             if not counts and judge.holds:
-                leaders = app.producer.leaders(settings.oscillator_topic)
-                one_of_each = {leader: partition for partition, leader in leaders.items()}.values()
-                counts = any(await asyncio.gather(*map(send_tick, one_of_each)))
+                counts = await sender.send_to_each_broker()
             if not counts:
                 await asyncio.sleep(RETRY_PAUSE_S)
             tick_scheduler.on_answered()

@@ -6,6 +6,7 @@ Each class gives public names to the private methods that the worker calls or ov
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import Any, ClassVar
 
 import faust
 from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError
 from faust import tables, worker
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
@@ -96,6 +98,12 @@ class Consumer(driver.Consumer):
 
 class Producer(driver.Producer):
     """Faust's producer, which knows the leaders of partitions."""
+
+    async def learn_leaders(self, topic: str, timeout_s: float) -> None:
+        """Ask the brokers for the leaders of a topic's partitions. Without an answer in time, nothing changes."""
+        with contextlib.suppress(KafkaError, TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._producer.partitions_for(topic)
 
     def leaders(self, topic: str) -> dict[int, int]:
         """Partition -> id of its leader, as of the last metadata; without partitions that have no leader."""

@@ -1,10 +1,14 @@
-"""Returns why a worker is not alive, and why it is not ready: lists of reasons, empty if it is.
+"""Returns why a worker is not alive, why it is not ready, and which partitions are red.
 
-Alive: its threads make progress; a worker that waits for brokers is alive. Ready: timers fire.
+Alive: its threads make progress; a worker that waits for brokers is alive. Ready: timers fire. Red: the timers of a
+partition do not fire. A worker that has been ready stays ready when a partition turns red: a rolling update waits until
+each worker is ready, and would stop at a partition that no restart can help.
 """
 
 from __future__ import annotations
 
+from timers.core.timer import TopicPartition
+from timers.worker.machines.failures import BROKERS
 from timers.worker.status import WorkerStatus
 from timers.worker.ticks import SILENCE_S
 
@@ -35,8 +39,14 @@ def stuck(status: WorkerStatus) -> list[str]:
     ]
 
 
+def red_partitions(status: WorkerStatus) -> dict[TopicPartition, str]:
+    """Partitions of this worker whose timers do not fire -> why, in a sentence."""
+    waiting = {tp: waiting.sentence for tp, waiting in status.pool.waiting.items()}
+    return {**waiting, **{tp: str(why) for tp, why in status.pool.stopped.items()}}
+
+
 def unready(status: WorkerStatus) -> list[str]:
-    """The reasons why some or all timers do not fire, a sentence each."""
+    """The reasons why some or all timers do not fire, a sentence each; notes in ``status`` if there are none."""
     pool, tick_age_s = status.pool, status.tick_age_s
     reasons = []
     if tick_age_s is None:
@@ -50,14 +60,18 @@ def unready(status: WorkerStatus) -> list[str]:
     missing = status.missing_topics
     if missing:
         reasons.append(f"topics were deleted: {', '.join(missing)}")
-    reasons.extend(str(why) for why in pool.stopped.values())
+    if not status.was_ready:
+        reasons.extend(str(why) for why in pool.stopped.values())
+        # A restart does not help a partition without a leader: a rolling update must not stop there.
+        reasons.extend(waiting.sentence for waiting in pool.waiting.values() if waiting.reason != BROKERS)
     if status.refusal is not None:
         reasons.append(str(status.refusal))
-    if not pool.complete and not pool.stopped:
+    if pool.opening or (pool.waiting and not pool.runners):
         reasons.append("partitions are being opened")
     recovering = sum(runner.machine.recovering for runner in pool.runners.values())
     if recovering:
         reasons.append(f"{recovering} of {len(pool.runners)} partitions are recovering")
     if pool.held:
         reasons.append("the brokers' clock went back: new requests wait until it has caught up")
+    status.was_ready = status.was_ready or not reasons
     return reasons

@@ -50,6 +50,10 @@ with the session timeout."""
 METADATA_MAX_AGE_S = 30
 """The group notices added partitions of a request topic within this time."""
 
+PRODUCER_TIMEOUT_S = 10.0
+"""A tick or a canary timer that no broker takes within this time is dropped. While it waits for a partition without
+a leader, aiokafka asks for metadata without a pause."""
+
 END_TIMEOUT_S = 15
 """How long Faust's clients may take to disconnect at the end, after all machines are closed."""
 
@@ -132,6 +136,7 @@ class TimersApp(faust_internals.App):
             topic_allow_declare=False,
             topic_disable_leader=True,
             producer_linger=0.0,
+            producer_request_timeout=PRODUCER_TIMEOUT_S,
             worker_redirect_stdouts=False,
             TableManager=faust_internals.TableManager,
             Worker=TimersWorker,

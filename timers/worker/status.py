@@ -28,6 +28,7 @@ class WorkerStatus:
         pool: its machines.
         query_counts: of its query pages.
         shown_callers: callers that have a label of their own in the metrics.
+        was_ready: whether the worker has been ready since its start.
         consumer: fetches the requests. The app sets this and the next four at its start; before, they are None.
         tick_reader: reads the ticks.
         log_watch: watches the topics.
@@ -42,6 +43,7 @@ class WorkerStatus:
         self.pool = pool
         self.query_counts = query_counts
         self.shown_callers: set[str] = set()
+        self.was_ready = False
         self._tick_scheduler = tick_scheduler
         self._clock = clock
         self.consumer: BatchConsumer | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from abc import abstractmethod
 from math import inf
@@ -15,12 +17,14 @@ from mode import Service
 from timers.config.settings import Settings
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals.fetch import leader_of
+from timers.kafka.aiokafka_internals.leader_client import limit_updates_of
 
 logger = logging.getLogger(__name__)
 
 ABSENT_POLL_S = 0.5
 RETRY_S = 0.5
 POLL_MS = 1000
+SEEK_S = 2.0
 
 NEW_LEADER_S = 2.0
 """For this many seconds after a change of a partition's leader, its records may be those of the former leader."""
@@ -81,10 +85,13 @@ class TopicTail(Service):
                 isolation_level=self._isolation_level,
             )
             try:
+                limit_updates_of(consumer)
                 await consumer.start()
                 partitions = [TopicPartition(self._topic, partition) for partition in range(count)]
                 consumer.assign(partitions)
-                await consumer.seek_to_end(*partitions)
+                # A partition without a leader begins at its end as soon as it has one. The others do not wait for it.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(consumer.seek_to_end(*partitions), SEEK_S)
                 while not self.should_stop and self._partitions == count:
                     records = await consumer.getmany(timeout_ms=POLL_MS)
                     self._note_leaders(consumer, partitions)

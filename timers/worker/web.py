@@ -16,7 +16,7 @@ UNAVAILABLE = 503
 
 
 def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) -> None:
-    """Add ``/health/live`` and ``/health/ready`` (200, or 503 with reasons) and ``/metrics``."""
+    """Add the pages ``/health/live``, ``ready`` and ``partitions`` (200, or 503 with reasons) and ``/metrics``."""
     registry = exposition.registry(status)
 
     @page("/health/live")
@@ -37,6 +37,12 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
             "tick_age_s": None if tick_age_s is None else round(tick_age_s, 3),
         }
         return web.json(state, status=UNAVAILABLE if reasons else 200)
+
+    @page("/health/partitions")
+    async def partitions(web: Any, request: Any) -> Any:
+        red = {f"{topic}/{partition}": why for (topic, partition), why in health.red_partitions(status).items()}
+        owned = sorted(f"{topic}/{partition}" for topic, partition in status.pool.runners)
+        return web.json({"green": not red, "red": red, "owned": owned}, status=UNAVAILABLE if red else 200)
 
     @page("/metrics")
     async def scrape(web: Any, request: Any) -> Any:

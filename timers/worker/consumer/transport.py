@@ -23,11 +23,14 @@ from typing import Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import (
+    CorruptRecordException,
     IllegalStateError,
+    KafkaError,
     NoOffsetForPartitionError,
     NotLeaderForPartitionError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
+    UnsupportedCodecError,
 )
 from faust.types import TP, ConsumerMessage
 from mode import Service
@@ -36,6 +39,7 @@ from timers.core.timer import Fetched, TopicPartition
 from timers.errors import TimersError
 from timers.kafka.aiokafka_internals import fetch
 from timers.kafka.aiokafka_internals.group import call_with_each_response, is_owner, refresh_metadata, rejoin
+from timers.kafka.aiokafka_internals.leader_client import limit_updates_of
 from timers.worker import faust_internals
 from timers.worker.consumer import group
 from timers.worker.consumer.duplicate_member import DuplicateMemberWatch
@@ -55,6 +59,9 @@ ASSIGN_TIMEOUT_S = 80.0
 
 MAY_BE_DELETED = {UnknownTopicOrPartitionError.errno, NotLeaderForPartitionError.errno}
 """Error codes of fetches from a topic that was deleted."""
+
+UNREADABLE = (CorruptRecordException, UnsupportedCodecError)
+"""Errors of the records of one partition."""
 
 POLL_S = 0.2
 """Seconds for which a fetch waits for records."""
@@ -104,6 +111,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
             metadata_max_age_ms=conf.consumer_metadata_max_age_ms,
             connections_max_idle_ms=conf.consumer_connections_max_idle_ms,
         )
+        limit_updates_of(consumer)
         duplicate_members = DuplicateMemberWatch(conf.consumer_group_instance_id, conf.broker_session_timeout)
 
         def look(request: Any, sent_at: float, response: Any) -> None:
@@ -146,7 +154,29 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
             for tp in error.args[0]:
                 self._suspend(TP(*tp), out_of_range=True)
             return {}
+        except Exception as error:
+            if isinstance(error, KafkaError) and not isinstance(error, UNREADABLE):
+                raise
+            records = await self._fetch_one_by_one(consumer, wanted)
         return self._with_ranges(consumer, partitions, records)
+
+    async def _fetch_one_by_one(self, consumer: AIOKafkaConsumer, wanted: set[TP]) -> dict[TP, list[Any]]:
+        """Fetch from each partition by itself, and report those whose records cannot be read."""
+        records: dict[TP, list[Any]] = {}
+        for tp in wanted:
+            self._seek_back(consumer, tp)  # records that were taken before the error are fetched again
+        for tp in wanted:
+            try:
+                records.update(await self.fetch_records(consumer, {tp}, POLL_S))
+            except Exception as error:
+                self._seek_back(consumer, tp)
+                self.app.loop.call_soon_threadsafe(self.consumer.on_unreadable, (tp.topic, tp.partition), error)
+        return records
+
+    def _seek_back(self, consumer: AIOKafkaConsumer, tp: TP) -> None:
+        with contextlib.suppress(IllegalStateError):  # revoked meanwhile
+            if tp in self._delivered_to:
+                consumer.seek(tp, self._delivered_to[tp])
 
     def _with_ranges(
         self, consumer: AIOKafkaConsumer, partitions: set[TP], records: Mapping[TP, list[Any]]
@@ -262,6 +292,10 @@ class BatchConsumer(faust_internals.Consumer):
         with contextlib.suppress(IllegalStateError):  # revoked meanwhile: its next owner sets the position
             if tp in self.assignment():
                 await self.thread.seek_wait({tp: offset})
+
+    def on_unreadable(self, partition: TopicPartition, error: Exception) -> None:
+        """Report that the records of a partition cannot be read. The others are delivered."""
+        self._pool.fail(partition, error)
 
     async def owns(self, partition: TopicPartition) -> bool | None:
         """Ask the group's coordinator whether this worker owns a partition; None without an answer."""

@@ -1,18 +1,17 @@
-"""Opens the stores of machines: reads the progress, checks the log against it, and applies it to the store."""
+"""Opens the store of a machine: reads the progress, checks the log against it, and applies it to the store."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
 
 from timers.config.settings import Settings
-from timers.core.progress import Progress
+from timers.core.progress import PARTITIONS, Progress
 from timers.core.store_validity import catch_up
 from timers.core.timer import TopicPartition
-from timers.errors import LogMismatch
 from timers.kafka.progress_log import ProgressLog
 from timers.kafka.topics import Cluster
 from timers.store.failures import Condemnations, StoreDamaged
@@ -24,50 +23,36 @@ logger = logging.getLogger(__name__)
 
 Opened: TypeAlias = tuple[Progress, RocksStore]
 
+ANSWER_S = 5.0
+"""How long one attempt waits for an answer of a broker. A few attempts run at a time, and the others wait for them."""
 
-def open_stores(
+
+def open_partition(
     settings: Settings,
     cluster: Cluster,
     memory: RocksMemory,
     condemnations: Condemnations,
     formats: Mapping[str, RequestFormat],
-    tps: Iterable[TopicPartition],
-) -> dict[TopicPartition, Opened | LogMismatch]:
-    """Returns the progress and the store of each machine. Blocks. Call after the former owners are fenced.
-
-    If a log and its progress do not belong together, returns the reason instead: the machine must not run [I8].
+    tp: TopicPartition,
+) -> Opened:
+    """Returns the progress and the store of a machine. Blocks. Call after the former owner is fenced.
 
     Raises:
+        LogMismatch: the log and its progress do not belong together: the machine must not run [I8].
         KafkaException: the brokers do not answer.
     """
-    tps = list(tps)
-    log = ProgressLog(settings, cluster)
-    opened: dict[TopicPartition, Opened | LogMismatch] = {}
+    log = ProgressLog(settings, cluster, ANSWER_S)
     try:
-        peers = {
-            (topic, partition)
-            for topic in {topic for topic, _ in tps if formats[topic].has_ids}
-            for partition in range(cluster.partitions[topic])
-        }
-        records = log.read(peers.union(tps))
-        for tp in tps:
-            try:
-                progress = log.check(tp, records.get(tp))
-                indexed = formats[tp[0]].has_ids
-                if indexed and not formats[tp[0]].partitions_may_increase:
-                    log.check_partitions(tp, records)
-                store = open_store(log, settings, cluster, memory, condemnations, tp, progress, indexed=indexed)
-                opened[tp] = progress, store
-            except LogMismatch as mismatch:
-                opened[tp] = mismatch
-    except BaseException:
-        for result in opened.values():
-            if not isinstance(result, LogMismatch):
-                result[1].close()
-        raise
+        records = log.read([tp])
+        progress = log.check(tp, records.get(tp))
+        indexed = formats[tp[0]].has_ids
+        if indexed and not formats[tp[0]].partitions_may_increase:
+            if not progress.knows(PARTITIONS):  # a new partition: the others know the former number
+                records = log.read((tp[0], partition) for partition in range(cluster.partitions[tp[0]]))
+            log.check_partitions(tp, records)
+        return progress, open_store(log, settings, cluster, memory, condemnations, tp, progress, indexed=indexed)
     finally:
         log.close()
-    return opened
 
 
 def open_store(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -11,19 +10,21 @@ from time import monotonic
 from typing import Protocol
 
 from timers.config.settings import Settings
-from timers.core.ports import Lost
 from timers.core.timer import Fetched, Tick, TopicPartition
 from timers.errors import Fenced, LogMismatch
 from timers.kafka.last_stable_offsets import LastStableOffsets
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
-from timers.store.failures import Condemnations, StoreDamaged
+from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.wire.formats import RequestFormat
+from timers.worker.machines.failures import Waiting
+from timers.worker.machines.log_end_ticks import LogEndTicks
 from timers.worker.machines.making import Parts
+from timers.worker.machines.openings import Openings
 from timers.worker.machines.recovery import Recoveries
 from timers.worker.machines.runner import Runner
-from timers.worker.machines.takeover import OpenMachine, Takeover
+from timers.worker.machines.takeover import OpenMachine
 from timers.worker.partition_metrics import PartitionMetrics
 from timers.worker.sending.producer_loop import ProducerLoop
 from timers.worker.sending.targets import Targets
@@ -33,14 +34,6 @@ logger = logging.getLogger(__name__)
 STALE_TICK_S = 2.0
 """A new machine starts with the last tick, unless it is older than this. If this worker was paused, another worker may
 have fired later seconds, and then an old tick would look like a clock that went back."""
-
-OWNER_TIMEOUT_S = 5.0
-"""How long to wait for the coordinator's answer before asking again."""
-
-OWNER_RETRY_S = 0.2
-
-CLOSE_TIMEOUT_S = 20.0
-"""Longer than a transaction may last."""
 
 
 class RequestConsumer(Protocol):
@@ -69,7 +62,6 @@ class Pool:
 
     _consumer: RequestConsumer
     _on_fatal: Callable[[BaseException], None]
-    _log_ends: LastStableOffsets
     _loop: asyncio.AbstractEventLoop
 
     def __init__(self, formats: dict[str, RequestFormat], memory: RocksMemory) -> None:
@@ -77,19 +69,17 @@ class Pool:
         self.producers = ProducerLoop()
         self.partition_metrics: dict[TopicPartition, PartitionMetrics] = {}
         self.closed = False
-        self._ending = False
         self._parts: Parts | None = None
         self.condemnations = Condemnations()
-        self._takeover = Takeover(formats, memory, self.condemnations)
+        self._openings = Openings(formats, memory, self.condemnations, self, self._metrics_of)
         self._recoveries = Recoveries()
         self._lock = asyncio.Lock()
         self._assigned: set[TopicPartition] = set()
         self._runners: dict[TopicPartition, Runner] = {}
         self._stopped: dict[TopicPartition, LogMismatch] = {}
-        self._failed: list[tuple[Runner, Lost | Fenced]] = []
         self._last_tick: Tick | None = None
         self._last_tick_at = 0.0
-        self._ticking_with_log_ends: asyncio.Task[None] | None = None
+        self._log_end_ticks: LogEndTicks | None = None
 
     def bind(
         self,
@@ -113,7 +103,7 @@ class Pool:
         self._parts = Parts(settings, cluster, targets, request_reader, self.producers, now_s)
         self._consumer = consumer
         self._on_fatal = on_fatal
-        self._log_ends = LastStableOffsets(settings)
+        self._log_end_ticks = LogEndTicks(LastStableOffsets(settings), self._indexed)
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -134,9 +124,19 @@ class Pool:
         return self._stopped
 
     @property
-    def complete(self) -> bool:
-        """Whether every assigned partition has an open machine."""
-        return self._assigned == self._runners.keys()
+    def waiting(self) -> Mapping[TopicPartition, Waiting]:
+        """Partitions of this worker that are closed after a failure, and will be opened again -> why."""
+        return self._openings.waiting
+
+    @property
+    def unforeseen_failures(self) -> int:
+        """Number of failures of machines with exceptions that no code expects."""
+        return self._openings.unforeseen
+
+    @property
+    def opening(self) -> int:
+        """Number of assigned partitions that are neither open nor stopped and do not wait after a failure."""
+        return len(self._assigned - self._runners.keys() - self._stopped.keys() - self.waiting.keys())
 
     @property
     def partitions(self) -> Mapping[str, int]:
@@ -156,45 +156,33 @@ class Pool:
     # ---- ownership ----------------------------------------------------------------------------------------------
 
     async def assign(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Take over an assignment: close machines that are not in it, open those that are not open yet.
+        """Take over an assignment: close machines that are not in it, begin to open those that are not open yet.
+
+        Each partition is opened by itself: what keeps one closed does not delay the others.
 
         Returns:
-            Partition -> offset that its consumer must read from, without partitions that must not run.
-
-        Raises:
-            Fenced: a machine was taken over while it was opened.
+            Open partition -> offset that its consumer must read from. The consumer is told of the others later.
         """
         assigned = set(tps)
         async with self._lock:
-            await self._close(self._runners.keys() - assigned)
             self._assigned = assigned
+            await self._close(({*self._runners} | self._openings.partitions) - assigned)
             self._stopped = {}
             # Partitions of a deleted topic wait for renew().
-            known = self._bound.cluster.topic_ids
-            missing = sorted(tp for tp in assigned - self._runners.keys() if tp[0] in known)
-            if missing:
-                self._recoveries.begin()
-                await self._open(missing)
-                self._recoveries.report(lambda: self._runners.values())
+            self._open_missing(lambda topic, _: topic in self._bound.cluster.topic_ids)
             return {tp: runner.machine.position for tp, runner in self._runners.items()}
 
-    async def _open(self, tps: list[TopicPartition]) -> None:
-        metrics = {tp: self.partition_metrics.setdefault(tp, PartitionMetrics()) for tp in tps}
-        for tp, opened in (await self._takeover.open(self._bound, tps, metrics)).items():
-            if isinstance(opened, LogMismatch):
-                self._stopped = {**self._stopped, tp: opened}
-                logger.critical("%s", opened)
-            else:
-                self._start(tp, opened)
+    def _open_missing(self, exists: Callable[[str, int], bool]) -> None:
+        """Begin to open the assigned partitions that exist and are closed."""
+        closed = self._assigned - self._runners.keys() - self._stopped.keys() - self._openings.partitions
+        missing = sorted(tp for tp in closed if exists(*tp))
+        if missing:
+            self._recoveries.begin(lambda: (self._runners.values(), self.opening))
+        for tp in missing:
+            self._openings.begin(lambda: self._bound, tp)
 
-    def _start(self, tp: TopicPartition, opened: OpenMachine) -> None:
-        name = "/".join(map(str, tp))
-        runner = Runner(name, opened.machine, opened.close, opened.stop, self, self.partition_metrics[tp])
-        self._runners = {**self._runners, tp: runner}
-        self._consumer.wake()
-        if self._last_tick is not None and monotonic() - self._last_tick_at < STALE_TICK_S:
-            runner.tick(self._last_tick)
-        runner.start()
+    def _metrics_of(self, tp: TopicPartition) -> PartitionMetrics:
+        return self.partition_metrics.setdefault(tp, PartitionMetrics())
 
     async def renew(self, cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
         """Handle a change of the topics: close machines whose log was deleted, open those of a new log.
@@ -216,11 +204,11 @@ class Pool:
             grown = {topic for topic, count in old.partitions.items() if cluster.partitions.get(topic, count) != count}
             fixed = {topic for topic, each in self.formats.items() if each.has_ids and not each.partitions_may_increase}
             changed = gone | (grown & fixed)
-            await self._close(tp for tp in self._runners if tp[0] in changed or suspended.get(tp))
+            own = {*self._runners} | self._openings.partitions
+            await self._close(tp for tp in own if tp[0] in changed or suspended.get(tp))
             for tp in suspended.keys() & self._runners.keys():
                 self._consumer.read_again(tp, self._runners[tp].machine.position)
-            present = {tp for tp in self._assigned if tp[1] < cluster.partitions.get(tp[0], 0)}
-            await self._reopen(sorted(present - self._runners.keys() - self._stopped.keys()))
+            self._open_missing(lambda topic, partition: partition < cluster.partitions.get(topic, 0))
 
     async def revoke(self, tps: Iterable[TopicPartition] | None = None) -> None:
         """Close machines (None: all): each ends its present transaction, then releases store and producer."""
@@ -232,37 +220,26 @@ class Pool:
             await self._close(revoked)
 
     async def _close(self, tps: Iterable[TopicPartition]) -> None:
-        """Close these machines if they are open. Under the lock: a new open waits for this close [I11]."""
-        closing = {tp: self._runners[tp] for tp in tps if tp in self._runners}
-        for runner in closing.values():
+        """Close these machines, and end their openings. Under the lock: a new opening waits for this [I11]."""
+        closing = {tp: self._runners.get(tp) for tp in tps}
+        runners = [runner for runner in closing.values() if runner is not None]
+        for runner in runners:
             runner.stop()
         self._runners = {tp: runner for tp, runner in self._runners.items() if tp not in closing}
-        self._recoveries.forget(closing.values())
-        joins = (self._takeover.in_thread(runner.join, CLOSE_TIMEOUT_S) for runner in closing.values())
-        for runner, ended in zip(closing.values(), await asyncio.gather(*joins), strict=True):
-            if not ended:
-                logger.error("%s did not end within %d s", runner.name, CLOSE_TIMEOUT_S)
-
-    async def _reopen(self, tps: list[TopicPartition]) -> None:
-        """Open closed machines again, and read on from their positions. Under the lock."""
-        if tps:
-            await self._open(tps)
-        for tp in tps:
-            if tp in self._runners:
-                self._consumer.read_again(tp, self._runners[tp].machine.position)
+        self._recoveries.forget(runners)
+        await asyncio.gather(self._openings.end(closing), self._openings.join(runners))
 
     async def close(self) -> None:
         """Close all machines, and open none later. The app calls it: Faust sends no revoked signal when it stops."""
-        self._ending = True
-        self._takeover.stop()
+        self._openings.end_all()
         self._recoveries.close()
-        if self._ticking_with_log_ends is not None:
-            self._ticking_with_log_ends.cancel()
         await self.revoke()
+        if self._log_end_ticks is not None:
+            await self._log_end_ticks.close()
         if self._parts is not None:
-            await self._takeover.in_thread(self._parts.request_reader.close)
+            await self._openings.in_thread(self._parts.request_reader.close)
         self.producers.close()
-        self._takeover.close()
+        self._openings.close()
         self.closed = True
 
     # ---- requests and ticks -------------------------------------------------------------------------------------
@@ -278,31 +255,25 @@ class Pool:
         if runner is not None:
             runner.deliver(fetched)
 
+    def fail(self, tp: TopicPartition, error: Exception) -> None:
+        """Treat an error of the consumer with the records of one partition as a failure of its machine."""
+        runner = self._runners.get(tp)
+        if runner is not None:
+            runner.stop()
+            self._handle_failure(runner, error)
+
     def tick(self, tick: Tick) -> None:
         """Give a tick to every machine."""
         self._last_tick, self._last_tick_at = tick, monotonic()
-        has_ids = False
         for (topic, _), runner in self._runners.items():
-            if self.formats[topic].has_ids:
-                has_ids = True
-            else:
+            if not self.formats[topic].has_ids:
                 runner.tick(tick)
-        if has_ids and (self._ticking_with_log_ends is None or self._ticking_with_log_ends.done()):
-            self._ticking_with_log_ends = self._loop.create_task(self._tick_with_log_ends())
+        if self._log_end_ticks is not None:
+            self._log_end_ticks.tick(tick)
 
-    async def _tick_with_log_ends(self) -> None:
-        """Give the last tick to the machines of timers with an id, with the present ends of their logs.
-
-        One request to the brokers at a time: ticks that arrive meanwhile wait for the next one.
-        """
-        tick = None
-        while tick != self._last_tick:
-            tick = self._last_tick
-            assert tick is not None
-            ends = await self._log_ends.ask([each for each in self._runners if self.formats[each[0]].has_ids])
-            for tp, runner in self._runners.items():
-                if self.formats[tp[0]].has_ids:
-                    runner.tick(tick, ends.get(tp))
+    def _indexed(self) -> dict[TopicPartition, Runner]:
+        """The open machines of timers with an id."""
+        return {tp: runner for tp, runner in self._runners.items() if self.formats[tp[0]].has_ids}
 
     # ---- reports of runners, from their threads: timers.worker.machines.runner.Listener -----------------------------
 
@@ -320,8 +291,8 @@ class Pool:
         self._loop.call_soon_threadsafe(self._report_recovered, runner, seconds)
 
     def on_failed(self, runner: Runner, error: BaseException) -> None:
-        """Open a machine again after a failed transaction; end the worker after any other error."""
-        asyncio.run_coroutine_threadsafe(self._handle_failure(runner, error), self._loop)
+        """Open a machine again, or end the worker after an error that concerns all of its machines."""
+        self._loop.call_soon_threadsafe(self._handle_failure, runner, error)
 
     # ---- reports on the event loop: a machine may have been closed meanwhile ------------------------------------
 
@@ -336,64 +307,47 @@ class Pool:
 
     def _report_recovered(self, runner: Runner, seconds: float) -> None:
         if self._partition_of(runner) is not None:
-            self._recoveries.log_recovered(runner, seconds, self._runners.values())
+            self._recoveries.log_recovered(runner, seconds)
 
-    async def _handle_failure(self, runner: Runner, error: BaseException) -> None:
-        if self._partition_of(runner) is None and not isinstance(error, Fenced):
+    def _handle_failure(self, runner: Runner, error: BaseException) -> None:
+        tp = self._partition_of(runner)
+        if tp is not None:
+            self._runners = {other: each for other, each in self._runners.items() if each is not runner}
+            self._recoveries.forget([runner])
+            self._openings.begin_again(lambda: self._bound, tp, runner, error)
+        elif isinstance(error, Fenced):  # it fired after a rebalance gave its partition to another worker
+            self.on_fatal(error)
+        else:
             logger.info("%s failed after it was told to stop: %s", runner.name, error)
-            return
-        try:
-            if not isinstance(error, (Lost, Fenced)):
-                raise error
-            logger.warning("%s: %s; opening it again", runner.name, error)
-            if isinstance(error, StoreDamaged):
-                await asyncio.sleep(error.pause_s)  # 0 unless this store was condemned repeatedly
-            self._failed.append((runner, error))
-            async with self._lock:
-                failed, self._failed = self._failed, []
-                await self._open_failed(failed)
-        except BaseException as fatal:
-            self._ending = True
-            self._takeover.stop()
-            self._on_fatal(fatal)
 
-    async def _open_failed(self, failed: Iterable[tuple[Runner, Lost | Fenced]]) -> None:
-        """Open all failed machines again, together: if brokers do not answer, all machines fail. Under the lock.
+    # ---- reports of openings: timers.worker.machines.openings.Listener ------------------------------------------
 
-        If a machine was fenced or this worker was paused, the machine may belong to another worker now. To open it
-        would fence this new owner, so the group is asked first.
-        """
-        still_open: dict[TopicPartition, Lost | Fenced] = {}
-        for runner, error in failed:
-            tp = self._partition_of(runner)
-            if tp is not None:
-                still_open[tp] = error
-            elif isinstance(error, Fenced):  # it fired after a rebalance gave its partition to another worker
-                raise error
-        await self._close(still_open)
-        owned = []
-        for tp, error in still_open.items():
-            answer = await self._ask_owner(tp)
-            if answer is None:
-                return
-            if answer:
-                self.partition_metrics[tp].reopened += 1
-                owned.append(tp)
-            elif isinstance(error, Fenced):
-                raise error
-            # Else a rebalance is about to assign it to another worker.
-        await self._reopen(sorted(owned))
+    def on_opened(self, tp: TopicPartition, opened: OpenMachine, again: bool) -> None:
+        """Start the thread of a machine, and read its log on from its position."""
+        metrics = self.partition_metrics[tp]
+        metrics.reopened += again
+        runner = Runner("/".join(map(str, tp)), opened.machine, opened.close, opened.stop, self, metrics)
+        self._runners = {**self._runners, tp: runner}
+        self._consumer.read_again(tp, opened.machine.position)
+        self._consumer.wake()
+        if self._last_tick is not None and monotonic() - self._last_tick_at < STALE_TICK_S:
+            runner.tick(self._last_tick)
+        runner.start()
 
-    async def _ask_owner(self, tp: TopicPartition) -> bool | None:
-        """Whether the group confirms that this worker owns a partition; None if the worker ends meanwhile.
+    def on_mismatch(self, tp: TopicPartition, mismatch: LogMismatch) -> None:
+        """Note why a partition must not run."""
+        self._stopped = {**self._stopped, tp: mismatch}
+        logger.critical("%s", mismatch)
 
-        The end of the worker waits for the lock of this call, and the consumer's thread may have ended and not answer.
-        """
-        while not self._ending:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(OWNER_TIMEOUT_S):
-                    owned = await self._consumer.owns(tp)
-                if owned is not None:
-                    return owned
-            await asyncio.sleep(OWNER_RETRY_S)
-        return None
+    def on_progress(self) -> None:
+        """Log that the worker is ready, if the last partition that was being opened is open or has to wait."""
+        self._recoveries.check_ready()
+
+    def on_fatal(self, error: BaseException) -> None:
+        """End the worker."""
+        self._openings.end_all()
+        self._on_fatal(error)
+
+    async def owns(self, tp: TopicPartition) -> bool | None:
+        """Ask the group whether this worker owns a partition; None without an answer."""
+        return await self._consumer.owns(tp)

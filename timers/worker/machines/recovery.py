@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from timers.worker.machines.runner import Runner
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REPORT_S = 2.0
+
+
+Status: TypeAlias = "tuple[Collection[Runner], int]"
+"""The open machines, and the number of partitions that are being opened."""
 
 
 class Recoveries:
@@ -24,23 +28,22 @@ class Recoveries:
         self._ready_logged = True
         self._recovered: set[Runner] = set()
         self._reporting: asyncio.Task[None] | None = None
+        self._status: Callable[[], Status] = lambda: ((), 0)
 
-    def begin(self) -> None:
-        """Note that machines will be opened now."""
+    def begin(self, status: Callable[[], Status]) -> None:
+        """Note that machines will be opened now, and log their progress until all of them fire. On the event loop."""
+        self.close()
         self._began_at = monotonic()
         self._ready_logged = False
-
-    def report(self, runners: Callable[[], Collection[Runner]]) -> None:
-        """Log the progress of recoveries regularly until all machines fire. On the event loop."""
-        self.close()
-        self._reporting = asyncio.create_task(report(runners))
+        self._status = status
+        self._reporting = asyncio.create_task(report(status))
 
     def forget(self, closing: Iterable[Runner]) -> None:
         """Stop counting machines that are closed."""
         self._recovered.difference_update(closing)
 
-    def log_recovered(self, runner: Runner, seconds: float, runners: Collection[Runner]) -> None:
-        """Log what was recovered and, when all of ``runners`` fire, that the worker is ready."""
+    def log_recovered(self, runner: Runner, seconds: float) -> None:
+        """Log what was recovered and, when all machines fire, that the worker is ready."""
         machine = runner.machine
         self._recovered.add(runner)
         logger.info(
@@ -51,7 +54,12 @@ class Recoveries:
             seconds,
             f", {machine.replayed / seconds:,.0f}/s" if machine.replayed and seconds else "",
         )
-        if not self._ready_logged and self._recovered.issuperset(runners):
+        self.check_ready()
+
+    def check_ready(self) -> None:
+        """Log once that the worker is ready: no partition is being opened, and all open machines fire."""
+        runners, opening = self._status()
+        if not self._ready_logged and runners and not opening and self._recovered.issuperset(runners):
             self._ready_logged = True
             logger.info(
                 "ready: %d partitions, %d timers pending, %.2f s after assignment",
@@ -66,25 +74,26 @@ class Recoveries:
             self._reporting.cancel()
 
 
-async def report(runners: Callable[[], Collection[Runner]], pause_s: float = REPORT_S) -> None:
-    """Log a line regularly until no machine recovers any more.
+async def report(status: Callable[[], Status], pause_s: float = REPORT_S) -> None:
+    """Log a line regularly until no machine recovers and no partition is being opened any more.
 
     Args:
-        runners: returns the open machines.
+        status: returns the status now.
         pause_s: seconds between two lines, and before the first.
     """
     last_replayed = 0
     while True:
         await asyncio.sleep(pause_s)
-        machines = [runner.machine for runner in runners()]
+        runners, opening = status()
+        machines = [runner.machine for runner in runners]
         recovering = [machine for machine in machines if machine.recovering]
-        if not recovering:
+        if not recovering and not opening:
             return
         replayed = sum(machine.replayed for machine in machines)
         logger.info(
             "recovering %d of %d partitions: %s records read again, %s/s, %s offsets to go",
-            len(recovering),
-            len(machines),
+            len(recovering) + opening,
+            len(machines) + opening,
             f"{replayed:,}",
             f"{max(0, replayed - last_replayed) / pause_s:,.0f}",
             f"{sum(machine.remaining for machine in recovering):,}",

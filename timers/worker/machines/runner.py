@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -164,6 +165,7 @@ class Runner:
                 if self._questions:  # one in each step, so that questions do not delay timers
                     self._answer(self._questions.popleft())
         except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # an iterator in a frame would keep the store's files locked
             self._listener.on_failed(self, error)
         finally:
             self._close()
@@ -234,7 +236,7 @@ class Runner:
         if question.answer.set_running_or_notify_cancel():
             try:
                 question.answer.set_result(question.ask(self.machine))
-            except Exception as error:  # the caller gets it; the machine continues, unless its store is damaged
+            except BaseException as error:  # the caller gets it; the machine continues, unless its store is damaged
                 question.answer.set_exception(error)
                 if isinstance(error, Lost):
                     raise

@@ -1,35 +1,38 @@
-"""Takes over partitions: fences their former owners, then reads progress and opens stores, with retries."""
+"""Takes over one partition: fences its former owner, then reads its progress and opens its store."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
-from timers.errors import LogMismatch
+from timers.kafka import leaders
+from timers.kafka.progress_log import progress_partition
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.wire.formats import RequestFormat
 from timers.worker.machines.making import Parts, closer
-from timers.worker.machines.opening import open_stores
+from timers.worker.machines.opening import open_partition
 from timers.worker.partition_metrics import PartitionMetrics
-
-logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-RETRY_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 10.0, 10.0)
-"""Seconds between attempts if the brokers do not answer: together about as long as Faust waits for an assignment."""
+THREADS = 256
+"""A thread starts only when all others are busy. Each machine whose coordinator does not answer keeps one busy."""
 
-THREADS = 32
+READERS = 8
+"""Number of partitions whose progress is read at a time: each needs two clients of librdkafka with their threads."""
+
+LEADERS_FRESH_S = 1.0
+"""Seconds for which the openings of all partitions share one answer about leaders."""
 
 
 class OpenMachine(NamedTuple):
@@ -50,76 +53,69 @@ class Takeover:
         self._condemnations = condemnations
         self._memory = memory
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-open")
-        self._waiting: Collection[threading.Event] = ()
-        self._stopped = False
+        self._reading = asyncio.Semaphore(READERS)
+        self._admin: AdminClient | None = None
+        self._leaderless: asyncio.Future[frozenset[TopicPartition]] | None = None
+        self._leaderless_until = 0.0
 
-    def in_thread(self, call: Callable[..., _T], *args: Any) -> Awaitable[_T]:
+    def in_thread(self, call: Callable[..., _T], *args: Any) -> asyncio.Future[_T]:
         """Run a blocking call."""
         return asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
-
-    def stop(self) -> None:
-        """Open nothing from now on; an attempt that waits for brokers fails."""
-        self._stopped = True
-        for stop in self._waiting:
-            stop.set()
 
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=False)
 
     async def open(
-        self, parts: Parts, tps: Sequence[TopicPartition], metrics: dict[TopicPartition, PartitionMetrics]
-    ) -> dict[TopicPartition, OpenMachine | LogMismatch]:
-        """Returns the machine of each partition, or why it must not run; an empty dict after :meth:`stop`.
+        self, parts: Parts, tp: TopicPartition, metrics: PartitionMetrics, stop: threading.Event
+    ) -> OpenMachine:
+        """Returns the machine of a partition.
+
+        Args:
+            parts: shared by the machines.
+            tp: the partition.
+            metrics: of the partition.
+            stop: when set, it ends the waiting for brokers.
 
         Raises:
-            Fenced: a machine was taken over while it was opened.
-            KafkaException, Lost: the brokers did not answer in all attempts.
+            LogMismatch: the machine must not run.
+            Fenced: the machine was taken over while it was opened.
+            KafkaException, Lost: a broker did not answer, or a partition has no leader.
         """
-        for pause_s in (*RETRY_PAUSES_S, None):
-            if self._stopped:
-                break
-            try:
-                return await self._attempt(parts, tps, metrics)
-            except (KafkaException, Lost) as error:
-                if pause_s is None:
-                    raise
-                if self._stopped:
-                    break
-                logger.warning("opening %d partitions failed (%s); trying again in %.0f s", len(tps), error, pause_s)
-                await asyncio.sleep(pause_s)
-        return {}
-
-    async def _attempt(
-        self, parts: Parts, tps: Sequence[TopicPartition], metrics: dict[TopicPartition, PartitionMetrics]
-    ) -> dict[TopicPartition, OpenMachine | LogMismatch]:
-        stops = {tp: threading.Event() for tp in tps}
-        self._waiting = stops.values()
-        outboxes = {tp: parts.outbox(tp, stops[tp], metrics[tp]) for tp in tps}
+        await self._check_leaders(parts, tp)
+        outbox = parts.outbox(tp, stop, metrics)
         try:
-            # Progress is final only after every former owner is fenced.
-            await asyncio.gather(*(self.in_thread(outbox.open) for outbox in outboxes.values()))
-            opened = await self.in_thread(
-                open_stores, parts.settings, parts.cluster, self._memory, self._condemnations, self._formats, tps
-            )
+            await self.in_thread(outbox.open)
+            async with self._reading:
+                if stop.is_set():
+                    raise Lost("told to stop")
+                progress, store = await self.in_thread(
+                    open_partition,
+                    *(parts.settings, parts.cluster, self._memory, self._condemnations, self._formats, tp),
+                )
         except BaseException:
-            for stop in stops.values():
-                stop.set()
-            await asyncio.gather(*(self.in_thread(outbox.close) for outbox in outboxes.values()))
+            await self.in_thread(outbox.close)
             raise
-        self._waiting = ()
-        machines: dict[TopicPartition, OpenMachine | LogMismatch] = {}
-        closers = {tp: closer(one[1], outboxes[tp]) for tp, one in opened.items() if not isinstance(one, LogMismatch)}
+        close = closer(store, outbox)
         try:
-            for tp, one in opened.items():
-                if isinstance(one, LogMismatch):
-                    await self.in_thread(outboxes[tp].close)
-                    machines[tp] = one
-                else:
-                    progress, store = one
-                    machine = parts.machine(tp, self._formats[tp[0]], progress, store, outboxes[tp], metrics[tp])
-                    machines[tp] = OpenMachine(machine, closers[tp], stops[tp])
-        except BaseException:  # a store may be damaged
-            await asyncio.gather(*map(self.in_thread, closers.values()))
+            machine = parts.machine(tp, self._formats[tp[0]], progress, store, outbox, metrics)
+        except BaseException:  # the store may be damaged
+            await self.in_thread(close)
             raise
-        return machines
+        return OpenMachine(machine, close, stop)
+
+    async def _check_leaders(self, parts: Parts, tp: TopicPartition) -> None:
+        """Raise Lost if a log of the machine has no leader: every further step would wait for it."""
+        progress_topic = parts.settings.progress_topic
+        needed = [tp, (progress_topic, progress_partition(tp, parts.cluster, parts.settings))]
+        known = await asyncio.shield(self._ask_for_leaders(parts))
+        missing = [f"{topic}/{partition}" for topic, partition in needed if (topic, partition) in known]
+        if missing:
+            raise Lost(f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} no leader")
+
+    def _ask_for_leaders(self, parts: Parts) -> Awaitable[frozenset[TopicPartition]]:
+        if self._leaderless is None or (self._leaderless.done() and monotonic() > self._leaderless_until):
+            self._admin = self._admin or leaders.admin_of(parts.settings)
+            self._leaderless = self.in_thread(leaders.leaderless, self._admin)
+            self._leaderless_until = monotonic() + LEADERS_FRESH_S
+        return self._leaderless

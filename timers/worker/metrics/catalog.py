@@ -215,6 +215,18 @@ METRICS = (
         lambda status: samples.single(len(status.pool.stopped)),
     ),
     Entry(
+        "timers_partitions_waiting{reason}",
+        "Of the partitions assigned to this worker, those that are closed after a failure and tried again with pauses. "
+        "reason: brokers (no leader, or no answer), store (damaged again and again), unforeseen (an exception that no "
+        "code expects).",
+        samples.waiting,
+    ),
+    Entry(
+        "timers_unforeseen_failures_total",
+        "Exceptions of one partition that no code expects; each closes this partition only, which is opened again.",
+        lambda status: samples.single(status.pool.unforeseen_failures),
+    ),
+    Entry(
         "timers_topic_partitions{topic}",
         "Number of partitions of each of these topics: all workers together should own as many.",
         samples.topic_partitions,

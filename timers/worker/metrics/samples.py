@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from timers.core.counters import MAX_CALLERS, OTHER_CALLERS, Counters, Histogram
 from timers.core.timer import TopicPartition
 from timers.worker.canary import Observation
+from timers.worker.machines.failures import REASONS
 from timers.worker.machines.opening import store_path
 from timers.worker.machines.runner import Runner
 from timers.worker.partition_metrics import PartitionMetrics
@@ -32,6 +33,12 @@ FAILURES = ("delivery", "fenced", "unknown")
 def single(value: float | None) -> Samples:
     """The value of a metric without labels; no sample for None."""
     return [] if value is None else [((), value)]
+
+
+def waiting(status: WorkerStatus) -> Samples:
+    """Number of partitions that are closed and tried again, by reason."""
+    reasons = [waiting.reason for waiting in status.pool.waiting.values()]
+    return [((reason,), reasons.count(reason)) for reason in REASONS]
 
 
 # ---- totals of all partitions that this process has owned -----------------------------------------------------------

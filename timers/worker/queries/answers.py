@@ -142,6 +142,8 @@ class Queries:
             if tp in wanted
         ]
         missing = {tp: "it is stopped: see /health/ready of its worker" for tp in self._pool.stopped if tp in wanted}
+        waiting = self._pool.waiting.items()
+        missing |= {tp: f"its worker cannot open it now: {why.sentence}" for tp, why in waiting if tp in wanted}
         remote = wanted - missing.keys() - {tp for source in sources for tp in source.partitions}
         if forwarded or not remote:
             return sources, missing

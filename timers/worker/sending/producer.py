@@ -63,6 +63,9 @@ TRANSACTION_S = 8.0
 """Time for the deliveries, and for these together with the group's offsets. It is less than the transaction timeout: so
 the broker does not end the transaction first, which would look like another owner."""
 
+OPEN_TIMEOUT_S = 20.0
+"""Longer than a transaction of the former owner may last. The next attempt follows soon."""
+
 CLOSE_TIMEOUT_S = 2.0
 STOP_POLL_S = 0.5
 
@@ -131,7 +134,7 @@ class TransactionalProducer:
         """Fence the previous owner and roll back its open transaction.
 
         Raises:
-            Lost: told to stop before the brokers answered.
+            Lost: told to stop before the brokers answered, or they did not answer in time.
         """
         self._wait(self._loop.submit(self._open()))
 
@@ -144,7 +147,14 @@ class TransactionalProducer:
             request_timeout_ms=int(DELIVERY_TIMEOUT_S * 1000),
         )
         try:
-            await self._start(producer)
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                await self._start(producer)
+        except TimeoutError:
+            await self._close(producer)
+            raise Lost(
+                f"the coordinator of the transactional id {self._transactional_id!r} did not let it begin within "
+                f"{OPEN_TIMEOUT_S:.0f} s"
+            ) from None
         except BaseException:  # also after a cancel: the producer would ask for metadata without end
             await self._close(producer)
             raise

@@ -1,0 +1,172 @@
+"""Three brokers as one cluster. Topics have one replica unless they say otherwise, so a dead broker leaves partitions
+without a leader."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tests.harness.cluster import APPEND_TIME, client_settings
+from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.broker import EmbeddedBroker
+from timers.broker.config import free_port
+from timers.broker.probe import HOST
+
+NODES = (1, 2, 3)
+CONTROLLER = 1
+"""The only controller: it must live."""
+
+_INTERNAL = {
+    # Groups and transactions of the whole cluster survive one broker, unless a test changes it.
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+}
+
+
+class _Node(EmbeddedBroker):
+    """One broker of the cluster.
+
+    Args:
+        directory: of its data.
+        node: its number.
+        port: for clients.
+        controller_port: of the controller.
+        cluster_id: of the cluster.
+        properties: further properties.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        node: int,
+        port: int,
+        controller_port: int,
+        cluster_id: str,
+        properties: Mapping[str, str],
+    ) -> None:
+        client = f"PLAINTEXT://{HOST}:{port}"
+        roles, listeners = "broker", client
+        if node == CONTROLLER:
+            roles, listeners = "broker,controller", f"{client},CONTROLLER://{HOST}:{controller_port}"
+        ours = {
+            "process.roles": roles,
+            "node.id": str(node),
+            "controller.quorum.voters": f"{CONTROLLER}@{HOST}:{controller_port}",
+            "listeners": listeners,
+        }
+        super().__init__(directory, port, {**_INTERNAL, **properties, **ours})
+        self._cluster_id = cluster_id
+
+    def _run_format(
+        self, runtime: Path, class_path: list[Path], name: str, cluster_id: str
+    ) -> subprocess.CompletedProcess[str]:
+        return super()._run_format(runtime, class_path, name, self._cluster_id)
+
+
+class ThreeBrokers:
+    """A cluster of three brokers, each of which may be killed, except the controller, or frozen.
+
+    Attributes:
+        address: of all brokers.
+        brokers: by number of the node.
+
+    Args:
+        directory: of the brokers.
+        properties: further properties of each broker.
+    """
+
+    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
+        ports = {node: free_port() for node in NODES}
+        controller_port = free_port()
+        cluster_id = uuid.uuid4().hex[:22]
+        self.brokers: dict[int, EmbeddedBroker] = {
+            node: _Node(directory / f"broker-{node}", node, port, controller_port, cluster_id, properties or {})
+            for node, port in ports.items()
+        }
+        self.address = ",".join(f"{HOST}:{port}" for port in ports.values())
+        self._frozen: set[int] = set()
+
+    def start(self) -> str:
+        """Start all brokers; return their address."""
+        with ThreadPoolExecutor(len(NODES)) as threads:
+            list(threads.map(EmbeddedBroker.start, self.brokers.values()))
+        wait_until(lambda: self.alive() == set(NODES), "all brokers are in the cluster")
+        return self.address
+
+    def stop(self) -> None:
+        """Stop all brokers, the controller last."""
+        for node in list(self._frozen):
+            self.thaw(node)
+        for node in sorted(NODES, reverse=True):
+            if node != CONTROLLER:
+                self.brokers[node].kill()  # a clean stop of a broker would wait for the others
+            self.brokers[node].stop()
+
+    # ---- faults -------------------------------------------------------------------------------------------------
+
+    def kill(self, node: int) -> None:
+        """Kill a broker, and wait until the cluster knows that it is gone."""
+        assert node != CONTROLLER
+        self.brokers[node].kill()
+        wait_until(lambda: node not in self.alive(), f"the cluster knows that broker {node} is gone")
+
+    def start_again(self, node: int) -> None:
+        """Start a killed broker, and wait until it leads its partitions."""
+        self.brokers[node].start()
+        wait_until(lambda: node in self.alive() and not self.leaderless(), f"broker {node} leads its partitions")
+
+    def freeze(self, node: int) -> None:
+        """Stop the process of a broker: its connections stay open, and it answers nothing."""
+        assert node != CONTROLLER
+        os.kill(self._pid(node), signal.SIGSTOP)
+        self._frozen.add(node)
+
+    def thaw(self, node: int) -> None:
+        """Let a frozen broker go on."""
+        os.kill(self._pid(node), signal.SIGCONT)
+        self._frozen.discard(node)
+
+    def _pid(self, node: int) -> int:
+        pid = self.brokers[node].pid
+        assert pid is not None
+        return pid
+
+    # ---- state --------------------------------------------------------------------------------------------------
+
+    def _metadata(self) -> Any:
+        return AdminClient(client_settings(self.address)).list_topics(timeout=DEADLINE_S)
+
+    def alive(self) -> set[int]:
+        """The brokers that the cluster considers alive."""
+        return set(self._metadata().brokers)
+
+    def leaderless(self) -> set[tuple[str, int]]:
+        """Partitions without a leader."""
+        return {
+            (name, number)
+            for name, topic in self._metadata().topics.items()
+            for number, partition in topic.partitions.items()
+            if partition.leader == -1
+        }
+
+    def create(self, topic: str, replicas: Sequence[int], config: Mapping[str, str] = APPEND_TIME) -> str:
+        """Create a topic whose partition i has its only replica on broker ``replicas[i]``."""
+        admin = AdminClient(client_settings(self.address))
+        assignment = [[node] for node in replicas]
+        new = NewTopic(topic, len(replicas), replica_assignment=assignment, config=dict(config))
+        admin.create_topics([new])[topic].result(DEADLINE_S)
+
+        def led() -> bool:
+            found = self._metadata().topics.get(topic)
+            return found is not None and [found.partitions[i].leader for i in range(len(replicas))] == list(replicas)
+
+        wait_until(led, f"{topic} has its leaders")
+        return topic

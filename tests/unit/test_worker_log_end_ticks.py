@@ -1,0 +1,78 @@
+"""A leader that does not answer delays only the machines whose logs it leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+from timers.core.timer import Tick, TopicPartition
+from timers.worker.machines.log_end_ticks import LogEndTicks
+
+LED_BY_1, LED_BY_2, LEADERLESS = ("ids", 0), ("ids", 1), ("ids", 2)
+LEADERS: dict[TopicPartition, int | None] = {LED_BY_1: 1, LED_BY_2: 2, LEADERLESS: None}
+
+
+class SimOffsets:
+    """Leaders that answer 7, except those in ``silent``."""
+
+    def __init__(self) -> None:
+        self.answering = {leader: asyncio.Event() for leader in (None, 1, 2)}
+        self.asked: list[int | None] = []
+
+    async def by_leader(self, tps: Collection[TopicPartition]) -> dict[int | None, list[TopicPartition]]:
+        return {leader: [tp for tp in tps if LEADERS[tp] == leader] for leader in {LEADERS[tp] for tp in tps}}
+
+    async def ask(self, leader: int | None, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        self.asked.append(leader)
+        await self.answering[leader].wait()
+        return {} if leader is None else dict.fromkeys(tps, 7)
+
+    async def close(self) -> None: ...
+
+
+class SimRunner:
+    """Keeps the ticks that it gets."""
+
+    def __init__(self) -> None:
+        self.ticks: asyncio.Queue[tuple[Tick, int | None]] = asyncio.Queue()
+
+    def tick(self, tick: Tick, end: int | None) -> None:
+        self.ticks.put_nowait((tick, end))
+
+
+async def test_each_machine_gets_its_tick_when_its_own_leader_answers() -> None:
+    offsets: Any = SimOffsets()
+    runners: Any = {tp: SimRunner() for tp in LEADERS}
+    ticks = LogEndTicks(offsets, lambda: runners)
+    offsets.answering[1].set()
+    offsets.answering[None].set()
+    async with asyncio.timeout(30):
+        for second in (1, 2):
+            ticks.tick(Tick(second * 1000))
+            assert await runners[LED_BY_1].ticks.get() == (Tick(second * 1000), 7)
+            assert await runners[LEADERLESS].ticks.get() == (Tick(second * 1000), None)
+        assert runners[LED_BY_2].ticks.empty()
+        assert offsets.asked.count(2) == 1, "one request to a leader at a time"
+        offsets.answering[2].set()
+        assert await runners[LED_BY_2].ticks.get() == (Tick(1000), 7)
+        assert await runners[LED_BY_2].ticks.get() == (Tick(2000), 7), "the newest tick follows at once"
+    await ticks.close()
+
+
+async def test_an_error_of_one_leader_delays_no_tick() -> None:
+    offsets: Any = SimOffsets()
+    runners: Any = {tp: SimRunner() for tp in LEADERS}
+
+    async def fail(leader: int | None, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        if leader == 2:
+            raise ValueError("an answer that cannot be read")
+        return dict.fromkeys(tps, 7)
+
+    offsets.ask = fail
+    ticks = LogEndTicks(offsets, lambda: runners)
+    async with asyncio.timeout(30):
+        ticks.tick(Tick(1000))
+        assert (await runners[LED_BY_1].ticks.get())[1] == 7
+        assert (await runners[LED_BY_2].ticks.get())[1] is None
+    await ticks.close()

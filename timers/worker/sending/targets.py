@@ -30,10 +30,10 @@ from timers.core.delivery import DeliveryProblem
 from timers.core.ports import Lost
 from timers.kafka.aiokafka_internals.produce import RecordsRefused
 from timers.kafka.clients import librdkafka
+from timers.kafka.topic_creator import TopicCreator
 from timers.kafka.topic_metadata import REFRESH_S, TopicMetadata
 from timers.wire.callback_rules import CallbackRules
 from timers.worker.sending.producer import NoAnswer
-from timers.worker.sending.topic_creator import TopicCreator
 
 logger = logging.getLogger(__name__)
 

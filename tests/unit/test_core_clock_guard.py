@@ -19,7 +19,7 @@ class Machine:
         self.wall_s = wall_s
         self.boot_s = 5000.0
         self.guard = ClockGuard(LEAP_S, None if accept_s is None else START_S + accept_s)
-        self.fired = [] if fired_s is None else [START_S + fired_s]
+        self.fired: list[int] | None = [] if fired_s is None else [START_S + fired_s]
 
     def sleep(self, seconds: float) -> None:
         self.boot_s += seconds
@@ -55,15 +55,30 @@ def test_a_first_tick_counts_if_it_follows_closely_what_has_fired_although_the_w
     assert Machine(wall_s=5 * HOUR_S, fired_s=-LEAP_S + 1).tick()
     assert not Machine(wall_s=5 * HOUR_S, fired_s=-LEAP_S - 1).tick()
     assert not Machine(wall_s=5 * HOUR_S, fired_s=3).tick(), "before what has fired"
-    assert not Machine(wall_s=5 * HOUR_S).tick(), "nothing has fired"
+    assert not Machine(wall_s=5 * HOUR_S).tick(), "it is not known what has fired"
+
+
+@pytest.mark.parametrize("wall_s", [-26 * HOUR_S + 5, 5 * HOUR_S, 26 * HOUR_S - 5])
+def test_the_first_tick_of_a_new_app_may_differ_from_the_wall_clock_by_a_time_zone(wall_s: float) -> None:
+    machine = Machine(wall_s)
+    machine.fired = None
+    assert machine.tick()
+    assert not machine.tick(HOUR_S), "a leap after it is held"
+
+
+@pytest.mark.parametrize("wall_s", [-YEAR_S, -26 * HOUR_S - 5, 26 * HOUR_S + 5, YEAR_S])
+def test_the_first_tick_of_a_new_app_is_held_if_it_is_more_than_a_time_zone_away(wall_s: float) -> None:
+    machine = Machine(wall_s)
+    machine.fired = None
+    assert not machine.tick()
 
 
 def test_a_first_tick_must_follow_the_newest_second_that_has_fired() -> None:
     machine = Machine(wall_s=5 * HOUR_S, fired_s=-30 * 86_400)  # no worker owned this partition for a month
-    machine.fired.append(START_S)
+    machine.fired = [START_S - 30 * 86_400, START_S]
     assert machine.tick()
-    machine = Machine(wall_s=5 * HOUR_S, fired_s=YEAR_S)  # fired by a wrong clock
-    machine.fired.append(START_S)
+    machine = Machine(wall_s=5 * HOUR_S)
+    machine.fired = [START_S + YEAR_S, START_S]  # fired by a wrong clock
     assert not machine.tick()
 
 

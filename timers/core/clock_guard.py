@@ -12,7 +12,7 @@ It can delay a tick, and never make one count that would not count without it.
 
 The anchor is the last tick with which a second clock agreed. Other ticks do not move it, so several small leaps cannot
 add up to a large one. At the start there is no anchor: a second clock must agree, or the tick must follow closely what
-the app has fired.
+the app has fired. In a new app nothing has fired: then the first tick may differ from the wall clock by a time zone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from timers.core.ticking import CLOCK_STEP_BACK_S
 
 FRESH_S = 10.0
 """For this many seconds after its last tick, the time of a broker is known."""
+
+NEW_APP_LEAP_S = 26 * 3600
+"""The first tick of a new app may differ this much from the wall clock: so many hours are between the time zones, and a
+clock that shows local time as UTC must not keep a first worker from starting."""
 
 ACCEPT_MARGIN_S = 3600
 """The instant that a sentence proposes for TIMERS_ACCEPT_TIME is this much later than the tick."""
@@ -104,14 +108,15 @@ class ClockGuard:
         """Returns what is held, without brokers that have not ticked for :data:`FRESH_S`."""
         return [hold for hold in list(self._holds.values()) if boot_s - hold.last.boot_s < FRESH_S]
 
-    def counts(self, append_ms: int, broker: int | None, clocks: Clocks, fired_s: Iterable[int] = ()) -> bool:
+    def counts(self, append_ms: int, broker: int | None, clocks: Clocks, fired_s: Iterable[int] | None = ()) -> bool:
         """Judge a tick.
 
         Args:
             append_ms: its append time.
             broker: id of the broker that appended it; None: not known.
             clocks: the caller's clocks.
-            fired_s: seconds up to which partitions of the app have fired; used at the start only.
+            fired_s: seconds up to which partitions of the app have fired; None: no partition has. Used at the start
+                only.
 
         Returns:
             Whether the tick may be used. If not, nothing may depend on its time.
@@ -129,7 +134,7 @@ class ClockGuard:
         if self._agrees(tick, clocks.wall_s) or self._broker_agrees(tick, broker, newer_than_s):
             self.anchor = tick
         elif leaps:
-            if not self._follows(tick, fired_s) and not self._is_accepted(tick):
+            if not self._follows(tick, fired_s, clocks.wall_s) and not self._is_accepted(tick):
                 self._holds[broker] = Hold(broker, hold.first if hold else tick, tick, clocks.wall_s)
                 return False
             self.anchor = tick
@@ -157,8 +162,10 @@ class ClockGuard:
         others = self._others(self._read, tick, broker)
         return any(seen.boot_s > newer_than_s and self._agrees(tick, seen.at(tick.boot_s)) for seen in others)
 
-    def _follows(self, tick: Seen, fired_s: Iterable[int]) -> bool:
-        """Whether a first tick follows closely the newest second that has fired, as after a restart."""
+    def _follows(self, tick: Seen, fired_s: Iterable[int] | None, wall_s: float) -> bool:
+        """Whether a first tick follows closely what has fired, as after a restart, or is the first of a new app."""
+        if fired_s is None:
+            return self.anchor is None and abs(wall_s - tick.time_s) <= NEW_APP_LEAP_S
         newest_s = max(fired_s, default=None)
         return self.anchor is None and newest_s is not None and 0 <= int(tick.time_s) - newest_s <= self._max_leap_s
 

@@ -47,6 +47,7 @@ class TickJudge:
 
     Attributes:
         newest_fired_s: newest second that has fired in the whole app, also by other workers; None: not known.
+        app_is_new: whether nothing has fired in the whole app.
     """
 
     def __init__(self, settings: Settings, clock: Clock, pool: Pool) -> None:
@@ -54,6 +55,7 @@ class TickJudge:
         self._clock = clock
         self._pool = pool
         self.newest_fired_s: int | None = None
+        self.app_is_new = False
         self._logged: set[int | None] = set()
 
     @property
@@ -72,7 +74,8 @@ class TickJudge:
         fired_s = [key[0] for key in fired if key != NEVER]
         if self.newest_fired_s is not None:
             fired_s.append(self.newest_fired_s)
-        counts = self._guard.counts(append_ms, broker, self._clock.read(), fired_s)
+        is_first = self.app_is_new and not fired_s
+        counts = self._guard.counts(append_ms, broker, self._clock.read(), None if is_first else fired_s)
         held = {hold.broker: hold for hold in self.holds}
         for broker in held.keys() - self._logged:
             logger.error("%s", held[broker].sentence)
@@ -174,9 +177,11 @@ class TickReader(TopicTail):
             await self.sleep(FIRED_S)
             if self.judge.is_waiting_for_the_first:
                 try:
-                    self.judge.newest_fired_s = await asyncio.to_thread(self._read_fired_s)
+                    newest_s = await asyncio.to_thread(self._read_fired_s)
                 except (KafkaException, TimersError) as error:
                     logger.info("what the app has fired cannot be read: %s", error)
+                else:
+                    self.judge.newest_fired_s, self.judge.app_is_new = newest_s, newest_s is None
 
 
 async def wait_until(deadline_s: float) -> None:

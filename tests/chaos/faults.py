@@ -157,6 +157,26 @@ def all_down(state: RoundState, fault: Fault, victim: Member, held: dict[str, li
     return _over(injected)
 
 
+def formats(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    """Restart a worker at once with timers with an id, wait until it reads their topic, and restart it without."""
+    topic = f"{state.system.app_id}-by-id"
+    injected = yield from kill(state, fault, victim, held)
+    victim.paused = True
+    victim.start(fault.clock_offset_s, TIMERS_ID_TOPIC=topic)
+    waited_s = 0.0
+    while victim.name not in state.held(topic):
+        yield POLL_S
+        waited_s += POLL_S
+        if waited_s > TAKEOVER_S or not victim.worker.running:
+            state.failures.append(f"{victim.name} restarted with {topic} and does not read it: {victim.worker.tail()}")
+            break
+    if victim.worker.running:
+        victim.kill()
+    victim.start(fault.clock_offset_s)
+    victim.paused = False
+    return _over(injected)
+
+
 FAULTS: dict[str, Callable[[RoundState, Fault, Member, dict[str, list[int]]], Steps]] = {
     plan.KILL: kill,
     plan.KILL_RESTART: kill_restart,
@@ -166,4 +186,5 @@ FAULTS: dict[str, Callable[[RoundState, Fault, Member, dict[str, list[int]]], St
     plan.REMOVE: remove,
     plan.BROKER: broker,
     plan.ALL_DOWN: all_down,
+    plan.FORMATS: formats,
 }

@@ -17,9 +17,13 @@ REMOVE = "remove"
 """SIGTERM."""
 BROKER = "kill broker, restart"
 ALL_DOWN = "all down over a due second"
+FORMATS = "request formats toggled"
+"""``kill -9`` and a restart at once with one more request format; when the worker reads it, the same without it."""
 
-KINDS = (KILL, KILL_RESTART, PAUSE, WIPE, ADD, REMOVE, BROKER, ALL_DOWN)
-NAMES = dict(zip(("kill", "restart", "pause", "wipe", "add", "remove", "broker", "all-down"), KINDS, strict=True))
+KINDS = (KILL, KILL_RESTART, PAUSE, WIPE, ADD, REMOVE, BROKER, ALL_DOWN, FORMATS)
+NAMES = dict(
+    zip(("kill", "restart", "pause", "wipe", "add", "remove", "broker", "all-down", "formats"), KINDS, strict=True)
+)
 """The kinds by their names on the command line."""
 LEAVES = (KILL, REMOVE)
 """Kinds after which the worker does not come back."""

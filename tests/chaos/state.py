@@ -26,7 +26,8 @@ class Member:
 
     Attributes:
         wanted: it should run; if it ends, that is a failure.
-        paused: it was stopped by SIGSTOP, and the fault has not yet judged how it goes on.
+        paused: no other fault may hit it: it was stopped by SIGSTOP, and the fault has not yet judged how it goes on;
+            or it restarts with other formats.
     """
 
     name: str
@@ -34,9 +35,10 @@ class Member:
     wanted: bool = True
     paused: bool = False
 
-    def start(self, clock_offset_s: float) -> None:
-        """Start the process with a clock that is wrong by so many seconds."""
-        self.worker.start(**({"TIMERS_CLOCK_OFFSET": str(clock_offset_s)} if clock_offset_s else {}))
+    def start(self, clock_offset_s: float, **settings: str) -> None:
+        """Start the process with a clock that is wrong by so many seconds, and with more settings."""
+        clock = {"TIMERS_CLOCK_OFFSET": str(clock_offset_s)} if clock_offset_s else {}
+        self.worker.start(**clock, **settings)
         self.wanted = True
 
     def kill(self) -> None:
@@ -89,15 +91,19 @@ class RoundState:
         self.broker_up = True
         self._asker = None
 
-    def held(self) -> dict[str, list[int]]:
-        """Request partitions of each running worker, from the group coordinator; empty during a rebalance."""
+    def held(self, topic: str = "") -> dict[str, list[int]]:
+        """Partitions of each running worker, from the group coordinator; empty during a rebalance.
+
+        Args:
+            topic: of the partitions; by default the request topic.
+        """
         told = self._group()
         by_id = {member.worker.worker_id: member for member in self.members if member.wanted}
         held: dict[str, list[int]] = {}
         for one in told.members if told else ():
             member = by_id.get(one.group_instance_id or "")
             places = one.assignment.topic_partitions if one.assignment else []
-            mine = [place.partition for place in places if place.topic == self.system.request_topic]
+            mine = [place.partition for place in places if place.topic == (topic or self.system.request_topic)]
             if member is not None and mine:
                 held[member.name] = sorted(mine)
         return held

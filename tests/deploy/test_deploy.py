@@ -17,7 +17,7 @@ import yaml
 
 from timers.config.declarations import SETTINGS
 from timers.config.settings import Settings
-from timers.worker.machines.pool import CLOSE_TIMEOUT_S
+from timers.worker.machines.openings import CLOSE_TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -197,7 +197,7 @@ def test_ports_and_paths_are_those_of_the_worker() -> None:
     assert all(probe["port"] == "web" for probe in probes.values())
     pages = set(re.findall(r'@page\("([^"]+)"\)', (ROOT / "timers" / "worker" / "web.py").read_text()))
     named = {path for file in FILES for path in re.findall(r"(?<=[ '}])/(?:health/\w+|metrics)\b", file.read_text())}
-    assert named == {"/health/live", "/health/ready", "/metrics"} <= pages
+    assert named == {"/health/live", "/health/ready", "/health/partitions", "/metrics"} <= pages
 
 
 def test_one_set_of_labels_joins_the_manifests() -> None:

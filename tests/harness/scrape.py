@@ -66,7 +66,7 @@ def scrape(port: int) -> Scrape:
 
 
 def health(port: int, kind: str) -> tuple[int, dict[str, Any]]:
-    """HTTP status and JSON body of ``/health/live`` or ``/health/ready``."""
+    """HTTP status and JSON body of a page ``/health/<kind>``."""
     status, body = get(port, f"/health/{kind}")
     return status, json.loads(body)
 

@@ -1,4 +1,4 @@
-"""The addresses that members of the group send, also without an address or with other data."""
+"""What members of the group send, also without an address or with other data, and which partitions have no owner."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
 from timers.core import levels
+from timers.kafka.aiokafka_internals.group import unowned_partitions
+from timers.kafka.aiokafka_internals.group_coordinator import without_unsubscribed
 from timers.worker.consumer.group import (
     RAISED,
     SUPPORTS,
@@ -78,3 +80,38 @@ def test_partitions_go_to_members_that_support_the_level_of_the_app() -> None:
 
 def test_partitions_have_owners_although_no_member_supports_the_level_of_the_app() -> None:
     assert able({"a": {SUPPORTS: 1, RAISED: 2}, "b": None}) == ["a", "b"]
+
+
+def member(worker_id: str, *topics: str, **partitions: list[int]) -> tuple[str, str, str, bytes, bytes]:
+    _, _, _, _, assignment = described(worker_id, b"", **partitions)
+    return "m", worker_id, "/127.0.0.1", ConsumerProtocolMemberMetadata(0, topics, b"").encode(), assignment
+
+
+def test_partitions_without_an_owner_name_the_readers_of_their_topic() -> None:
+    members = [member("two", "t", "u", t=[0]), member("one", "t", "u", t=[2], u=[0]), ("m", "new", "/", b"", b"")]
+    partitions = {"t": range(4), "u": range(1), "read-by-no-member": range(1)}
+    assert unowned_partitions(members, partitions) == {("t", 1): ["one", "two"], ("t", 3): ["one", "two"]}
+
+
+def test_a_member_does_not_own_partitions_of_a_topic_that_it_does_not_read() -> None:
+    members = [member("closed", "t", t=[0], u=[0, 1]), member("open", "t", "u", t=[1])]
+    assert unowned_partitions(members, {"t": range(2), "u": range(2)}) == {("u", 0): ["open"], ("u", 1): ["open"]}
+
+
+def test_changed_metadata_differs_for_one_member_only_and_keeps_its_address() -> None:
+    one, two = assignor(sent_by("http://one:6066")), assignor(sent_by("http://two:6066"))
+    before, other = one.metadata(["t"]).encode(), two.metadata(["t"]).encode()
+    one.change_metadata()
+    first = one.metadata(["t"])
+    one.change_metadata()
+    assert len({before, first.encode(), one.metadata(["t"]).encode()}) == 3
+    assert two.metadata(["t"]).encode() == other
+    assert owners([described("one", first.user_data, t=[0])]) == {("t", 0): Member("one", "http://one:6066")}
+
+
+def test_partitions_of_topics_that_are_not_subscribed_are_taken_out_of_an_assignment() -> None:
+    assignment = ConsumerProtocolMemberAssignment(0, [("t", [0, 2]), ("u", [1])], b"x")
+    kept = ConsumerProtocolMemberAssignment.decode(without_unsubscribed(assignment.encode(), {"t", "v"}))
+    assert (list(map(tuple, kept.assignment)), kept.user_data) == ([("t", [0, 2])], b"x")
+    assert without_unsubscribed(assignment.encode(), {"t", "u"}) == assignment.encode()
+    assert ConsumerProtocolMemberAssignment.decode(without_unsubscribed(b"", {"t"})).assignment == []

@@ -1,4 +1,7 @@
-"""Liveness: a thread with work and without progress is reported; an idle thread is not."""
+"""Liveness: a thread with work and without progress is reported; an idle thread is not.
+
+Readiness and red partitions: a worker that was ready stays ready when a partition stops.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import pytest
 from tests.harness.waiting import wait_until
 from timers.core.timer import Tick
 from timers.worker import health
+from timers.worker.consumer.group_watch import UnownedPartitions
 from timers.worker.machines.runner import Runner
 from timers.worker.partition_metrics import Heartbeat, PartitionMetrics, keep_heartbeat
 
@@ -97,6 +101,37 @@ def test_a_thread_without_work_is_alive_however_long(
     silent = threading.Event()
     assert not silent.wait(2 * STUCK_S)
     assert stuck(metrics) == []
+
+
+def test_a_worker_that_was_ready_stays_ready_when_a_partition_stops() -> None:
+    stopped = {("requests", 3): "lost records"}
+    runner = SimpleNamespace(machine=SimpleNamespace(recovering=False))
+    pool = SimpleNamespace(stopped={}, waiting={}, opening=False, runners={}, held=False)
+    status: Any = SimpleNamespace(
+        pool=pool,
+        tick_age_s=0.0,
+        in_group=True,
+        was_assigned=False,
+        missing_topics=[],
+        topic_problems=[],
+        refusal=None,
+        unowned=UnownedPartitions(),
+        was_ready=False,
+    )
+    health.unready(status)
+    status.was_assigned, pool.stopped = True, stopped
+    assert health.unready(status) == ["lost records"], "it has not been ready: it had not joined its group"
+    pool.stopped = {}
+    health.unready(status)
+    pool.stopped = stopped
+    assert health.unready(status) == ["lost records"], "it has not been ready: it had no partition in a rebalance"
+    pool.stopped, pool.runners = {}, {("requests", 2): runner}
+    assert health.unready(status) == [] and health.red_partitions(status) == {}
+    pool.stopped = stopped
+    assert health.unready(status) == []
+    assert health.red_partitions(status) == stopped
+    status.topic_problems = ["topic 't' is wrong"]
+    assert health.unready(status) == ["topic 't' is wrong"]
 
 
 async def test_a_blocked_event_loop_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

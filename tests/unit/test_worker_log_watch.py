@@ -1,4 +1,4 @@
-"""Deleted topics that the worker may not create. The broker tests cover topics that it may create."""
+"""Deleted topics that the worker may not create, and ones that come back unusable. Broker tests have more."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(monkeypatch: 
     monkeypatch.setattr(module, "RETRY_S", 0.01)
     monkeypatch.setattr(module.topics, "existing_topics", look)
     monkeypatch.setattr(module.topics, "ensure", ensure)
+    monkeypatch.setattr(module.topics, "config_problems", lambda *_: {})
     watch = LogWatch(settings, whole, renew)
     await watch.start()
     try:
@@ -48,5 +49,39 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(monkeypatch: 
             await refused.wait()
             seen.append(Cluster("c", dict.fromkeys(names, b"2"), dict.fromkeys(names, 1)))
             await renewed.wait()
+    finally:
+        await watch.stop()
+
+
+async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Settings(brokers="127.0.0.1:1")
+    names = [topic.name for topic in own_topics(settings)]
+    topic = settings.request_topic
+    before = Cluster("c", dict.fromkeys(names, b"1"), dict.fromkeys(names, 1))
+    after = Cluster("c", {**before.topic_ids, topic: b"2"}, before.partitions)
+    wrong, checked, renewed = {topic: "wrong"}, [], asyncio.Queue[Cluster]()
+
+    def config_problems(_admin: Any, _settings: Settings, names: set[str]) -> dict[str, str]:
+        checked.append(names)
+        return dict(wrong)
+
+    async def renew(cluster: Cluster, suspended: Mapping[TopicPartition, bool]) -> None:
+        await renewed.put(cluster)
+
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    monkeypatch.setattr(module.topics, "existing_topics", lambda *_: after)
+    monkeypatch.setattr(module.topics, "config_problems", config_problems)
+    watch = LogWatch(settings, before, renew)
+    await watch.start()
+    try:
+        watch.request_lookup()
+        async with asyncio.timeout(30):
+            assert await renewed.get() == after.without([topic])
+            assert watch.problems == {topic: "wrong"} and watch.missing == []
+            wrong.clear()
+            assert await renewed.get() == after
+        assert watch.problems == {} and set(map(frozenset, checked)) == {frozenset({topic})}
     finally:
         await watch.stop()

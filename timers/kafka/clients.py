@@ -19,11 +19,15 @@ LIBRDKAFKA_LOG = logging.getLogger("timers.kafka.librdkafka")
 
 LIBRDKAFKA_LOG.addHandler(logging.NullHandler())
 
+_CREATE_NO_TOPICS = {"allow.auto.create.topics": False}
+"""Otherwise brokers with ``auto.create.topics.enable=true`` create each topic that a request names."""
+
 
 def librdkafka(settings: Settings) -> dict[str, Any]:
-    """Properties of the worker's librdkafka clients."""
+    """Properties of the worker's librdkafka clients. Their requests create no topics."""
     return {
         **connection.librdkafka(settings),
+        **_CREATE_NO_TOPICS,
         "client.id": settings.worker_id,
         "socket.nagle.disable": True,
         # By default librdkafka waits up to 10 s between two connection attempts; timers would fire late.
@@ -54,7 +58,7 @@ def reader(properties: Mapping[str, Any], log: logging.Logger = LIBRDKAFKA_LOG, 
 
 def admin_client(settings: Settings, reports: connection.ErrorReports) -> AdminClient:
     """An admin client for a command or a job. Its requests create no topics."""
-    config = {**connection.librdkafka(settings), "allow.auto.create.topics": False, "error_cb": reports}
+    config = {**connection.librdkafka(settings), **_CREATE_NO_TOPICS, "error_cb": reports}
     return AdminClient(config, logger=LIBRDKAFKA_LOG)
 
 

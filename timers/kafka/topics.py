@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 from typing import Any
 
@@ -54,6 +54,14 @@ class Cluster:
     stale_after_s: dict[str, int] = field(default_factory=dict)
     """How long a store of a compacted topic may fall behind its log [I9]: half of ``delete.retention.ms``."""
 
+    def without(self, names: Collection[str]) -> Cluster:
+        """The same without some topics."""
+        return replace(
+            self,
+            topic_ids={name: topic_id for name, topic_id in self.topic_ids.items() if name not in names},
+            partitions={name: count for name, count in self.partitions.items() if name not in names},
+        )
+
 
 def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
     """Create missing topics; correct or refuse the configuration of the others. Blocks.
@@ -95,6 +103,25 @@ def existing_topics(admin: AdminClient, settings: Settings) -> Cluster:
     found = _describe(admin, [topic.name for topic in own_topics(settings)])
     user_topics = [topic for topic in own_topics(settings) if topic.must_exist and topic.name in found]
     return _cluster(cluster_id, found, _stale_after_s(admin, user_topics))
+
+
+def config_problems(admin: AdminClient, settings: Settings, names: Collection[str]) -> dict[str, str]:
+    """Check topics that were created while the worker runs as :func:`ensure` does at its start. Blocks.
+
+    Returns:
+        Topic -> why it cannot be used, in a sentence.
+
+    Raises:
+        KafkaException: the brokers do not answer.
+    """
+    problems = {}
+    for topic in own_topics(settings):
+        if topic.name in names and not topic.must_exist:
+            try:
+                _check_configs(admin, settings, [topic])
+            except TopicConfigError as error:
+                problems[topic.name] = str(error)
+    return problems
 
 
 def _stale_after_s(admin: AdminClient, user_topics: list[OwnTopic]) -> dict[str, int]:

@@ -40,9 +40,13 @@ def stuck(status: WorkerStatus) -> list[str]:
 
 
 def red_partitions(status: WorkerStatus) -> dict[TopicPartition, str]:
-    """Partitions of this worker whose timers do not fire -> why, in a sentence."""
+    """Partitions whose timers do not fire -> why, in a sentence. Of other workers: only those without an owner."""
+    unowned = {
+        tp: f"no worker has owned this partition for {seconds:.0f} s, although a worker of the group reads its topic"
+        for tp, seconds in status.unowned.red().items()
+    }
     waiting = {tp: waiting.sentence for tp, waiting in status.pool.waiting.items()}
-    return {**waiting, **{tp: str(why) for tp, why in status.pool.stopped.items()}}
+    return {**unowned, **waiting, **{tp: str(why) for tp, why in status.pool.stopped.items()}}
 
 
 def unready(status: WorkerStatus) -> list[str]:
@@ -60,6 +64,7 @@ def unready(status: WorkerStatus) -> list[str]:
     missing = status.missing_topics
     if missing:
         reasons.append(f"topics were deleted: {', '.join(missing)}")
+    reasons.extend(status.topic_problems)
     if not status.was_ready:
         reasons.extend(str(why) for why in pool.stopped.values())
         # A restart does not help a partition without a leader: a rolling update must not stop there.
@@ -73,5 +78,6 @@ def unready(status: WorkerStatus) -> list[str]:
         reasons.append(f"{recovering} of {len(pool.runners)} partitions are recovering")
     if pool.held:
         reasons.append("the brokers' clock went back: new requests wait until it has caught up")
-    status.was_ready = status.was_ready or not reasons
+    # Before it has joined its group, and for a moment in a rebalance, a worker has no partition and so no reason.
+    status.was_ready = status.was_ready or (status.was_assigned and bool(pool.runners) and not reasons)
     return reasons

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from faust.types import TP
+from mode import Service
 from yarl import URL
 
 from timers.clock import Clock
@@ -21,12 +22,14 @@ from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import TimersError
 from timers.kafka import fired_time, topics
+from timers.kafka.aiokafka_internals import metadata
 from timers.kafka.allowed_level import allow_in_new_app
 from timers.kafka.topics import Cluster
 from timers.request_formats import enabled_formats
 from timers.store.memory_limit import RocksMemory
-from timers.worker import agents, faust_internals, logs, web
+from timers.worker import agents, faust_internals, health, logs, web
 from timers.worker.canary import Canary
+from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.transport import BatchConsumer, BatchTransport
 from timers.worker.levels import LevelWatch
@@ -53,6 +56,8 @@ METADATA_MAX_AGE_S = 30
 PRODUCER_TIMEOUT_S = 10.0
 """A tick or a canary timer that no broker takes within this time is dropped. While it waits for a partition without
 a leader, aiokafka asks for metadata without a pause."""
+
+HEALTH_S = 1.0
 
 END_TIMEOUT_S = 15
 """How long Faust's clients may take to disconnect at the end, after all machines are closed."""
@@ -107,11 +112,13 @@ class TimersApp(faust_internals.App):
     Transport = BatchTransport
     tick_reader: TickReader
     log_watch: LogWatch
+    group_watch: GroupWatch
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.fatal: TimersError | None = None
         hide_logins()
+        metadata.install()
         formats = enabled_formats(settings)
         super().__init__(
             settings.app_id,
@@ -182,6 +189,7 @@ class TimersApp(faust_internals.App):
         service = {"loop": self.loop, "beacon": self.beacon}
         self.log_watch = LogWatch(settings, cluster, self._renew, **service)
         self.status.level_watch = LevelWatch(settings, pool, consumer, **service)
+        self.group_watch = GroupWatch(settings.worker_id, self.status.unowned, consumer, pool, **service)
         consumer.attach(pool, self.log_watch.suspend)
         partitions = cluster.partitions[settings.oscillator_topic]
         self.tick_reader = TickReader(
@@ -189,7 +197,7 @@ class TimersApp(faust_internals.App):
             partitions,
             self._judge,
             self._ticks.put,
-            self.log_watch.request_lookup,
+            partial(self.log_watch.request_check, settings.oscillator_topic),
             partial(fired_time.newest_s, settings, cluster),
             **service,
         )
@@ -206,8 +214,15 @@ class TimersApp(faust_internals.App):
         await self.add_runtime_dependency(self._tick_scheduler)
         await self.add_runtime_dependency(self.log_watch)
         await self.add_runtime_dependency(self.status.level_watch)
+        await self.add_runtime_dependency(self.group_watch)
         if self.status.canary is not None:
             await self.add_runtime_dependency(self.status.canary)
+
+    @Service.task
+    async def _observe_health(self) -> None:
+        while not self.should_stop:
+            health.unready(self.status)  # also without a caller of the page, the status notes that the worker is ready
+            await self.sleep(HEALTH_S)
 
     async def on_stop(self) -> None:
         """Close the machines: Faust sends no revoked signal when it stops."""

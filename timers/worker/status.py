@@ -11,6 +11,7 @@ from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
 from timers.worker.agents import TickScheduler
 from timers.worker.canary import Canary, Observation
+from timers.worker.consumer.group_watch import UnownedPartitions
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.transport import BatchConsumer
 from timers.worker.levels import LevelWatch
@@ -28,6 +29,7 @@ class WorkerStatus:
         pool: its machines.
         query_counts: of its query pages.
         shown_callers: callers that have a label of their own in the metrics.
+        unowned: partitions without an owner.
         was_ready: whether the worker has been ready since its start.
         consumer: fetches the requests. The app sets this and the next four at its start; before, they are None.
         tick_reader: reads the ticks.
@@ -43,6 +45,7 @@ class WorkerStatus:
         self.pool = pool
         self.query_counts = query_counts
         self.shown_callers: set[str] = set()
+        self.unowned = UnownedPartitions()
         self.was_ready = False
         self._tick_scheduler = tick_scheduler
         self._clock = clock
@@ -56,6 +59,11 @@ class WorkerStatus:
     def in_group(self) -> bool:
         """Whether the group has assigned its partitions; false during a rebalance."""
         return self.consumer is not None and bool(self.consumer.flow_active)
+
+    @property
+    def was_assigned(self) -> bool:
+        """Whether the group has assigned partitions since the start, and they were opened."""
+        return self.consumer is not None and self.consumer.was_assigned
 
     @property
     def consumer_heartbeat(self) -> Heartbeat | None:
@@ -76,6 +84,11 @@ class WorkerStatus:
     def refusal(self) -> LevelTooHigh | None:
         """Why this worker may own no partitions; None if it may."""
         return None if self.level_watch is None else self.level_watch.refusal
+
+    @property
+    def topic_problems(self) -> list[str]:
+        """Why topics that were created again cannot be used, a sentence each."""
+        return [] if self.log_watch is None else list(self.log_watch.problems.values())
 
     @property
     def tick_age_s(self) -> float | None:

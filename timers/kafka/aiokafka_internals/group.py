@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from time import monotonic
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import ConnectionGroup
@@ -20,6 +21,12 @@ DescribedMember: TypeAlias = tuple[str, str, str, bytes, bytes]
 
 MEMBER_REQUESTS = (HeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
 """Requests that carry the id of the member that sends them."""
+
+STABLE = "Stable"
+"""State of a group whose members have their assignments. In other states its members have no metadata."""
+
+_NONCE = "nonce"
+"""JSON key in the user data: random text that a member changes to get a rebalance."""
 
 
 class DescribedGroup(NamedTuple):
@@ -77,12 +84,16 @@ async def describe_group(consumer: AIOKafkaConsumer) -> DescribedGroup | None:
     Raises:
         KafkaError: the coordinator does not answer.
     """
-    coordinator = consumer._coordinator
+    return await describe(consumer._coordinator)
+
+
+async def describe(coordinator: Any) -> DescribedGroup | None:
+    """The same as :func:`describe_group`, for aiokafka's part of a consumer that talks to the group's coordinator."""
     node_id = coordinator.coordinator_id
     if node_id is None:
         return None
     request = DescribeGroupsRequest([coordinator.group_id])
-    return described(await consumer._client.send(node_id, request, group=ConnectionGroup.COORDINATION))
+    return described(await coordinator._client.send(node_id, request, group=ConnectionGroup.COORDINATION))
 
 
 def described(response: Any) -> DescribedGroup:
@@ -97,6 +108,37 @@ def assigned_partitions(member: DescribedMember) -> list[tuple[str, int]]:
         return []
     assignment = ConsumerProtocolMemberAssignment.decode(member[4]).assignment
     return [(topic, partition) for topic, partitions in assignment for partition in partitions]
+
+
+def subscription(member: DescribedMember) -> frozenset[str]:
+    """The topics that a member subscribes."""
+    return frozenset(ConsumerProtocolMemberMetadata.decode(member[3]).subscription) if member[3] else frozenset()
+
+
+def unowned_partitions(
+    members: Iterable[DescribedMember], partitions: Mapping[str, Iterable[int]]
+) -> dict[tuple[str, int], list[str]]:
+    """Partitions without an owner -> client ids of the members that subscribe the topic, sorted.
+
+    A member does not read an assigned partition of a topic that it does not subscribe, so it does not own it.
+
+    Args:
+        members: of a stable group.
+        partitions: topic -> its partitions. Topics that no member subscribes are ignored.
+    """
+    subscribers: dict[str, list[str]] = {}
+    owned = set()
+    for member in members:
+        topics = subscription(member)
+        for topic in topics:
+            subscribers.setdefault(topic, []).append(member[1])
+        owned |= {tp for tp in assigned_partitions(member) if tp[0] in topics}
+    return {
+        (topic, partition): sorted(subscribers[topic])
+        for topic in subscribers.keys() & partitions.keys()
+        for partition in partitions[topic]
+        if (topic, partition) not in owned
+    }
 
 
 def user_data(member: DescribedMember) -> Any:
@@ -114,31 +156,39 @@ def _json(sent: bytes | None) -> Any:
         return None
 
 
-def assignor_with_user_data(
-    sent: Mapping[str, Any], choose: Callable[[Mapping[str, Any]], Collection[str]]
-) -> type[RoundRobinPartitionAssignor]:
-    """The round robin assignor, which also sends ``sent``, as it is then, as JSON each time the member joins.
+class AssignorWithUserData(RoundRobinPartitionAssignor):
+    """The round robin assignor, which also sends user data as JSON each time the member joins.
 
-    Args:
-        sent: JSON values by name.
+    Attributes:
+        sent: the user data, JSON values by name; sent as it is then.
         choose: gets member id -> what the member sent, and returns the ids of the members that may own partitions.
     """
 
-    class AssignorWithUserData(RoundRobinPartitionAssignor):
-        @classmethod
-        def assign(
-            cls, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
-        ) -> dict[str, ConsumerProtocolMemberAssignment]:
-            chosen = choose({id: _json(metadata.user_data) for id, metadata in members.items()})
-            without = {id: ConsumerProtocolMemberAssignment(cls.version, [], b"") for id in members}
-            given: dict[str, ConsumerProtocolMemberAssignment] = super().assign(
-                cluster, {id: members[id] for id in chosen}
-            )
-            return without | given
+    sent: ClassVar[MutableMapping[str, Any]]
+    choose: ClassVar[Callable[[Mapping[str, Any]], Collection[str]]]
 
-        @classmethod
-        def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-            plain = super().metadata(topics)
-            return ConsumerProtocolMemberMetadata(plain.version, plain.subscription, json.dumps(sent).encode())
+    @classmethod
+    def assign(
+        cls, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
+    ) -> dict[str, ConsumerProtocolMemberAssignment]:
+        chosen = cls.choose({id: _json(metadata.user_data) for id, metadata in members.items()})
+        without = {id: ConsumerProtocolMemberAssignment(cls.version, [], b"") for id in members}
+        given: dict[str, ConsumerProtocolMemberAssignment] = super().assign(cluster, {id: members[id] for id in chosen})
+        return without | given
 
-    return AssignorWithUserData
+    @classmethod
+    def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
+        plain = super().metadata(topics)
+        return ConsumerProtocolMemberMetadata(plain.version, plain.subscription, json.dumps(cls.sent).encode())
+
+    @classmethod
+    def change_metadata(cls) -> None:
+        """Send other bytes from now on. The group rebalances when a member joins with other bytes than before."""
+        cls.sent[_NONCE] = secrets.token_hex(8)
+
+
+def assignor_with_user_data(
+    sent: MutableMapping[str, Any], choose: Callable[[Mapping[str, Any]], Collection[str]]
+) -> type[AssignorWithUserData]:
+    """An assignor for one member; for the arguments see the attributes of the class."""
+    return type("Assignor", (AssignorWithUserData,), {"sent": sent, "choose": staticmethod(choose)})

@@ -9,7 +9,7 @@ one, until the next rebalance, and an assertion in Faust fails (``docs/adr/0009`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
 from aiokafka.errors import KafkaError, for_code
@@ -17,15 +17,16 @@ from aiokafka.errors import KafkaError, for_code
 from timers.core import levels
 from timers.core.timer import TopicPartition
 from timers.kafka.aiokafka_internals.group import (
+    STABLE,
     DescribedGroup,
     DescribedMember,
     assigned_partitions,
     assignor_with_user_data,
     describe_group,
+    unowned_partitions,
     user_data,
 )
 
-_STABLE = "Stable"
 _RETRY_S = 0.2
 
 # JSON keys in the user data that a worker sends when it joins.
@@ -62,7 +63,7 @@ def sent_by(url: str) -> dict[str, Any]:
     return {URL: url, SUPPORTS: levels.SUPPORTED, RAISED: levels.FIRST}
 
 
-def assignor(sent: Mapping[str, Any]) -> type[Any]:
+def assignor(sent: MutableMapping[str, Any]) -> type[Any]:
     """The assignor of a worker that sends this. Workers that send something else may be in the same group."""
     return assignor_with_user_data(sent, able)
 
@@ -114,9 +115,24 @@ async def described(consumer: Any) -> DescribedGroup:
             raise Unsettled("the group has no coordinator now")
         if group.error_code:
             raise Unsettled(f"the group's coordinator refused: {for_code(group.error_code).__name__}")
-        if group.state == _STABLE:
+        if group.state == STABLE:
             return group
         await asyncio.sleep(_RETRY_S)
+
+
+async def unowned(consumer: Any, partitions: Mapping[str, Iterable[int]]) -> dict[TopicPartition, list[str]] | None:
+    """Partitions without an owner -> ids of the workers that read the topic, sorted. On the consumer's event loop.
+
+    Returns:
+        None while the group rebalances, and while its coordinator is not known.
+
+    Raises:
+        KafkaError: the coordinator does not answer.
+    """
+    group = await describe_group(consumer)
+    if group is None or group.error_code or group.state != STABLE:
+        return None
+    return unowned_partitions(group.members, partitions)
 
 
 def owners(described: Iterable[DescribedMember]) -> dict[TopicPartition, Member]:

@@ -1,5 +1,8 @@
 """Detects that a topic of the worker was deleted, or deleted and created again, while the worker runs.
 
+A topic that was created again is configured as at the worker's start. If that is not possible, the worker treats it as
+deleted until it is.
+
 A new log under the same name has its own offsets. If the machine continued, it would skip the first requests of the new
 log, and its next owner would find the progress of the old log and fire everything again. aiokafka's fetch requests name
 topics and not topic ids. So every fetch error that a deletion can cause suspends the partition: its fetches are dropped
@@ -42,6 +45,9 @@ PAUSE_S = 0.1
 class LogWatch(Service):
     """Looks up the ids of the worker's topics.
 
+    Attributes:
+        problems: topic that was created again -> why its configuration makes it unusable, in a sentence.
+
     Args:
         settings: of the worker.
         cluster: the topics at the worker's start.
@@ -64,6 +70,8 @@ class LogWatch(Service):
         self._suspended: dict[TopicPartition, bool] = {}
         self._requested = asyncio.Event()
         self._missing_since: dict[str, float] = {}
+        self._checked_ids = dict(cluster.topic_ids)
+        self.problems: dict[str, str] = {}
 
     @property
     def missing(self) -> list[str]:
@@ -73,6 +81,11 @@ class LogWatch(Service):
     def request_lookup(self) -> None:
         """Look up the topics soon."""
         self._requested.set()
+
+    def request_check(self, topic: str) -> None:
+        """Look up the topics soon, and check the configuration of ``topic``: it may have been changed."""
+        self._checked_ids.pop(topic, None)
+        self.request_lookup()
 
     def is_suspended(self, tp: TopicPartition) -> bool:
         """Whether a partition's topic has yet to be looked up."""
@@ -90,7 +103,7 @@ class LogWatch(Service):
     @Service.task
     async def _watch(self) -> None:
         while not self.should_stop:
-            await self.wait(self._requested, timeout=RETRY_S if self._missing_since else WATCH_S)
+            await self.wait(self._requested, timeout=RETRY_S if self._missing_since or self.problems else WATCH_S)
             self._requested.clear()
             try:
                 await self._look_up()
@@ -107,12 +120,26 @@ class LogWatch(Service):
             await asyncio.to_thread(topics.ensure, self._settings, user_topics=False)
             cluster = await asyncio.to_thread(topics.existing_topics, self._admin, self._settings)
             self._note_missing(cluster)
+        cluster = await self._without_unusable(cluster)
         checked = {tp: out_of_range for tp, out_of_range in suspended.items() if tp[0] in cluster.topic_ids}
         if cluster != self._cluster or checked:
             self._cluster = cluster
             for tp in checked:
                 del self._suspended[tp]
             await self._on_checked(cluster, checked)
+
+    async def _without_unusable(self, cluster: Cluster) -> Cluster:
+        """Check the configuration of new topics. Returns the cluster without those that cannot be used."""
+        new = {name for name, topic_id in cluster.topic_ids.items() if self._checked_ids.get(name) != topic_id}
+        if not new and not self.problems:
+            return cluster
+        problems = await asyncio.to_thread(topics.config_problems, self._admin, self._settings, new)
+        for name, problem in problems.items():
+            if self.problems.get(name) != problem:
+                logger.error("%s; until then the topic is not used", problem)
+        self.problems = problems
+        self._checked_ids.update({name: cluster.topic_ids[name] for name in new - problems.keys()})
+        return cluster.without(problems)
 
     def _note_missing(self, cluster: Cluster) -> bool:
         """Note missing topics. Returns whether one has been missing for so long that the worker must create it."""

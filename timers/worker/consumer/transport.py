@@ -37,7 +37,7 @@ from mode import Service
 
 from timers.core.timer import Fetched, TopicPartition
 from timers.errors import TimersError
-from timers.kafka.aiokafka_internals import fetch
+from timers.kafka.aiokafka_internals import fetch, group_coordinator
 from timers.kafka.aiokafka_internals.group import call_with_each_response, is_owner, refresh_metadata, rejoin
 from timers.kafka.aiokafka_internals.leader_client import limit_updates_of
 from timers.worker import faust_internals
@@ -87,6 +87,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
     def make_consumer(self, transport: Any) -> AIOKafkaConsumer:
         """Returns the consumer, not yet started."""
         fetch.install()
+        group_coordinator.install()
         conf = self.app.conf
         self.sent.update(group.sent_by(str(conf.canonical_url)))
         consumer = AIOKafkaConsumer(
@@ -236,6 +237,7 @@ class BatchConsumer(faust_internals.Consumer):
     Attributes:
         thread: the :class:`BatchConsumerThread`.
         on_suspended: called with each suspended partition, and whether its position is out of range.
+        was_assigned: whether partitions were assigned and opened since the start. Faust's flow is active before, too.
     """
 
     Thread = BatchConsumerThread
@@ -245,6 +247,7 @@ class BatchConsumer(faust_internals.Consumer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._woken = asyncio.Event()
+        self.was_assigned = False
 
     def attach(self, pool: Pool, on_suspended: Callable[[TopicPartition, bool], None]) -> None:
         """Set the pool that gets the fetches. Call before the start."""
@@ -277,6 +280,7 @@ class BatchConsumer(faust_internals.Consumer):
             # Faust would wait a little longer, and then ignore the assignment without a log line.
             raise TimersError(f"partitions could not be opened within {ASSIGN_TIMEOUT_S:.0f} s") from None
         await self.thread.seek_wait({partitions[partition]: offset for partition, offset in positions.items()})
+        self.was_assigned = True
 
     # ---- calls of the pool: timers.worker.machines.pool.RequestConsumer ---------------------------------------------
 

@@ -227,6 +227,11 @@ METRICS = (
         lambda status: samples.single(status.pool.unforeseen_failures),
     ),
     Entry(
+        "timers_partitions_unowned",
+        "Partitions that no worker of the group has owned for 30 s, although a worker reads their topic.",
+        lambda status: samples.single(len(status.unowned.red())),
+    ),
+    Entry(
         "timers_topic_partitions{topic}",
         "Number of partitions of each of these topics: all workers together should own as many.",
         samples.topic_partitions,

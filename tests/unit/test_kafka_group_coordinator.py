@@ -1,0 +1,168 @@
+"""When a consumer that joins its group asks for a new assignment at once. The broker tests have a real coordinator."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+from aiokafka.protocol.group import JoinGroupRequest
+
+from timers.kafka.aiokafka_internals import group_coordinator as module
+from timers.kafka.aiokafka_internals.group import DescribedGroup, assignor_with_user_data
+from timers.kafka.aiokafka_internals.group_coordinator import Coordinator
+
+PARTITIONS = {"t": {0, 1}, "u": {0}}
+
+
+def assignment(**partitions: list[int]) -> bytes:
+    return bytes(ConsumerProtocolMemberAssignment(0, list(partitions.items()), b"").encode())
+
+
+def member(topics: list[str], **partitions: list[int]) -> Any:
+    metadata = ConsumerProtocolMemberMetadata(0, topics, b"").encode()
+    return "worker-7-uuid", "worker-7", "/127.0.0.1", metadata, assignment(**partitions)
+
+
+class Group:
+    """The coordinator of a group with one static member, whose answers are given."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, state: str, *members: Any, leader: str = "worker-7-0-0-0-0-0"
+    ) -> None:
+        self.described = DescribedGroup(0, state, list(members))
+        self.joined: list[bytes | None] = []
+        self.applied: list[bytes] = []
+        self.rejoined = 0
+        group = self
+
+        class Rebalance:
+            def __init__(self, coordinator: Any, *_: Any) -> None:
+                self.coordinator = coordinator
+
+            async def perform_group_join(self) -> tuple[str, bytes] | None:
+                self.coordinator.member_id = "worker-7-new"
+                self.coordinator._leader_id = leader
+                given = group.joined.pop(0)
+                return None if given is None else ("roundrobin", given)
+
+        async def describe(_: Any) -> DescribedGroup:
+            return group.described
+
+        async def rejoin(*_: Any) -> bool:
+            group.rejoined += 1
+            return True
+
+        async def apply(_self: Any, _generation: int, _member: str, _protocol: str, given: bytes) -> None:
+            group.applied.append(given)
+
+        monkeypatch.setattr(module, "CoordinatorGroupRebalance", Rebalance)
+        monkeypatch.setattr(module, "describe", describe)
+        monkeypatch.setattr(module.GroupCoordinator, "_do_rejoin_group", rejoin)
+        monkeypatch.setattr(module.GroupCoordinator, "_on_join_complete", apply)
+
+    async def join(self, *topics: str, **given: list[int]) -> Coordinator:
+        """A consumer of ``topics`` joins and is given partitions."""
+        coordinator = consumer(*topics)
+        self.joined.append(assignment(**given))
+        assert await coordinator._do_rejoin_group(coordinator._subscription.subscription)
+        return coordinator
+
+
+def consumer(*topics: str) -> Coordinator:
+    """The part of a consumer that joins, before its first join."""
+    made = object.__new__(Coordinator)
+    subscription = SimpleNamespace(topics=frozenset(topics), active=True)
+
+    async def no_wait() -> None: ...
+
+    attributes = {
+        "member_id": JoinGroupRequest.UNKNOWN_MEMBER_ID,
+        "group_id": "g",
+        "generation": 1,
+        "coordinator_id": 0,
+        "_group_instance_id": "worker-7",
+        "_group_subscription": None,
+        "_assignors": [assignor_with_user_data({}, list)],
+        "_session_timeout_ms": 1,
+        "_retry_backoff_ms": 1,
+        "_client": SimpleNamespace(_client_id="worker-7", _maybe_wait_metadata=no_wait),
+        "_cluster": SimpleNamespace(partitions_for_topic=PARTITIONS.get),
+        "_subscription": SimpleNamespace(subscription=subscription),
+    }
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
+def sent(coordinator: Coordinator) -> bytes:
+    return bytes(coordinator._assignors[0].metadata(["t"]).user_data)
+
+
+async def test_an_unchanged_member_keeps_its_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(monkeypatch, "Stable", member(["t"], t=[0, 1]))
+    coordinator = await group.join("t", t=[0, 1])
+    assert (group.rejoined, group.applied) == (0, [assignment(t=[0, 1])])
+    assert coordinator._group_subscription == {"t"}, "the broker still takes it for the leader: it watches partitions"
+    assert sent(coordinator) == b"{}"
+
+
+@pytest.mark.parametrize("leader", ["worker-77-0-0-0-0-0", "worker-7-7-0-0-0-0-0", "worker-0-0-0-0-0", ""])
+async def test_a_member_that_never_led_watches_nothing(monkeypatch: pytest.MonkeyPatch, leader: str) -> None:
+    group = Group(monkeypatch, "Stable", member(["t"], t=[0, 1]), leader=leader)
+    assert (await group.join("t", t=[0, 1]))._group_subscription is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "reads", "given"),
+    [
+        (["t"], ["t", "u"], {"t": [0, 1]}),
+        (["t", "u"], ["t"], {"t": [0, 1], "u": [0]}),
+        (["t", "u"], ["t"], {"t": [0, 1]}),
+        (["t"], ["u"], {"t": [0, 1]}),
+    ],
+    ids=["topic added", "topic removed", "topic removed whose partitions others have", "other topic"],
+)
+async def test_a_changed_member_gets_a_new_assignment(
+    monkeypatch: pytest.MonkeyPatch, stored: list[str], reads: list[str], given: dict[str, list[int]]
+) -> None:
+    group = Group(monkeypatch, "Stable", member(stored, **given))
+    coordinator = await group.join(*reads, **given)
+    assert (group.rejoined, group.applied) == (1, []), "no machine opens for the outdated assignment"
+    assert sent(coordinator) != b"{}"
+    await coordinator._do_rejoin_group(coordinator._subscription.subscription)
+    assert group.rejoined == 2, "later rebalances are aiokafka's"
+
+
+async def test_a_member_that_ended_between_its_two_joins_gets_a_new_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group has stored the new subscription, but made no new assignment."""
+    group = Group(monkeypatch, "Stable", member(["t", "u"], t=[0, 1]))
+    await group.join("t", "u", t=[0, 1])
+    assert group.rejoined == 1
+
+
+async def test_a_failed_join_is_repeated_with_what_the_group_had_stored_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(monkeypatch, "Stable", member(["t", "u"], t=[0, 1], u=[0]))
+    coordinator = consumer("t")
+    group.joined += [None, assignment(t=[0, 1])]
+    assert not await coordinator._do_rejoin_group(coordinator._subscription.subscription)
+    group.described = DescribedGroup(0, "Stable", [member(["t"], t=[0, 1])])
+    assert await coordinator._do_rejoin_group(coordinator._subscription.subscription)
+    assert group.rejoined == 1
+
+
+async def test_a_join_that_is_part_of_a_rebalance_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(monkeypatch, "PreparingRebalance", ("m", "worker-7", "/", b"", b""))
+    await group.join("t", "u", t=[0, 1], u=[0])
+    assert group.rejoined == 0
+    group = Group(monkeypatch, "Empty")
+    await group.join("t", t=[0, 1])
+    assert group.rejoined == 0
+
+
+async def test_partitions_of_an_unsubscribed_topic_reach_no_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(monkeypatch, "Stable")
+    coordinator = consumer("t")
+    await coordinator._on_join_complete(1, "m", "roundrobin", assignment(t=[0], u=[0]))
+    assert group.applied == [assignment(t=[0])]

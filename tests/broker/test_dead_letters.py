@@ -35,7 +35,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 @dataclass
 class Sent:
-    """Dead letters of this module: three for a topic that does not exist, one without a value, one too large."""
+    """Dead letters of this module: three for a topic that does not exist, one without a value, and one without a value
+    that is too large for the topic of dead letters."""
 
     nowhere: str
     unknown: list[str]
@@ -69,8 +70,7 @@ def sent(running: System) -> Sent:
     due_s = due_in(1)
     publisher = running.publisher(message_max_bytes=1_100_000)
     valueless = publisher.send_raw(b"%d" % due_s, None, HEADERS, 0)
-    huge_value = future.encode(nowhere, "huge", b"x" * 1_000_100)
-    huge = publisher.send_raw(b"%d" % due_s, huge_value, [("pad", b"p" * 65_150)], 2)
+    huge = publisher.send_raw(b"%d" % due_s, None, [("pad", b"p" * 1_065_300)], 2)
     return Sent(nowhere, unknown, valueless, huge, await_letters(running, {*unknown, valueless, huge}))
 
 
@@ -105,9 +105,6 @@ def test_a_list_by_topic_and_code(sent: Sent, run: Run) -> None:
 def test_a_list_as_json_with_a_limit_and_bounds(sent: Sent, run: Run) -> None:
     code, out, err = run("list", "-t", sent.nowhere, "-n", "1", "-o", "json")
     assert code == 0
-    assert (
-        "4 dead letters: 3 topic-unknown, 1 value-too-large, the newest 1 shown" not in err
-    )  # a truncated dead letter has no topic
     assert err.endswith("3 dead letters: 3 topic-unknown, the newest 1 shown (--limit 0 shows all)\n")
     (row,) = map(json.loads, out.splitlines())
     letter = sent.letters[row["source"]]

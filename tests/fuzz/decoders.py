@@ -249,7 +249,10 @@ def record_batches(draw: Draw) -> set[str]:
         built[0:8] = first.to_bytes(8, "big")
         data += bytes(built)
     reader = UncopiedRecords(TopicPartition("t", 0), RecordsWithData(data), [], 0, None, None, True, READ_COMMITTED)
-    found = [Record(record.offset, record.key, record.value, list(record.headers)) for record in reader]
+    records: list[Any] = []
+    while not reader.finished:
+        records += reader.piece()
+    found = [Record(record.offset, record.key, record.value, list(record.headers)) for record in records]
     assert found == [Record(offset, *one) for offset, one in enumerate(want)]
     _checked(found, future.decode(found, MAX_REQUEST_BYTES))
     return {"broken names" if broken else "sound names"}

@@ -29,8 +29,8 @@ def small_groups() -> Iterator[None]:
         patch.setattr(layout, "GROUP_ROWS", 3)
         patch.setattr(layout, "GROUP_BYTES", 40)
         patch.setattr(rocks, "POINT_DELETES", 2)
-        patch.setattr(memory_limit, "JOURNAL_IDS", 2)
-        patch.setattr(memory_limit, "MIN_JOURNAL_IDS", 2)
+        patch.setattr(memory_limit, "JOURNAL_BYTES", 600)
+        patch.setattr(memory_limit, "MIN_JOURNAL_BYTES", 600)
         yield
 
 

@@ -131,6 +131,7 @@ MUTATIONS: dict[str, Mutation] = {
     "[I14] progress is not read to the end": worker(m.ReadsProgressToLastStableOffset),
     "[P3] progress is not in the transaction": outbox(m.ProgressOutsideTheTransaction),
     "[I13] requests are read uncommitted": worker(m.ReadsUncommitted),
+    "[I23] memory decides whether a value is too large": worker(m.MemoryDecides),
     "[P2] the sender's clock is believed": worker(m.UsesTheSendersClock),
     "[P2] a tick proves the next second": worker(m.FiresOneSecondEarly),
     "[I10] accepts while the clock is behind": machine(m.AcceptsWhileTheClockIsBehind),

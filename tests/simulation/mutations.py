@@ -15,10 +15,11 @@ from timers.core.machine import Machine
 from timers.core.operation import Judged
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Decoded, Fetched, Origin, Rejected, Row, RowsByDue, Tick, TopicPartition
+from timers.core.timer import CutValue, Decoded, Fetched, Origin, Rejected, Row, RowsByDue, Tick, TopicPartition
 from timers.partition import PartitionSpec
 from timers.testing import SimLog, SimOutbox, SimProducer, SimStore, SimWorker
 from timers.testing.faults import Unforeseen
+from timers.testing.log import SimRecord
 from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID
 from timers.wire import progress as progress_record
 from timers.wire import topics
@@ -296,6 +297,16 @@ class ReadsUncommitted(SimWorker):
 
     def fetch(self, machine: TopicPartition, from_offset: int, max_offsets: int) -> Fetched:
         return self.log.fetch(*machine, from_offset, max_offsets, committed=False)
+
+
+class MemoryDecides(SimWorker):
+    """[I23]: a consumer with little memory reports allowed values as too large."""
+
+    def value_limit(self, machine: TopicPartition) -> int:
+        return 30
+
+    def cut(self, record: SimRecord) -> SimRecord:
+        return replace(record, value=CutValue.of(record.value or b"", 1_000_000, b""))
 
 
 # ---- time -----------------------------------------------------------------------------------------------------------

@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any
+import socket
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Producer
 
 from timers.config.settings import Settings
 from timers.core.ports import Lost
-from timers.kafka import request_reader as module
+from timers.kafka.aiokafka_internals.fetch import UncopiedRecords
 from timers.kafka.request_reader import RequestReader
+from timers.request_formats import NATIVE
 
 
-class SimConsumer:
-    """A consumer whose brokers do not return the begin and end of the log."""
+def test_brokers_that_do_not_answer_end_the_transaction_and_not_the_worker() -> None:
+    request_reader = RequestReader(Settings(brokers="localhost:1"), {"timer-request": NATIVE})
+    try:
+        with pytest.raises(Lost, match="timer-request/0 cannot be read for a dead letter"):
+            request_reader.read(["timer-request/0/17"], lambda: True)
+    finally:
+        request_reader.close()
 
-    def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def get_watermark_offsets(self, partition: Any, timeout: float, cached: bool) -> tuple[int, int]:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+def test_reading_ends_when_the_machine_may_not_wait() -> None:
+    with socket.create_server(("localhost", 0)) as silent:
+        port = silent.getsockname()[1]
+        request_reader = RequestReader(Settings(brokers=f"localhost:{port}"), {"timer-request": NATIVE})
+        try:
+            with pytest.raises(Lost, match="told to stop"):
+                request_reader.read(["timer-request/0/17"], lambda: False)
+        finally:
+            request_reader.close()
 
 
-def test_brokers_that_do_not_answer_end_the_transaction_and_not_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "reader", SimConsumer)
-    request_reader = RequestReader(Settings(brokers="localhost:1"), ["timer-request"])
-    with pytest.raises(Lost, match="timer-request/0 cannot be read for a dead letter"):
-        request_reader.read(["timer-request/0/17"], lambda: True)
+def test_a_request_that_is_too_large_to_hold_is_not_found_and_those_of_its_batch_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(UncopiedRecords, "value_limit", lambda tp: 1_000_000)
+    options = {"test.mock.num.brokers": 1, "compression.type": "gzip", "message.max.bytes": 10**8, "linger.ms": 100}
+    producer = Producer({"bootstrap.servers": "mock", "batch.size": 10**8, **options})
+    (broker,) = producer.list_topics(timeout=10).brokers.values()
+    for number in range(20):
+        value = bytes(3_000_000) if number == 7 else b"v%d" % number
+        producer.produce("timer-request", value, b"%d" % number, 0, headers=[("a", None)])
+    assert producer.flush(30) == 0
+    request_reader = RequestReader(
+        Settings(brokers=f"{broker.host}:{broker.port}"), {"timer-request": NATIVE, "gone": NATIVE}
+    )
+    try:
+        sources = [f"timer-request/0/{offset}" for offset in (3, 7, 8, 500)]
+        found = request_reader.read([*sources, "timer-request/99/0", "gone/0/3"], lambda: True)
+    finally:
+        request_reader.close()
+    assert {source: (each.key, each.value, each.headers) for source, each in found.items()} == {
+        "timer-request/0/3": (b"3", b"v3", [("a", None)]),
+        "timer-request/0/8": (b"8", b"v8", [("a", None)]),
+    }

@@ -195,16 +195,17 @@ def test_which_requests_may_be_published_again() -> None:
     assert "no longer in its topic" in judgement(fine, None, force=True).reason
 
 
-def test_a_request_with_too_many_headers_is_published_only_with_force() -> None:
-    truncated = letter(headers=[("a", b"")] * 100_001, max_bytes=10**5)
-    read = RequestRecord(7, b"1700000000", VALUE, [], WRITTEN_MS)
-    assert truncated.is_truncated
-    assert "more than librdkafka reads" in judgement(truncated, read).reason
-    assert judgement(truncated, read, force=True).request == read
-    large = RequestRecord(7, b"1700000000", future.encode("orders", "o-1", bytes(1000)), [], WRITTEN_MS)
-    assert "rejected again" in judgement(truncated, large).reason, (
-        "large enough to be a truncated dead letter without headers"
-    )
+def test_a_dead_letter_with_a_part_of_the_value_is_published_only_with_the_whole_request() -> None:
+    value = future.encode("orders", "o-1", bytes(5000))
+    cut = letter(value=value, code="value-too-large")
+    assert cut.is_cut and not cut.is_truncated
+    assert f"the first of {len(value)} bytes, SHA-256 " in "\n".join(cut.text(None, as_hex=False))
+    assert json.loads(cut.json(None))["value_bytes"] == len(value)
+    gone = judgement(cut, None, force=True)
+    assert gone.request is None and f"only the first 4096 of {len(value)} bytes" in gone.reason
+    read = RequestRecord(7, b"1700000000", value, HEADERS, WRITTEN_MS)
+    assert f"rejected again: the value has {len(value)} bytes" in judgement(cut, read).reason
+    assert decide(cut, read, None, 10_000, False).request == read, "the limit is higher now"
 
 
 @pytest.mark.parametrize("source", ["timer-request-by-id/0/7", "other/0/7", "app-timer-retry/0/7", "t/0", ""])

@@ -42,8 +42,8 @@ def fill(store: RocksStore, first: int = 0, count: int = TIMERS) -> None:
 
 def on_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a closed store with all entries in one file; return that file."""
-    monkeypatch.setattr(memory_limit, "JOURNAL_IDS", 100)
-    monkeypatch.setattr(memory_limit, "MIN_JOURNAL_IDS", 100)
+    monkeypatch.setattr(memory_limit, "JOURNAL_BYTES", 30_000)
+    monkeypatch.setattr(memory_limit, "MIN_JOURNAL_BYTES", 30_000)
     store = opened(path)
     fill(store)
     store._db.rdict.compact_range(None, None)

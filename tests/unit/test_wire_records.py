@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from timers.core import levels
 from timers.core.keys import MAX_OFFSET, NEVER
 from timers.core.progress import FEATURE_LEVEL, Progress, SettingChange
-from timers.core.timer import Rejected
+from timers.core.timer import CUT_VALUE_BYTES, CutValue, Rejected
 from timers.errors import LevelTooHigh, LogMismatch
 from timers.v1 import progress_pb2
 from timers.wire import dead_letter, progress, topics
@@ -16,16 +18,34 @@ TOPIC_ID = b"0123456789abcdef"
 
 
 def test_a_too_large_dead_letter_is_truncated_to_code_and_source() -> None:
-    rejected = Rejected(7, "value-too-large", "too large", b"5", bytes(5000), [("a", b"1")])
+    rejected = Rejected(7, "value-not-a-future", "not one", b"5", bytes(5000), [("a", b"1")])
     whole = dead_letter.encode(rejected, "timer-request/0/7", 10_000)
     assert (whole.key, whole.value, whole.headers[0]) == (b"5", bytes(5000), ("a", b"1"))
     truncated = dead_letter.encode(rejected, "timer-request/0/7", 5000)
     assert (truncated.key, truncated.value) == (None, None)
     assert dict(truncated.headers) == {
-        "timer-error": b"value-too-large",
-        "timer-error-message": b"too large",
+        "timer-error": b"value-not-a-future",
+        "timer-error-message": b"not one",
         "timer-source": b"timer-request/0/7",
     }
+
+
+@pytest.mark.parametrize("cut_while_read", [False, True])
+@pytest.mark.parametrize("max_bytes", [10_000, 100])
+def test_a_value_that_is_too_large_leaves_its_begin_length_and_hash(cut_while_read: bool, max_bytes: int) -> None:
+    """The dead letter is the same, whether all of the value was in memory or not."""
+    value = bytes(range(256)) * 40
+    sha256 = hashlib.sha256(value)
+    read = CutValue.of(value[:CUT_VALUE_BYTES], len(value), sha256.digest()) if cut_while_read else value
+    rejected = Rejected(7, "value-too-large", "too large", b"5", read, [("a", b"1")])
+    letter = dead_letter.encode(rejected, "timer-request/0/7", max_bytes)
+    decoded = dead_letter.decode(letter.headers)
+    assert (decoded.code, decoded.source) == ("value-too-large", "timer-request/0/7")
+    assert (decoded.value_bytes, decoded.value_sha256) == (len(value), sha256.hexdigest())
+    if max_bytes == 100:
+        assert (letter.key, letter.value, decoded.headers) == (None, None, [])
+    else:
+        assert (letter.key, letter.value, decoded.headers) == (b"5", value[:CUT_VALUE_BYTES], [("a", b"1")])
 
 
 def test_progress_without_firings_differs_from_second_zero() -> None:

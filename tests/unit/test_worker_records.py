@@ -9,6 +9,7 @@ from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from timers.kafka.aiokafka_internals import batch_pieces
 from timers.kafka.aiokafka_internals.fetch import RecordsWithData, UncopiedRecords
 
 MARK = "mark"
@@ -25,12 +26,10 @@ def batch(first_offset: int, names: list[str], *, producer: int = -1) -> bytes:
 
 def read(data: bytes, start: int, aborted: Sequence[tuple[int, int]] = ()) -> tuple[list[tuple[int, str]], int]:
     tp = TopicPartition("requests", 0)
-    one_by_one = UncopiedRecords(tp, RecordsWithData(data), aborted, start, None, None, False, READ_COMMITTED)
-    found = [(record.offset, record.headers[0][0]) for record in one_by_one]
-    at_once = UncopiedRecords(tp, RecordsWithData(data), aborted, start, None, None, False, READ_COMMITTED)
-    assert [(record.offset, record.headers[0][0]) for record in at_once.all()] == found
-    assert at_once.next_fetch_offset == one_by_one.next_fetch_offset
-    return found, one_by_one.next_fetch_offset
+    reader = UncopiedRecords(tp, RecordsWithData(data), aborted, start, None, None, False, READ_COMMITTED)
+    found = [(record.offset, record.headers[0][0]) for record in reader.piece()]
+    assert reader.finished
+    return found, reader.next_fetch_offset
 
 
 def test_an_invalid_header_name_is_replaced_and_the_rest_is_read() -> None:
@@ -79,8 +78,8 @@ def test_aborted_records_and_markers_are_left_out() -> None:
 
 def test_invalid_header_names_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     broken = batch(0, [MARK]).replace(MARK.encode(), b"m\xff\xfek")
-    UncopiedRecords._warned.clear()
+    batch_pieces._warned.clear()
     for _ in range(5):
         read(broken, 0)
     (line,) = caplog.messages
-    assert line.startswith("requests/0: a header name near offset 0 is not UTF-8")
+    assert line.startswith("requests/0: a header name after offset 0 is not UTF-8")

@@ -10,7 +10,7 @@ from tests.harness.machines import NativeRig
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
 from timers.store.failures import StoreDamaged
-from timers.worker.machines.runner import MAX_WAITING, Ended, Runner
+from timers.worker.machines.runner import MAX_WAITING, MAX_WAITING_BYTES, Ended, Runner
 from timers.worker.partition_metrics import PartitionMetrics
 
 PATIENCE_S = 30
@@ -43,6 +43,21 @@ def started(listener: SimListener) -> Runner:
     )
     runner.start()
     return runner
+
+
+def test_a_runner_is_paused_while_large_fetches_wait() -> None:
+    listener = SimListener()
+    runner = started(listener)
+    runner.deliver(Fetched(0, 1, (), 10 * MAX_WAITING_BYTES))
+    assert not runner.paused, "a single one may have any size"
+    runner.deliver(Fetched(1, 2, (), 1))
+    assert runner.paused
+    assert runner.waiting_bytes == 10 * MAX_WAITING_BYTES + 1
+    runner.tick(Tick(1000))
+    assert listener.resumed.wait(PATIENCE_S)
+    runner.stop()
+    assert runner.join(PATIENCE_S)
+    assert runner.waiting_bytes == 0
 
 
 def test_a_runner_is_paused_while_many_fetches_wait_and_reports_its_resumption() -> None:

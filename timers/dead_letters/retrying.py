@@ -131,13 +131,16 @@ def decide(
         return Decision(None, "not from a topic of requests", reason)
     if mark is not None and not force:
         return Decision(None, "retried before", f"it was published again before, as {mark.timer_id}")
+    if request is None and letter.is_cut:
+        reason = (
+            f"it has only the first {len(letter.request.value or b'')} of {letter.decoded.value_bytes} bytes of its "
+            f"value, and its request is no longer in its topic or larger than TIMERS_MAX_REQUEST_BYTES="
+            f"{max_request_bytes}; raise that setting, or let its sender publish it again"
+        )
+        return Decision(None, "with only a part of the value", reason)
     if request is None:
         reason = "it does not contain its request, which is no longer in its topic"
         return Decision(None, "truncated dead letters whose request is gone", reason)
-    is_small = dead_letter.size(request.key, request.value, ()) <= max_request_bytes
-    if letter.is_truncated and not request.headers and is_small and not force:
-        reason = "its request is not large and shows no headers, so it may have more than librdkafka reads (100,000)"
-        return Decision(None, "truncated dead letters that would lose headers", reason)
     decoded = request_format.decode([request], max_request_bytes)
     if decoded.rejected and not force:
         rejected = decoded.rejected[0]

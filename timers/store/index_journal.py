@@ -16,6 +16,9 @@ from typing import Final
 
 from timers.core.operation import Entry
 
+ENTRY_BYTES = 250
+"""Memory of an entry in one set, besides its id."""
+
 _ABSENT: Final = (-1, -1, -1)
 
 
@@ -23,7 +26,7 @@ class IndexJournal:
     """Newest ids of an index, which are looked up in memory instead of in the database.
 
     Args:
-        size: returns how many ids the newer set may hold.
+        max_bytes: returns how much memory the newer set may take.
 
     Attributes:
         older_first: number of the first batch in the journal.
@@ -31,12 +34,13 @@ class IndexJournal:
         next: number of the next batch.
     """
 
-    def __init__(self, size: Callable[[], int]) -> None:
-        self._size = size
+    def __init__(self, max_bytes: Callable[[], int]) -> None:
+        self._max_bytes = max_bytes
+        self._newer_bytes = 0
         self._newer: dict[bytes, Entry | None] = {}
         self._older: dict[bytes, Entry | None] = {}
         self._unwritten: list[bytes] = []
-        self._written = 0
+        self._written = self._written_next = 0
         self.older_first = self.newer_first = self.next = 0
 
     def __contains__(self, id: bytes) -> bool:
@@ -46,7 +50,7 @@ class IndexJournal:
         """Add batch ``number`` of the journal to the memory. Call on opening, for each batch in ascending order."""
         if not self._newer:
             self.older_first = self.newer_first = number
-        self._newer.update(entries)
+        self._add(entries)
         self.next = number + 1
 
     def find(self, ids: Collection[bytes]) -> tuple[dict[bytes, Entry | None], list[bytes]]:
@@ -62,28 +66,38 @@ class IndexJournal:
                 del found[id]
         return found, missing
 
-    def next_to_index(self, operations: int) -> list[tuple[bytes, Entry | None]]:
-        """The entries of the older set that a batch of ``operations`` operations must write to the index.
+    def _add(self, entries: Mapping[bytes, Entry | None]) -> None:
+        newer = self._newer
+        added = [len(id) for id in entries if id not in newer]
+        self._newer_bytes += sum(added) + ENTRY_BYTES * len(added)
+        newer.update(entries)
 
-        Two entries for each operation, so that all are written before the newer set is full. They are in the order of
-        ids, because RocksDB writes neighbouring keys faster.
+    def next_to_index(self, entries: Mapping[bytes, Entry | None]) -> list[tuple[bytes, Entry | None]]:
+        """The entries of the older set that a batch with these entries must write to the index.
+
+        Two for each operation, and twice the share that the batch takes of the newer set: so all are written before the
+        newer set is full, whatever the lengths of ids are. They are in the order of ids, because RocksDB writes
+        neighbouring keys faster.
         """
+        size = sum(map(len, entries)) + ENTRY_BYTES * len(entries)
+        share = 2 * len(self._unwritten) * size // self._max_bytes()
+        self._written_next = min(self._written + max(2 * len(entries), share), len(self._unwritten))
         newer, older = self._newer, self._older
-        ids = sorted(id for id in self._unwritten[self._written : self._written + 2 * operations] if id not in newer)
+        ids = sorted(id for id in self._unwritten[self._written : self._written_next] if id not in newer)
         return [(id, older[id]) for id in ids]
 
-    def finishes_older_set(self, operations: int) -> bool:
+    def finishes_older_set(self) -> bool:
         """Whether such a batch writes the last entries of the older set, whose part of the journal is then deleted."""
-        return self.older_first < self.newer_first and self._written + 2 * operations >= len(self._unwritten)
+        return self.older_first < self.newer_first and self._written_next == len(self._unwritten)
 
     def note_written(self, entries: Mapping[bytes, Entry | None]) -> None:
         """Note that the next batch was written, with the entries from :meth:`next_to_index`."""
-        self._written = min(self._written + 2 * len(entries), len(self._unwritten))
-        self._newer.update(entries)
+        self._written = self._written_next
+        self._add(entries)
         self.next += 1
         if self._written == len(self._unwritten):
             self.older_first = self.newer_first
-            if len(self._newer) >= self._size():
-                self._older, self._newer = self._newer, {}
+            if self._newer_bytes >= self._max_bytes():
+                self._older, self._newer, self._newer_bytes = self._newer, {}, 0
                 self._unwritten, self._written = list(self._older), 0
                 self.newer_first = self.next

@@ -9,12 +9,12 @@ from timers.store.index_journal import IndexJournal
 BLOOM_BITS = 10
 """Bits for each key. Most ids that are looked up are new; for one in a hundred of these, a block is read in vain."""
 
-JOURNAL_IDS = 100_000
-"""Ids in one set of the index journals of all stores together (:mod:`timers.store.index_journal`). If timers have ids,
-the two sets take about 60 MB, which the memory limit does not include."""
+JOURNAL_BYTES = 30_000_000
+"""Memory of one set of the index journals of all stores together (:mod:`timers.store.index_journal`): 100,000 ids of 32
+bytes. If timers have ids, the two sets take twice as much, which the memory limit does not include."""
 
-MIN_JOURNAL_IDS = 1_000
-"""Minimum ids in one set of one store."""
+MIN_JOURNAL_BYTES = 300_000
+"""Minimum memory of one set of one store."""
 
 WRITE_BUFFERS_SHARE = 2 / 3
 """Share of the memory limit for write buffers; the rest is for blocks and indexes of tables. Timers that fire before
@@ -67,7 +67,7 @@ class RocksMemory:
 
     def journal(self) -> IndexJournal:
         """The index journal for a store that is opened."""
-        journal = IndexJournal(self._journal_ids)
+        journal = IndexJournal(self._journal_bytes)
         self._journals.add(journal)
         return journal
 
@@ -75,5 +75,5 @@ class RocksMemory:
         """Stop counting the index journal of a store that was closed."""
         self._journals.discard(journal)
 
-    def _journal_ids(self) -> int:
-        return max(MIN_JOURNAL_IDS, JOURNAL_IDS // max(1, len(self._journals)))
+    def _journal_bytes(self) -> int:
+        return max(MIN_JOURNAL_BYTES, JOURNAL_BYTES // max(1, len(self._journals)))

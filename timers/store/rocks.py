@@ -166,8 +166,8 @@ class RocksStore:
         if journal is None:
             _put(batch, entries.items())
         elif entries:
-            _put(batch, journal.next_to_index(len(entries)))
-            if journal.finishes_older_set(len(entries)):
+            _put(batch, journal.next_to_index(entries))
+            if journal.finishes_older_set():
                 batch.delete_range(journal_key(journal.older_first), journal_key(journal.newer_first))
             batch.put(journal_key(journal.next), msgpack.packb(dict(entries)))
         self._write(batch, pending, applied)

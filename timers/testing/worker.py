@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from typing import ClassVar
 from zlib import crc32
 
@@ -22,7 +23,7 @@ from timers.core.loop import Loop
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
-from timers.core.timer import Fetched, Tick, TopicPartition
+from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Tick, TopicPartition
 from timers.errors import Fenced, LevelTooHigh
 from timers.partition import Classes, PartitionSpec
 from timers.testing.faults import Crashed, Faults, Unforeseen
@@ -275,8 +276,20 @@ class SimWorker:
         return fetched
 
     def fetch(self, machine: TopicPartition, from_offset: int, max_offsets: int) -> Fetched:
-        """The requests that the consumer reads."""
-        return self.log.fetch(*machine, from_offset, max_offsets)
+        """The requests that the consumer reads. It does not hold values that are too large [I23]."""
+        fetched = self.log.fetch(*machine, from_offset, max_offsets)
+        limit = self.value_limit(machine)
+        records = [record if len(record.value or b"") <= limit else self.cut(record) for record in fetched.records]
+        return fetched._replace(records=records)
+
+    def value_limit(self, machine: TopicPartition) -> int:
+        """The size above which the consumer does not hold a value."""
+        return self.runners[machine].machine.value_limit
+
+    def cut(self, record: SimRecord) -> SimRecord:
+        """The record with the begin, the length and the hash of its value."""
+        value = record.value or b""
+        return replace(record, value=CutValue.of(value[:CUT_VALUE_BYTES], len(value), sha256(value).digest()))
 
     def settle(self, machine: TopicPartition) -> None:
         """Let one machine read and fire until it is idle."""

@@ -159,7 +159,7 @@ class Workload:
                 (due, b"\xff\xff"),
                 (due, future.encode("", "k", b"v")),
                 (due, future.encode("no topic!", "k", b"v")),
-                (due, future.encode("orders", "k", b"v" * 3000)),
+                (due, future.encode("orders", "k", b"v" * 5000)),
                 (due, future.encode("timer-dead-letter", "k", b"v")),
                 (due, future.encode("missing", "k", b"v")),
                 (b"0" + due, future.encode("missing", "k", b"v") + UNKNOWN_FIELD),

@@ -1,17 +1,20 @@
 """Encodes and decodes dead letters, and marks: records that say which dead letters were published again."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from timers.core.timer import Rejected
+from timers.core.timer import CUT_VALUE_BYTES, CutValue, Rejected
 from timers.wire import headers as h
 
 OVERHEAD_BYTES = 64 * 1024
 """The engine's topics and producers allow so many bytes more than the largest request, for keys and headers."""
 
+VALUE_TOO_LARGE = "value-too-large"
+
 CODES = (
     *("key-missing", "key-not-a-number", "key-negative", "key-in-milliseconds"),
-    *("value-missing", "value-not-a-future", "value-too-large"),
+    *("value-missing", "value-not-a-future", VALUE_TOO_LARGE),
     *("topic-missing", "topic-invalid", "topic-unknown", "topic-denied"),
     *("message-too-large", "message-refused", "target-failing", "retry-headers-missing"),
     *("id-missing", "id-too-long", "id-not-text", "due-missing"),
@@ -24,6 +27,9 @@ CODES = (
 
 RETRIES_EXHAUSTED = "retries-exhausted"
 """Code of a dead letter that a receiver writes after its last attempt (:mod:`timers.client.retry`)."""
+
+MAX_LENGTH_DIGITS = 10
+"""Digits of the length of a record, which has less than 2 GiB."""
 
 CODES_WHEN_DUE = frozenset({"topic-unknown", "topic-denied", "message-too-large", "message-refused", "target-failing"})
 """Codes of checks that run when the timer is due. All other checks run on arrival."""
@@ -40,16 +46,26 @@ class DeadLetter(NamedTuple):
 def encode(rejected: Rejected, source: str, max_bytes: int) -> DeadLetter:
     """Return the dead letter of ``rejected``: key, value and headers of the request, then the headers of the error.
 
-    If it has more than ``max_bytes``, the dead letter is truncated: it has only the headers of the error.
+    Of a value that is too large it has only the first bytes, its length and its hash. If it still has more than
+    ``max_bytes``, the dead letter is truncated: it has only the headers of the error.
     """
-    error_headers: list[h.Header] = [
+    value = rejected.value
+    error_headers: list[h.Header] = []
+    if value is not None and (rejected.code == VALUE_TOO_LARGE or isinstance(value, CutValue)):
+        sha256 = value.sha256 if isinstance(value, CutValue) else hashlib.sha256(value).digest()
+        error_headers = [
+            (h.TIMER_VALUE_BYTES, b"%d" % len(value)),
+            (h.TIMER_VALUE_SHA256, sha256.hex().encode()),
+        ]
+        value = value[:CUT_VALUE_BYTES]
+    error_headers += [
         (h.TIMER_ERROR, rejected.code.encode()),
         (h.TIMER_ERROR_MESSAGE, rejected.message.encode()),
         (h.TIMER_SOURCE, source.encode()),
     ]
-    if size(rejected.key, rejected.value, rejected.headers) + size(None, None, error_headers) > max_bytes:
+    if size(rejected.key, value, rejected.headers) + size(None, None, error_headers) > max_bytes:
         return DeadLetter(None, None, error_headers)
-    return DeadLetter(rejected.key, rejected.value, [*rejected.headers, *error_headers])
+    return DeadLetter(rejected.key, value, [*rejected.headers, *error_headers])
 
 
 class DecodedDeadLetter(NamedTuple):
@@ -61,6 +77,10 @@ class DecodedDeadLetter(NamedTuple):
     """``<topic>/<partition>/<offset>`` of the request."""
     headers: list[h.Header]
     """Headers of the request."""
+    value_bytes: int | None
+    """Length of the request's value, if the letter may have only the first bytes of it."""
+    value_sha256: str
+    """Hash of that value."""
 
 
 def decode(headers: Sequence[h.Header]) -> DecodedDeadLetter | None:
@@ -69,7 +89,13 @@ def decode(headers: Sequence[h.Header]) -> DecodedDeadLetter | None:
     if [name for name, _ in error_headers] != [h.TIMER_ERROR, h.TIMER_ERROR_MESSAGE, h.TIMER_SOURCE]:
         return None
     code, message, source = ((data or b"").decode(errors="replace") for _, data in error_headers)
-    return DecodedDeadLetter(code, message, source, request_headers)
+    value_bytes, value_sha256 = None, ""
+    if [name for name, _ in request_headers[-2:]] == [h.TIMER_VALUE_BYTES, h.TIMER_VALUE_SHA256]:
+        (_, length), (_, digits) = request_headers[-2:]
+        if length and length.isdigit() and len(length) <= MAX_LENGTH_DIGITS:
+            value_bytes, value_sha256 = int(length), (digits or b"").decode(errors="replace")
+            del request_headers[-2:]
+    return DecodedDeadLetter(code, message, source, request_headers, value_bytes, value_sha256)
 
 
 def is_truncated(key: bytes | None, value: bytes | None, decoded: DecodedDeadLetter) -> bool:

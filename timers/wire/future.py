@@ -102,13 +102,14 @@ def parse(value: bytes | None, max_request_bytes: int) -> Future:
     """Return the ``Future`` of a record."""
     if value is None:
         raise InvalidRequestError("value-missing", "the record has no value: a Future is expected")
+    check_size(value, max_request_bytes)
     try:
         future = Future.FromString(value)
     except DecodeError:
         raise InvalidRequestError(
             "value-not-a-future", f"the value of {len(value)} bytes is not a Future message (timers/v1/future.proto)"
         ) from None
-    check(value, future.callBackTopic, max_request_bytes)
+    check_topic(future.callBackTopic, "callBackTopic")
     return future
 
 

@@ -36,6 +36,12 @@ TIMER_ERROR = "timer-error"
 TIMER_ERROR_MESSAGE = "timer-error-message"
 """On a dead letter: one sentence for a person."""
 
+TIMER_VALUE_BYTES = "timer-value-bytes"
+"""On a dead letter with only the first bytes of its request's value: the length of the whole value."""
+
+TIMER_VALUE_SHA256 = "timer-value-sha256"
+"""On such a dead letter: the SHA-256 of the whole value, in hexadecimal."""
+
 TIMER_SOURCE = "timer-source"
 """On a dead letter, a verdict and a cold request: ``<topic>/<partition>/<offset>`` of the request. On a callback: the
 same, for a timer with an id, which may be used again. On the retry topic: also for a timer that was cold."""

@@ -1,23 +1,25 @@
-"""The consumer's fetcher: fewer copies of records, headers with invalid names, and positions without a broker request.
+"""The consumer's fetcher: fewer copies of records, pieces of bounded size, and positions without a broker request.
 
-By Kafka's protocol the name of a header is UTF-8, but no broker checks it. For another name aiokafka raises an error,
-which would end this worker and each later one at the same record. This module parses such a batch again as Java does,
-with U+FFFD in place of bytes that are not UTF-8.
+A fetch is read in pieces (:mod:`timers.kafka.aiokafka_internals.batch_pieces`). aiokafka keeps a fetch until all of it
+was read, and fetches other partitions meanwhile.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from typing import Any, ClassVar, SupportsIndex
+from collections.abc import Callable, Collection, Iterator, Sequence
+from struct import unpack_from
+from typing import Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.consumer import fetcher
+from aiokafka.errors import CorruptRecordException
 from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.record.default_records import _DefaultRecordBatchPy
-from aiokafka.record.memory_records import MemoryRecords, _MemoryRecordsPy
+from aiokafka.record.memory_records import MemoryRecords
 
-logger = logging.getLogger(__name__)
+from timers.kafka.aiokafka_internals.batch_pieces import PIECE_BYTES, PIECE_RECORDS, Piece, pieces
+
+MAX_VALUE_BYTES = 100 * 1024 * 1024
+"""Above this size only the begin of a value is read, where no limit is known."""
 
 
 def fetch_errors(response: Any) -> Iterator[tuple[str, int, int]]:
@@ -48,6 +50,22 @@ def leader_of(consumer: AIOKafkaConsumer, partition: TopicPartition) -> int | No
     return leader if leader is not None and leader >= 0 else None
 
 
+def has_records(consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]) -> bool:
+    """Whether records of these partitions have arrived and were not read yet, or not all of them."""
+    return any(tp in partitions for tp in consumer._fetcher._records)
+
+
+async def exists(consumer: AIOKafkaConsumer, partition: TopicPartition) -> bool:
+    """Whether the brokers have a partition. The request does not create its topic."""
+    cluster = await consumer._client.fetch_all_metadata()
+    return partition.partition in (cluster.partitions_for_topic(partition.topic) or ())
+
+
+def size_of(records: Sequence[Any]) -> int:
+    """How many bytes fetched records unpacked to."""
+    return records.size if isinstance(records, Records) else 0
+
+
 def _states(consumer: AIOKafkaConsumer) -> dict[TopicPartition, Any]:
     subscription = consumer._subscription.subscription
     assignment = None if subscription is None else subscription.assignment
@@ -65,141 +83,117 @@ class RecordsWithData(MemoryRecords):
         self.data = data
 
 
-class _BatchAsList:
-    """A batch that yields all its records as one list: passing on single records takes longer than parsing them."""
+class Records(list[Any]):
+    """Records that were read.
 
-    def __init__(self, batch: Any) -> None:
-        self._batch = batch
+    Attributes:
+        size: bytes that they unpacked to.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batch, name)
-
-    def __next__(self) -> Any:
-        return next(self._batch)  # aiokafka reads the record of a control batch
-
-    def __iter__(self) -> Iterator[_RecordList]:
-        records = _RecordList(self._batch)
-        if records:
-            yield records
-
-
-class _RecordList(list[Any]):
-    """The records of one batch. aiokafka treats the list as one record with the last offset."""
-
-    @property
-    def offset(self) -> int:
-        offset: int = self[-1].offset
-        return offset
-
-    def starting_at(self, offset: int) -> list[Any]:
-        """The records from ``offset`` on: a broker sends whole batches, also records before the requested offset."""
-        return self if self[0].offset >= offset else [record for record in self if record.offset >= offset]
-
-
-class _BatchesAsLists:
-    """Batches, each as :class:`_BatchAsList`."""
-
-    def __init__(self, records: RecordsWithData) -> None:
-        self._records = records
-        self.data = records.data
-        self.has_next = records.has_next
-
-    def next_batch(self) -> _BatchAsList:
-        return _BatchAsList(self._records.next_batch())
+    size = 0
 
 
 class UncopiedRecords(fetcher.PartitionRecords):
-    """Returns the records of aiokafka's Cython parser without a copy.
+    """Returns the records of aiokafka's Cython parser without a copy, in pieces of bounded size.
 
     aiokafka copies each into a ``ConsumerRecord`` of twelve fields, which takes longer (0.7 us) than parsing it. The
     parser's record has all that request formats read: ``offset``, ``key``, ``value``, ``headers``, ``timestamp``.
+
+    Attributes:
+        finished: whether all records were returned.
     """
 
-    _records: Any
-    _warned: ClassVar[set[Any]] = set()
+    value_limit: ClassVar[Callable[[TopicPartition], int]] = lambda tp: MAX_VALUE_BYTES
+    """Returns the size above which only the begin of a value is read."""
 
-    def _consumer_record(self, tp: Any, record: Any) -> Any:
-        return record.starting_at(self.next_fetch_offset) if isinstance(record, _RecordList) else record
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.finished = False
+        self._data: memoryview = memoryview(self._records.data)
+        self._pieces: Iterator[Piece] | None = None
+        self._end_of_batch = 0
 
-    def all(self) -> list[Any]:
-        """All records of the fetch. Call it before any record was taken."""
-        self._records = _BatchesAsLists(self._records)
-        records: list[Any] = []
-        for item in self:
-            if isinstance(item, list):
-                records += item
-            else:  # a record of a batch that was parsed again
-                records.append(item)
-        return records
+    def piece(self) -> Records:
+        """The next records. There may be none, also before the end."""
+        found = Records()
+        while found.size < PIECE_BYTES and len(found) < PIECE_RECORDS:
+            if self._pieces is None:
+                self._pieces = self._next_batch()
+                if self._pieces is None:
+                    self.finished = True
+                    break
+            piece = next(self._pieces, None)
+            if piece is None:
+                # Compaction may have removed the last record of the batch, so its header says where it ends.
+                self.next_fetch_offset, self._pieces = self._end_of_batch, None
+                continue
+            records, size = piece
+            if not size:
+                break  # a part of a large value was passed over
+            found.size += size
+            if records and records[0].offset < self.next_fetch_offset:  # a broker sends whole batches
+                records = [record for record in records if record.offset >= self.next_fetch_offset]
+            if records:
+                found += records
+                self.next_fetch_offset = records[-1].offset + 1
+        return found
 
-    def _unpack_records(self) -> Iterator[Any]:
-        try:
-            yield from super()._unpack_records()
-        except UnicodeDecodeError:
-            if self._tp not in self._warned:  # once, since any sender of requests can cause it
-                self._warned.add(self._tp)
-                logger.warning(
-                    "%s/%d: a header name near offset %d is not UTF-8; it is read with U+FFFD; "
-                    "this is not logged again for the partition",
-                    *self._tp,
-                    self.next_fetch_offset,
-                )
-            with_data: RecordsWithData = self._records
-            self._records = _LenientRecords(with_data.data, self.next_fetch_offset)
-            yield from super()._unpack_records()
+    def _next_batch(self) -> Iterator[Piece] | None:
+        """The pieces of the next batch with committed records; None at the end of the fetch.
 
+        Raises:
+            CorruptRecordException: the checksum of a batch is wrong.
+        """
+        while self._records.has_next():
+            batch = self._records.next_batch()
+            size = 12 + unpack_from(">i", self._data, 8)[0]
+            raw, self._data = self._data[:size], self._data[size:]
+            self._end_of_batch = batch.next_offset
+            if self._check_crcs and not batch.validate_crc():
+                raise CorruptRecordException(f"Invalid CRC - {self._tp}")
+            if not self._is_left_out(batch):
+                return pieces(self._tp, batch, raw, type(self).value_limit)
+            self.next_fetch_offset = self._end_of_batch
+        return None
 
-class _LenientRecords(_MemoryRecordsPy):
-    """The batches that hold ``from_offset`` or later offsets, parsed in Python."""
-
-    def __init__(self, data: bytes, from_offset: int) -> None:
-        super().__init__(data)
-        # Earlier batches were returned before; their transaction markers must not be counted twice.
-        while self.has_next() and _DefaultRecordBatchPy(self._next_slice).next_offset <= from_offset:
-            self._cache_next()
-
-    def next_batch(self) -> _DefaultRecordBatchPy:
-        batch = _LenientBatch(self._next_slice)
-        self._cache_next()
-        return batch
-
-
-class _LenientBatch(_DefaultRecordBatchPy):
-    _buffer: Any
-
-    def _maybe_uncompress(self) -> None:
-        super()._maybe_uncompress()
-        self._buffer = _LenientBytes(self._buffer)
-
-
-class _LenientBytes(bytearray):
-    """Bytes whose ``decode`` replaces invalid UTF-8 with U+FFFD, as Java does."""
-
-    def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        piece = super().__getitem__(index)
-        return _LenientBytes(piece) if isinstance(piece, bytearray) else piece
-
-    def decode(self, encoding: str = "utf-8", errors: str = "replace") -> str:
-        return super().decode(encoding, "replace")
+    def _is_left_out(self, batch: Any) -> bool:
+        """Whether a batch is a marker, or is part of an aborted transaction."""
+        if self._isolation_level == fetcher.READ_COMMITTED and batch.producer_id is not None:
+            self._consume_aborted_up_to(batch.base_offset)
+            if batch.is_control_batch and self._contains_abort_marker(batch):
+                self._aborted_producers.discard(batch.producer_id)
+            if batch.is_transactional and batch.producer_id in self._aborted_producers:
+                return True
+        return bool(batch.is_control_batch)
 
 
-class WholeFetchResult(fetcher.FetchResult):
-    """Returns all records of a fetch at once if no maximum is given."""
+class PieceResult(fetcher.FetchResult):
+    """Returns the next piece of a fetch, whatever maximum of records is given."""
 
     _partition_records: Any
 
     def getall(self, max_records: int | None = None) -> list[Any]:
-        if max_records is not None or not self.check_assignment(self._topic_partition) or not self.has_more():
-            records: list[Any] = super().getall(max_records)
-            return records
-        records = self._partition_records.all()
+        if not self.has_more() or not self.check_assignment(self._topic_partition):
+            return []
+        try:
+            records: Records = self._partition_records.piece()
+        except BaseException:
+            self._partition_records = None  # fetched again from the present position
+            raise
         self._update_position()
-        self._partition_records = None
+        if self._partition_records.finished:
+            self._partition_records = None
         return records
 
 
-def install() -> None:
-    """Make aiokafka's fetcher use these classes. It has no option for this, so the names in its module are replaced."""
-    fetcher.FetchResult = WholeFetchResult
+def install(value_limit: Callable[[TopicPartition], int] | None = None) -> None:
+    """Make aiokafka's fetcher use these classes. It has no option for this, so the names in its module are replaced.
+
+    Args:
+        value_limit: returns the size above which only the begin of a value is read; None changes nothing.
+    """
+    if value_limit is not None:
+        UncopiedRecords.value_limit = value_limit
+    fetcher.FetchResult = PieceResult
     fetcher.PartitionRecords = UncopiedRecords
     fetcher.MemoryRecords = RecordsWithData

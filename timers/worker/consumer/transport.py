@@ -86,7 +86,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
 
     def make_consumer(self, transport: Any) -> AIOKafkaConsumer:
         """Returns the consumer, not yet started."""
-        fetch.install()
+        fetch.install(lambda tp: self.consumer.value_limit(tp))
         group_coordinator.install()
         conf = self.app.conf
         self.sent.update(group.sent_by(str(conf.canonical_url)))
@@ -147,6 +147,8 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
             await asyncio.sleep(POLL_S)
             return {}
         consumer = self.kafka_consumer
+        if fetch.has_records(consumer, wanted):
+            timeout_s = 0.0  # a large value is passed over in steps, which return no records
         try:
             records = await self.fetch_records(consumer, wanted, timeout_s)
         except NoOffsetForPartitionError:  # a partition was assigned just now, and has no position yet
@@ -201,7 +203,8 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
                 continue
             repeat = tp in partitions and delivered_to > 0 and now > self._delivered_at.get(tp, 0.0) + REPEAT_RANGE_S
             if position != delivered_to or repeat:
-                fetched[tp] = Fetched(delivered_to, position, records.get(tp, ()))
+                found = records.get(tp, ())
+                fetched[tp] = Fetched(delivered_to, position, found, fetch.size_of(found))
                 self._delivered_to[tp] = position
                 self._delivered_at[tp] = now
         return fetched
@@ -260,7 +263,7 @@ class BatchConsumer(faust_internals.Consumer):
             await self.wait(self.can_resume_flow)
         generation = self.app.consumer_generation_id
         self._woken.clear()
-        partitions = {tp for tp in self.active_partitions() if not self._pool.is_paused((tp.topic, tp.partition))}
+        partitions = {TP(*tp) for tp in self._pool.with_room() & self.active_partitions()}
         if not partitions:
             await self.wait(self._woken, timeout=POLL_S)
             return
@@ -311,6 +314,11 @@ class BatchConsumer(faust_internals.Consumer):
     async def end_suspension(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver partitions again whose topic ids were checked."""
         await self.thread.call_thread(self.thread.end_suspension, [TP(*partition) for partition in partitions])
+
+    def value_limit(self, tp: TP) -> int:
+        """The size above which no value of a partition is accepted, at any offset. Any thread."""
+        runner = self._pool.runners.get((tp.topic, tp.partition))
+        return fetch.MAX_VALUE_BYTES if runner is None else runner.machine.value_limit
 
     async def members(self) -> dict[TopicPartition, group.Member]:
         """The owner of each partition; see :func:`timers.worker.consumer.group.members`."""

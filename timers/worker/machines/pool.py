@@ -35,12 +35,15 @@ STALE_TICK_S = 2.0
 """A new machine starts with the last tick, unless it is older than this. If this worker was paused, another worker may
 have fired later seconds, and then an old tick would look like a clock that went back."""
 
+MAX_WAITING_BYTES = 32 * 1024 * 1024
+"""While the fetches that wait for all machines have unpacked to more, a partition is fetched only if none waits."""
+
 
 class RequestConsumer(Protocol):
     """The consumer that delivers fetches to the pool. Its methods run on the event loop."""
 
     def wake(self) -> None:
-        """Fetch again at once, from partitions that :meth:`Pool.is_paused` does not name any more."""
+        """Fetch again at once, from partitions that :meth:`Pool.with_room` names again."""
 
     def read_again(self, partition: TopicPartition, offset: int) -> None:
         """Read a partition again from ``offset``, soon."""
@@ -244,10 +247,12 @@ class Pool:
 
     # ---- requests and ticks -------------------------------------------------------------------------------------
 
-    def is_paused(self, tp: TopicPartition) -> bool:
-        """Whether to fetch nothing from a partition: too many fetches wait for its machine, or it is not open."""
-        runner = self._runners.get(tp)
-        return runner is None or runner.paused
+    def with_room(self) -> set[TopicPartition]:
+        """The partitions to fetch from: open ones, for whose machines few fetches wait. While many bytes wait for all
+        machines together, only those of idle machines."""
+        runners = self._runners
+        is_full = sum(runner.waiting_bytes for runner in runners.values()) >= MAX_WAITING_BYTES
+        return {tp for tp, each in runners.items() if not each.paused and not (is_full and each.waiting_bytes)}
 
     def deliver(self, tp: TopicPartition, fetched: Fetched) -> None:
         """Give a fetch to its machine. Without an open machine it is dropped: the next owner reads it again."""

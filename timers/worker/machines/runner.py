@@ -26,8 +26,10 @@ from timers.worker.partition_metrics import PartitionMetrics
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 4
-"""Number of fetches that may wait for a machine before its partition is paused. It bounds memory: a fetch holds at most
-``worker.consumer.transport.MAX_FETCH_BYTES`` of raw records."""
+"""Number of fetches that may wait for a machine before its partition is paused."""
+
+MAX_WAITING_BYTES = 2 * 1024 * 1024
+"""Unpacked bytes of such fetches."""
 
 IDLE_COMMIT_S = 60
 """Seconds between the commits of a machine for which only time passes. So a new owner starts from a recent second."""
@@ -106,8 +108,8 @@ class Runner:
         self._metrics = metrics
         self._inbox: SimpleQueue[_Item] = SimpleQueue()
         self._questions: deque[Question] = deque()
-        self._delivered = 0  # written by the event loop's thread only
-        self._consumed = 0  # written by the runner's thread only
+        self._delivered = self._delivered_bytes = 0  # written by the event loop's thread only
+        self._consumed = self._consumed_bytes = 0  # written by the runner's thread only
         self._paused = False
         self._held = False
         self._last_commit = monotonic()
@@ -120,6 +122,11 @@ class Runner:
         """Whether too many fetches wait."""
         return self._paused
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Unpacked bytes of the fetches that wait for the machine. Any thread."""
+        return self._delivered_bytes - self._consumed_bytes
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
@@ -127,8 +134,10 @@ class Runner:
     def deliver(self, fetched: Fetched) -> None:
         """Put a fetch into the queue. Call on the event loop's thread."""
         self._delivered += 1
+        self._delivered_bytes += fetched.size
         self._inbox.put(fetched)
-        if not self._paused and self._delivered - self._consumed >= MAX_WAITING:
+        waiting = self._delivered - self._consumed
+        if waiting >= MAX_WAITING or (waiting > 1 and self.waiting_bytes >= MAX_WAITING_BYTES):
             self._paused = True
 
     def tick(self, tick: Tick, end: int | None = None) -> None:
@@ -161,7 +170,8 @@ class Runner:
             self._report_recovery()
             while self._take():
                 idle_s = monotonic() - self._last_commit
-                self._report(self._loop.step(idle_too_long=idle_s > IDLE_COMMIT_S))
+                size = self._loop.fetches[0].size if self._loop.fetches else 0
+                self._report(self._loop.step(idle_too_long=idle_s > IDLE_COMMIT_S), size)
                 if self._questions:  # one in each step, so that questions do not delay timers
                     self._answer(self._questions.popleft())
         except BaseException as error:
@@ -196,10 +206,11 @@ class Runner:
         self._metrics.heartbeat.beat()
         return not self._stop.is_set()
 
-    def _report(self, outcome: Outcome) -> None:
-        """Report what one step has changed."""
+    def _report(self, outcome: Outcome, fetch_size: int) -> None:
+        """Report what one step has changed; ``fetch_size`` is that of the first fetch that waited."""
         if outcome.consumed:
             self._consumed += 1
+            self._consumed_bytes += fetch_size
             self._rewind(outcome.read_again_from)
             self._report_recovery()
         if outcome.committed:

@@ -1,0 +1,258 @@
+"""A batch that is read in pieces has the records that aiokafka reads from the whole, whatever it unpacks to."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import tracemalloc
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition, codec
+from aiokafka.consumer.fetcher import READ_COMMITTED
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c, encode_varint
+from backports import zstd
+
+from timers.core.timer import CUT_VALUE_BYTES, CutValue
+from timers.kafka.aiokafka_internals import batch_pieces, fetch
+from timers.kafka.aiokafka_internals.fetch import RecordsWithData, UncopiedRecords
+
+TP = TopicPartition("requests", 0)
+CODECS: dict[str, tuple[int, Callable[[bytes], Any]]] = {
+    "none": (0, lambda data: data),
+    "gzip": (1, codec.gzip_encode),
+    "snappy": (2, codec.snappy_encode),
+    "raw snappy": (2, lambda data: codec.snappy_encode(data, xerial_compatible=False)),
+    "lz4": (3, codec.lz4_encode),
+    "zstd": (4, codec.zstd_encode),
+}
+EVERY_CODEC = pytest.mark.parametrize("name", CODECS)
+
+Fields = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+
+def packed(records: Sequence[Fields]) -> tuple[bytes, bytes]:
+    """Header and data of a batch without a codec."""
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
+    for index, (key, value, headers) in enumerate(records):
+        assert builder.append(index, 1_800_000_000_000 + index, key, value, headers) is not None
+    built = bytes(builder.build())
+    return built[:61], built[61:]
+
+
+def batch(header: bytes, data: bytes, name: str, *, count: int | None = None, compressed: bytes | None = None) -> bytes:
+    """A whole batch: ``data`` packed with a codec, under a header with a correct checksum."""
+    number, encode = CODECS[name]
+    body = bytes(encode(data)) if compressed is None else compressed
+    whole = bytearray(header) + body
+    whole[8:12] = (len(whole) - 12).to_bytes(4, "big")
+    whole[22] = number
+    if count is not None:
+        whole[57:61] = count.to_bytes(4, "big")
+    whole[17:21] = calc_crc32c(bytes(whole[21:])).to_bytes(4, "big")
+    return bytes(whole)
+
+
+def read(data: bytes, start: int = 0) -> list[fetch.Records]:
+    """All pieces of a fetch."""
+    reader = UncopiedRecords(TP, RecordsWithData(data), [], start, None, None, True, READ_COMMITTED)
+    found = []
+    while not reader.finished:
+        found.append(reader.piece())
+    return found
+
+
+def fields(records: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return [(each.offset, each.key, each.value, list(each.headers), each.timestamp) for each in records]
+
+
+def expected(header: bytes, data: bytes) -> list[tuple[Any, ...]]:
+    return fields(list(DefaultRecordBatch(batch(header, data, "none"))))
+
+
+def drawn(seed: int, count: int, largest: int) -> list[Fields]:
+    draw = random.Random(seed)
+    return [
+        (
+            draw.choice([None, draw.randbytes(draw.randint(0, 20))]),
+            draw.choice([None, draw.randbytes(draw.choice([0, 3, 63, 64, draw.randint(0, largest)]))]),
+            [(f"h{index}", draw.choice([None, draw.randbytes(5)])) for index in range(draw.randint(0, 3))],
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of 1000 bytes and 50 records."""
+    for module in (batch_pieces, fetch):
+        monkeypatch.setattr(module, "PIECE_BYTES", 1000)
+        monkeypatch.setattr(module, "PIECE_RECORDS", 50)
+    monkeypatch.setattr(batch_pieces, "STEP_BYTES", 700)
+    monkeypatch.setattr(batch_pieces, "ROOM_BYTES", 300)
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Values of more than 5000 bytes are cut."""
+    monkeypatch.setattr(UncopiedRecords, "value_limit", lambda tp: 5000)
+    return 5000
+
+
+@EVERY_CODEC
+@pytest.mark.parametrize("seed", range(6))
+def test_pieces_have_the_records_of_the_whole(name: str, seed: int, small: None) -> None:
+    header, data = packed(drawn(seed, 400, 4000))
+    found = read(batch(header, data, name))
+    assert fields([record for piece in found for record in piece]) == expected(header, data)
+    assert len(found) > 5
+    assert max(map(len, found)) <= 99
+    assert max(piece.size for piece in found) < 1000 + 5000
+    assert sum(piece.size for piece in found) == len(data)
+
+
+@EVERY_CODEC
+def test_reading_begins_inside_a_batch(name: str, small: None) -> None:
+    header, data = packed(drawn(1, 300, 100))
+    found = read(batch(header, data, name), start=177)
+    assert fields([record for piece in found for record in piece]) == expected(header, data)[177:]
+
+
+@EVERY_CODEC
+def test_a_value_above_the_limit_is_cut_and_all_others_are_whole(name: str, small: None, limit: int) -> None:
+    records = drawn(3, 60, 3000)
+    zeros, noise = bytes(300_000), random.Random(1).randbytes(50_001)
+    allowed = bytes(limit)
+    headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("null", None)]
+    records[10:10] = [(b"zeros", zeros, headers), (None, allowed, headers), (b"noise", noise, [])]
+    header, data = packed(records)
+    found = [record for piece in read(batch(header, data, name)) for record in piece]
+    want = expected(header, data)
+    assert fields(found[:10]) + fields(found[13:]) == want[:10] + want[13:]
+    assert fields(found[11:12]) == want[11:12]
+    for record, whole in ((found[10], zeros), (found[12], noise)):
+        assert isinstance(record.value, CutValue)
+        assert (len(record.value), record.value.sha256) == (len(whole), hashlib.sha256(whole).digest())
+        assert record.value[:CUT_VALUE_BYTES] == whole[:CUT_VALUE_BYTES]
+    assert [(r.offset, r.key, list(r.headers), r.timestamp) for r in found[10:13]] == [
+        (*one[:2], *one[3:]) for one in want[10:13]
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(CODECS.keys() - {"none"}))
+def test_a_bomb_is_read_within_bounds(name: str, limit: int) -> None:
+    bomb = bytes(64 * 1024 * 1024)
+    header, data = packed([(b"1", b"before", []), (b"2", bomb, []), (b"3", b"after", [])])
+    packed_batch = batch(header, data, name)
+    del data
+    tracemalloc.start()
+    try:
+        found = [record for piece in read(packed_batch) for record in piece]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [record.value for record in (found[0], found[2])] == [b"before", b"after"]
+    assert len(found[1].value) == len(bomb)
+    # A raw snappy block cannot be unpacked in parts.
+    assert peak < (200 if name == "raw snappy" else 24) * 1024 * 1024
+
+
+@EVERY_CODEC
+def test_many_empty_records_come_in_pieces(name: str) -> None:
+    header, data = packed([(None, None, [])] * 35_000)
+    found = read(batch(header, data, name))
+    assert [len(piece) for piece in found if piece] == [10_000, 10_000, 10_000, 5_000]
+    assert [record.offset for piece in found for record in piece] == list(range(35_000))
+
+
+@EVERY_CODEC
+@pytest.mark.parametrize("large", [False, True])
+def test_damage_is_an_error_and_not_a_record(name: str, large: bool, small: None, limit: int) -> None:
+    """Cut short, flipped, and with numbers of records and lengths that are wrong: nothing but one kind of error."""
+    records = drawn(5, 200 if large else 5, 100)
+    records[2:2] = [(b"k", bytes(20_000), [])] if large else []
+    header, data = packed(records)
+    want = expected(header, data)
+    draw = random.Random(name)
+    compressed = bytes(CODECS[name][1](data))
+    cases = [batch(header, data, name, count=count) for count in (len(records) - 1, len(records) + 1)]
+    cases += [batch(header, data, name, compressed=compressed[: draw.randrange(len(compressed))]) for _ in range(30)]
+    for damaged in cases:
+        with pytest.raises(CorruptRecordException):
+            read(damaged)
+    for _ in range(150):
+        flipped = bytearray(compressed)
+        flipped[draw.randrange(len(flipped))] ^= 1 << draw.randrange(8)
+        try:
+            found = [record for piece in read(batch(header, data, name, compressed=bytes(flipped))) for record in piece]
+        except CorruptRecordException:
+            continue
+        assert len(found) == len(want)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 3, 10**6, 2**31 - 1, 2**40])
+@pytest.mark.parametrize("where", ["record", "key", "value"])
+def test_lengths_that_lie(size: int, where: str, small: None, limit: int) -> None:
+    """A length inside a large record that does not agree with the others."""
+    zeros = bytes(20_000)
+
+    def number(value: int) -> bytes:
+        out = bytearray()
+        encode_varint(value, out.append)
+        return bytes(out)
+
+    lengths = {"record": len(zeros) + 12, "key": 1, "value": len(zeros), where: size}
+    if where != "record" and size == -1:
+        lengths["record"] -= 1  # a null field is one byte shorter, which is no lie
+    record = b"".join(
+        [number(lengths["record"]), b"\0\0\0", number(lengths["key"]), b"k", number(lengths["value"]), zeros, b"\0"]
+    )
+    header, _ = packed([(None, None, [])])
+    with pytest.raises(CorruptRecordException):
+        read(batch(header, record + record, "zstd", count=2))
+
+
+def test_a_window_larger_than_brokers_allow_is_damage() -> None:
+    header, data = packed([(None, bytes(1000), [])])
+    compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 28})
+    compressed = compressor.compress(data, zstd.ZstdCompressor.FLUSH_BLOCK) + compressor.flush()
+    with pytest.raises(CorruptRecordException, match="cannot be unpacked"):
+        read(batch(header, data, "zstd", compressed=compressed))
+
+
+def test_a_header_name_that_is_not_utf8_in_a_large_batch(small: None) -> None:
+    header, data = packed([(b"k", bytes(500), [("mark", b"x")])] * 40)
+    found = [record for piece in read(batch(header, data.replace(b"mark", b"m\xff\xfek"), "zstd")) for record in piece]
+    assert [record.headers for record in found] == [[("m\ufffd\ufffdk", b"x")]] * 40
+
+
+def test_data_after_the_last_frame_is_ignored_as_in_java() -> None:
+    header, data = packed(drawn(9, 20, 100))
+    for name in ("gzip", "lz4", "zstd"):
+        body = bytes(CODECS[name][1](data)) + b"rest"
+        assert fields(read(batch(header, data, name, compressed=body))[0]) == expected(header, data)
+
+
+def test_a_damaged_batch_is_not_passed_over() -> None:
+    """After the error, the fetch begins again at the first record that was not returned."""
+    header, data = packed(drawn(9, 20, 100))
+    good, bad = batch(header, data, "zstd"), batch(header, data, "zstd", compressed=b"not zstd")
+    reader = UncopiedRecords(TP, RecordsWithData(good + bad), [], 0, None, None, True, READ_COMMITTED)
+    state = SimpleNamespace(paused=False, position=0, consumed_to=lambda offset: None)
+    assignment = SimpleNamespace(active=True, state_value=lambda tp: state)
+    result = fetch.PieceResult(TP, assignment=assignment, partition_records=reader, backoff=0)
+    with pytest.raises(CorruptRecordException):
+        result.getall()
+    assert not result.has_more() and result.getall() == []
+
+
+def test_batches_that_compaction_has_emptied_are_passed_over_at_once() -> None:
+    header, data = packed(drawn(9, 3, 100))
+    empty = batch(header, b"", "none", count=0)
+    after = (150).to_bytes(8, "big") + batch(header, data, "none")[8:]
+    (found,) = read(empty * 50 + after)
+    assert [record.offset for record in found] == [150, 151, 152]

@@ -189,7 +189,7 @@ def test_a_dead_letter_is_read_as_it_was_written(
     key: bytes | None, value: bytes | None, sent: list[headers.Header], code: str, message: str, source: str
 ) -> None:
     letter = dead_letter.encode(Rejected(3, code, message, key, value, sent), source, max_bytes=10**6)
-    assert dead_letter.decode(letter.headers) == dead_letter.DecodedDeadLetter(code, message, source, sent)
+    assert dead_letter.decode(letter.headers) == dead_letter.DecodedDeadLetter(code, message, source, sent, None, "")
 
 
 @given(TEXT, TEXT, TEXT)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.scrape import scrape
-from tests.harness.system import System, timers
+from tests.harness.system import PARTITIONS, System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
 
@@ -34,7 +34,10 @@ def flip(table: Path) -> None:
 def test_a_store_damaged_while_stopped_and_one_while_running_lose_no_timer(system: System) -> None:
     target = system.target()
     worker = system.worker().start().ready()
-    requests = system.send(*timers(target, 8_000, due_in(40), 5, os.urandom(500)))
+    requests = timers(target, 8_000, due_in(40), 5, os.urandom(500))
+    for number, request in enumerate(requests):  # every store has timers: few due seconds are few keys
+        request.partition = number % PARTITIONS
+    system.send(*requests)
     wait_until(lambda: scrape(worker.port).total("timers_pending") == 8_000, "all are stored")
     worker.stop()
     flip(tables(worker)["0"])

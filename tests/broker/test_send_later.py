@@ -53,7 +53,7 @@ def test_send_later_works_from_seconds_to_years_ahead(here: System) -> None:
         ids = {name: client.send_later(name, b"later", target, when) for name, (when, _) in later.items()}
         client.send_later(b"\xff\x00", b"\x00value", target, soon_s, headers={"a": b"1"})
         client.send_later(None, "no key", target, datetime.fromtimestamp(soon_s, UTC))
-        client.send_later("at once", b"", target, 0)
+        client.send_later("at once", b"", target, 10**9)
 
     async def asynchronously() -> None:
         async with AsyncTimersClient() as client:

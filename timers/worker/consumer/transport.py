@@ -9,7 +9,8 @@ Faust must not commit request offsets, which are committed in the machines' tran
 it has seen, because after a seek back it would drop the records. Both are switched off.
 
 A partition is paused while too many fetches wait for its machine: then nothing is fetched from it. A partition is
-suspended while its topic may have been deleted: then its fetches are dropped, until the topic's id was checked.
+suspended while its topic may have been deleted: then its fetches are dropped, until the topic's id was checked. The
+first fetch after an assignment suspends it, too.
 """
 
 from __future__ import annotations
@@ -21,17 +22,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from time import monotonic
 from typing import Any, ClassVar
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import (
-    CorruptRecordException,
-    IllegalStateError,
-    KafkaError,
-    NoOffsetForPartitionError,
-    NotLeaderForPartitionError,
-    OffsetOutOfRangeError,
-    UnknownTopicOrPartitionError,
-    UnsupportedCodecError,
-)
+from aiokafka import AIOKafkaConsumer, errors
 from faust.types import TP, ConsumerMessage
 from mode import Service
 
@@ -57,10 +48,10 @@ sees the gap."""
 
 ASSIGN_TIMEOUT_S = 80.0
 
-MAY_BE_DELETED = {UnknownTopicOrPartitionError.errno, NotLeaderForPartitionError.errno}
+MAY_BE_DELETED = {errors.UnknownTopicOrPartitionError.errno, errors.NotLeaderForPartitionError.errno}
 """Error codes of fetches from a topic that was deleted."""
 
-UNREADABLE = (CorruptRecordException, UnsupportedCodecError)
+UNREADABLE = (errors.CorruptRecordException, errors.UnsupportedCodecError)
 """Errors of the records of one partition."""
 
 POLL_S = 0.2
@@ -79,6 +70,8 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         self._delivered_to: dict[TP, int] = {}
         self._delivered_at: dict[TP, float] = {}
         self._suspended: set[TP] = set()
+        # The topic may be deleted and created again before its first fetch, which then gives no error.
+        self._never_fetched: set[TP] = set()
 
     @Service.task
     async def _beat(self) -> None:
@@ -118,8 +111,10 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         def look(request: Any, sent_at: float, response: Any) -> None:
             duplicate_members.look(request, sent_at, response)
             for topic, partition, error_code in fetch.fetch_errors(response):
-                if error_code in MAY_BE_DELETED:  # aiokafka would only fetch again
-                    self._suspend(TP(topic, partition), out_of_range=False)
+                tp = TP(topic, partition)
+                if error_code in MAY_BE_DELETED or tp in self._never_fetched:  # aiokafka would only fetch again
+                    self._never_fetched.discard(tp)
+                    self._suspend(tp, out_of_range=False)
 
         call_with_each_response(consumer, look)
         return consumer
@@ -151,14 +146,14 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
             timeout_s = 0.0  # a large value is passed over in steps, which return no records
         try:
             records = await self.fetch_records(consumer, wanted, timeout_s)
-        except NoOffsetForPartitionError:  # a partition was assigned just now, and has no position yet
+        except errors.NoOffsetForPartitionError:  # a partition was assigned just now, and has no position yet
             return {}
-        except OffsetOutOfRangeError as error:
+        except errors.OffsetOutOfRangeError as error:
             for tp in error.args[0]:
                 self._suspend(TP(*tp), out_of_range=True)
             return {}
         except Exception as error:
-            if isinstance(error, KafkaError) and not isinstance(error, UNREADABLE):
+            if isinstance(error, errors.KafkaError) and not isinstance(error, UNREADABLE):
                 raise
             records = await self._fetch_one_by_one(consumer, wanted)
         return self._with_ranges(consumer, partitions, records)
@@ -177,7 +172,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         return records
 
     def _seek_back(self, consumer: AIOKafkaConsumer, tp: TP) -> None:
-        with contextlib.suppress(IllegalStateError):  # revoked meanwhile
+        with contextlib.suppress(errors.IllegalStateError):  # revoked meanwhile
             if tp in self._delivered_to:
                 consumer.seek(tp, self._delivered_to[tp])
 
@@ -216,6 +211,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
     async def _seek_now(self, partitions: Mapping[TP, int]) -> None:
         for tp, offset in partitions.items():
             self.kafka_consumer.seek(tp, offset)
+            self._never_fetched |= {tp} - self._delivered_to.keys()
             self._delivered_to[tp] = offset
 
     def watermarks(self) -> dict[TopicPartition, tuple[int, int]]:
@@ -227,11 +223,12 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         """Join the group again soon; runs on the thread's event loop."""
         rejoin(self.kafka_consumer)
 
-    async def forget(self, partitions: Iterable[TP]) -> None:
+    async def forget(self, partitions: set[TP]) -> None:
         """Stop tracking revoked partitions."""
         for tp in partitions:
             self._delivered_to.pop(tp, None)
-            self._suspended.discard(tp)
+        self._suspended.difference_update(partitions)
+        self._never_fetched.difference_update(partitions)
 
 
 class BatchConsumer(faust_internals.Consumer):
@@ -296,7 +293,7 @@ class BatchConsumer(faust_internals.Consumer):
         self.add_future(self._read_again(TP(*partition), offset))
 
     async def _read_again(self, tp: TP, offset: int) -> None:
-        with contextlib.suppress(IllegalStateError):  # revoked meanwhile: its next owner sets the position
+        with contextlib.suppress(errors.IllegalStateError):  # revoked meanwhile: its next owner sets the position
             if tp in self.assignment():
                 await self.thread.seek_wait({tp: offset})
 

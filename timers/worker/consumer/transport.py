@@ -111,15 +111,15 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         def look(request: Any, sent_at: float, response: Any) -> None:
             duplicate_members.look(request, sent_at, response)
             for topic, partition, error_code in fetch.fetch_errors(response):
-                tp = TP(topic, partition)
-                if error_code in MAY_BE_DELETED or tp in self._never_fetched:  # aiokafka would only fetch again
-                    self._never_fetched.discard(tp)
-                    self._suspend(tp, out_of_range=False)
+                # After such an error aiokafka would only fetch again.
+                if error_code in MAY_BE_DELETED or (topic, partition) in self._never_fetched:
+                    self._suspend(TP(topic, partition), out_of_range=False)
 
         call_with_each_response(consumer, look)
         return consumer
 
     def _suspend(self, tp: TP, out_of_range: bool) -> None:
+        self._never_fetched.discard(tp)  # each suspension checks the topic's id
         if tp in self._suspended and not out_of_range:
             return  # every later fetch returns the same error
         self._suspended.add(tp)
@@ -211,7 +211,8 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
     async def _seek_now(self, partitions: Mapping[TP, int]) -> None:
         for tp, offset in partitions.items():
             self.kafka_consumer.seek(tp, offset)
-            self._never_fetched |= {tp} - self._delivered_to.keys()
+            if tp not in self._delivered_to:
+                self._never_fetched.add(tp)
             self._delivered_to[tp] = offset
 
     def watermarks(self) -> dict[TopicPartition, tuple[int, int]]:

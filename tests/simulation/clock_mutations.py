@@ -10,14 +10,14 @@ from timers.core.clock_guard import ClockGuard, Clocks, Seen
 class CountsAllTicks(ClockGuard):
     """No tick is held."""
 
-    def counts(self, append_ms: int, broker: int | None, clocks: Clocks, fired_s: Iterable[int] = ()) -> bool:
+    def counts(self, append_ms: int, broker: int | None, clocks: Clocks, fired_s: Iterable[int] | None = ()) -> bool:
         return True
 
 
 class LeapsAddUp(ClockGuard):
     """Each tick that counts moves the anchor, also one with which no second clock agrees."""
 
-    def counts(self, append_ms: int, broker: int | None, clocks: Clocks, fired_s: Iterable[int] = ()) -> bool:
+    def counts(self, append_ms: int, broker: int | None, clocks: Clocks, fired_s: Iterable[int] | None = ()) -> bool:
         counts = super().counts(append_ms, broker, clocks, fired_s)
         if counts:
             self.anchor = Seen(append_ms / 1000, clocks.boot_s)
@@ -52,8 +52,8 @@ class TheFirstTickCounts(ClockGuard):
 class AnyLaterFirstTickFollows(ClockGuard):
     """At the start each tick after what has fired counts, however far ahead it is."""
 
-    def _follows(self, tick: Seen, fired_s: Iterable[int]) -> bool:
-        return self.anchor is None and all(tick.time_s >= second for second in fired_s)
+    def _follows(self, tick: Seen, fired_s: Iterable[int] | None, wall_s: float) -> bool:
+        return self.anchor is None and all(tick.time_s >= second for second in fired_s or ())
 
 
 class NoSecondClock(ClockGuard):

@@ -14,7 +14,8 @@ from timers.core.progress import HOT_HORIZON, Progress
 from timers.core.timer import Decoded, Forwarded, Rejected
 from timers.testing import SimOutbox
 from timers.wire import topics
-from timers.wire.cold import PartitionColdFormat, RequestRecord
+from timers.wire.cold import PartitionColdFormat
+from timers.wire.formats import RequestRecord
 
 
 class CountsEveryCopy(Horizon):

@@ -47,16 +47,18 @@ class SendsVerdictsInReplay(Machine):
 class JudgesWithoutEarlierRecords(Index):
     """Each record of a batch is judged by the store, without the earlier records of the batch."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
-        judge = super().judge
-        return Judged(latest(operations), [one for each in operations for one in judge([each], fired_through).verdicts])
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
+        judged = [
+            super(JudgesWithoutEarlierRecords, self).judge([each], fired_through, committed) for each in operations
+        ]
+        return Judged(latest(operations), [verdict for each in judged for verdict in each.verdicts])
 
 
 class IgnoresLateCancels(Index):
     """A cancel that comes too late does not change the entry of the timer."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
-        judged = super().judge(operations, fired_through)
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
+        judged = super().judge(operations, fired_through, committed)
         late = {verdict.offset for verdict in judged.verdicts if verdict.verdict == ALREADY_FIRED}
         last = {each[0]: each[1] for each in operations}
         kept = {id: entry for id, entry in judged.entries.items() if entry is not None or last[id] not in late}

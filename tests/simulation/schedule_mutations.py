@@ -18,14 +18,14 @@ from timers.wire.formats import schedule
 class TombstonesEndAnyVersion(ScheduleIndex):
     """A tombstone of the engine ends any version, and superseded versions are not republished."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
-        return super().judge(operations, fired_through)._replace(superseded=())
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
+        return super().judge(operations, fired_through, committed)._replace(superseded=())
 
 
 class IgnoresTombstonesOfOthers(ScheduleIndex):
     """A tombstone of another version is ignored, although compaction erases the latest version too."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
         kept = []
         known = self._store.entries({operation[0] for operation in operations})
         for operation in operations:
@@ -34,14 +34,14 @@ class IgnoresTombstonesOfOthers(ScheduleIndex):
                 continue
             kept.append(operation)
             known.update(latest([operation]))
-        return super().judge(kept, fired_through)
+        return super().judge(kept, fired_through, committed)
 
 
 class KeepsRepublishedVersions(ScheduleIndex):
     """A republished version is kept beside its copy."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
-        judged = super().judge(operations, fired_through)
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
+        judged = super().judge(operations, fired_through, committed)
         offsets = {offset for _, offset in judged.superseded}
         known = self._store.entries(judged.entries.keys())
         kept = {id: entry for id, entry in known.items() if entry is not None and entry[1] in offsets}
@@ -51,8 +51,8 @@ class KeepsRepublishedVersions(ScheduleIndex):
 class RepublishesFiredVersions(ScheduleIndex):
     """A version that has fired is republished."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
-        return super().judge(operations, (-1, 0))
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
+        return super().judge(operations, (-1, 0), committed)
 
 
 class WritesNoTombstones(SimOutbox):

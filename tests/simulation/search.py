@@ -46,6 +46,8 @@ def steps_until_found(mutation: Mutation, seed: int) -> int | None:
     try:
         Simulator(seed, parts=parts, worker=worker).run()
     except SimulationFailed as failure:
+        if isinstance(failure.__cause__, (TypeError, AttributeError, NameError)):
+            raise failure.__cause__ from None  # the mutation does not fit the code any longer
         # An assertion of the simulated store or log may stop the run too, but no promise was seen to be broken then.
         return len(failure.history) if isinstance(failure.__cause__, Violation) else None
     return None
@@ -93,7 +95,7 @@ def main() -> int:
                 print(
                     f"{number}/{len(MUTATIONS)} {rule}: {'NOT FOUND' if seed is None else f'seed {seed}'}", flush=True
                 )
-    PATH.write_text(json.dumps({rule: seeds[rule] for rule in MUTATIONS if rule in seeds}, indent=1) + "\n")
+    PATH.write_text(json.dumps(seeds, indent=4, sort_keys=True) + "\n")
     missing = len(MUTATIONS) - len(seeds)
     print(f"{len(seeds)} of {len(MUTATIONS)} mutations have a seed in {PATH.name}")
     return 1 if missing else 0

@@ -98,7 +98,7 @@ class Accepting(MachineState):
         return bool(late or decoded.rejected or decoded.forwarded or decoded.operations)
 
     def _judge(self, operations: Sequence[Operation]) -> Judged:
-        return self._index.judge(operations, self.progress.fired_through)
+        return self._index.judge(operations, self.progress.fired_through, self._committed.fired_through)
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         return self._reader.read(records, to_offset, self.progress)

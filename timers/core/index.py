@@ -47,7 +47,7 @@ def latest(operations: Sequence[Operation]) -> Entries:
 def is_over(entry: Entry, fired_through: OrderKey, retention_s: int) -> bool:
     """Whether the last timer of an id fired more than ``retention_s`` ago, so that the id is forgotten.
 
-    The time is ``fired_through``, not a clock. So a replay and another worker forget the id at the same point.
+    The time is the committed ``fired_through``, not a clock. So another worker forgets the id at the same point.
     """
     due_s, offset, append_s = entry
     return (due_s, offset) <= fired_through and max(due_s, append_s) + retention_s <= fired_through[0]
@@ -71,17 +71,19 @@ class Index:
         self._is_cold = is_cold
         self._sweeper = Sweeper(store)
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
         """Returns entries and verdicts of new operations. Each one sees the effect of those before it in the log.
 
         A timer at or below ``fired_through`` counts as fired. A timer of this batch fires together with the verdicts.
+        An id is forgotten by the ``committed`` one: without a verdict nothing is committed, and another worker that
+        starts from the committed progress must judge alike.
         """
         known = self._store.entries({operation[0] for operation in operations})
         entries: Entries = {}
         verdicts: list[Verdict] = []
         for id, offset, due_s, append_s in operations:
             entry = known.get(id)
-            if entry is not None and self._is_over(entry, fired_through):
+            if entry is not None and self._is_over(entry, committed):
                 entry = None
             if entry is None:
                 if due_s is None:
@@ -121,7 +123,7 @@ class NoIndex(Index):
     def __init__(self) -> None:
         pass
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
         return Judged({})
 
     def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:

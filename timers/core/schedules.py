@@ -34,7 +34,7 @@ class ScheduleIndex(Index):
     def __init__(self, store: Store) -> None:
         super().__init__(store, retention_s=0)
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey) -> Judged:
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
         """Returns entries and superseded versions of operations. Reads the store only for tombstones of the engine."""
         entries: Entries = {}
         named_versions: list[tuple[bytes, int]] = []

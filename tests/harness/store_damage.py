@@ -31,6 +31,7 @@ from timers.partition import PartitionSpec
 from timers.request_formats import REQUEST_FORMATS
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
+from timers.store.rocks import RocksStore
 from timers.testing import SimClock, SimLedger, SimLog
 from timers.wire import future
 from timers.worker.machines.opening import open_store, store_path
@@ -165,23 +166,24 @@ class SimulatedWorker:
         """Whether all seconds have fired."""
         return self.loop.machine.progress.fired_through[0] >= LAST_DUE_S
 
-    def settle(self) -> None:
-        """Wait until RocksDB has nothing to do in the background. After an error there it does no more."""
-        database = self.store._db.rdict
-        running = ("num-running-flushes", "num-running-compactions")
-        pending = ("mem-table-flush-pending", "compaction-pending")
-
-        def some(names: Sequence[str]) -> bool:
-            return any(database.property_int_value(f"rocksdb.{name}") for name in names)
-
-        while some(running) or (some(pending) and not some(["background-errors"])):
-            sleep(0.01)
-
     def copy_to(self, data_dir: Path) -> None:
         """Copy the files as a crash leaves them."""
-        self.settle()
+        wait_for_background_jobs(self.store)
         target = store_path(replace(self.settings, data_dir=data_dir), TP)
         shutil.copytree(self.path, target)
+
+
+def wait_for_background_jobs(store: RocksStore) -> None:
+    """Wait until RocksDB has nothing to do in the background. After an error there it does no more."""
+    database = store._db.rdict
+    running = ("num-running-flushes", "num-running-compactions")
+    pending = ("mem-table-flush-pending", "compaction-pending")
+
+    def some(names: Sequence[str]) -> bool:
+        return any(database.property_int_value(f"rocksdb.{name}") for name in names)
+
+    while some(running) or (some(pending) and not some(["background-errors"])):
+        sleep(0.01)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.store_damage import Requests, images, run
+from tests.harness.store_damage import Requests, images, run, wait_for_background_jobs
 from timers.core.keys import NEVER
 from timers.core.ports import Lost
 from timers.core.timer import Row
@@ -108,7 +108,8 @@ def test_a_missing_or_shortened_file_is_noticed_at_opening(
 
 
 def crash(store: RocksStore, path: Path, target: Path) -> None:
-    """Copy a store as a crash leaves it, then close it."""
+    """Copy a store as a crash leaves it, then close it. No file may come or go while the others are copied."""
+    wait_for_background_jobs(store)
     shutil.copytree(path, target)
     store.close()
 

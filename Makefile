@@ -92,6 +92,9 @@ format: $(VENV)/.dev ## Let ruff lay out and mend the code
 protos: $(VENV)/.dev ## Generate timers/v1 from protos/
 	@$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. protos/timers/v1/*.proto
 
+docs: $(VENV)/.dev ## Write docs/settings.md from the code
+	@$(BIN)/python -m tests.docs.settings_page
+
 bench: $(VENV)/.dev ## Measure; ONLY=storm runs one
 	@$(BIN)/python -m bench $(ONLY)
 
@@ -112,4 +115,4 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
-.PHONY: help setup run test test-pure test-waiting test-all check mutations-search chaos damage fuzz lint format protos bench bench-spark lock clean
+.PHONY: help setup run test test-pure test-waiting test-all check mutations-search chaos damage fuzz lint format protos docs bench bench-spark lock clean

@@ -1,0 +1,175 @@
+"""Writes docs/settings.md from the declarations of the settings; run by ``make docs``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from timers.config.declarations import SETTINGS, Declarations
+from timers.config.variables import Setting
+from timers.errors import SettingsError
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+class Group(NamedTuple):
+    """Settings that are described together: heading, a sentence that says who needs them, and their fields."""
+
+    title: str
+    when: str
+    fields: str
+
+
+GROUPS = (
+    Group(
+        "Brokers and identity",
+        "Every worker and client uses these settings.",
+        "brokers app_id worker_id data_dir",
+    ),
+    Group(
+        "Topics of the engine",
+        "Choose these before the first start: they apply when the worker creates its topics.",
+        "request_topic oscillator_topic dead_letter_topic partitions replication",
+    ),
+    Group(
+        "Request formats",
+        "Set these to use timers with an id, or to read the requests of another system.",
+        "id_topic verdict_topic verdict_retention_s countdown_topic schedule_topics schedule_overdue",
+    ),
+    Group(
+        "Callbacks",
+        "These say which topics callbacks may go to, and what happens if a topic fails.",
+        "callback_allow callback_deny max_depth create_target_topics retry_attempts catch_up_per_s",
+    ),
+    Group(
+        "Logins and certificates",
+        "Set these if your brokers use TLS or passwords. [security.md](security.md) has examples.",
+        "security_protocol sasl_mechanism sasl_username sasl_password sasl_password_file ssl_ca_file ssl_cert_file "
+        "ssl_key_file ssl_key_password ssl_key_password_file ssl_check_hostname",
+    ),
+    Group(
+        "Web port",
+        "Set these if workers run on several machines: metrics, health pages and `timers list` use the web port.",
+        "web_port web_bind advertised_url queries worker_url",
+    ),
+    Group(
+        "Sizes and memory",
+        "Change these if requests are large or millions of timers wait. See [Capacity](operations.md#capacity).",
+        "max_request_bytes chunk_timers chunk_bytes store_memory_mb",
+    ),
+    Group(
+        "Timers far ahead",
+        "Set these if timers wait for weeks or years. See [the cold tier](cold-tier.md).",
+        "hot_horizon_s cold_topic",
+    ),
+    Group(
+        "Restarts, lost logs and clocks",
+        "You may need these after a failure. [operations.md](operations.md) says when to set which.",
+        "session_timeout_s accept_loss max_clock_leap_s accept_time_s",
+    ),
+    Group("Logs and canaries", "Set these to observe workers.", "log_format canary_interval_s"),
+    Group("Tests", "Do not set this in production.", "clock_offset_s"),
+)
+
+DEFAULTS = {
+    "brokers": "this project's embedded broker if it runs, else `127.0.0.1:9092`",
+    "worker_id": "host name and web port",
+    "data_dir": "`.timers/data` of the project",
+    "advertised_url": "`http://TIMERS_WEB_BIND:TIMERS_WEB_PORT`",
+    "worker_url": "`http://127.0.0.1:TIMERS_WEB_PORT`",
+}
+"""Defaults that are computed when the settings are loaded."""
+
+PAGES = {
+    "queries": "finding-timers.md",
+    "id_topic": "timers-with-an-id.md",
+    "countdown_topic": "coming-from-a-redis-delay-service.md",
+    "schedule_topics": "coming-from-kafka-message-scheduler.md",
+    "hot_horizon_s": "cold-tier.md",
+    "catch_up_per_s": "operations.md#after-a-downtime",
+    "canary_interval_s": "operations.md#canary-timers",
+    "accept_loss": "operations.md#a-lost-log",
+    "accept_time_s": "operations.md#clocks",
+    "callback_allow": "security.md#where-callbacks-may-go",
+    "max_depth": "security.md#timers-that-set-timers",
+}
+"""Where a reader finds more about a setting."""
+
+INTRODUCTION = """\
+# Settings
+
+This page is for operators: it has each setting, its default, and why you would change it.
+
+Each setting is an environment variable. `timers settings` shows the values in force and where each one came from. If a
+value is wrong, the worker or the command does not start: it prints one sentence that says what is expected. `make docs`
+writes this page from `timers/config/declarations.py`.
+"""
+
+
+UNITS = {"s": " s", "bytes": " bytes", "MiB": " MiB", "timers/s": " timers/s"}
+"""Units that follow a default. Other settings have the form of their value in the place of a unit."""
+
+
+def default(field: str) -> str:
+    """The default of a setting as Markdown, with its unit."""
+    value: Any = getattr(Declarations, field)
+    if field in DEFAULTS:
+        return DEFAULTS[field]
+    if isinstance(value, bool):
+        return f"`{int(value)}`"
+    return f"`{value}`{UNITS.get(SETTINGS[field].unit, '')}" if value not in (None, "", ()) and str(value) else "none"
+
+
+def allowed(setting: Setting) -> str:
+    """The values that a setting takes, as its own error says it; empty if any text is taken."""
+    try:
+        setting.parse(setting.env, "-1")
+    except SettingsError as error:
+        if numbers := re.search(r"between (\d+) and (\d+)", str(error)):
+            low, high = (f"{int(number):,}" for number in numbers.groups())
+            return f"{low} to {high}"
+        if choices := re.search(r"one of (.+)$|is not (0 or 1)$", str(error)):
+            return (choices[1] or choices[2]).replace(" or ", ", ")
+    return ""
+
+
+def anchor(title: str) -> str:
+    """The anchor that GitHub gives to a heading."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+def first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.])\s", text, maxsplit=1)[0]
+
+
+def group_lines(group: Group) -> Iterator[str]:
+    fields = group.fields.split()
+    yield f"## {group.title}\n"
+    yield f"{group.when}\n"
+    yield "| setting | default | what it sets |\n|---|---|---|"
+    for field in fields:
+        setting = SETTINGS[field]
+        yield f"| [{setting.env}](#{anchor(setting.env)}) | {default(field)} | {first_sentence(setting.why)} |"
+    for field in fields:
+        setting = SETTINGS[field]
+        details = [f"Default: {default(field)}"]
+        if setting.unit and setting.unit not in UNITS:
+            details.append(f"form: {setting.unit}")
+        if values := allowed(setting):
+            details.append(f"allowed: {values}")
+        more = f" More: [{PAGES[field].partition('#')[0]}]({PAGES[field]})." if field in PAGES else ""
+        yield f"\n### {setting.env}\n\n{setting.why}\n\n{'; '.join(details)}.{more}"
+
+
+def page() -> str:
+    """The text of docs/settings.md."""
+    contents = [f"| [{group.title}](#{anchor(group.title)}) | {group.when} |" for group in GROUPS]
+    parts = [INTRODUCTION, "| group | when you need it |\n|---|---|\n" + "\n".join(contents) + "\n"]
+    parts += ["\n".join(group_lines(group)) + "\n" for group in GROUPS]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

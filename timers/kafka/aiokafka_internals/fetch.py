@@ -22,7 +22,7 @@ MAX_VALUE_BYTES = 100 * 1024 * 1024
 """Above this size only the begin of a value is read, where no limit is known."""
 
 
-def fetch_errors(response: Any) -> Iterator[tuple[str, int, int]]:
+def error_codes(response: Any) -> Iterator[tuple[str, int, int]]:
     """(topic, partition, error code) of each partition in a fetch response; none of any other response."""
     if getattr(response, "API_KEY", None) == FetchRequest.API_KEY:
         for topic, partitions in response.topics:

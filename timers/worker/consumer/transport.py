@@ -110,7 +110,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
 
         def look(request: Any, sent_at: float, response: Any) -> None:
             duplicate_members.look(request, sent_at, response)
-            for topic, partition, error_code in fetch.fetch_errors(response):
+            for topic, partition, error_code in fetch.error_codes(response):
                 # After such an error aiokafka would only fetch again.
                 if error_code in MAY_BE_DELETED or (topic, partition) in self._never_fetched:
                     self._suspend(TP(topic, partition), out_of_range=False)

@@ -8,9 +8,10 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+from aiokafka.protocol.fetch import FetchRequest
 from faust.types import TP
 
-from timers.core.timer import Fetched
+from timers.core.timer import Fetched, TopicPartition
 from timers.worker.consumer.transport import BatchConsumerThread
 
 REQUESTS = TP("timer-request", 0)
@@ -42,11 +43,13 @@ class SimConsumer:
         self.position = offset
 
 
-def thread(consumer: SimConsumer) -> BatchConsumerThread:
+def thread(consumer: SimConsumer, on_suspended: Callable[[TopicPartition, bool], None] = print) -> BatchConsumerThread:
     made = object.__new__(BatchConsumerThread)  # its __init__ would want a Faust app
-    made.consumer = SimpleNamespace(flow_active=True)
+    made.consumer = SimpleNamespace(flow_active=True, on_suspended=on_suspended)
+    made.app = SimpleNamespace(loop=SimpleNamespace(call_soon_threadsafe=lambda call, *args: call(*args)))
     made._consumer = consumer
     made._delivered_to, made._delivered_at, made._suspended = {REQUESTS: 0}, {}, set()
+    made._never_fetched = set()
     return made
 
 
@@ -61,3 +64,23 @@ def test_records_fetched_while_their_partition_was_suspended_are_read_again() ->
         return [dropped, await reader.fetch({REQUESTS}, 0)]
 
     assert asyncio.run(fetches()) == [{}, {REQUESTS: Fetched(0, 2, ["a", "b"])}]
+
+
+async def test_the_first_fetch_of_an_assigned_partition_suspends_it_once() -> None:
+    """Its topic may have been deleted and created again before: then the fetch gives no error."""
+    suspended: list[tuple[TopicPartition, bool]] = []
+    reader = thread(SimConsumer([]), lambda *seen: suspended.append(seen))
+    fetched = SimpleNamespace(API_KEY=FetchRequest.API_KEY, topics=[(REQUESTS.topic, [(REQUESTS.partition, 0)])])
+    another = SimpleNamespace(API_KEY=FetchRequest.API_KEY + 1, topics=fetched.topics)
+    await reader.forget({REQUESTS})
+    for assigned in (1, 2):
+        await reader._seek_now({REQUESTS: 0})
+        reader._look_at_fetch(another)
+        assert len(suspended) == assigned - 1, "only a fetch counts"
+        reader._look_at_fetch(fetched)
+        assert suspended == assigned * [(tuple(REQUESTS), False)]
+        reader._suspended.clear()  # its topic was looked up and is the same
+        await reader._seek_now({REQUESTS: 0})  # the machine reads its log again
+        reader._look_at_fetch(fetched)
+        assert len(suspended) == assigned, "the topic was checked after the assignment"
+        await reader.forget({REQUESTS})

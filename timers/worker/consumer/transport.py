@@ -110,13 +110,17 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
 
         def look(request: Any, sent_at: float, response: Any) -> None:
             duplicate_members.look(request, sent_at, response)
-            for topic, partition, error_code in fetch.error_codes(response):
-                # After such an error aiokafka would only fetch again.
-                if error_code in MAY_BE_DELETED or (topic, partition) in self._never_fetched:
-                    self._suspend(TP(topic, partition), out_of_range=False)
+            self._look_at_fetch(response)
 
         call_with_each_response(consumer, look)
         return consumer
+
+    def _look_at_fetch(self, response: Any) -> None:
+        """Suspend the partitions whose topic may have been deleted, by a response of any kind."""
+        for topic, partition, error_code in fetch.error_codes(response):
+            # After such an error aiokafka would only fetch again.
+            if error_code in MAY_BE_DELETED or (topic, partition) in self._never_fetched:
+                self._suspend(TP(topic, partition), out_of_range=False)
 
     def _suspend(self, tp: TP, out_of_range: bool) -> None:
         self._never_fetched.discard(tp)  # each suspension checks the topic's id
@@ -376,19 +380,9 @@ class BatchConsumer(faust_internals.Consumer):
 
 
 def _message(tp: TP, batch: Fetched, generation_id: int) -> ConsumerMessage:
-    return ConsumerMessage(
-        tp.topic,
-        tp.partition,
-        batch.to_offset - 1,
-        0.0,
-        0,
-        None,
-        None,
-        batch,
-        None,
-        tp=tp,
-        generation_id=generation_id,  # without it Faust drops the message without a log line
-    )
+    place = tp.topic, tp.partition, batch.to_offset - 1
+    # Without the generation's id Faust drops the message without a log line.
+    return ConsumerMessage(*place, 0.0, 0, None, None, batch, None, tp=tp, generation_id=generation_id)
 
 
 class BatchTransport(faust_internals.Transport):

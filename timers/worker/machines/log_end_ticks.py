@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from timers.core.timer import Tick, TopicPartition
 from timers.kafka.last_stable_offsets import LastStableOffsets
@@ -25,47 +26,50 @@ class LogEndTicks:
         self._offsets = offsets
         self._runners = runners
         self._tick: Tick | None = None
-        self._grouping: asyncio.Task[None] | None = None
-        self._asking: dict[int | None, asyncio.Task[None]] = {}
+        self._tasks: dict[int | str | None, asyncio.Task[None]] = {}
 
     def tick(self, tick: Tick) -> None:
         """Give a tick to each machine as soon as the end of its log is known."""
         self._tick = tick
-        if self._runners() and (self._grouping is None or self._grouping.done()):
-            self._grouping = asyncio.create_task(self._ask_leaders())
+        if self._runners():
+            self._repeat("leaders", self._ask_leaders)
 
-    async def _ask_leaders(self) -> None:
-        seen = None
-        while seen != self._tick:
-            seen = self._tick
-            try:
-                groups = await self._offsets.by_leader(list(self._runners()))
-            except Exception:  # without the ends the machines still get the time, and release no second
-                logger.exception("the leaders of logs are not known")
-                groups = {None: list(self._runners())}
-            for leader, tps in groups.items():
-                asking = self._asking.get(leader)
-                if asking is None or asking.done():
-                    self._asking[leader] = asyncio.create_task(self._ask(leader, tps))
+    def _repeat(self, name: int | str | None, step: Callable[[Tick], Awaitable[None]]) -> None:
+        """Run ``step`` with the newest tick until no newer one has come, unless ``name`` already does so."""
 
-    async def _ask(self, leader: int | None, tps: list[TopicPartition]) -> None:
-        seen = None
-        while seen != self._tick:
-            seen = self._tick
-            assert seen is not None
-            try:
-                ends = await self._offsets.ask(leader, tps)
-            except Exception:
-                logger.exception("broker %s: asking for the ends of logs failed", leader)
-                ends = {}
-            runners = self._runners()
-            for tp in tps:
-                if tp in runners:
-                    runners[tp].tick(seen, ends.get(tp))
+        async def steps() -> None:
+            seen = None
+            while seen != self._tick:
+                seen = self._tick
+                assert seen is not None
+                await step(seen)
+
+        task = self._tasks.get(name)
+        if task is None or task.done():
+            self._tasks[name] = asyncio.create_task(steps())
+
+    async def _ask_leaders(self, _: Tick) -> None:
+        try:
+            groups = await self._offsets.by_leader(list(self._runners()))
+        except Exception:  # without the ends the machines still get the time, and release no second
+            logger.exception("the leaders of logs are not known")
+            groups = {None: list(self._runners())}
+        for leader, tps in groups.items():
+            self._repeat(leader, partial(self._ask, leader, tps))
+
+    async def _ask(self, leader: int | None, tps: list[TopicPartition], tick: Tick) -> None:
+        try:
+            ends = await self._offsets.ask(leader, tps)
+        except Exception:
+            logger.exception("broker %s: asking for the ends of logs failed", leader)
+            ends = {}
+        runners = self._runners()
+        for tp in tps:
+            if tp in runners:
+                runners[tp].tick(tick, ends.get(tp))
 
     async def close(self) -> None:
         """End the requests."""
-        for task in (self._grouping, *self._asking.values()):
-            if task is not None:
-                task.cancel()
+        for task in self._tasks.values():
+            task.cancel()
         await self._offsets.close()

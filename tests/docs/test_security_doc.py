@@ -12,7 +12,7 @@ from timers.config.settings import Settings
 DOC = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 
 LINE = re.compile(
-    r"^    \$A --(?P<kind>[a-z-]+) (?P<name>\S+) (?:--resource-pattern-type (?P<pattern>\w+) )?(?P<rest>.*)$",
+    r"^\$A --(?P<kind>[a-z-]+) (?P<name>\S+) (?:--resource-pattern-type (?P<pattern>\w+) )?(?P<rest>.*)$",
     re.MULTILINE,
 )
 

@@ -51,9 +51,6 @@ class Written:
     def send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         self.did.append(("send", topic, partitions, due_s, [row[0] for row in rows]))
 
-    def send_schedules(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
-        self.did.append(("send schedules", topic, [row[0] for row in rows]))
-
     def send_retried(self, topic: str, partitions: int, rows: Sequence[Row]) -> None:
         self.did.append(("send retried", topic, partitions, [row[0] for row in rows]))
 
@@ -214,7 +211,7 @@ def test_each_outcome_of_a_schedule_writes_a_tombstone() -> None:
     schedule = row(1, origin=Origin("id", DUE_S, 0))
     written = Written()
     policy(ScheduleDelivery, written).fire(DUE_S, [schedule])
-    assert written.did == [("end", [1]), ("send schedules", "fast", [1])]
+    assert written.did == [("end", [1]), ("send", "fast", 4, DUE_S, [1])]
     written = Written()
     policy(ScheduleDelivery, written).postpone(DUE_S, [schedule], NOW_S + 5)
     assert written.did == [("end", [1]), ("retry", 1, "id", 1, NOW_S + 5)]

@@ -102,10 +102,7 @@ class Output(Protocol):
     """Writes decisions as records of the open transaction."""
 
     def send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
-        """Fire timers of a request topic."""
-
-    def send_schedules(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
-        """Fire schedules."""
+        """Fire timers of a request topic, or schedules."""
 
     def send_retried(self, topic: str, partitions: int, rows: Sequence[Row]) -> None:
         """Fire timers of the retry topic."""
@@ -343,6 +340,3 @@ class ScheduleDelivery(Delivery):
         for rejection in rejected:
             if rejection.code == OVERDUE:
                 self._output.end_schedule(rejection)
-
-    def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
-        self._output.send_schedules(topic, partitions, due_s, rows)

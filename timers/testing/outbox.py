@@ -68,11 +68,6 @@ class SimRecords:
             identity = h.identity(id_bytes(origin.timer_id), origin.request.encode())
             self.add(topic, partition, key, row[3], [*(row[4] or ()), *identity, *tail], now_ms)
 
-    def fire_schedules(
-        self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[h.Header], now_ms: int
-    ) -> None:
-        self.fire(topic, partitions, rows, id_prefix, tail, now_ms)
-
     def add_tombstones(
         self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[h.Header]]], now_ms: int
     ) -> None:

@@ -65,11 +65,6 @@ class Records(Protocol):
     ) -> None:
         """Add firings. The source of a row is ``id_prefix`` and its offset, if its origin does not name another one."""
 
-    def fire_schedules(
-        self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[h.Header], now_ms: int
-    ) -> None:
-        """Add firings of rows whose ids are any bytes."""
-
     def add_tombstones(
         self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[h.Header]]], now_ms: int
     ) -> None:
@@ -148,14 +143,8 @@ class Outgoing:
     # ---- decisions of the policy --------------------------------------------------------------------------------
 
     def send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
-        """Fire timers of a request topic."""
+        """Fire timers of a request topic, or schedules."""
         self._records.fire(topic, partitions, rows, self._id_prefix, self._time_headers(due_s), self._now_ms())
-        self._counters.transaction.fire(due_s, len(rows))
-
-    def send_schedules(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
-        """Fire schedules."""
-        time_headers = self._time_headers(due_s)
-        self._records.fire_schedules(topic, partitions, rows, self._id_prefix, time_headers, self._now_ms())
         self._counters.transaction.fire(due_s, len(rows))
 
     def send_retried(self, topic: str, partitions: int, rows: Sequence[Row]) -> None:

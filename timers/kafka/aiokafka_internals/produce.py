@@ -203,6 +203,16 @@ def transaction_error(producer: AIOKafkaProducer) -> BaseException | None:
     return outcome.exception() if outcome.done() and not outcome.cancelled() else None
 
 
+def log_unless_reported(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error of the loop that runs producers, unless a caller got it already.
+
+    After a failure, aiokafka leaves futures with the same error, and tasks when its producer is dropped.
+    """
+    reported = isinstance(context.get("exception"), KafkaError) and "never retrieved" in context["message"]
+    if not reported and "was destroyed but" not in context["message"]:
+        loop.default_exception_handler(context)
+
+
 async def close_at_once(producer: AIOKafkaProducer, timeout_s: float) -> None:
     """Close a producer without waiting for deliveries, which ``producer.stop()`` waits for."""
     producer._closed = True

@@ -75,31 +75,12 @@ class Batches:
                 batch.add(0, now_ms, key, value, all_headers)
             batch.count += 1
 
-    def fire_schedules(
-        self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[Header], now_ms: int
-    ) -> None:
-        """Add firings of timers whose ids may be any bytes, which takes longer than :meth:`fire`."""
-        batches = self._open.setdefault(topic, {})
-        keys, numbers = _keys_and_partitions(rows, partitions)
-        for (offset, _, _, value, headers, origin), key, partition in zip(rows, keys, numbers, strict=True):
-            assert origin is not None
-            all_headers = [*(headers or ()), *_identity(origin, b"%b%d" % (id_prefix, offset)), *tail]
-            batch = batches.get(partition) or self._begin(topic, partition)
-            if batch.add(batch.count, now_ms, key, value, all_headers) is None:
-                batch = self._next(topic, partition)
-                batch.add(0, now_ms, key, value, all_headers)
-            batch.count += 1
-
     def add_tombstones(
         self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[Header]]], now_ms: int
     ) -> None:
         """Add tombstones, given by key and headers."""
-        batch = self._open.setdefault(topic, {}).get(partition) or self._begin(topic, partition)
         for key, headers in tombstones:
-            if batch.add(batch.count, now_ms, key, None, headers) is None:
-                batch = self._next(topic, partition)
-                batch.add(0, now_ms, key, None, headers)
-            batch.count += 1
+            self.add(topic, partition, key, None, headers, now_ms)
 
     def add(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Sequence[Header], now_ms: int

@@ -150,13 +150,13 @@ class TransactionalProducer:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 await self._start(producer)
         except TimeoutError:
-            await self._close(producer)
+            await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
             raise Lost(
                 f"the coordinator of the transactional id {self._transactional_id!r} did not let it begin within "
                 f"{OPEN_TIMEOUT_S:.0f} s"
             ) from None
         except BaseException:  # also after a cancel: the producer would ask for metadata without end
-            await self._close(producer)
+            await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
             raise
         self._producer = producer
 
@@ -244,7 +244,7 @@ class TransactionalProducer:
         async with asyncio.timeout(ROLLBACK_TIMEOUT_S):
             await producer.abort_transaction()
             self._producer = None
-            await self._close(producer)
+            await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
             await self._open()
 
     async def _deliver(self, producer: AIOKafkaProducer, batches: dict[tuple[str, int], list[RecordBatch]]) -> None:
@@ -336,8 +336,4 @@ class TransactionalProducer:
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(Exception):
-                self._loop.submit(self._close(producer)).result(2 * CLOSE_TIMEOUT_S)
-
-    @staticmethod
-    async def _close(producer: AIOKafkaProducer) -> None:
-        await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
+                self._loop.submit(produce.close_at_once(producer, CLOSE_TIMEOUT_S)).result(2 * CLOSE_TIMEOUT_S)

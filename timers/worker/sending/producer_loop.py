@@ -9,8 +9,6 @@ from collections.abc import Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from aiokafka.errors import KafkaError
-
 from timers.kafka.aiokafka_internals import produce
 from timers.worker.partition_metrics import Heartbeat, keep_heartbeat
 
@@ -31,7 +29,7 @@ class ProducerLoop:
     def __init__(self) -> None:
         produce.install()
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(_log_unless_reported)
+        self._loop.set_exception_handler(produce.log_unless_reported)
         self._thread = threading.Thread(target=self._loop.run_forever, name="timers-producers", daemon=True)
         self._thread.start()
         self.heartbeat = Heartbeat()
@@ -44,16 +42,6 @@ class ProducerLoop:
     def close(self) -> None:
         """End the loop."""
         self._loop.call_soon_threadsafe(self._loop.stop)
-
-
-def _log_unless_reported(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error of the loop, unless a caller got it already.
-
-    After a failure, aiokafka leaves futures with the same error, and tasks when its producer is dropped.
-    """
-    reported = isinstance(context.get("exception"), KafkaError) and "never retrieved" in context["message"]
-    if not reported and "was destroyed but" not in context["message"]:
-        loop.default_exception_handler(context)
 
 
 async def wait_awake(tasks: Iterable[_Task], seconds: float, return_when: str = asyncio.FIRST_EXCEPTION) -> set[_Task]:

@@ -9,9 +9,9 @@ import pytest
 from tests.harness.system import System
 from tests.harness.waiting import wait_until
 from timers.config.settings import Settings
+from timers.core.delivery import DeliveryProblem
 from timers.kafka.topic_metadata import DEFAULT_MAX_MESSAGE_BYTES
 from timers.spark.engine.callback_topics import CallbackTopics, Limits
-from timers.wire.checks import InvalidRequestError
 
 pytestmark = pytest.mark.spark
 
@@ -39,10 +39,10 @@ def test_topics_say_what_they_take_and_are_looked_for_by_each_task(system: Syste
     assert found(callback_topics, narrow) == Limits(2000, False)
     late = f"{wide}-late"
     missing = callback_topics.limits(late)
-    assert isinstance(missing, InvalidRequestError)
-    assert (missing.code, str(missing)) == ("topic-unknown", f"callBackTopic '{late}' does not exist")
+    assert isinstance(missing, DeliveryProblem)
+    assert (missing.code, missing.reason) == ("topic-unknown", f"callBackTopic '{late}' does not exist")
     system.create_topic(late)
-    assert isinstance(callback_topics.limits(late), InvalidRequestError)  # the same task: one look is enough
+    assert isinstance(callback_topics.limits(late), DeliveryProblem)  # the same task: one look is enough
     assert found(callback_topics, late)
 
 

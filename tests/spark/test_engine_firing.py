@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from timers.config.settings import Settings
+from timers.core.delivery import DeliveryProblem
 from timers.core.progress import Progress
 from timers.spark.columns import RECORD
 from timers.spark.engine import accepting, timer_batches
@@ -18,7 +19,6 @@ from timers.spark.engine.accepting import Accepting
 from timers.spark.engine.callback_topics import Limits
 from timers.spark.engine.firing import Firing, FiringTask
 from timers.wire import future
-from timers.wire.checks import InvalidRequestError
 
 pytestmark = pytest.mark.spark
 
@@ -120,9 +120,9 @@ class Brokers:
     def begin(self) -> None:
         """A task begins."""
 
-    def limits(self, topic: str) -> Limits | InvalidRequestError:
+    def limits(self, topic: str) -> Limits | DeliveryProblem:
         self.asked.append(topic)
-        return self.known.get(topic) or InvalidRequestError("topic-unknown", topic)
+        return self.known.get(topic) or DeliveryProblem.unknown(topic)
 
 
 def fire(brokers: Brokers, items: Sequence[timer_batches.Item], **settings: str) -> list[dict[str, Any]]:

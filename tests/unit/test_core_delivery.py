@@ -32,8 +32,8 @@ class SimTopics:
 
 
 class SimRules:
-    def denied(self, topic: str) -> str | None:
-        return "not allowed" if topic == "denied" else None
+    def check_topic(self, topic: str) -> DeliveryProblem | None:
+        return DeliveryProblem.denied("not allowed") if topic == "denied" else None
 
     def next_request(self, row: Row, due_s: int) -> Row | DeliveryProblem:
         if row[3] == b"too soon":

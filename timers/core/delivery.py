@@ -55,6 +55,22 @@ class DeliveryProblem(NamedTuple):
     open_s: float | None
     """Seconds from now in which nothing can be sent; None: it never can."""
 
+    @classmethod
+    def denied(cls, reason: str) -> DeliveryProblem:
+        """Returns the problem of a callback that is not allowed."""
+        return cls("topic-denied", reason, None)
+
+    @classmethod
+    def unknown(cls, topic: str) -> DeliveryProblem:
+        """Returns the problem of a callback whose topic does not exist."""
+        return cls("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
+
+    @classmethod
+    def too_large(cls, topic: str, size: int, limit: int) -> DeliveryProblem:
+        """Returns the problem of a callback that alone makes a batch of ``size`` bytes."""
+        reason = f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {topic!r}"
+        return cls("message-too-large", reason, None)
+
 
 class GivenUp(NamedTuple):
     """A timer that becomes a dead letter instead of a callback."""
@@ -91,7 +107,7 @@ class Routes(Protocol):
 class Rules(Protocol):
     """Which callbacks the settings allow."""
 
-    def denied(self, topic: str) -> str | None:
+    def check_topic(self, topic: str) -> DeliveryProblem | None:
         """Returns why no callback may go to ``topic``; None if callbacks may."""
 
     def next_request(self, row: Row, due_s: int) -> Row | DeliveryProblem:
@@ -222,10 +238,7 @@ class Delivery:
             self._send(topic, route, due_s, rows)
 
     def _route(self, topic: str) -> int | DeliveryProblem:
-        denied = self._rules.denied(topic)
-        if denied:
-            return DeliveryProblem("topic-denied", denied, None)
-        return self._routes.route(topic, retried=self.retried)
+        return self._rules.check_topic(topic) or self._routes.route(topic, retried=self.retried)
 
     def _split(self, topic: str, due_s: int, rows: Sequence[Row]) -> list[Row]:
         """Returns the rows that ``topic`` takes, as they are sent, and holds back the others."""
@@ -255,8 +268,7 @@ class Delivery:
         limit = self._routes.max_message_bytes.get(topic)
         if limit is None or (size := self._output.size(sent, origin)) <= limit:
             return sent
-        reason = f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {topic!r}"
-        return DeliveryProblem("message-too-large", reason, None)
+        return DeliveryProblem.too_large(topic, size, limit)
 
     # ---- overridden by subclasses -------------------------------------------------------------------------------
 

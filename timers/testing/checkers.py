@@ -237,7 +237,7 @@ class Checkers:
         request = self._by_source.get(source)
         if request is None or request.row is None or request.key is None:
             raise Violation(f"fired {source}, which no reader of committed records can see or which is no timer")
-        if self._rules.denied(record.topic):
+        if self._rules.check_topic(record.topic):
             raise Violation(f"{source} fired to {record.topic}, which is denied")
         due_s = request.key[0]
         _, topic, key, value, asked_headers, _ = request.row

@@ -103,7 +103,7 @@ class SimRoutes:
 
     def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
         if topic in self._log.missing:
-            return DeliveryProblem("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
+            return DeliveryProblem.unknown(topic)
         open_ms = self._open_until_ms.get(topic, 0) - self._log.clock.now_ms
         if 0 < open_ms <= CIRCUIT_OPEN_MS:  # it is longer only after the clock went back
             return DeliveryProblem("target-failing", f"{topic} fails", open_ms / 1000)

@@ -53,21 +53,21 @@ class CallbackRules:
         self._allow = _patterns(settings.callback_allow)
         self._deny = _patterns(settings.callback_deny)
 
-    def denied(self, topic: str) -> str | None:
+    def check_topic(self, topic: str) -> DeliveryProblem | None:
         if topic == self._canary_topic:
             return None
         for text, pattern in self._deny.items():
             if pattern.fullmatch(topic):
-                return f"callBackTopic {topic!r} is denied by {text!r} of TIMERS_CALLBACK_DENY"
+                return DeliveryProblem.denied(f"callBackTopic {topic!r} is denied by {text!r} of TIMERS_CALLBACK_DENY")
         if topic in self._own_topics:
             if topic == self._request_topic and topic in self._allow:
                 return None
-            return f"callBackTopic {topic!r} is internal: callbacks may not go there"
+            return DeliveryProblem.denied(f"callBackTopic {topic!r} is internal: callbacks may not go there")
         allowing = [text for text, pattern in self._allow.items() if pattern.fullmatch(topic)]
         if topic.startswith(INTERNAL_PREFIX) and not any(text.startswith(INTERNAL_PREFIX) for text in allowing):
-            return f"callBackTopic {topic!r} is internal: callbacks may not go there"
+            return DeliveryProblem.denied(f"callBackTopic {topic!r} is internal: callbacks may not go there")
         if self._allow and not allowing:
-            return f"callBackTopic {topic!r} is not among those of TIMERS_CALLBACK_ALLOW"
+            return DeliveryProblem.denied(f"callBackTopic {topic!r} is not among those of TIMERS_CALLBACK_ALLOW")
         return None
 
     def next_request(self, row: Row, due_s: int) -> Row | DeliveryProblem:
@@ -79,20 +79,18 @@ class CallbackRules:
         try:
             next_due_s = decode_due(key_bytes(key) or b"")
         except InvalidRequestError as error:
-            return _denied(f"the callback is itself a request, but its {error}")
+            return DeliveryProblem.denied(f"the callback is itself a request, but its {error}")
         if next_due_s <= due_s:
-            return _denied(f"the callback is itself a request, due at {next_due_s}, which is not after {due_s}")
+            order = f"due at {next_due_s}, which is not after {due_s}"
+            return DeliveryProblem.denied(f"the callback is itself a request, {order}")
         depth = h.depth(headers or ())
         if depth >= self._max_depth:
-            return _denied(f"{depth} timers have set each other, and TIMERS_MAX_DEPTH={self._max_depth} allows no more")
+            limit = f"TIMERS_MAX_DEPTH={self._max_depth} allows no more"
+            return DeliveryProblem.denied(f"{depth} timers have set each other, and {limit}")
         kept = [header for header in headers or () if header[0] != h.DEPTH]
         if callback_topic(value) == self._request_topic:  # other receivers may copy headers to their requests
             kept.append((h.DEPTH, b"%d" % (depth + 1)))
         return (*row[:4], kept or None, row[5])
-
-
-def _denied(reason: str) -> DeliveryProblem:
-    return DeliveryProblem("topic-denied", reason, None)
 
 
 def _patterns(text: str) -> dict[str, re.Pattern[str]]:

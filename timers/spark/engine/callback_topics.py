@@ -9,11 +9,11 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 
 from timers.config.settings import Settings
+from timers.core.delivery import DeliveryProblem
 from timers.errors import TimersError
 from timers.kafka import connection
 from timers.kafka.clients import admin_client
 from timers.kafka.topic_metadata import REFRESH_S, TopicMetadata
-from timers.wire.checks import InvalidRequestError
 
 ROOM_BYTES = 512
 """Upper bound for what a message adds to its key and value, if it has no headers of its own."""
@@ -54,7 +54,7 @@ class CallbackTopics:
             self._refresh_at = monotonic() + REFRESH_S
             self._known, self._limits = frozenset(), {}
 
-    def limits(self, topic: str) -> Limits | InvalidRequestError:
+    def limits(self, topic: str) -> Limits | DeliveryProblem:
         """Limits of ``topic``, or why no message can be sent there. Creates the topic if the settings allow it.
 
         Raises:
@@ -70,9 +70,9 @@ class CallbackTopics:
                 self._metadata.create(topic)
                 self._read_topics()
             if topic not in self._known:
-                return InvalidRequestError("topic-unknown", f"callBackTopic {topic!r} does not exist")
+                return DeliveryProblem.unknown(topic)
             if not self._metadata.may_write(topic):  # the first refusal of Spark's sink would end the query
-                return InvalidRequestError("topic-denied", f"not authorized to write to {topic!r}")
+                return DeliveryProblem.denied(f"not authorized to write to {topic!r}")
             limit = self._metadata.max_message_bytes(topic, skip_denied=True)
             self._limits[topic] = limits = Limits(limit, topic == self._settings.request_topic)
         except KafkaException as error:

@@ -21,12 +21,10 @@ from timers.spark.arrow import record_batch
 from timers.spark.columns import schema
 from timers.spark.engine import timer_batches
 from timers.spark.engine.callback_topics import CallbackTopics, Limits
-from timers.spark.engine.sizes import size_alone
 from timers.spark.engine.timer_batches import Request
 from timers.wire import dead_letter, future
 from timers.wire import headers as h
 from timers.wire.callback_rules import CallbackRules
-from timers.wire.checks import InvalidRequestError
 
 MESSAGES = 10_000
 """Number of messages after which an Arrow batch is passed on."""
@@ -66,7 +64,7 @@ class FiringTask:
         self._max_message_bytes = firing.max_message_bytes
         self._rules = CallbackRules(firing.settings)
         self._callback_topics = callback_topics
-        self._limits: dict[str, Limits | InvalidRequestError] = {}
+        self._limits: dict[str, Limits | DeliveryProblem] = {}
         self._messages: list[tuple[Any, ...]] = []
         callback_topics.begin()
 
@@ -97,22 +95,19 @@ class FiringTask:
         add = self._messages.append
         for row in decoded.rows[due_s]:
             limits = self._limits.get(row[1]) or self._limits_of(row[1])
-            sent = (
-                limits
-                if isinstance(limits, InvalidRequestError)
-                else self._outgoing(row, limits, place, due_s, tick_ms)
-            )
-            if isinstance(sent, InvalidRequestError):
+            sent = limits if isinstance(limits, DeliveryProblem) else self._sent(row, limits, place, due_s, tick_ms)
+            if isinstance(sent, DeliveryProblem):
                 self._reject(by_offset[row[0]], place, sent)
             else:
                 offset, topic, key, value, headers, _ = sent
                 add((topic, key_bytes(key), value, headers, place, offset, due_s, tick_ms))
 
-    def _outgoing(self, row: Row, limits: Limits, place: str, due_s: int, tick_ms: int) -> Row | InvalidRequestError:
+    def _sent(self, row: Row, limits: Limits, place: str, due_s: int, tick_ms: int) -> Row | DeliveryProblem:
+        """A row as it is sent; or why its topic never takes it."""
         if limits.is_request_topic:
             request = self._rules.next_request(row, due_s)
             if isinstance(request, DeliveryProblem):
-                return InvalidRequestError(request.code, request.reason)
+                return request
             row = request
         key = key_bytes(row[2])
         if row[4] is None and len(row[3]) + len(key or b"") <= limits.safe_bytes:
@@ -124,21 +119,19 @@ class FiringTask:
         ]
         headers = [*(row[4] or ()), *ours]
         limit = limits.max_message_bytes
-        if dead_letter.size(key, row[3], headers) <= limit or (size := size_alone(key, row[3], headers)) <= limit:
+        if dead_letter.size(key, row[3], headers) <= limit:
             return row
-        return InvalidRequestError(
-            "message-too-large",
-            f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {row[1]!r}",
-        )
+        from timers.kafka.aiokafka_internals.record_batch import size_alone  # not at the top: few tasks need aiokafka
 
-    def _limits_of(self, topic: str) -> Limits | InvalidRequestError:
-        denied = self._rules.denied(topic)
-        found = InvalidRequestError("topic-denied", denied) if denied else self._callback_topics.limits(topic)
-        self._limits[topic] = found
+        size = size_alone(key, row[3], headers)
+        return row if size <= limit else DeliveryProblem.too_large(row[1], size, limit)
+
+    def _limits_of(self, topic: str) -> Limits | DeliveryProblem:
+        self._limits[topic] = found = self._rules.check_topic(topic) or self._callback_topics.limits(topic)
         return found
 
-    def _reject(self, request: Request, place: str, error: InvalidRequestError) -> None:
-        rejected = Rejected(request.offset, error.code, str(error), request.key, request.value, request.headers)
+    def _reject(self, request: Request, place: str, problem: DeliveryProblem) -> None:
+        rejected = Rejected(request.offset, problem.code, problem.reason, request.key, request.value, request.headers)
         self._letter(dead_letter.encode(rejected, f"{place}/{request.offset}", self._max_message_bytes))
 
     def _letter(self, letter: dead_letter.DeadLetter) -> None:

@@ -128,7 +128,7 @@ class Targets:
                 reason = "is being created" if why is None else f"cannot be created: {why}"
                 return DeliveryProblem("topic-unknown", f"callBackTopic {topic!r} {reason}", 0.0)
             if topic not in self._known:
-                return DeliveryProblem("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
+                return DeliveryProblem.unknown(topic)
             refused = self._refuses_times(topic)
             if refused is not None:
                 return DeliveryProblem("message-refused", refused, None)

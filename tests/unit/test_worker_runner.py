@@ -7,10 +7,11 @@ import threading
 import pytest
 
 from tests.harness.machines import NativeRig
+from timers.core.loop import MAX_WAITING_FETCHES
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
 from timers.store.failures import StoreDamaged
-from timers.worker.machines.runner import MAX_WAITING, MAX_WAITING_BYTES, Ended, Runner
+from timers.worker.machines.runner import MAX_WAITING_BYTES, Ended, Runner
 from timers.worker.partition_metrics import PartitionMetrics
 
 PATIENCE_S = 30
@@ -63,7 +64,7 @@ def test_a_runner_is_paused_while_large_fetches_wait() -> None:
 def test_a_runner_is_paused_while_many_fetches_wait_and_reports_its_resumption() -> None:
     listener = SimListener()
     runner = started(listener)
-    for offset in range(MAX_WAITING):
+    for offset in range(MAX_WAITING_FETCHES):
         assert not runner.paused
         runner.deliver(Fetched(offset, offset + 1, ()))
     assert runner.paused, "it accepts nothing before its first tick"

@@ -8,6 +8,7 @@ import time
 import click
 
 from timers.cli.asking import ask
+from timers.cli.times import from_now
 from timers.config.settings import Settings
 from timers.wire import query as wire
 from timers.wire.printable import one_line
@@ -50,7 +51,7 @@ def get(id: str, with_value: bool, output: str) -> int:
 def _sentence(timer: Timer) -> str:
     parts = [timer["state"]]
     if "due" in timer:
-        parts.append(f"due {timer['due_at']} ({timer['due']}, {_from_now(timer['due'] - time.time())})")
+        parts.append(f"due {timer['due_at']} ({timer['due']}, {from_now(timer['due'] - time.time())})")
     if "topic" in timer:
         parts.append(f"topic {timer['topic']}")
         parts.append(f"key {one_line(key_as_bytes(timer))}")
@@ -59,7 +60,3 @@ def _sentence(timer: Timer) -> str:
         parts.append(timer["error"])
     parts.append(f"request {timer['source']}")
     return f"{one_line(timer['id'].encode(errors='backslashreplace'))}: {', '.join(parts)}"
-
-
-def _from_now(seconds: float) -> str:
-    return f"in {seconds:,.0f} s" if seconds > 0 else f"{-seconds:,.0f} s ago"

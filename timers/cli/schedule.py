@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from timers.cli.times import parse_due, parse_duration
+from timers.cli.times import from_now, parse_due, parse_duration
 from timers.config.settings import Settings
 from timers.wire.query import format_due
 
@@ -77,7 +77,9 @@ def schedule(
             f"in {settings.dead_letter_topic!r} (--create-topic creates it)",
             err=True,
         )
-    click.echo(f"due {format_due(due_s)} ({due_s}, {_from_now(due_s - time.time())})")
+    left_s = due_s - time.time()
+    when = from_now(left_s) if left_s > 0 else "in the past: it fires at once"
+    click.echo(f"due {format_due(due_s)} ({due_s}, {when})")
     click.echo(timer_id)
 
 
@@ -86,7 +88,3 @@ def _header(text: str) -> tuple[str, str]:
     if not separator or not name:
         raise click.UsageError(f"--header {text!r} is not NAME=VALUE")
     return name, value
-
-
-def _from_now(seconds: float) -> str:
-    return f"in {seconds:.0f} s" if seconds > 0 else "in the past: it fires at once"

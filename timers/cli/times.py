@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime
 
-from timers.client.request import due_second
+from timers.client.request import due_second, in_range
 from timers.errors import InvalidTimerError
 from timers.wire.checks import MAX_DUE_S
+from timers.wire.instants import parse_instant
 
 _UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile("".join(rf"(?:([0-9]{{1,11}}){unit})?" for unit in _UNITS_S))
-_RFC3339 = re.compile(r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}:\d{2}:\d{2})(?:\.(\d+))?([Zz]|[+-]\d{2}:\d{2})?", re.ASCII)
+_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})?", re.ASCII)
 
 
 def parse_duration(text: str) -> int:
@@ -41,24 +41,20 @@ def parse_due(text: str) -> int:
         return int(text)  # the client would refuse a time before the year 2002
     if re.fullmatch(r"[0-9]{1,25}", text):
         return due_second(int(text), None)
-    found = _RFC3339.fullmatch(text)
-    if found is None:
+    if not _RFC3339.fullmatch(text):
         raise InvalidTimerError(
             f"{text!r} is not a time: write RFC 3339, such as 2030-01-31T12:00:00Z or 2030-01-31T12:00:00+02:00, "
             "or epoch seconds, such as 1896091200"
         )
-    day, clock, fraction, offset = found.groups()
-    if offset is None:
+    try:
+        due_s = parse_instant(text.upper())
+    except ValueError as error:
+        raise InvalidTimerError(f"{text!r} is not a time: {error}") from error
+    if due_s is None:
         raise InvalidTimerError(
             f"{text!r} names no offset, so it is no instant: add Z for UTC, or an offset such as +02:00"
         )
-    try:
-        at = datetime.fromisoformat(f"{day}T{clock}{'+00:00' if offset in 'Zz' else offset}")
-    except ValueError as error:
-        raise InvalidTimerError(f"{text!r} is not a time: {error}") from error
-    has_fraction = any(digit != "0" for digit in fraction or "")  # datetime would cut off digits after the microseconds
-    due_s = due_second(at, None)
-    return due_s + 1 if has_fraction else due_s
+    return in_range(due_s, repr(text))
 
 
 def parse_ahead(text: str, now_s: float) -> int:
@@ -73,3 +69,8 @@ def parse_moment(text: str, now_s: float) -> int:
     if re.fullmatch(r"([0-9]+[wdhms])+", text):
         return max(0, int(now_s) - parse_duration(text))
     return parse_due(text)
+
+
+def from_now(seconds: float) -> str:
+    """Words for a time that is ``seconds`` from now, or was."""
+    return f"in {seconds:,.0f} s" if seconds > 0 else f"{-seconds:,.0f} s ago"

@@ -12,8 +12,8 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.by_id import ById
 from timers.client.config import DEFAULT_TIMEOUT_S
-from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, when_of
-from timers.client.publish import OnResult, queue_full_error, set_result
+from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, Submission, when_of
+from timers.client.publish import OnResult, set_result
 from timers.client.request import BytesLike, HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
 from timers.errors import TimersError
@@ -133,14 +133,10 @@ class AsyncTimersClient(ClientParts):
             raise ids.no_verdict_error(timeout_s) from None
 
     async def _retry_while_full(self, submit: Callable[[], _T]) -> _T:
-        deadline = time.monotonic() + self._publisher.timeout_s
-        while True:
-            try:
-                return submit()
-            except BufferError:
-                if time.monotonic() > deadline:
-                    raise queue_full_error(self._publisher.timeout_s) from None
-                await asyncio.sleep(FULL_QUEUE_WAIT_S)
+        submission = Submission(submit, self._publisher.timeout_s)
+        while not submission.is_done():
+            await asyncio.sleep(FULL_QUEUE_WAIT_S)
+        return submission.result
 
     async def _publish(self, submit: Callable[[OnResult], None]) -> str:
         publisher = self._publisher

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 from timers.client.by_id import ById
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection
@@ -14,6 +15,8 @@ from timers.client.publish import CLOSED, OnResult, Publisher
 from timers.client.request import TimerRequest
 from timers.client.retry import Backoff, plan
 from timers.errors import PublishError
+
+_T = TypeVar("_T")
 
 FULL_QUEUE_WAIT_S = 0.01
 """Time between two tries to submit to a full queue."""
@@ -24,6 +27,35 @@ class When(TypedDict):
 
     at: datetime | float | None
     delay: timedelta | float | None
+
+
+class Submission(Generic[_T]):
+    """Submits a request again and again while the producer's queue is full. The caller waits between two tries.
+
+    Attributes:
+        result: of ``submit``, as soon as :meth:`is_done`.
+    """
+
+    result: _T
+
+    def __init__(self, submit: Callable[[], _T], timeout_s: float) -> None:
+        self._submit = submit
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+
+    def is_done(self) -> bool:
+        """Try once, and return whether the queue had room.
+
+        Raises:
+            PublishError: it had none for ``timeout_s``.
+        """
+        try:
+            self.result = self._submit()
+        except BufferError:
+            if time.monotonic() > self._deadline:
+                raise PublishError(f"the producer's queue stayed full for {self._timeout_s:g} s") from None
+            return False
+        return True
 
 
 class ClientParts:

@@ -253,11 +253,6 @@ class Publisher:
             self._thread.join()
 
 
-def queue_full_error(timeout_s: float) -> PublishError:
-    """The error for a request that found no room in the producer's queue."""
-    return PublishError(f"the producer's queue stayed full for {timeout_s:g} s")
-
-
 def _timer_id(message: Message) -> str:
     # As topics.source, but without a call for each timer.
     return f"{message.topic()}/{message.partition()}/{message.offset()}"

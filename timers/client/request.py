@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from numbers import Real
 from typing import NamedTuple, TypeAlias, TypeGuard
@@ -19,12 +19,12 @@ from timers.wire import headers as names
 from timers.wire import topics
 from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.formats import future_by_id
+from timers.wire.instants import epoch_second
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 HeadersLike: TypeAlias = Mapping[str, BytesLike | str | None] | Iterable[tuple[str, BytesLike | str | None]]
 """Record headers from callers. Pairs keep their order and may repeat a name; a mapping cannot."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _NS = 1_000_000_000
 _FIRST_AT_S = 10**9
@@ -167,8 +167,7 @@ def _absolute(at: object) -> int:
                 f"at={at.isoformat()} names no time zone, so it is no instant: use an aware datetime, "
                 "such as datetime.now(timezone.utc) + timedelta(minutes=15)"
             )
-        due_s = -((_EPOCH - at) // timedelta(seconds=1))  # the floor of the negative is the ceiling
-        return _in_range(due_s, f"at={at.isoformat()}")
+        return in_range(epoch_second(at), f"at={at.isoformat()}")
     if not _is_number(at):
         raise InvalidTimerError(f"at={at!r} is not a due time: give an aware datetime or epoch seconds")
     due_s = int(math.ceil(at))  # noqa: RUF046  # numpy's ceiling is no int
@@ -183,7 +182,7 @@ def _absolute(at: object) -> int:
                 f"at={at!r} has more than 11 digits: it looks like {unit}, and due times are epoch seconds; "
                 f"did you mean {-(-due_s // factor)}?"
             )
-    return _in_range(due_s, f"at={at!r}")
+    return in_range(due_s, f"at={at!r}")
 
 
 def _relative(delay: object, now_ns: int) -> int:
@@ -197,7 +196,7 @@ def _relative(delay: object, now_ns: int) -> int:
         delay_ns = math.ceil(min(seconds, 10 * MAX_DUE_S) * _NS)
     if delay_ns < 0:
         raise InvalidTimerError(f"delay={delay!r} is negative: 0 fires at once, and so does any past at=...")
-    return _in_range(-(-(now_ns + delay_ns) // _NS), f"delay={delay!r}")
+    return in_range(-(-(now_ns + delay_ns) // _NS), f"delay={delay!r}")
 
 
 def _is_number(value: object) -> TypeGuard[Real | Decimal]:
@@ -207,7 +206,12 @@ def _is_number(value: object) -> TypeGuard[Real | Decimal]:
     return isinstance(value, Real | Decimal) and math.isfinite(float(value))
 
 
-def _in_range(due_s: int, given: str) -> int:
+def in_range(due_s: int, given: str) -> int:
+    """Returns ``due_s``, the due second of what was ``given``.
+
+    Raises:
+        InvalidTimerError: it is out of range.
+    """
     if due_s < 0:
         raise InvalidTimerError(f"{given} is before 1970: due times are epoch seconds from 0 to {MAX_DUE_S}")
     if due_s > MAX_DUE_S:

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, Literal, Self, TypeVar, overload
 
 from timers.client.config import DEFAULT_TIMEOUT_S
-from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, when_of
-from timers.client.publish import OnResult, queue_full_error, set_result
+from timers.client.parts import FULL_QUEUE_WAIT_S, ClientParts, Submission, when_of
+from timers.client.publish import OnResult, set_result
 from timers.client.request import BytesLike, HeadersLike, TimerRequest
 from timers.client.retry import DEFAULT_BACKOFF, Backoff
 from timers.wire.verdict import VerdictMessage
@@ -196,15 +196,10 @@ class TimersClient(ClientParts):
         return future.result()
 
     def _retry_while_full(self, submit: Callable[[], _T]) -> _T:
-        """Return the result of ``submit``, which is tried again while the producer's queue is full."""
-        deadline = time.monotonic() + self._publisher.timeout_s
-        while True:
-            try:
-                return submit()
-            except BufferError:
-                if time.monotonic() > deadline:
-                    raise queue_full_error(self._publisher.timeout_s) from None
-                time.sleep(FULL_QUEUE_WAIT_S)
+        submission = Submission(submit, self._publisher.timeout_s)
+        while not submission.is_done():
+            time.sleep(FULL_QUEUE_WAIT_S)
+        return submission.result
 
     @overload
     def schedule_many(self, requests: Iterable[TimerRequest], *, ids: Literal[True] = True) -> list[str]: ...

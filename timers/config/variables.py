@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from timers.errors import SettingsError
 from timers.wire import topics
+from timers.wire.instants import parse_instant
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ def seconds(env: str, value: str) -> float:
 
 
 def instant(env: str, value: str) -> int:
-    """Parse an instant of ISO 8601 as epoch seconds."""
+    """Parse an instant of ISO 8601 as epoch seconds, rounded up."""
     try:
-        time = datetime.fromisoformat(value)
+        second = parse_instant(value)
     except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
+        second = None
+    if second is None:
         raise invalid(env, value, "an instant with its offset from UTC, such as 2030-01-31T12:00:00Z")
-    return int(time.timestamp())
+    return second
 
 
 def matching_text(pattern: re.Pattern[str], expected: str) -> Callable[[str, str], str]:

@@ -14,6 +14,9 @@ from timers.core.accepting import ReadAgain
 from timers.core.machine import Machine
 from timers.core.timer import Fetched, Tick
 
+MAX_WAITING_FETCHES = 4
+"""Number of fetches that may wait for a machine before its partition is paused."""
+
 
 class Outcome(NamedTuple):
     """What one step did, for the owner of the loop."""

@@ -11,7 +11,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -34,6 +33,7 @@ from timers.wire.checks import MAX_DUE_S, InvalidRequestError
 from timers.wire.cold import framed
 from timers.wire.formats import future_by_id
 from timers.wire.headers import Header
+from timers.wire.instants import parse_instant
 
 FIELDS = ("due", "topic", "key", "value", "headers")
 REQUIRED = ("due", "topic")
@@ -48,8 +48,6 @@ is not a valid timer; then only ``reason`` and ``row`` (the row as JSON) are not
 _ARROW = to_arrow_schema(ENTRY)
 _EXPECTED = "epoch seconds, or RFC 3339 such as 2030-01-31T12:00:00Z"
 _NUMBER = re.compile(r"(-?[0-9]+)(?:\.([0-9]*))?", re.ASCII)
-_FINER = re.compile(r"\.[0-9]{6}([0-9]+)")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN = 80
 _HASH_DIGITS = 40
 """160 bits: two different rows do not get the same hash by chance."""
@@ -143,18 +141,15 @@ def due_second(text: str | None) -> int:
         except InvalidRequestError as error:
             raise InvalidRequestError("due-invalid", str(error)) from None
         return due_s + bool((number[2] or "").strip("0"))
-    finer = _FINER.search(text)  # digits after the microseconds, which fromisoformat() ignores
     try:
-        at = datetime.fromisoformat(text)
+        instant_s = parse_instant(text)
     except ValueError:
         raise InvalidRequestError("due-invalid", f"due {text[:_SHOWN]!r} is not a due time: {_EXPECTED}") from None
-    if at.tzinfo is None:
+    if instant_s is None:
         raise InvalidRequestError("due-invalid", f"due {text[:_SHOWN]!r} has no offset from UTC: add Z for UTC")
-    due_s = -((_EPOCH - at) // timedelta(seconds=1))  # rounds up
-    due_s += bool(finer and not at.microsecond and finer[1].strip("0"))
-    if not 0 <= due_s <= MAX_DUE_S:
+    if not 0 <= instant_s <= MAX_DUE_S:
         raise InvalidRequestError("due-invalid", f"due {text[:_SHOWN]!r} is before 1970")
-    return due_s
+    return instant_s
 
 
 def _value(value: bytes, as_base64: bool) -> bytes:

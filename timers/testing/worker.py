@@ -19,7 +19,7 @@ from timers.config.settings import Settings
 from timers.core import levels
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
-from timers.core.loop import Loop
+from timers.core.loop import MAX_WAITING_FETCHES, Loop
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.reopening import AFTER_UNFORESEEN, Reopening
@@ -33,8 +33,6 @@ from timers.testing.oscillator import RIGHT, WRONG
 from timers.testing.outbox import PROGRESS_PARTITION, SimOutbox, SimRoutes
 from timers.testing.store import SimDisk, SimStore
 from timers.wire import progress as progress_record
-
-MAX_WAITING_FETCHES = 4
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ STALE_TICK_S = 2.0
 """A new machine starts with the last tick, unless it is older than this. If this worker was paused, another worker may
 have fired later seconds, and then an old tick would look like a clock that went back."""
 
-MAX_WAITING_BYTES = 32 * 1024 * 1024
+MAX_BYTES_OF_ALL = 32 * 1024 * 1024
 """While the fetches that wait for all machines have unpacked to more, a partition is fetched only if none waits."""
 
 
@@ -251,7 +251,7 @@ class Pool:
         """The partitions to fetch from: open ones, for whose machines few fetches wait. While many bytes wait for all
         machines together, only those of idle machines."""
         runners = self._runners
-        is_full = sum(runner.waiting_bytes for runner in runners.values()) >= MAX_WAITING_BYTES
+        is_full = sum(runner.waiting_bytes for runner in runners.values()) >= MAX_BYTES_OF_ALL
         return {tp for tp, each in runners.items() if not each.paused and not (is_full and each.waiting_bytes)}
 
     def deliver(self, tp: TopicPartition, fetched: Fetched) -> None:

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from timers.core.loop import Loop, Outcome
+from timers.core.loop import MAX_WAITING_FETCHES, Loop, Outcome
 from timers.core.machine import Machine
 from timers.core.ports import Lost
 from timers.core.timer import Fetched, Tick
@@ -25,11 +25,8 @@ from timers.worker.partition_metrics import PartitionMetrics
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING = 4
-"""Number of fetches that may wait for a machine before its partition is paused."""
-
 MAX_WAITING_BYTES = 2 * 1024 * 1024
-"""Unpacked bytes of such fetches."""
+"""Unpacked bytes of the fetches that may wait for a machine before its partition is paused; one may always wait."""
 
 IDLE_COMMIT_S = 60
 """Seconds between the commits of a machine for which only time passes. So a new owner starts from a recent second."""
@@ -137,7 +134,7 @@ class Runner:
         self._delivered_bytes += fetched.size
         self._inbox.put(fetched)
         waiting = self._delivered - self._consumed
-        if waiting >= MAX_WAITING or (waiting > 1 and self.waiting_bytes >= MAX_WAITING_BYTES):
+        if waiting >= MAX_WAITING_FETCHES or (waiting > 1 and self.waiting_bytes >= MAX_WAITING_BYTES):
             self._paused = True
 
     def tick(self, tick: Tick, end: int | None = None) -> None:

@@ -238,7 +238,8 @@ def test_watch_prints_a_line_for_each_record(capsys: pytest.CaptureFixture[str],
     code, out, err = run(capsys, "watch", "watched", "--from-beginning", "--count", "3")
     assert (code, err) == (0, "")
     lines = sorted(out.splitlines())
-    assert lines[:2] == [f"fired topic=watched key={key} due=1800000000 lag_ms=7" for key in ("o-1", "o-2")]
+    shown = "due=1800000000 lag_ms=7 at=2027-01-15T08:00:00.007Z value=v"
+    assert lines[:2] == [f"fired topic=watched key={key} {shown}" for key in ("o-1", "o-2")]
     assert lines[2].startswith("record topic=watched key=plain partition=")
     _, out, _ = run(capsys, "watch", "watched", "--from-beginning", "--count", "3", "--json")
     assert {json.loads(line)["key"] for line in out.splitlines()} == {"o-1", "o-2", "plain"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -62,6 +63,32 @@ def test_the_last_of_several_headers_counts() -> None:
 )
 def test_control_characters_of_a_key_are_escaped(key: bytes | None, shown: str) -> None:
     assert arrival(key=key).line() == f"fired topic=orders key={shown} due=1800000000 lag_ms=12"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b"expired", "expired"),
+        (b"", ""),
+        (None, "null"),
+        (b"a\n\x1b[2J", "a\\n\\x1b[2J"),
+        (b"x" * 200, "x" * 200),
+        (b"x" * 1_000_000, "x" * 200 + " ... (1,000,000 bytes)"),
+        (("é" * 100_000).encode(), "é" * 100 + " ... (200,000 bytes)"),
+    ],
+)
+def test_a_long_line_has_time_and_value(value: bytes | None, shown: str) -> None:
+    record = arrival(value=value)
+    assert record.long_line() == f"{record.line()} at=2027-01-15T08:00:00.012Z value={shown}"
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "shown"),
+    [(-1, "1969-12-31T23:59:59.999Z"), (253402300800000, "after-9999"), (2**63 - 1, "after-9999")],
+)
+def test_any_timestamp_of_a_record_is_shown(timestamp_ms: int, shown: str) -> None:
+    record = replace(arrival(), timestamp_ms=timestamp_ms)
+    assert f" at={shown} value=" in record.long_line()
 
 
 def test_json_has_all_fields() -> None:

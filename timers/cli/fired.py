@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from timers.kafka.records import headers_of
 from timers.wire import headers as names
 from timers.wire.headers import Header
 from timers.wire.printable import json_value, one_line
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_VALUE_BYTES = 200
+"""Bytes of a value that a line shows."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,16 @@ class CallbackRecord:
         if self.due_s is None:
             return f"record {where} partition={self.partition} offset={self.offset} timestamp_ms={self.timestamp_ms}"
         return f"fired {where} due={self.due_s} lag_ms={self.lag_ms}"
+
+    def long_line(self) -> str:
+        """The line, followed by ``at=TIME value=V``: the timestamp as RFC 3339 in UTC, and the first 200 bytes."""
+        try:
+            at = (_EPOCH + timedelta(milliseconds=self.timestamp_ms)).isoformat(timespec="milliseconds")[:-6] + "Z"
+        except OverflowError:
+            at = "after-9999"
+        value = one_line(self.value and self.value[:_MAX_VALUE_BYTES])
+        rest = f" ... ({len(self.value):,} bytes)" if self.value and len(self.value) > _MAX_VALUE_BYTES else ""
+        return f"{self.line()} at={at} value={value}{rest}"
 
     def json(self) -> str:
         """The record as a JSON object on one line."""

@@ -18,10 +18,10 @@ _POLL_S = 1.0
 @click.option("--count", "-n", type=click.IntRange(min=1), help="End after this many records.")
 @click.option("--json", "as_json", is_flag=True, help="Everything about each record, as one JSON object a line.")
 def watch(topic: str, from_beginning: bool, count: int | None, as_json: bool) -> None:
-    """Print the callbacks that arrive on TOPIC: fired topic=T key=K due=S lag_ms=N.
+    """Print the callbacks that arrive on TOPIC: fired topic=T key=K due=S lag_ms=N at=TIME value=V.
 
-    Only committed records are shown. lag_ms is the record's timestamp less the start of its due second; it is the
-    broker's time where the topic has message.timestamp.type=LogAppendTime.
+    Only committed records are shown. TIME is the record's timestamp, and lag_ms is TIME less the start of the due
+    second. TIME is the broker's time where the topic has message.timestamp.type=LogAppendTime. V has at most 200 bytes.
     """
     if not topics.is_legal(topic):
         raise click.BadParameter(f"{topic!r} is not {topics.LEGAL_FORM}")
@@ -40,7 +40,7 @@ def watch(topic: str, from_beginning: bool, count: int | None, as_json: bool) ->
             if message is None:
                 continue
             record = CallbackRecord.of(message)
-            click.echo(record.json() if as_json else record.line())  # echo flushes, also into a pipe
+            click.echo(record.json() if as_json else record.long_line())  # echo flushes, also into a pipe
             seen += 1
             if seen == count:
                 return

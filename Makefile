@@ -92,8 +92,9 @@ format: $(VENV)/.dev ## Let ruff lay out and mend the code
 protos: $(VENV)/.dev ## Generate timers/v1 from protos/
 	@$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. protos/timers/v1/*.proto
 
-docs: $(VENV)/.dev ## Write docs/settings.md from the code
+docs: $(VENV)/.dev ## Write docs/settings.md from the code, and the figures of the README from bench/results
 	@$(BIN)/python -m tests.docs.settings_page
+	@$(BIN)/python -m bench.readme
 
 bench: $(VENV)/.dev ## Measure; ONLY=storm runs one
 	@$(BIN)/python -m bench $(ONLY)

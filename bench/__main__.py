@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from bench import backlog, cost, machine, plot, recovery, report, storm
+from bench import backlog, cost, machine, plot, readme, recovery, report, storm
 from bench.engine import Engine
 from bench.peers import bare, faust_table
 from bench.peers.kafka_streams import KafkaStreams
@@ -170,6 +170,8 @@ def _write(run: _BenchmarkRun, publish: str | None) -> None:
         if plot.draw(run.results, path.with_name(f"{path.name}.png")):
             text += f"\n![lag, CPU and memory]({path.name}.png)\n"
         path.with_name(f"{path.name}.md").write_text(text)
+    if publish == readme.PUBLISHED.stem and any(row["subject"] == "timers" for row in run.results.get("storm", ())):
+        readme.publish()
     print("\n" + report.markdown(run.results), flush=True)
     for path in stems:
         print(f"written: {path.relative_to(ROOT)}.json, .md, .png", flush=True)

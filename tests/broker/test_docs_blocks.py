@@ -1,0 +1,120 @@
+"""Blocks of the pages run as they are: all Python, and the shell commands whose block is marked ``run``."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from tests.docs.markdown import ALL_BLOCKS, ROOT, Block
+from tests.harness.process import Process, clean_environment, python
+from tests.harness.system import PARTITIONS, System
+from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.client import TimersClient
+from timers.kafka import topic_admin
+
+pytestmark = pytest.mark.broker
+
+CALLBACK_TOPICS = ("hello", "order-timeouts", "messages")
+"""Callbacks to other topics of the pages become dead letters: programs of other tests read some of them."""
+
+README_BLOCKS = [block for block in ALL_BLOCKS if block.page == "README.md"]
+
+
+def of(language: str, *marks: str) -> list[Block]:
+    return [block for block in ALL_BLOCKS if block.language == language and block.marks == marks]
+
+
+def is_endless(block: Block) -> bool:
+    """Whether a program runs until it is ended."""
+    return "while True:" in block.text
+
+
+@pytest.fixture(scope="module")
+def docs(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """A system with a worker that accepts what the pages send."""
+    run = uuid.uuid4().hex[:8]
+    more = {
+        "TIMERS_ID_TOPIC": f"by-id-{run}",
+        "TIMERS_VERDICT_TOPIC": f"verdict-{run}",
+        "TIMERS_CALLBACK_ALLOW": ",".join(CALLBACK_TOPICS),
+    }
+    system = System(broker_address, tmp_path_factory.mktemp("docs"), **more)
+    for topic in CALLBACK_TOPICS[1:]:  # the first one is created by the README
+        topic_admin.create_if_missing(system.settings, topic, partitions=PARTITIONS)
+    worker = system.worker().start().ready()
+    system.environment["TIMERS_WEB_PORT"] = str(worker.port)
+    yield system
+    system.close()
+
+
+def as_in(text: str, docs: System) -> list[str]:
+    """Lines with 0 for each number, and with the default name of the request topic."""
+    return [re.sub(r"\d+", "0", line) for line in text.replace(docs.request_topic, "timer-request").splitlines()]
+
+
+@pytest.mark.parametrize("block", of("sh", "run"), ids=str)
+def test_shell_commands_run(block: Block, docs: System) -> None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = clean_environment(**{**docs.environment, "PATH": path})
+    outputs: list[str] = []
+
+    def runs() -> bool:
+        done = subprocess.run(
+            ["bash", "-euc", block.text], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100
+        )
+        outputs.append(done.stdout + done.stderr)
+        return done.returncode == 0
+
+    # More than once: a worker that is busy may read a request later than the next command asks for it.
+    wait_until(runs, f"{block}: {outputs}")
+    if block == README_BLOCKS[1]:
+        assert as_in(outputs[-1], docs) == as_in(README_BLOCKS[2].text, docs)
+
+
+@pytest.mark.parametrize("block", [block for block in of("python") if not is_endless(block)], ids=str)
+def test_a_program_runs(block: Block, docs: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in docs.environment.items():
+        monkeypatch.setenv(name, value)
+    names: dict[str, object] = {}
+    exec(block.text, names)
+    if callable(handle := names.get("handle")):
+        with TimersClient() as client:
+            handle(client, received(docs))
+
+
+def received(docs: System) -> object:
+    """A message from a consumer."""
+    producer = Producer({"bootstrap.servers": docs.address})
+    producer.produce("messages", b"value", b"key")
+    assert producer.flush(DEADLINE_S) == 0
+    config = {"bootstrap.servers": docs.address, "group.id": docs.app_id, "auto.offset.reset": "earliest"}
+    consumer = Consumer(config)
+    try:
+        consumer.subscribe(["messages"])
+        return wait_until(lambda: consumer.poll(0.1), "a message")
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("block", [block for block in of("python") if is_endless(block)], ids=str)
+def test_a_program_receives_its_callbacks(block: Block, docs: System, tmp_path: Path) -> None:
+    """A receiver runs until it has printed what its page says."""
+    says = re.search(r"It prints `(.+?)`", (ROOT / block.page).read_text())
+    assert says is not None, "the page says what the program prints"
+    (tmp_path / "program.py").write_text(block.text)
+    environment = clean_environment(**docs.environment)
+    program = Process("the program", [*python("program")[:1], "program.py"], environment, tmp_path, tmp_path / "log")
+    program.start()
+    try:
+        program.wait_for(re.escape(says[1]))
+        assert "order-2" not in program.log
+    finally:
+        program.end(10)

@@ -1,0 +1,91 @@
+"""What the pages name exists: links, headings, settings, metrics, commands and their options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.docs.markdown import PAGES, ROOT, name_of, without_blocks
+from timers.cli.main import cli
+from timers.config.declarations import SETTINGS
+from timers.worker.metrics.catalog import METRICS
+
+OLDER = {"CHANGELOG.md", "UPGRADING.md"}
+"""These pages also contain former names."""
+
+DECISIONS = [path for path in PAGES if path.parent.name == "adr"]
+CURRENT = [path for path in PAGES if name_of(path) not in OLDER and path not in DECISIONS]
+
+ENVIRONMENT = {setting.env for setting in SETTINGS.values()}
+PATTERNS = {"TIMERS_", "TIMERS_SSL_", "TIMERS_SECURITY_"}
+"""Beginnings of names, which stand for a group of settings."""
+
+OF_PROMETHEUS = re.compile(r"_(bucket|sum|count)$")
+
+
+def headings(path: Path) -> Iterator[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    for title in re.findall(r"^#+ (.+)$", without_blocks(path), re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).replace("`", "")
+        yield re.sub(r"[^\w -]", "", plain.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_each_link_leads_somewhere(path: Path) -> None:
+    dead = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_blocks(path)):
+        if link.startswith("https://"):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        if not target.exists() or (anchor and anchor not in headings(target)):
+            dead.append(link)
+    assert dead == []
+
+
+def test_the_index_names_each_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+)\)", index.read_text())}
+    assert {name_of(path) for path in PAGES} - {name_of(path) for path in [index, *DECISIONS]} == {
+        name_of(path) for path in linked if path.suffix == ".md"
+    }
+
+
+@pytest.mark.parametrize("path", CURRENT, ids=name_of)
+def test_settings_and_metrics_exist(path: Path) -> None:
+    text = path.read_text()
+    assert set(re.findall(r"\bTIMERS_[A-Z_]*", text)) <= ENVIRONMENT | PATTERNS | {"TIMERS_NAME"}
+    metrics = {entry.name for entry in METRICS}
+    named = {OF_PROMETHEUS.sub("", name) for name in re.findall(r"`(timers_[a-z_]+)[`{]", text)}
+    assert named - metrics <= {"timers_on_spark"}
+
+
+def options(command: click.Command, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], set[str]]:
+    """Each command of ``timers``, as its words, with its options."""
+    found = {path: {option for param in command.params for option in param.opts} | {"--help", "--version"}}
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            child = command.get_command(click.Context(command), name)
+            assert child is not None
+            found |= options(child, (*path, name))
+    return found
+
+
+OPTIONS = options(cli)
+
+
+@pytest.mark.parametrize("path", CURRENT, ids=name_of)
+def test_commands_in_text_exist_and_have_the_options(path: Path) -> None:
+    """A command in text, as in `timers spark audit --from 1d`; blocks are checked elsewhere."""
+    wrong = []
+    for said in re.findall(r"`timers ([a-z][^`]*)`", without_blocks(path)):
+        words = tuple(re.match(r"[a-z -]*", said)[0].split())  # type: ignore[index]
+        known = max((words[:length] for length in range(len(words) + 1) if words[:length] in OPTIONS), key=len)
+        used = {option.partition("=")[0] for option in re.findall(r"(?<!\S)--[a-z-]+", said)}
+        if not known or used - OPTIONS[known]:
+            wrong.append(said)
+    assert wrong == []

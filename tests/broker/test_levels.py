@@ -163,7 +163,6 @@ def test_a_worker_refuses_a_partition_of_a_higher_level_and_fires_the_others(sys
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_workers_are_upgraded_one_by_one_raised_and_an_older_one_refuses(system: System) -> None:
     target = system.target()
     storm = Storm(system, target)

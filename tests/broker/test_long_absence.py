@@ -69,7 +69,6 @@ class Absence:
         assert len(system.fired(fresh)) == 200, "nothing new is swallowed"
 
 
-@pytest.mark.timeout(600)
 def test_nothing_fires_twice_and_nothing_new_is_swallowed(systems: list[System]) -> None:
     """One comes back with its disk, one without."""
     absences = [Absence(system) for system in systems]

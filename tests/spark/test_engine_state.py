@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from timers.spark.engine import processor, query, timer_batches
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark]
 
 NOW_S = 1_800_000_000
 DAY_S = 86_400

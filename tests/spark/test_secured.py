@@ -16,7 +16,7 @@ from tests.harness.system import System
 from timers.config.settings import Settings
 from timers.spark import kafka
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark]
 
 USER, PASSWORD, KEY_PASSWORD = "ada", 'pa55 "quoted" w0rd', "pa55-w0rd-of-the-key"
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from bench import storm
 from bench.session import RunNames, Session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,10 @@ def spread(target: str, count: int, first_s: int, seconds: int) -> list[Request]
     return requests
 
 
+def is_past(at_s: float) -> bool:
+    return time.time() > at_s
+
+
 def test_timers_that_were_due_while_the_broker_was_down_fire_once(broker: EmbeddedBroker, system: System) -> None:
     """The broker is first stopped and later killed."""
     worker = system.worker().start().ready()
@@ -51,8 +56,7 @@ def test_timers_that_were_due_while_the_broker_was_down_fire_once(broker: Embedd
     for end in (broker.stop, broker.kill):
         reader.take(600, 2 * DEADLINE_S)
         end()
-        ended_s = time.time()
-        wait_until(lambda since_s=ended_s: time.time() > since_s + AWAY_S, "timers are due without a broker")
+        wait_until(partial(is_past, time.time() + AWAY_S), "timers are due without a broker")
         broker.start()
     fired = system.fired(requests, 2 * DEADLINE_S)
     assert len(fired) == 6_000

@@ -34,9 +34,9 @@ def chained(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> It
         system.close()
 
 
-def setting(system: System, due_s: int, inner: Request, **fields: Headers) -> Request:
+def setting(system: System, due_s: int, inner: Request, headers: Headers | None = None) -> Request:
     """A timer whose callback asks for another one."""
-    return Request(system.request_topic, due_s, str(inner.due_s), inner.wire_value, **fields)
+    return Request(system.request_topic, due_s, str(inner.due_s), inner.wire_value, headers or [])
 
 
 def test_a_timer_may_set_a_timer_up_to_the_configured_depth(chained: System) -> None:

@@ -27,7 +27,7 @@ def test_a_canary_returns_on_each_partition_except_where_requests_are_held_back(
     system.send(*(Request(system.settings.canary_topic, 1, key) for key in (worker.worker_id, "stranger")))
     publisher = system.publisher().producer
     for headers in ([], [("timer-id", None)], [("timer-id", b"a/b/c"), ("timer-due", b"x")]):
-        publisher.produce(system.settings.canary_topic, b"", worker.worker_id.encode(), headers=headers)
+        publisher.produce(system.settings.canary_topic, b"", worker.worker_id.encode(), headers=[*headers])
     publisher.flush(DEADLINE_S)
 
     partitions = {str(partition) for partition in range(PARTITIONS)}

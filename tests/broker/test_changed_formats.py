@@ -112,7 +112,7 @@ def test_a_rolling_restart_turns_a_format_on_and_off(formats: Formats) -> None:
     system.fired(requests)
 
 
-class BrokenLeader(RoundRobinPartitionAssignor):
+class BrokenLeader(RoundRobinPartitionAssignor):  # type: ignore[misc]
     """As the leader of a group, a member with this assignor gives partition 0 of :attr:`topic` to no member."""
 
     topic = ""

@@ -56,7 +56,7 @@ class Service:
     def send(self, value: str | bytes | None, key: bytes | None = None, headers: Headers | None = None) -> None:
         raw = value.encode() if isinstance(value, str) else value
         given = [("CALLER_SERVICE", b"S")] if headers is None else headers
-        self.publisher.producer.produce(self.topic, raw, key, headers=given)
+        self.publisher.producer.produce(self.topic, raw, key, headers=[*given])
         self.publisher.producer.poll(0)
 
     def ask(self, message: str, countdown: str, key: bytes | None = None, **more: object) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from tests.harness.cluster import CLIENT
 from tests.harness.disk import SmallDisk, limit_files, may_mount, small_disk
@@ -95,8 +95,13 @@ def fill(address: str, topic: str) -> None:
     """Write to a topic until its broker ends."""
     producer = Producer({**CLIENT, "bootstrap.servers": address, "message.timeout.ms": 5_000})
     refused: list[KafkaError] = []
+
+    def note(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
     for _ in range(100):
-        producer.produce(topic, os.urandom(MIB // 2), on_delivery=lambda error, _: error and refused.append(error))
+        producer.produce(topic, os.urandom(MIB // 2), on_delivery=note)
         producer.flush(10)
         if refused:
             return

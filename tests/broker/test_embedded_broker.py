@@ -186,6 +186,7 @@ def test_extra_properties_and_options_reach_the_broker_and_win(tmp_path: Path, m
     extra = {"offsets.topic.num.partitions": "3", "broker.rack": "grün = \\1\n2"}
     with EmbeddedBroker(tmp_path / "a b, ü", port=0, properties=extra) as broker:
         address = broker.status().address
+        assert address is not None
         admin = AdminClient({"bootstrap.servers": address})
         node = ConfigResource(ConfigResource.Type.BROKER, str(NODE_ID))
         found = admin.describe_configs([node])[node].result(TIMEOUT_S)

@@ -60,9 +60,10 @@ def results(broker: str, count: int) -> dict[str, tuple[bytes, int]]:
             assert time.monotonic() < deadline, f"only {found}"
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
-                key = message.key().decode()
-                assert key not in found, f"two results for {key}"
-                found[key] = (message.value(), message.timestamp()[1])
+                key, value = message.key(), message.value()
+                assert key is not None and value is not None
+                assert key.decode() not in found, f"two results for {key!r}"
+                found[key.decode()] = (value, message.timestamp()[1])
     finally:
         consumer.close()
     return found

@@ -44,7 +44,7 @@ class Ids:
         self._publisher = Publisher(address, self.topic)
 
     def send(self, id: bytes | None, value: bytes | None, headers: Headers) -> None:
-        self._publisher.producer.produce(self.topic, value, id, headers=headers)
+        self._publisher.producer.produce(self.topic, value, id, headers=[*headers])
         self._publisher.producer.poll(0)
 
     def set(self, id: str, due_s: int, value: str, *, target: str = "") -> None:

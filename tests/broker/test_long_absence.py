@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,10 @@ def remembered(system: System) -> bool:
     return any(place.offset != OFFSET_INVALID for place in told.topic_partitions)
 
 
+def forgotten(system: System) -> bool:
+    return not remembered(system)
+
+
 def on_all_partitions(target: str, count: int, due_s: int) -> list[Request]:
     return [Request(target, due_s, f"key-{index}", partition=index % PARTITIONS) for index in range(count)]
 
@@ -73,8 +78,6 @@ def test_nothing_fires_twice_and_nothing_new_is_swallowed(systems: list[System])
     """One comes back with its disk, one without."""
     absences = [Absence(system) for system in systems]
     for system in systems:
-        wait_until(
-            lambda system=system: not remembered(system), "the group's offsets are forgotten", FORGOTTEN_WITHIN_S
-        )
+        wait_until(partial(forgotten, system), "the group's offsets are forgotten", FORGOTTEN_WITHIN_S)
     for absence, disk_kept in zip(absences, (True, False), strict=True):
         absence.end(disk_kept=disk_kept)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from confluent_kafka.admin import AclOperation
 
 from tests.harness import acls
 from tests.harness.acls import (
@@ -294,7 +295,8 @@ def test_a_start_names_the_acl_that_is_missing(guarded: System) -> None:
         with pytest.raises(AccessError) as error:
             topics.ensure(settings)
         kind = "group" if rule.restype == GROUP else "topic"
-        named = str(rule.operation.name).title().replace("_", "")
+        assert isinstance(rule.operation, AclOperation)
+        named = rule.operation.name.title().replace("_", "")
         assert f"User:{USER} lacks at {settings.brokers}: " in str(error.value)
         assert named in str(error.value).split(f" on {kind} {rule.name!r}")[0]
         acls.add(guarded.admin, [rule])

@@ -124,7 +124,7 @@ def test_200_missing_callback_topics_delay_no_other_timer(creating: System) -> N
     assert all(record.lag_ms < MAX_LAG_MS for record in creating.fired(others).values())
 
     def fired() -> bool:
-        latest = {TopicPartition(topic, 0): OffsetSpec.latest() for topic in missing}
+        latest = {TopicPartition(topic, 0): OffsetSpec.latest() for topic in missing}  # type: ignore[no-untyped-call]
         if not set(missing) <= set(creating.cluster.topics()):
             return False
         ends = creating.admin.list_offsets(latest, request_timeout=DEADLINE_S)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConsumerGroupDescription  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from tests.harness.cluster import client_settings
 from tests.harness.system import System

@@ -28,7 +28,7 @@ HOOKS = [hook for repository in load(ROOT / ".pre-commit-config.yaml")["repos"] 
 def workflow_errors(path: Path) -> str:
     # The schema is part of the package: nothing is fetched.
     script = Path(sysconfig.get_path("scripts")) / "check-jsonschema"
-    command = [script, "--builtin-schema", "vendor.github-workflows", path]
+    command: list[str | Path] = [script, "--builtin-schema", "vendor.github-workflows", path]
     done = subprocess.run(command, capture_output=True, text=True)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 

@@ -52,6 +52,7 @@ def selectors(expression: str) -> Iterator[tuple[str, set[str]]]:
 
     def visit(node: Any) -> None:
         if isinstance(node, promql_parser.VectorSelector):
+            assert node.name is not None
             found.append((node.name, {matcher.name for matcher in node.matchers.matchers}))
 
     promql_parser.walk(promql_parser.parse(expression), visit)

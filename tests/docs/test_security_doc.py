@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import Enum
 from pathlib import Path
 
 from tests.harness.acls import worker_acls
@@ -17,6 +18,11 @@ LINE = re.compile(
 )
 
 
+def name_of(value: object) -> str:
+    assert isinstance(value, Enum)
+    return value.name.lower()
+
+
 def test_the_least_acls_are_those_that_are_tried() -> None:
     said = {
         (line["kind"].replace("-", "_"), line["name"], line["pattern"] or "literal", operation.lower())
@@ -25,10 +31,10 @@ def test_the_least_acls_are_those_that_are_tried() -> None:
     }
     tried = {
         (
-            rule.restype.name.lower(),
+            name_of(rule.restype),
             rule.name,
-            rule.resource_pattern_type.name.lower(),
-            rule.operation.name.lower().replace("_", ""),
+            name_of(rule.resource_pattern_type),
+            name_of(rule.operation).replace("_", ""),
         )
         for rule in worker_acls(Settings(), "timers", "orders")
     }

@@ -71,7 +71,7 @@ def retries(draw: Draw) -> set[str]:
 def requests_by_id(draw: Draw) -> set[str]:
     """Records of the topic of timers with an id."""
 
-    def one(draw: Draw) -> tuple[Any, ...]:
+    def one(draw: Draw) -> tuple[Any, Any, Any]:
         key = (
             draw.pick([b"order-7", draw.blob(20), draw.text(20).encode() * draw.number(40)]) if draw.number(5) else None
         )
@@ -94,7 +94,7 @@ def countdowns(draw: Draw) -> set[str]:
     """Records of the topic of countdowns."""
 
     def one(draw: Draw) -> tuple[Any, ...]:
-        value = countdown_bytes(draw)
+        value: bytes | None = countdown_bytes(draw)
         kind = draw.number(15)
         value = None if kind == 0 else b" " * (MAX_COUNTDOWN_BYTES + 1) if kind == 1 else value
         key = draw.pick([b"k", b"k", None, draw.blob(20)])
@@ -119,7 +119,7 @@ def countdowns(draw: Draw) -> set[str]:
 def schedules(draw: Draw) -> set[str]:
     """Records of a topic of schedules, whose keys may be any bytes."""
 
-    def one(draw: Draw) -> tuple[Any, ...]:
+    def one(draw: Draw) -> tuple[Any, Any, Any]:
         key = draw.pick([b"vid1-online", draw.blob(20), b"x" * draw.number(40_000)]) if draw.number(5) else None
         target = draw.pick([b"online-videos", draw.blob(12)])
         asked = [
@@ -230,7 +230,8 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 def record_batches(draw: Draw) -> set[str]:
     """Record batches of any producer: all records are read in order; header names are decoded as Java does."""
-    data, want = b"", []
+    data = b""
+    want: list[tuple[Any, ...]] = []
     broken = False
     for _ in range(1 + draw.number(2)):
         builder = _DefaultRecordBatchBuilderPy(2, draw.number(4), bool(draw.number(1)), 7, 0, 0, 1 << 20)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from tests.fuzz.draw import Draw
 from timers.core.levels import FIRST
-from timers.wire import future, headers, progress
+from timers.v1.progress_pb2 import Progress
+from timers.wire import future, headers
 from timers.wire.formats import countdown
 
 
@@ -132,7 +133,7 @@ def countdown_bytes(draw: Draw) -> bytes:
 
 
 def progress_bytes(draw: Draw) -> bytes:
-    message = progress.progress_pb2.Progress(topic_id=b"i" * 16, next_offset=draw.number(2**63 - 1))
+    message = Progress(topic_id=b"i" * 16, next_offset=draw.number(2**63 - 1))
     message.version = FIRST if draw.number(7) else draw.number(300)
     if draw.number(1):
         message.fired_due_s, message.fired_offset = draw.number(2**63), draw.number(2**63)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     ScramCredentialInfo,
     ScramMechanism,

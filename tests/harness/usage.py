@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 
 def _cpu_s(process: psutil.Process, children: Iterable[psutil.Process]) -> float:

@@ -153,7 +153,8 @@ def test_each_version_fires_once_or_was_replaced_or_cancelled(events: list[Event
     fired = {offset: due_s for due_s, offset in rig.ledger.fired}
     verdicts = {verdict.offset: (verdict.id, verdict.verdict, verdict.due_s) for verdict in rig.ledger.verdicts}
     now: dict[bytes, tuple[int, int] | None] = {}  # id -> (offset, due second) of its present version
-    pending, expected = {}, {}
+    pending: dict[int, int] = {}
+    expected: dict[int, tuple[bytes, str, int | None]] = {}
     for record in rig.log.fetch(TOPIC, 0, 0).records:
         if record.value == b"no due":
             continue
@@ -169,8 +170,9 @@ def test_each_version_fires_once_or_was_replaced_or_cancelled(events: list[Event
             expected[record.offset] = (id, UNKNOWN, None)
         now[id] = None
         if not cancel:
-            now[id] = record.offset, int(dict(record.headers)["timer-due"])
-            pending[record.offset] = now[id][1]
+            due_s = int(dict(record.headers)["timer-due"])
+            now[id] = record.offset, due_s
+            pending[record.offset] = due_s
     assert verdicts == expected
     # What nobody replaced or cancelled has fired; the rest has if its verdict says so, and it is in `fired` then.
     replaced = {before for before in fired if before not in pending}

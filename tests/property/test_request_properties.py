@@ -8,8 +8,9 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timers.client.request import MAX_DUE_S, Encoder, TimerRequest, due_second
+from timers.client.request import Encoder, TimerRequest, due_second
 from timers.v1.future_pb2 import Future
+from timers.wire.checks import MAX_DUE_S
 
 FIRST_AT_S = 10**9
 """Smaller numbers are refused: they are taken for delays."""

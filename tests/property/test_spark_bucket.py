@@ -120,7 +120,8 @@ def test_dead_letters_go_out_before_any_tick() -> None:
         for item in timer_batches.unpack(timer_batch)
     )
     assert (due_s, timers) == (AT_ONCE, 0)
-    assert timer_batches.letters_of(payload) == [(None, b"x", (("a", None),))]
+    (sent,) = timer_batches.letters_of(payload)
+    assert (sent.key, sent.value, tuple(sent.headers)) == (None, b"x", (("a", None),))
     assert bucket.state.pending == 0
 
 

@@ -65,7 +65,8 @@ def rows_of(store: MemoryStore | RocksStore, after: OrderKey = NEVER, until_s: i
 
 def _plain(row: Row) -> Row:
     offset, topic, key, value, headers, origin = row
-    return offset, topic, key, value, [tuple(h) for h in headers] if headers else None, origin and tuple(origin)  # type: ignore[return-value]
+    plain_headers = [(name, data) for name, data in headers] if headers else None
+    return offset, topic, key, value, plain_headers, Origin(*origin) if origin else None
 
 
 class Twins:

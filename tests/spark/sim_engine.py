@@ -156,7 +156,8 @@ class SimLogs(Logs):
         return count
 
 
-def _hex(data: bytes | None) -> str | None:
+def _hex(data: bytes | str | None) -> str | None:
+    assert not isinstance(data, str), "headers are bytes"
     return None if data is None else data.hex()
 
 

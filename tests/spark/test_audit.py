@@ -47,7 +47,7 @@ class Engine:
             (h.TIMER_DUE, str(request.due_s)),
             (h.TIMER_FIRED, str(request.due_s * 1000 + 5 if tick_ms is None else tick_ms)),
         ]
-        self._producer.produce(request.target, request.value, request.key, headers=headers)
+        self._producer.produce(request.target, request.value, request.key, headers=[*headers])
 
     def flush(self) -> None:
         assert self._producer.flush(DEADLINE_S) == 0

@@ -26,7 +26,7 @@ USER, PASSWORD = "auditor", "pa55 w0rd"
 
 def fire(producer: Producer, request: Request, tick_ms: int) -> None:
     headers = [(h.TIMER_ID, request.source), (h.TIMER_DUE, str(request.due_s)), (h.TIMER_FIRED, str(tick_ms))]
-    producer.produce(request.target, b"", b"", headers=headers)
+    producer.produce(request.target, b"", b"", headers=[*headers])
     producer.poll(0)
 
 

@@ -32,10 +32,10 @@ def request(
     accepted_ms: int = (DUE - 100) * 1000,
     topic: str = "timer-request",
     code: str | None = None,
-) -> Row:
+) -> tuple[object, ...]:
     name = f"{topic}/0/{offset}"
     timer_id = id or (name if kind == "timer" else None)
-    return Row(topic, 0, offset, accepted_ms, kind, timer_id, due_s, due_s, target, 0, name, code, 100)
+    return topic, 0, offset, accepted_ms, kind, timer_id, due_s, due_s, target, 0, name, code, 100
 
 
 def fired(
@@ -60,7 +60,7 @@ VERDICTS = "asked_by string, verdict string"
 
 def became(
     spark: SparkSession,
-    asked: list[Row],
+    asked: list[tuple[object, ...]],
     firings: list[dict[str, Any]],
     *,
     letters: list[tuple[str, int, str]] | None = None,
@@ -93,7 +93,7 @@ def outcomes_of(
     ranked = outcomes.ranked(
         of, spark.createDataFrame(letters or [], LETTERS), spark.createDataFrame(moved or [], MOVED), ids=ids
     )
-    rows = [Row(*each.values()) for each in firings]
+    rows = [tuple(each.values()) for each in firings]
     since = spark.createDataFrame(list((whole_since or {"orders": 0}).items()), SINCE)
     return outcomes.outcomes(ranked, spark.createDataFrame(rows, FIRED), since, MOMENT, waiting).cache()
 
@@ -166,7 +166,7 @@ def test_offenders_come_with_the_records_that_show_them(spark: SparkSession) -> 
     firings = [fired("timer-request/0/0", DUE * 1000 + at) for at in (900, 20)]
     found = became(spark, [request(0), request(1)], firings)
     offenders = figures.with_positions(
-        figures.offenders(found), spark.createDataFrame([Row(*f.values()) for f in firings], FIRED)
+        figures.offenders(found), spark.createDataFrame([tuple(f.values()) for f in firings], FIRED)
     )
     rows = {row.fault: row for row in offenders.collect()}
     assert set(rows) == {"lost", "duplicate"}
@@ -199,7 +199,7 @@ def test_what_no_committed_reader_sees_must_not_fire(spark: SparkSession) -> Non
 
 
 BEFORE, AFTER = (DUE - 10) * 1000, (DUE + 10) * 1000
-CANCEL = {"kind": "cancel", "due_s": None, "target": None}
+CANCEL: dict[str, Any] = {"kind": "cancel", "due_s": None, "target": None}
 
 
 @pytest.fixture(scope="module")
@@ -268,9 +268,9 @@ def test_a_story_of_an_id(
 def schedules(spark: SparkSession) -> dict[int, tuple[str, list[str]]]:
     """Stories in a topic of schedules; ``ends`` are tombstones of the engine's, by the version that they name."""
 
-    def ends(offset: int, id: str, version: int) -> Row:
+    def ends(offset: int, id: str, version: int) -> tuple[object, ...]:
         row = request(offset, id=id, kind="ended", due_s=None, target=None, accepted_ms=AFTER)
-        return Row(**{**row_fields(row), "request": f"timer-request/0/{version}"})
+        return tuple({**row_fields(row), "request": f"timer-request/0/{version}"}.values())
 
     long_before = (DUE - 90) * 1000
     asked = [
@@ -301,12 +301,12 @@ def schedules(spark: SparkSession) -> dict[int, tuple[str, list[str]]]:
     return said(outcomes_of(spark, of, firings, letters=letters, ids=True))
 
 
-def row_fields(row: Row) -> dict[str, Any]:
+def row_fields(row: tuple[object, ...]) -> dict[str, Any]:
     return dict(zip(REQUEST.names, row, strict=True))
 
 
-def rejected(offset: int, id: str, accepted_ms: int) -> Row:
-    said = {"kind": "rejected", "due_s": None, "target": None, "code": "due-missing"}
+def rejected(offset: int, id: str, accepted_ms: int) -> tuple[object, ...]:
+    said: dict[str, Any] = {"kind": "rejected", "due_s": None, "target": None, "code": "due-missing"}
     return request(offset, id=id, accepted_ms=accepted_ms, **said)
 
 
@@ -340,7 +340,7 @@ def test_what_a_schedule_that_compaction_took_has_fired_is_not_its_successors(sp
     late_ms = (DUE + 120) * 1000
     of = versions.of_schedules(spark.createDataFrame([request(5, id="a", accepted_ms=late_ms)], REQUEST))
     rows = [fired("a"), fired("a", late_ms), fired("b")]
-    firings = spark.createDataFrame([Row(*each.values()) for each in rows], FIRED)
+    firings = spark.createDataFrame([tuple(each.values()) for each in rows], FIRED)
     kept = evidence.without_compacted(firings, of)
     assert sorted((row.timer_id, row.fired_ms) for row in kept.collect()) == [
         ("a", late_ms),
@@ -349,9 +349,11 @@ def test_what_a_schedule_that_compaction_took_has_fired_is_not_its_successors(sp
 
 
 def test_evidence_is_what_the_headers_say(spark: SparkSession) -> None:
-    def record(topic: str, headers: list[tuple[str, bytes | None]], value: bytes | None = None, type: int = 1) -> Row:
+    def record(
+        topic: str, headers: list[tuple[str, bytes | None]], value: bytes | None = None, type: int = 1
+    ) -> tuple[object, ...]:
         pairs = [Row(key=name, value=data) for name, data in headers]
-        return Row(topic, 1, 7, 123_456, type, b"key", value, pairs)
+        return topic, 1, 7, 123_456, type, b"key", value, pairs
 
     ours: list[tuple[str, bytes | None]] = [
         (h.TIMER_ID, b"order-1"),
@@ -360,9 +362,7 @@ def test_evidence_is_what_the_headers_say(spark: SparkSession) -> None:
     ]
     records = [record("orders", ours), record("orders", ours, type=0), record("orders", [("other", b"x")])]
     firings = evidence.firings(spark.createDataFrame(records, columns.RECORD))
-    expected = [
-        Row("order-1", DUE, "orders", DUE * 1000 + 20, append_ms, "orders/1/7") for append_ms in (123_456, None)
-    ]
+    expected = [("order-1", DUE, "orders", DUE * 1000 + 20, append_ms, "orders/1/7") for append_ms in (123_456, None)]
     assertDataFrameEqual(firings, spark.createDataFrame(expected, FIRED))
     letters = [record("dead", [(h.TIMER_ERROR, b"topic-unknown"), (h.TIMER_SOURCE, b"timer-request/0/5")])] * 2
     assertDataFrameEqual(

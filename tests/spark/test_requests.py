@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from timers.config.settings import Settings
@@ -39,7 +39,7 @@ RETRIED_SCHEDULE = future.encode_retry("orders", "key", b"payload", None, SCHEDU
 
 COPY_OF = [(h.TIMER_PROMOTED, b"timer-request/2/0"), (h.TIMER_SEAL, b"0" * 32)]
 
-RECORDS = [
+RECORDS: list[tuple[str, int, int, bytes | None, bytes | None, Headers]] = [
     (NATIVE, 0, 5, b"1700000000", VALUE, []),
     (NATIVE, 0, 9, b"007", VALUE, [("timer-id", b"forged"), ("trace", None)]),
     (NATIVE, 0, 11, None, VALUE, []),
@@ -67,8 +67,8 @@ RECORDS = [
 ]
 
 
-def expected(topic: str, partition: int, offset: int, *said: object) -> Row:
-    return Row(topic, partition, offset, 1_600_000_000_000 + offset, *said)
+def expected(topic: str, partition: int, offset: int, *said: object) -> tuple[object, ...]:
+    return topic, partition, offset, 1_600_000_000_000 + offset, *said
 
 
 EXPECTED = [
@@ -105,14 +105,16 @@ def size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
 
 def test_each_record_is_what_its_request_format_says(spark: SparkSession) -> None:
     rows = [
-        Row(topic, partition, offset, 1_600_000_000_000 + offset, 1, key, value, headers or None)
+        (topic, partition, offset, 1_600_000_000_000 + offset, 1, key, value, headers or None)
         for topic, partition, offset, key, value, headers in RECORDS
     ]
     frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
     decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT)
     assert decoded.schema == requests.REQUEST
-    sizes = {tuple(row)[:3]: size(*record[3:]) for row, record in zip(rows, RECORDS, strict=True)}
-    whole = [Row(*row, sizes[tuple(row)[:3]]) for row in EXPECTED]
+    sizes: dict[tuple[object, ...], int] = {
+        row[:3]: size(*record[3:]) for row, record in zip(rows, RECORDS, strict=True)
+    }
+    whole = [(*row, sizes[row[:3]]) for row in EXPECTED]
     assertDataFrameEqual(decoded, spark.createDataFrame(whole, requests.REQUEST))
 
 

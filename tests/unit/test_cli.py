@@ -232,7 +232,7 @@ def test_a_missing_request_topic_exits_with_1_and_advice(
 def test_watch_prints_a_line_for_each_record(capsys: pytest.CaptureFixture[str], cluster: Producer) -> None:
     headers = [("timer-due", b"1800000000"), ("timer-id", b"timer-request/0/1")]
     for key in ("o-1", "o-2"):
-        cluster.produce("watched", b"v", key, headers=headers, timestamp=1_800_000_000_007)
+        cluster.produce("watched", b"v", key, headers=[*headers], timestamp=1_800_000_000_007)
     cluster.produce("watched", b"v", "plain")
     assert cluster.flush(10) == 0
     code, out, err = run(capsys, "watch", "watched", "--from-beginning", "--count", "3")

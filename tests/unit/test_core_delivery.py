@@ -119,7 +119,7 @@ def test_a_timer_that_cannot_be_sent_goes_to_the_retry_topic(
     topic: str, problem: int | DeliveryProblem, expected: tuple[Any, ...]
 ) -> None:
     written = Written()
-    policy(Delivery, written, **{topic: problem}).fire(DUE_S, [row(1, topic), row(2)])
+    policy(Delivery, written, None, **{topic: problem}).fire(DUE_S, [row(1, topic), row(2)])
     assert written.did == [expected, ("send", "fast", 4, DUE_S, [2])]
 
 

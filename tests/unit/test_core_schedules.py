@@ -70,7 +70,8 @@ class ScheduleRig(MachineRig):
 
     @property
     def fired(self) -> list[tuple[int, int]]:
-        return self.ledger.fired
+        fired: list[tuple[int, int]] = self.ledger.fired
+        return fired
 
 
 def test_a_tombstone_ends_the_version_that_it_names() -> None:

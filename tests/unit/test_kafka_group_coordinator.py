@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.protocol.group import JoinGroupRequest
 
@@ -59,8 +60,8 @@ class Group:
 
         monkeypatch.setattr(module, "CoordinatorGroupRebalance", Rebalance)
         monkeypatch.setattr(module, "describe", describe)
-        monkeypatch.setattr(module.GroupCoordinator, "_do_rejoin_group", rejoin)
-        monkeypatch.setattr(module.GroupCoordinator, "_on_join_complete", apply)
+        monkeypatch.setattr(GroupCoordinator, "_do_rejoin_group", rejoin)
+        monkeypatch.setattr(GroupCoordinator, "_on_join_complete", apply)
 
     async def join(self, *topics: str, **given: list[int]) -> Coordinator:
         """A consumer of ``topics`` joins and is given partitions."""

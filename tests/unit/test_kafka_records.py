@@ -41,7 +41,7 @@ class SimConsumer:
 END = KafkaError._PARTITION_EOF
 
 
-def offsets(consumer: Any, start: int, end: int, **arguments: Any) -> list[int]:
+def offsets(consumer: Any, start: int, end: int, **arguments: Any) -> list[int | None]:
     return [message.offset() for message in records.read(consumer, "t", 0, start, end, timeout_s=0.0, **arguments)]
 
 

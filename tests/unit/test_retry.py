@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timers.client.request import Encoder, TimerRequest
-from timers.client.retry import Backoff, Received, plan
+from timers.client.retry import Backoff, DeadLetterRecord, Received, plan
+from timers.core.timer import Origin
 from timers.errors import InvalidTimerError
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, future
 from timers.wire.formats import RequestRecord
+from timers.wire.headers import Header
 
 DUE_S = 1_900_000_000
 DLQ = "dead"
@@ -36,7 +39,7 @@ class Record:
 
 def as_methods(record: Record) -> Any:
     """The record as a message of confluent-kafka."""
-    fields: dict[str, Callable[[], Any]] = {name: lambda value=value: value for name, value in vars(record).items()}
+    fields: dict[str, Callable[[], Any]] = {name: partial(getattr, record, name) for name in vars(record)}
     return SimpleNamespace(**fields)
 
 
@@ -47,6 +50,16 @@ def as_event(record: Record) -> Any:
 
 def retry_of(planned: Any) -> TimerRequest:
     assert isinstance(planned, TimerRequest)
+    return planned
+
+
+def as_bytes(headers: Sequence[tuple[str, bytes | str | None]] | None) -> list[Header]:
+    """The headers, as a consumer receives them."""
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in headers or ()]
+
+
+def dead_letter_of(planned: TimerRequest | DeadLetterRecord) -> DeadLetterRecord:
+    assert not isinstance(planned, TimerRequest)
     return planned
 
 
@@ -87,8 +100,9 @@ def test_delays_are_limited_and_jitter_only_shortens_them(
 @pytest.mark.parametrize("key", [b"k", b"\xff\x00", None])
 def test_the_last_attempt_is_a_dead_letter_whose_retry_counts_from_one(key: bytes | None) -> None:
     headers = [("a", None), ("retry-attempt", b"2"), ("timer-id", b"timer-request/4/99"), ("timer-due", b"5")]
-    topic, sent_key, value, sent = plan(Record(key=key, headers=headers), None, Backoff(attempts=2), None, DLQ)
-    opened = dead_letter.decode(sent)
+    planned = plan(Record(key=key, headers=headers), None, Backoff(attempts=2), None, DLQ)
+    topic, sent_key, value, sent = dead_letter_of(planned)
+    opened = dead_letter.decode(as_bytes(sent))
     assert (topic, opened and opened.code) == (DLQ, "retries-exhausted")
     assert opened is not None and opened.source == "timer-request/4/99"
     assert "'orders' gave it up after 2 tries; it stood at orders/3/17" in opened.message
@@ -96,8 +110,8 @@ def test_the_last_attempt_is_a_dead_letter_whose_retry_counts_from_one(key: byte
     ((row,),) = read.rows.values()
     assert (row[1], row[3], row[4]) == ("orders", b"v", [("a", None)])
     assert row[2] == (key if key != b"k" else "k")
-    first = plan(Record(), 3, Backoff(attempts=2), None, DLQ)[3]
-    assert dict(first)["timer-source"] == b"orders/3/17", "where it stands, if no request brought it"
+    first = dead_letter_of(plan(Record(), 3, Backoff(attempts=2), None, DLQ))
+    assert dict(first[3])["timer-source"] == b"orders/3/17", "where it stands, if no request brought it"
 
 
 @pytest.mark.parametrize(
@@ -132,10 +146,10 @@ def test_an_attempt_header_that_is_no_number_is_ignored() -> None:
 @pytest.mark.parametrize("key", [None, b"\xff\x00", b"text", "text", ""])
 def test_keys_of_any_bytes_reach_the_callback(key: Any) -> None:
     due, value, headers = Encoder(1000)(TimerRequest("orders", key, b"v", DUE_S, headers=[("a", b"1")]))
-    ((row,),) = future.decode([RequestRecord(7, due, value, headers, 0)], 1000).rows.values()
+    ((row,),) = future.decode([RequestRecord(7, due, value, as_bytes(headers), 0)], 1000).rows.values()
     wanted = key.decode() if key == b"text" else key
     assert row == (7, "orders", wanted, b"v", [("a", b"1")], None)
-    plain = Encoder(1000)(TimerRequest("orders", key, b"v", DUE_S))
-    ((row,),) = future.decode([RequestRecord(7, *plain, 0)], 1000).rows.values()
+    due, value, headers = Encoder(1000)(TimerRequest("orders", key, b"v", DUE_S))
+    ((row,),) = future.decode([RequestRecord(7, due, value, as_bytes(headers) or None, 0)], 1000).rows.values()
     assert row == (7, "orders", wanted, b"v", None, None)
-    assert future.rebuild_request(row, SimpleNamespace(due_s=DUE_S)) == (due, value, list(plain[2] or ()))
+    assert future.rebuild_request(row, Origin("", DUE_S, 0)) == (due, value, list(headers or ()))

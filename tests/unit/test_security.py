@@ -238,7 +238,7 @@ def test_unusable_files_are_named(secured: dict[str, str], changes: dict[str, st
     settings = Settings.load(secured | changes)
     for configure in (connection.librdkafka, connection.aiokafka, faust_credentials):
         with pytest.raises(SettingsError, match=expected) as error:
-            configure(settings)  # type: ignore[operator]
+            configure(settings)
         assert "\n" not in str(error.value)
 
 

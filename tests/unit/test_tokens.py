@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,8 @@ def test_names_have_separate_tokens(timeouts: Timeouts) -> None:
 
 def test_a_callback_without_a_token_is_refused(timeouts: Timeouts) -> None:
     timeouts.arm("order-1")
-    for nothing in (None, "", [], {}, [("other", b"x")], [("callback-token", None)]):
+    without_token: list[Any] = [None, "", [], {}, [("other", b"x")], [("callback-token", None)]]
+    for nothing in without_token:
         assert not timeouts.accept("order-1", nothing)
     assert not timeouts.accept("never-armed", "x")
 

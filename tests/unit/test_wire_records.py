@@ -40,6 +40,7 @@ def test_a_value_that_is_too_large_leaves_its_begin_length_and_hash(cut_while_re
     rejected = Rejected(7, "value-too-large", "too large", b"5", read, [("a", b"1")])
     letter = dead_letter.encode(rejected, "timer-request/0/7", max_bytes)
     decoded = dead_letter.decode(letter.headers)
+    assert decoded is not None
     assert (decoded.code, decoded.source) == ("value-too-large", "timer-request/0/7")
     assert (decoded.value_bytes, decoded.value_sha256) == (len(value), sha256.hexdigest())
     if max_bytes == 100:

@@ -15,7 +15,7 @@ from timers.worker.machines.failures import BROKERS, STORE, UNFORESEEN, Failures
 
 def raised(key: str) -> BaseException:
     try:
-        {}[key]
+        dict[str, int]()[key]
     except KeyError as error:
         return error
     raise AssertionError

@@ -16,7 +16,7 @@ class Watch:
         self.now = 1000.0
         self.workers = {name: UnownedPartitions(lambda: self.now) for name in "abc"}
 
-    def pass_(self, seconds: float, readers: str | None) -> list[tuple[str, float]]:
+    def pass_(self, seconds: float, readers: str | None) -> list[tuple[str, int]]:
         """(worker, seconds from now) of each request for a rebalance; ``readers`` read the partition without owner."""
         asked = []
         for step in range(int(seconds)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,7 @@ def test_the_installed_versions_are_supported() -> None:
 
 @pytest.mark.parametrize("library", library_versions.SUPPORTED)
 def test_another_version_is_named_with_those_that_are_supported(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = library_versions.version
-    monkeypatch.setattr(library_versions, "version", lambda name: "99.1.2" if name == library else real(name))
+    monkeypatch.setattr(library_versions, "version", lambda name: "99.1.2" if name == library else version(name))
     with pytest.raises(
         TimersError, match=f"^{library} 99.1.2 is installed; .* {library_versions.SUPPORTED[library][0]}.x"
     ):

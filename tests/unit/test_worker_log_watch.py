@@ -11,6 +11,7 @@ import pytest
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import AccessError
+from timers.kafka import topics
 from timers.kafka.own_topics import own_topics
 from timers.kafka.topics import Cluster
 from timers.worker.consumer import log_watch as module
@@ -38,9 +39,9 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(monkeypatch: 
 
     monkeypatch.setattr(module, "GRACE_S", -1.0)
     monkeypatch.setattr(module, "RETRY_S", 0.01)
-    monkeypatch.setattr(module.topics, "existing_topics", look)
-    monkeypatch.setattr(module.topics, "ensure", ensure)
-    monkeypatch.setattr(module.topics, "config_problems", lambda *_: {})
+    monkeypatch.setattr(topics, "existing_topics", look)
+    monkeypatch.setattr(topics, "ensure", ensure)
+    monkeypatch.setattr(topics, "config_problems", lambda *_: {})
     watch = LogWatch(settings, whole, renew)
     await watch.start()
     try:
@@ -71,8 +72,8 @@ async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left
         await renewed.put(cluster)
 
     monkeypatch.setattr(module, "RETRY_S", 0.01)
-    monkeypatch.setattr(module.topics, "existing_topics", lambda *_: after)
-    monkeypatch.setattr(module.topics, "config_problems", config_problems)
+    monkeypatch.setattr(topics, "existing_topics", lambda *_: after)
+    monkeypatch.setattr(topics, "config_problems", config_problems)
     watch = LogWatch(settings, before, renew)
     await watch.start()
     try:

@@ -19,6 +19,7 @@ from timers.kafka.aiokafka_internals.produce import (
     RecordsRefused,
     RefusedRecord,
 )
+from timers.kafka.topic_metadata import TopicMetadata
 from timers.worker.partition_metrics import PartitionMetrics
 from timers.worker.sending import outbox as module
 from timers.worker.sending import targets as targets_module
@@ -51,7 +52,7 @@ class SimProducer:
         counts: dict[str, int] = {}
         for topic, _, batch in batches:
             counts[topic] = counts.get(topic, 0) + batch.count
-            batch._build()  # type: ignore[no-untyped-call]  # as aiokafka does before it sends
+            batch._build()  # as aiokafka does before it sends
         self.sent.append(counts)
         outcome = self.outcomes.pop(0) if self.outcomes else None
         if callable(outcome):
@@ -89,7 +90,7 @@ class Rig:
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
     monkeypatch.setattr(targets_module, "AdminClient", SimAdmin)
-    monkeypatch.setattr(targets_module.TopicMetadata, "oldest_ms", lambda *_: {})
+    monkeypatch.setattr(TopicMetadata, "oldest_ms", lambda *_: {})
     return Rig()
 
 
@@ -135,7 +136,7 @@ def test_a_topic_that_refuses_all_times_fails_and_the_others_are_sent(rig: Rig) 
 
 
 def test_a_topic_that_never_takes_the_times_gets_no_record(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets_module.TopicMetadata, "oldest_ms", lambda *_: {"t": 0})
+    monkeypatch.setattr(TopicMetadata, "oldest_ms", lambda *_: {"t": 0})
     rig.producer.outcomes = [refusal("t", INVALID_TIMESTAMP)]
     rig.fire("t", "t", "u")
     assert rig.callbacks == [{"t": 2, "u": 1}, {"u": 1, rig.retry_topic: 2}]

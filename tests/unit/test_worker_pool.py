@@ -52,7 +52,8 @@ def pool_of(
 ) -> Pool:
     """A pool whose group answers by ``owns``; errors that end the worker are appended to ``failures``."""
     pool = Pool(enabled_formats(settings), RocksMemory(16 * 1024 * 1024))
-    pool.bind(settings, cluster, SimConsumer(owns), failures.append, lambda: None)
+    consumer: Any = SimConsumer(owns)
+    pool.bind(settings, cluster, consumer, failures.append, lambda: None)
     return pool
 
 
@@ -70,7 +71,7 @@ async def test_the_end_does_not_wait_for_a_group_that_does_not_answer(
 
     async def never(tp: TopicPartition) -> bool | None:
         asked.set()
-        return await asyncio.get_running_loop().create_future()
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
     pool = pool_of(settings_for(tmp_path), NO_TOPICS, never, failures)
     runner: Any = SimRunner()

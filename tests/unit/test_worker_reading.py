@@ -60,11 +60,11 @@ class Rig(MachineRig):
         ((due_s, (row,)),) = decoded.rows.items()
         found = reading.find_record(self.machine, self.place, row, due_s, sent.timestamp_ms // 1000, with_value=False)
         assert found is None or (found["due"], found["source"]) == (due_s, sent.source)
-        return found and found["state"]
+        return None if found is None else str(found["state"])
 
     def of_id(self, id: str) -> str | None:
         found = reading.find_by_id(self.machine, self.place, id, with_value=False)
-        return found and found["state"]
+        return None if found is None else str(found["state"])
 
     @property
     def listed(self) -> list[str]:

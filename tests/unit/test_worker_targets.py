@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from aiokafka.errors import (
@@ -301,5 +301,5 @@ def test_topics_are_created_after_a_request_without_an_answer(creating: Targets)
     wait_until(lambda: creating.route("t", retried=True) == 1, "it is usable")
 
 
-def raise_timeout() -> None:
+def raise_timeout() -> NoReturn:
     raise TimeoutError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
+from confluent_kafka.admin import AclOperation
 
 from timers.config.settings import Settings
 from timers.kafka.clients import max_message_bytes

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from timers.kafka.error_codes import code_of
 from timers.kafka.topic_admin import create_all

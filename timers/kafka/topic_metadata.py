@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 
 from timers.kafka.topic_admin import configs, create
 

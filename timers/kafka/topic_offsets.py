@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from time import monotonic, sleep
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import OffsetSpec
 
 from timers.config.settings import Settings
 from timers.errors import TimersError

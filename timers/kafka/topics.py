@@ -13,7 +13,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AclOperation,
     AdminClient,
     AlterConfigOpType,

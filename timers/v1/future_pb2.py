@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16timers/v1/future.proto\x12\ttimers.v1\"F\n\x06\x46uture\x12\x15\n\rcallBackTopic\x18\x01 \x01(\t\x12\x13\n\x0b\x63\x61llBackKey\x18\x02 \x01(\t\x12\x10\n\x08\x63\x61llBack\x18\x03 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16timers/v1/future.proto\x12\ttimers.v1\"F\n\x06\x46uture\x12\x15\n\rcallBackTopic\x18\x01 \x01(\t\x12\x13\n\x0b\x63\x61llBackKey\x18\x02 \x01(\t\x12\x10\n\x08\x63\x61llBack\x18\x03 \x01(\x0c\x42!\n\ttimers.v1P\x01Z\x12timers/v1;timersv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'timers.v1.future_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\ttimers.v1P\001Z\022timers/v1;timersv1'
   _globals['_FUTURE']._serialized_start=37
   _globals['_FUTURE']._serialized_end=107
 # @@protoc_insertion_point(module_scope)

@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18timers/v1/progress.proto\x12\ttimers.v1\"\xc4\x01\n\x08Progress\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x18\n\x0b\x66ired_due_s\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x0c\x66ired_offset\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12*\n\x08settings\x18\x06 \x03(\x0b\x32\x18.timers.v1.SettingChangeB\x0e\n\x0c_fired_due_sB\x0f\n\r_fired_offset\"A\n\rSettingChange\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\x12\r\n\x05value\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18timers/v1/progress.proto\x12\ttimers.v1\"\xc4\x01\n\x08Progress\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x18\n\x0b\x66ired_due_s\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x0c\x66ired_offset\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12*\n\x08settings\x18\x06 \x03(\x0b\x32\x18.timers.v1.SettingChangeB\x0e\n\x0c_fired_due_sB\x0f\n\r_fired_offset\"A\n\rSettingChange\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\x12\r\n\x05value\x18\x03 \x01(\tB!\n\ttimers.v1P\x01Z\x12timers/v1;timersv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'timers.v1.progress_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\ttimers.v1P\001Z\022timers/v1;timersv1'
   _globals['_PROGRESS']._serialized_start=40
   _globals['_PROGRESS']._serialized_end=236
   _globals['_SETTINGCHANGE']._serialized_start=238

@@ -95,6 +95,21 @@ class DeadLetterAtFirstRetry(Delivery):
         super()._hold_back(due_s, rows, problem)
 
 
+class CountsNoFirstAttempt(Delivery):
+    """A timer of a failing topic is moved to the retry topic, and its first attempt does not count."""
+
+    def _retry(self, row: Row, origin: Origin, again_s: int, problem: DeliveryProblem) -> None:
+        first = not isinstance(self, RetryDelivery)
+        super()._retry(row, origin._replace(attempt=0) if first else origin, again_s, problem)
+
+
+class RetriesAtOnce(Delivery):
+    """A timer of a failing topic is tried again in the same second."""
+
+    def _again_s(self, attempts: int, problem: DeliveryProblem) -> int:
+        return self._tick.second
+
+
 class RetriesWithoutLimit(Delivery):
     """A retried timer never becomes a dead letter."""
 
@@ -143,6 +158,16 @@ class RejectedScheduleGetsNoTombstone(Delivery):
             super().reject(rejected)
 
 
+class EndsRejectedRequests(Delivery):
+    """Each rejected record of a schedule topic gets a tombstone, also one that is no schedule."""
+
+    def reject(self, rejected: Sequence[Rejected]) -> None:
+        Delivery.reject(self, rejected)
+        if isinstance(self, ScheduleDelivery):
+            for rejection in rejected:
+                self._output.end_schedule(rejection)
+
+
 class NotesNoRefusal(Delivery):
     """A refused record is sent again in the next transaction."""
 
@@ -155,6 +180,15 @@ class RefusesAllWhereOneHadNoKey(Delivery):
 
     def _judge(self, topic: str, row: Row, origin: Origin) -> Row | DeliveryProblem:
         return self._keyless[topic][1] if topic in self._keyless else super()._judge(topic, row, origin)
+
+
+class ForgetsWhichTopicsNeedKeys(Delivery):
+    """Each transaction sends callbacks without a key to a topic that has refused one."""
+
+    def refuse(self, topic: str, callback: Callback, problem: DeliveryProblem) -> bool:
+        is_new = super().refuse(topic, callback, problem)
+        self._keyless.clear()
+        return is_new
 
 
 class DropsRefusals(Delivery):

@@ -36,6 +36,35 @@ class FiresNothingAfterAcceptance(Loop):
         return read_again_from
 
 
+class FiresNothingAfterAReplay(Loop):
+    """After the end of a replay, due timers wait for the next tick."""
+
+    def _accept(self, fetched: Fetched) -> int | None:
+        recovering, firing = self.machine.recovering, self._firing
+        read_again_from = super()._accept(fetched)
+        if recovering:
+            self._firing = firing
+        return read_again_from
+
+
+class FiresNothingAfterTheBarrier(Loop):
+    """After the barrier has released a second, due timers wait for the next tick."""
+
+    def _accept(self, fetched: Fetched) -> int | None:
+        recovering, firing = self.machine.recovering, self._firing
+        read_again_from = super()._accept(fetched)
+        if not recovering:
+            self._firing = firing
+        return read_again_from
+
+
+class CommitsNoIdleSeconds(Loop):
+    """Progress is not committed if only time has passed."""
+
+    def _commit(self, idle_too_long: bool) -> bool:
+        return super()._commit(False)
+
+
 class ReadsOnAfterAGap(Loop):
     """[I7]: the consumer does not read a lost fetch again."""
 

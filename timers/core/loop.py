@@ -42,7 +42,7 @@ class Loop:
         self.machine = machine
         self.fetches: deque[Fetched] = deque()
         self._ticks: deque[tuple[Tick, int | None]] = deque()
-        self._firing = not machine.recovering
+        self._firing = False
         self._commit_due = False
 
     @property

@@ -87,7 +87,7 @@ class Checkers:
             elif (record.topic, record.partition) in self.logs:
                 if record.topic == settings.request_topic and h.TIMER_FIRED in dict(record.headers):
                     self._chained(record, runner)
-                self._request(record)
+                self._request(record, runner)
             elif record.topic == settings.dead_letter_topic:
                 self._dead_letter(record)
             elif record.topic == settings.progress_topic:
@@ -105,7 +105,7 @@ class Checkers:
         if runner is not None:
             self.stores.check(runner)
 
-    def _request(self, record: SimRecord) -> None:
+    def _request(self, record: SimRecord, runner: SimRunner | None) -> None:
         log = self.logs[record.topic, record.partition]
         decode = self._formats[record.topic].decoder(log.level_at(record.offset), False)
         decoded = decode([record], self._settings.max_request_bytes)
@@ -117,8 +117,7 @@ class Checkers:
                 timer_id = origin.timer_id
                 if record.topic == self._settings.retry_topic:
                     name, attempt = origin.request, origin.attempt
-                    if attempt > self._settings.retry_attempts:
-                        raise Violation(f"{name} is tried for the {attempt + 1}th time")
+                    self._check_attempt(name, attempt, due_s, row[1], runner)
                     self._moved[name, attempt] += 1
                     self.counts["retried"] += 1
                     self._check_not_ended(self._by_source[name])
@@ -135,6 +134,17 @@ class Checkers:
                 return
         log.requests[record.offset] = self._by_source[record.source] = request
         self.counts["rejected" if row is None else "accepted"] += 1
+
+    def _check_attempt(self, name: str, attempt: int, due_s: int, topic: str, runner: SimRunner | None) -> None:
+        """Check the number of a timer's next attempt, and that the timer waits for it if it may succeed."""
+        if attempt > self._settings.retry_attempts:
+            raise Violation(f"{name} is tried for the {attempt + 1}th time")
+        if attempt and runner is not None and due_s <= runner.tick_s:
+            raise Violation(f"{name}, attempt {attempt}, is due at {due_s}, not after {runner.tick_s}")
+        log = self._log
+        may_refuse = {*log.missing, *log.compacted, *log.max_message_bytes, self._settings.request_topic}
+        if not attempt and topic not in may_refuse and not self._rules.check_topic(topic):
+            raise Violation(f"{name} was moved to the retry topic, and the failure does not count as an attempt")
 
     def _schedule(self, record: SimRecord) -> None:
         request_format, settings = self._formats[record.topic], self._settings

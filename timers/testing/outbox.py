@@ -8,13 +8,14 @@ from typing import Any, ClassVar, NamedTuple
 from timers.config.settings import Settings
 from timers.core.chunk_size import ChunkSize
 from timers.core.counters import Counters
-from timers.core.delivery import DeliveryProblem
+from timers.core.delivery import KEYLESS_S, DeliveryProblem
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.timer import Origin, Row, Tick, TopicPartition, id_bytes, key_bytes, origin_of
 from timers.request_formats import delivery_of
 from timers.testing import faults as f
 from timers.testing.faults import Faults
+from timers.testing.id_oracle import Violation
 from timers.testing.log import RecordRefused, SimLog, SimProducer, TooLarge
 from timers.testing.next_level import LEVEL, formats_at
 from timers.wire import dead_letter, topics
@@ -169,6 +170,8 @@ class SimOutbox(BaseOutbox):
         self._records = self.new_records()
         self._tick = Tick(0)
         self._offset_sent = -1
+        self._needs_key_until_s: dict[str, int] = {}
+        """Topic that has refused a callback without a key -> until which second it must get no other one."""
 
     def open(self) -> None:
         self._producer.init_transactions()
@@ -188,6 +191,10 @@ class SimOutbox(BaseOutbox):
             noted = [self._refuse(record.topic, record, "a record without key") for record in refused]
             if not any(noted):
                 raise Lost("records are refused again")
+            for topic in {record.topic for record in refused}:
+                if self._tick.second < self._needs_key_until_s.get(topic, -1):
+                    raise Violation(f"{topic} got another callback without a key")
+                self._needs_key_until_s[topic] = self._tick.second + KEYLESS_S
             self._records = self.new_records()
             self._begin_again(self._tick, self._records)
         self._faults.point("before a commit")

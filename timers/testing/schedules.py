@@ -73,7 +73,7 @@ class ScheduleLog:
             if request.key is None:
                 if count != (offset < next_offset) and not (count == 0 and request.record.compacted):
                     raise Violation(f"{request.name} cannot be read, and has {count} dead letters")
-                if offset in self._overdue and count != self._tombstones[offset]:
+                if self._tombstones[offset] != (count if offset in self._overdue else 0):
                     raise Violation(
                         f"{request.name} was rejected {count} times, with {self._tombstones[offset]} tombstones"
                     )

@@ -130,10 +130,13 @@ class Simulator(SimCluster):
     def _step(self, worker: SimWorker, name: TopicPartition) -> str:
         runner = worker.runners[name]
         runner.idle_too_long = runner.idle_too_long or self._random.random() < self._idle_probability
+        was_idle_too_long = runner.idle_too_long
         worker.step(name)
         self.checkers.check(runner if worker.runners.get(name) is runner else None)
         if worker.runners.get(name) is runner:
             self.checkers.stores.check_idle(runner)
+            if was_idle_too_long and not runner.idle_too_long:
+                self.checkers.stores.check_committed(runner)
         if worker.runners.get(name) is runner and self._random.random() < 0.05:
             self.checkers.stores.check_recovery(runner, self.limits, self._random)
         if not worker.alive:

@@ -92,6 +92,12 @@ class StoreChecks:
         if due:
             raise Violation(f"{runner.name} waits for a tick, but {due[0]} is due")
 
+    def check_committed(self, runner: SimRunner) -> None:
+        """Check that a machine that was idle for too long has committed its time."""
+        committed, fired = self._logs[runner.name].progress.fired_through, runner.machine.progress.fired_through
+        if committed != fired and not runner.machine.recovering:
+            raise Violation(f"{runner.name} was idle for long, and committed {committed} instead of {fired}")
+
     def check_recovery(self, runner: SimRunner, limits: Limits, random: Random) -> None:
         """Check that a recovery of an empty store, with fetches of random sizes, ends in the same state."""
         if runner.machine.recovering:

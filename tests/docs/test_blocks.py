@@ -139,7 +139,8 @@ def check_command(words: list[str]) -> None:
 def parse_timers(arguments: list[str]) -> None:
     """Parse a command line of ``timers`` as the command does, without running it."""
     command: click.Command = cli
-    context = click.Context(cli, info_name="timers")
+    # With the names of the help option: a command keeps those of its first context, also for later tests.
+    context = click.Context(cli, info_name="timers", **cli.context_settings)
     while isinstance(command, click.Group):
         name, found, arguments = command.resolve_command(context, arguments)
         assert name is not None and found is not None

@@ -21,6 +21,7 @@ from tests.fuzz.records import (
     Record,
     TimedRecord,
     countdown_bytes,
+    countdown_headers,
     damaged_requests,
     digits,
     header_name,
@@ -99,7 +100,7 @@ def countdowns(draw: Draw) -> set[str]:
         value = None if kind == 0 else b" " * (MAX_COUNTDOWN_BYTES + 1) if kind == 1 else value
         key = draw.pick([b"k", b"k", None, draw.blob(20)])
         at_ms = 1_800_000_000_123 if draw.number(15) else -1
-        return key, value if kind > 5 or not value else draw.damaged(value), request_headers(draw), at_ms
+        return key, value if kind > 5 or not value else draw.damaged(value), countdown_headers(draw), at_ms
 
     sent = [TimedRecord(3 * index, *fields) for index, fields in enumerate(draw.many(8, one))]
     decoded = countdown.decode(sent, MAX_COUNTDOWN_BYTES)

@@ -96,6 +96,13 @@ def retry_headers(draw: Draw) -> list[tuple[str, bytes | None]] | None:
     return [*(request_headers(draw) or ()), *ours]
 
 
+def countdown_headers(draw: Draw) -> list[tuple[str, bytes | None]] | None:
+    if draw.number(7):
+        return request_headers(draw)
+    former_due = draw.pick([b"1800000000", b"-5", b"1800000000000", digits(draw)])
+    return [*(request_headers(draw) or ()), (headers.TIMER_AGAIN, former_due)]
+
+
 def records(draw: Draw, headers_of: Callable[[Draw], Any]) -> list[Record]:
     drawn = draw.many(8, lambda draw: (request_key(draw), request_value(draw), headers_of(draw)))
     return [Record(3 * index, *one) for index, one in enumerate(drawn)]

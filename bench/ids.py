@@ -122,8 +122,8 @@ class DiscardingScheduleOutbox(DiscardingOutbox):
         self._batches.add_tombstones("schedules", 0, tombstones, 1)
         self.tombstones += zip([id for id, _ in tombstones], [row[0] for row in rows], strict=True)
         callbacks = [schedule.callback_row(row, b"schedules") for row in rows]
-        tail: list[h.Header] = [(h.TIMER_DUE, b"1"), (h.TIMER_FIRED, b"1")]
-        self._batches.fire("target", 4, callbacks, b"schedules/0/", tail, 1)
+        last_headers: list[h.Header] = [(h.TIMER_DUE, b"1"), (h.TIMER_FIRED, b"1")]
+        self._batches.fire("target", 4, callbacks, b"schedules/0/", last_headers, 1)
         self.fired += len(rows)
 
 

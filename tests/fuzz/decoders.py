@@ -181,8 +181,8 @@ def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded, *, by_bytes
         assert 0 <= due_s <= checks.MAX_DUE_S and topics.is_legal(topic)
         kept = list(unpack(pack(row)))
         assert kept[:4] == [offset, topic, key, value]
-        tail: list[headers.Header] = [(headers.TIMER_DUE, b"1")]
-        Batches({}).fire(topic, 3, [row], b"t/0/", tail, 1)
+        last_headers: list[headers.Header] = [(headers.TIMER_DUE, b"1")]
+        Batches({}).fire(topic, 3, [row], b"t/0/", last_headers, 1)
         moved = Origin(*origin) if origin else Origin("t/0/1", due_s, 0)
         value_again, headers_again = future.encode_retry(topic, key, value, row[4], moved)
         Batches({}).add("retry", 0, b"1", value_again, headers_again, 1)

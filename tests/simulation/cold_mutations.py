@@ -9,7 +9,7 @@ from typing import Any
 from timers.core.horizon import Horizon, Unsealed
 from timers.core.index import NoIndex
 from timers.core.machine import Machine
-from timers.core.operation import Entries, Entry, Judged
+from timers.core.operation import Entries, Entry, OperationResults
 from timers.core.progress import HOT_HORIZON, Progress
 from timers.core.timer import Decoded, Forwarded, Rejected
 from timers.testing import SimOutbox
@@ -122,7 +122,7 @@ class ForwardsAndKeeps(Horizon):
 class ForwardsWithoutACommit(Machine):
     """[I2]: a fetch is stored, but its cold requests are sent only if it has other output."""
 
-    def _emit(self, late: Any, decoded: Decoded, judged: Judged, after: Progress) -> None:
+    def _emit(self, late: Any, decoded: Decoded, judged: OperationResults, after: Progress) -> None:
         if decoded.forwarded and not (late or decoded.rejected or judged.verdicts):
             return
         super()._emit(late, decoded, judged, after)
@@ -134,7 +134,7 @@ class ForwardsAgainInReplay(Machine):
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
         if decoded.forwarded and self._tick is not None:
-            self._emit({}, Decoded(forwarded=decoded.forwarded), Judged({}), self.progress)
+            self._emit({}, Decoded(forwarded=decoded.forwarded), OperationResults({}), self.progress)
         super()._replay(records, to_offset)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from timers.core.index import Index, latest
 from timers.core.keys import OrderKey
 from timers.core.machine import Machine
-from timers.core.operation import ALREADY_FIRED, Judged, Operation, Verdict
+from timers.core.operation import ALREADY_FIRED, Operation, OperationResults, Verdict
 from timers.core.second_barrier import SecondBarrier
 from timers.core.timer import Decoded, Row
 from timers.testing import SimOutbox
@@ -40,24 +40,24 @@ class SendsVerdictsInReplay(Machine):
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
         verdicts = self._judge(self._read(records, to_offset).operations).verdicts
         if verdicts and self._tick is not None:
-            self._emit({}, Decoded(), Judged({}, verdicts), self.progress)
+            self._emit({}, Decoded(), OperationResults({}, verdicts), self.progress)
         super()._replay(records, to_offset)
 
 
 class JudgesWithoutEarlierRecords(Index):
     """Each record of a batch is judged by the store, without the earlier records of the batch."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         judged = [
             super(JudgesWithoutEarlierRecords, self).judge([each], fired_through, committed) for each in operations
         ]
-        return Judged(latest(operations), [verdict for each in judged for verdict in each.verdicts])
+        return OperationResults(latest(operations), [verdict for each in judged for verdict in each.verdicts])
 
 
 class IgnoresLateCancels(Index):
     """A cancel that comes too late does not change the entry of the timer."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         judged = super().judge(operations, fired_through, committed)
         late = {verdict.offset for verdict in judged.verdicts if verdict.verdict == ALREADY_FIRED}
         last = {each[0]: each[1] for each in operations}

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from timers.core.delivery import Delivery
 from timers.core.keys import MAX_OFFSET, NEVER, OrderKey
 from timers.core.machine import Machine
-from timers.core.operation import Judged
+from timers.core.operation import OperationResults
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import CutValue, Decoded, Fetched, Origin, Rejected, Row, RowsByDue, Tick, TopicPartition
@@ -179,7 +179,7 @@ class EmitsAgainInReplay(Machine):
         decoded = self._read(records, to_offset)
         late, waiting = self._split_late(decoded.rows)
         if (late or decoded.rejected) and self._tick is not None:
-            self._emit(late, decoded, Judged({}), self.progress)
+            self._emit(late, decoded, OperationResults({}), self.progress)
         self._store.write(waiting, to_offset)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from timers.core.index import latest
 from timers.core.keys import OrderKey
-from timers.core.operation import ANY_VERSION, Judged, Operation
+from timers.core.operation import ANY_VERSION, Operation, OperationResults
 from timers.core.schedules import ScheduleIndex
 from timers.core.timer import Row, Tick
 from timers.testing import SimOutbox
@@ -18,14 +18,14 @@ from timers.wire.formats import schedule
 class TombstonesEndAnyVersion(ScheduleIndex):
     """A tombstone of the engine ends any version, and superseded versions are not republished."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         return super().judge(operations, fired_through, committed)._replace(superseded=())
 
 
 class IgnoresTombstonesOfOthers(ScheduleIndex):
     """A tombstone of another version is ignored, although compaction erases the latest version too."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         kept = []
         known = self._store.entries({operation[0] for operation in operations})
         for operation in operations:
@@ -40,7 +40,7 @@ class IgnoresTombstonesOfOthers(ScheduleIndex):
 class KeepsRepublishedVersions(ScheduleIndex):
     """A republished version is kept beside its copy."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         judged = super().judge(operations, fired_through, committed)
         offsets = {offset for _, offset in judged.superseded}
         known = self._store.entries(judged.entries.keys())
@@ -51,7 +51,7 @@ class KeepsRepublishedVersions(ScheduleIndex):
 class RepublishesFiredVersions(ScheduleIndex):
     """A version that has fired is republished."""
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         return super().judge(operations, (-1, 0), committed)
 
 

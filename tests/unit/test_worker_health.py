@@ -31,7 +31,7 @@ def shorter(monkeypatch: pytest.MonkeyPatch) -> None:
 class SimMachine:
     """A machine that hangs while it fires, until ``go_on`` is set."""
 
-    held = recovering = False
+    clock_is_behind = recovering = False
     may_accept = True
     oldest_due_s = released_s = None
 
@@ -106,7 +106,7 @@ def test_a_thread_without_work_is_alive_however_long(
 def test_a_worker_that_was_ready_stays_ready_when_a_partition_stops() -> None:
     stopped = {("requests", 3): "lost records"}
     runner = SimpleNamespace(machine=SimpleNamespace(recovering=False))
-    pool = SimpleNamespace(stopped={}, waiting={}, opening=False, runners={}, held=False)
+    pool = SimpleNamespace(stopped={}, waiting={}, opening=False, runners={}, clock_is_behind=False)
     status: Any = SimpleNamespace(
         pool=pool,
         tick_age_s=0.0,

@@ -15,7 +15,7 @@ from timers.wire import headers, topics
 
 if TYPE_CHECKING:
     from timers.client import TimersClient
-    from timers.kafka.tail import Tail
+    from timers.kafka.topic_reader import TopicReader
 
 TOPIC = "timers-demo"
 _FIRST_TIMERS = 20
@@ -49,18 +49,18 @@ def run_demo(settings: Settings, topic: str = TOPIC, check_worker: Callable[[], 
     """
     from timers.client import TimersClient
     from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
-    from timers.kafka.tail import Tail
+    from timers.kafka.topic_reader import TopicReader
 
     topic_admin.create_if_missing(settings, topic, partitions=1)
-    with Tail(settings, topic) as tail, TimersClient(settings.brokers, timeout_s=10) as client:
-        _until(tail.assign_partitions, check_worker, f"waiting for topic {topic!r} to appear ...")
+    with TopicReader(settings, topic) as reader, TimersClient(settings.brokers, timeout_s=10) as client:
+        _until(reader.assign_partitions, check_worker, f"waiting for topic {topic!r} to appear ...")
         request_topic = settings.request_topic
         _until(
             lambda: topic_admin.exists(settings, request_topic),
             check_worker,
             f"topic {request_topic!r} does not exist yet: {_HOW_TO_START}",
         )
-        running = _Demo(client, tail, topic, check_worker)
+        running = _Demo(client, reader, topic, check_worker)
         running.wait_for_worker()
         running.run()
 
@@ -82,12 +82,12 @@ def _until(done: Callable[[], bool], check_worker: Callable[[], None], hint: str
 class _Demo:
     """The demo, once broker and topics exist."""
 
-    def __init__(self, client: TimersClient, tail: Tail, topic: str, check_worker: Callable[[], None]) -> None:
+    def __init__(self, client: TimersClient, reader: TopicReader, topic: str, check_worker: Callable[[], None]) -> None:
         self._client = client
         self._topic = topic
         self._check_worker = check_worker
         self._run = secrets.token_hex(4)
-        self._messages = iter(tail)
+        self._messages = iter(reader)
         self._scheduled = 0
         self._older = 0
 

@@ -28,15 +28,15 @@ def watch(topic: str, from_beginning: bool, count: int | None, as_json: bool) ->
     settings = Settings.load()
 
     from timers.cli.fired import CallbackRecord
-    from timers.kafka.tail import Tail  # not at the top: `--help` needs no librdkafka
+    from timers.kafka.topic_reader import TopicReader  # not at the top: `--help` needs no librdkafka
 
-    with Tail(settings, topic, from_beginning=from_beginning) as tail:
-        if not tail.assign_partitions():
+    with TopicReader(settings, topic, from_beginning=from_beginning) as reader:
+        if not reader.assign_partitions():
             click.echo(f"waiting for topic {topic!r}, which does not exist yet at {settings.brokers} ...", err=True)
-            while not tail.assign_partitions():
+            while not reader.assign_partitions():
                 time.sleep(_POLL_S)
         seen = 0
-        for message in tail:
+        for message in reader:
             if message is None:
                 continue
             record = CallbackRecord.of(message)

@@ -143,7 +143,7 @@ def plan(
 
 
 def _attempt(received: Received) -> int:
-    """Number of the try that a message is; 0 if it is not a retry."""
+    """How many times a message was tried again, by its header; 0 for a message without the header."""
     text = h.last(received.headers, ATTEMPT)
     return int(text) if text is not None and text.isdigit() and len(text) <= MAX_ATTEMPT_DIGITS else 0
 

@@ -9,7 +9,7 @@ from typing import Any
 from timers.core.index import latest
 from timers.core.keys import OrderKey
 from timers.core.machine_state import MachineState
-from timers.core.operation import Judged, Operation
+from timers.core.operation import Operation, OperationResults
 from timers.core.progress import Progress
 from timers.core.timer import Decoded, Fetched, Row, RowsByDue
 
@@ -97,14 +97,14 @@ class Accepting(MachineState):
         late, _ = self._split_late(decoded.rows)
         return bool(late or decoded.rejected or decoded.forwarded or decoded.operations)
 
-    def _judge(self, operations: Sequence[Operation]) -> Judged:
+    def _judge(self, operations: Sequence[Operation]) -> OperationResults:
         return self._index.judge(operations, self.progress.fired_through, self._committed.fired_through)
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         return self._reader.read(records, to_offset, self.progress)
 
     def _split_late(self, rows: RowsByDue) -> tuple[RowsByDue, RowsByDue]:
-        """Returns (late rows, at or below ``fired_through``; rows that wait)."""
+        """Returns the late rows, which are at or below ``fired_through``, and the rows that wait."""
         fired_s, fired_offset = self.progress.fired_through
         if all(due_s > fired_s for due_s in rows):
             return {}, rows
@@ -124,7 +124,7 @@ class Accepting(MachineState):
                     waiting[due_s] = waiting_rows
         return late, waiting
 
-    def _emit(self, late: RowsByDue, decoded: Decoded, judged: Judged, new_progress: Progress) -> None:
+    def _emit(self, late: RowsByDue, decoded: Decoded, judged: OperationResults, new_progress: Progress) -> None:
         """Commit the output of one batch."""
         assert self._tick is not None, "the caller must check may_accept"
         self._outbox.begin(self._tick)

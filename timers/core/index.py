@@ -25,8 +25,8 @@ from timers.core.operation import (
     UNKNOWN,
     Entries,
     Entry,
-    Judged,
     Operation,
+    OperationResults,
     Verdict,
 )
 from timers.core.ports import Store
@@ -71,12 +71,12 @@ class Index:
         self._is_cold = is_cold
         self._sweeper = Sweeper(store)
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         """Returns entries and verdicts of new operations. Each one sees the effect of those before it in the log.
 
         A timer at or below ``fired_through`` counts as fired. A timer of this batch fires together with the verdicts.
-        An id is forgotten by the ``committed`` one: without a verdict nothing is committed, and another worker that
-        starts from the committed progress must judge alike.
+        Whether an id is forgotten follows from ``committed``, the newest key that a commit has fired: another worker
+        that starts from the committed progress must judge alike.
         """
         known = self._store.entries({operation[0] for operation in operations})
         entries: Entries = {}
@@ -94,7 +94,7 @@ class Index:
                 verdicts.append(Verdict(id, offset, CANCELLED if due_s is None else REPLACED, entry[0]))
             known[id] = entries[id] = None if due_s is None else (due_s, offset, append_s)
         self._sweeper.note_written(len(operations))
-        return Judged(entries, verdicts)
+        return OperationResults(entries, verdicts)
 
     def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
         """Returns the latest version of an id: pending, cold, or fired and remembered."""
@@ -123,8 +123,8 @@ class NoIndex(Index):
     def __init__(self) -> None:
         pass
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
-        return Judged({})
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
+        return OperationResults({})
 
     def find(self, id: bytes, fired_through: OrderKey) -> Entry | None:
         return None

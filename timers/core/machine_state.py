@@ -42,7 +42,7 @@ class MachineState:
         self._limits = limits
         self._pace = Pace(limits.catch_up_per_s)
         self._tick: Tick | None = None
-        self._held = False
+        self._clock_is_behind = False
         self._reader = variant.reader
         self._index = variant.index
         self._horizon = variant.horizon
@@ -65,9 +65,9 @@ class MachineState:
         return max(0, self.progress.next_offset - self._store.applied)
 
     @property
-    def held(self) -> bool:
+    def clock_is_behind(self) -> bool:
         """Whether no request is accepted, because the broker's clock is behind what has fired [I10]."""
-        return self._held
+        return self._clock_is_behind
 
     @property
     def may_accept(self) -> bool:
@@ -78,7 +78,7 @@ class MachineState:
         """
         if self._tick is None:
             return self.recovering and not self._store_age.needs_tick
-        return self.recovering or not self._held
+        return self.recovering or not self._clock_is_behind
 
     @property
     def released_s(self) -> int | None:
@@ -98,7 +98,7 @@ class MachineState:
         """
         self._store_age.check(tick.second, self.released_s)
         fired_s = self.progress.fired_through[0]
-        self._held = tick.second < (fired_s if self._held else fired_s - CLOCK_STEP_BACK_S)
+        self._clock_is_behind = tick.second < (fired_s if self._clock_is_behind else fired_s - CLOCK_STEP_BACK_S)
         went_back = self._tick is not None and tick.second < self._tick.second - CLOCK_STEP_BACK_S
         self._tick = latest_tick(self._tick, tick)
         if went_back:

@@ -47,8 +47,8 @@ class Verdict(NamedTuple):
     """Due second of the former timer; None if it is not known."""
 
 
-class Judged(NamedTuple):
-    """What new operations change and answer."""
+class OperationResults(NamedTuple):
+    """What new operations change in the index, and the answers to their senders."""
 
     entries: Entries
     """Entries to write with the batch."""

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from timers.core.index import Index
 from timers.core.keys import OrderKey
-from timers.core.operation import ANY_VERSION, Entries, Entry, Judged, Operation
+from timers.core.operation import ANY_VERSION, Entries, Entry, Operation, OperationResults
 from timers.core.ports import Store
 
 OVERDUE = "overdue"
@@ -34,7 +34,7 @@ class ScheduleIndex(Index):
     def __init__(self, store: Store) -> None:
         super().__init__(store, retention_s=0)
 
-    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> Judged:
+    def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         """Returns entries and superseded versions of operations. Reads the store only for tombstones of the engine."""
         entries: Entries = {}
         named_versions: list[tuple[bytes, int]] = []
@@ -53,7 +53,7 @@ class ScheduleIndex(Index):
             known = self._store.entries([id for id, _ in named_versions])
             for id, version in named_versions:
                 self._note_if_superseded(known.get(id), version, fired_through, superseded)
-        return Judged(entries, superseded=superseded)
+        return OperationResults(entries, superseded=superseded)
 
     @staticmethod
     def _note_if_superseded(

@@ -40,7 +40,7 @@ class Retrier:
             self._writer = TransactionalWriter(
                 {**connection.librdkafka(settings), "error_cb": self._reports},
                 topics.retrier_id(settings.app_id),
-                max_message_bytes(settings) + OVERHEAD_BYTES,  # a mark contains two sources beside the limit of a key
+                max_message_bytes(settings) + OVERHEAD_BYTES,  # a mark has two sources and a long key
             )
         except KafkaException as error:
             raise self._user_error(error) from error

@@ -44,18 +44,18 @@ class RequestReader:
         self._reader = BoundedReader(settings, isolation)
         self._closed = False
 
-    def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]) -> dict[str, RequestRecord]:
+    def find(self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord]:
         """Find the original requests of timers. Blocks: do not call it while a transaction is open.
 
         Args:
             timers: timers that were moved to the retry topic.
 
         Raises:
-            Lost: the brokers do not answer, or ``may_wait`` returned False.
+            Lost: the brokers do not answer, or ``keep_waiting`` returned False.
         """
         wanted = {origin.request: (row, origin) for row, origin in timers}
         found = {}
-        for source, sent in self.read(wanted, may_wait).items():
+        for source, sent in self.read(wanted, keep_waiting).items():
             if self.request_format(source).is_request_of(sent, *wanted[source]):
                 found[source] = sent
         return found
@@ -64,14 +64,14 @@ class RequestReader:
         """The format of a request's topic; the native format if the topic is not a request topic any more."""
         return self._formats.get(source.rsplit("/", 2)[0], NATIVE)
 
-    def read(self, sources: Iterable[str], may_wait: Callable[[], bool]) -> dict[str, RequestRecord]:
+    def read(self, sources: Iterable[str], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord]:
         """Find requests. Blocks: do not call it while a transaction is open.
 
         Returns:
             The requests that the log still has and that are not larger than any allowed one, by source.
 
         Raises:
-            Lost: the brokers do not answer, or ``may_wait`` returned False.
+            Lost: the brokers do not answer, or ``keep_waiting`` returned False.
         """
         wanted: dict[tuple[str, int], list[int]] = {}
         for source in sources:
@@ -82,11 +82,11 @@ class RequestReader:
         deadline = monotonic() + MAX_READING_S
         for (topic, partition), offsets in wanted.items():
             while not self._lock.acquire(timeout=POLL_S):
-                _check(may_wait)
+                _check(keep_waiting)
             try:
                 if self._closed:
                     raise Lost("told to stop")
-                read = self._reader.read(topic, partition, set(offsets), partial(_check, may_wait), deadline)
+                read = self._reader.read(topic, partition, set(offsets), partial(_check, keep_waiting), deadline)
                 found |= {f"{topic}/{partition}/{offset}": record for offset, record in read.items()}
             except KafkaError as error:
                 raise Lost(f"{topic}/{partition} cannot be read for a dead letter: {error}") from error
@@ -102,6 +102,6 @@ class RequestReader:
             self._reader.close()
 
 
-def _check(may_wait: Callable[[], bool]) -> None:
-    if not may_wait():
+def _check(keep_waiting: Callable[[], bool]) -> None:
+    if not keep_waiting():
         raise Lost("told to stop")

@@ -60,14 +60,20 @@ class SimRecords:
         return dead_letter.size(key, value, headers)
 
     def fire(
-        self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[h.Header], now_ms: int
+        self,
+        topic: str,
+        partitions: int,
+        rows: Sequence[Row],
+        id_prefix: bytes,
+        last_headers: list[h.Header],
+        now_ms: int,
     ) -> None:
         keys = [key_bytes(row[2]) for row in rows]
         chosen = partitions_for(keys, [row[0] for row in rows], partitions)
         for row, key, partition in zip(rows, keys, chosen, strict=True):
             origin = origin_of(row, 0, f"{id_prefix.decode()}{row[0]}")
             identity = h.identity(id_bytes(origin.timer_id), origin.request.encode())
-            self.add(topic, partition, key, row[3], [*(row[4] or ()), *identity, *tail], now_ms)
+            self.add(topic, partition, key, row[3], [*(row[4] or ()), *identity, *last_headers], now_ms)
 
     def add_tombstones(
         self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[h.Header]]], now_ms: int
@@ -125,7 +131,7 @@ class SimRequests:
         self._log = log
         self._formats = formats
 
-    def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]) -> dict[str, RequestRecord]:
+    def find(self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord]:
         """Source -> request, without the requests that compaction has removed."""
         found = {}
         for row, origin in timers:

@@ -61,7 +61,13 @@ class Records(Protocol):
         """Return the bytes of a batch that holds only this record: Kafka compares them with the topic's limit."""
 
     def fire(
-        self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, tail: list[h.Header], now_ms: int
+        self,
+        topic: str,
+        partitions: int,
+        rows: Sequence[Row],
+        id_prefix: bytes,
+        last_headers: list[h.Header],
+        now_ms: int,
     ) -> None:
         """Add firings. The source of a row is ``id_prefix`` and its offset, if its origin does not name another one."""
 
@@ -85,11 +91,13 @@ class Records(Protocol):
 class Requests(Protocol):
     """Reads requests from the log again."""
 
-    def find(self, timers: Iterable[tuple[Row, Origin]], may_wait: Callable[[], bool]) -> Mapping[str, RequestRecord]:
+    def find(
+        self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Callable[[], bool]
+    ) -> Mapping[str, RequestRecord]:
         """Return source -> request, for timers whose requests are still in the log.
 
         Raises:
-            Lost: the brokers do not answer, or ``may_wait`` returned False.
+            Lost: the brokers do not answer, or ``keep_waiting`` returned False.
         """
 
     def request_format(self, source: str) -> RequestFormat:
@@ -186,14 +194,14 @@ class Outgoing:
         """Note a timer; :meth:`add_given_up` writes its dead letter."""
         self.given_up.append(given_up)
 
-    def add_given_up(self, requests: Requests, may_wait: Callable[[], bool]) -> None:
+    def add_given_up(self, requests: Requests, keep_waiting: Callable[[], bool]) -> None:
         """Write the dead letters of the timers in ``given_up``, each with its request as it was sent.
 
         Raises:
             Lost: the requests cannot be read now.
         """
         given_up, self.given_up = self.given_up, []
-        found = requests.find([(each.row, each.origin) for each in given_up], may_wait)
+        found = requests.find([(each.row, each.origin) for each in given_up], keep_waiting)
         for row, origin, code, reason in given_up:
             request = found.get(origin.request)
             request_format = requests.request_format(origin.request)

@@ -22,7 +22,7 @@ from mode import Service
 
 from timers.config.settings import Settings
 from timers.wire import future, headers
-from timers.worker.tailing import TopicTail
+from timers.worker.topic_follower import TopicFollower
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Observation:
     """Seconds from the start of that callback's due second to its arrival, by the brokers' clock."""
 
 
-class Canary(TopicTail):
+class Canary(TopicFollower):
     """Sends canary timers and measures their callbacks.
 
     Attributes:

@@ -76,7 +76,7 @@ def unready(status: WorkerStatus) -> list[str]:
     recovering = sum(runner.machine.recovering for runner in pool.runners.values())
     if recovering:
         reasons.append(f"{recovering} of {len(pool.runners)} partitions are recovering")
-    if pool.held:
+    if pool.clock_is_behind:
         reasons.append("the brokers' clock went back: new requests wait until it has caught up")
     # Before it has joined its group, and for a moment in a rebalance, a worker has no partition and so no reason.
     status.was_ready = status.was_ready or (status.was_assigned and bool(pool.runners) and not reasons)

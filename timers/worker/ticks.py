@@ -23,7 +23,7 @@ from timers.core.keys import NEVER
 from timers.core.timer import Tick
 from timers.errors import TimersError
 from timers.worker.machines.pool import Pool
-from timers.worker.tailing import TopicTail
+from timers.worker.topic_follower import TopicFollower
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class TickJudge:
         return counts
 
 
-class TickReader(TopicTail):
+class TickReader(TopicFollower):
     """Passes each new tick that counts to ``deliver``, and calls ``on_silence`` when none arrives.
 
     Args:

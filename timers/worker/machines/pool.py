@@ -147,9 +147,9 @@ class Pool:
         return {} if self._parts is None else self._parts.cluster.partitions
 
     @property
-    def held(self) -> bool:
+    def clock_is_behind(self) -> bool:
         """Whether a machine waits for the broker's clock to catch up."""
-        return any(runner.machine.held for runner in self._runners.values())
+        return any(runner.machine.clock_is_behind for runner in self._runners.values())
 
     @property
     def open_circuits(self) -> int:

@@ -108,7 +108,7 @@ class Runner:
         self._delivered = self._delivered_bytes = 0  # written by the event loop's thread only
         self._consumed = self._consumed_bytes = 0  # written by the runner's thread only
         self._paused = False
-        self._held = False
+        self._clock_is_behind = False
         self._last_commit = monotonic()
         self._recovering_since: float | None = monotonic()
         self._rewound_at: float | None = None
@@ -217,9 +217,9 @@ class Runner:
         if self._paused and self._delivered - self._consumed <= 1:
             self._paused = False
             self._listener.on_resumed(self)
-        if self.machine.held != self._held:
-            self._held = self.machine.held
-            if self._held:
+        if self.machine.clock_is_behind != self._clock_is_behind:
+            self._clock_is_behind = self.machine.clock_is_behind
+            if self._clock_is_behind:
                 logger.error("%s: the broker's clock went back; new requests wait until it has caught up", self.name)
             else:
                 logger.info("%s: the broker's clock has caught up; accepting again", self.name)

@@ -259,7 +259,7 @@ METRICS = (
     Entry(
         "timers_broker_clock_back",
         "1 while the brokers' clock is behind seconds that have fired; new requests wait until it has caught up.",
-        lambda status: samples.single(status.pool.held),
+        lambda status: samples.single(status.pool.clock_is_behind),
     ),
     Entry(
         "timers_brokers_held",

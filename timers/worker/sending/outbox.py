@@ -131,7 +131,7 @@ class KafkaOutbox(BaseOutbox):
             self._quota_logged_s = monotonic()
             logger.info("%s/%d: a quota of the brokers lets this machine wait for %.0f s", *self._tp, left_s)
         while (left_s := self._producer.throttled_s) > 0:
-            if not self._may_wait():
+            if not self._keep_waiting():
                 raise Lost("told to stop")
             sleep(min(left_s, COMPUTE_LOCK_POLL_S))
 
@@ -168,7 +168,7 @@ class KafkaOutbox(BaseOutbox):
         self._outgoing.add_progress(progress, self._topic_id, self._progress_partition)
         if self._outgoing.given_up:
             self._release_compute_lock()  # so other machines do not wait while requests are read again
-            self._outgoing.add_given_up(self._request_reader, self._may_wait)
+            self._outgoing.add_given_up(self._request_reader, self._keep_waiting)
         batches = list(self._batches.take())
         self._release_compute_lock()
         return batches
@@ -236,7 +236,7 @@ class KafkaOutbox(BaseOutbox):
         finally:
             self._metrics.counters.transaction.ended_ms = self._now_ms()
 
-    def _may_wait(self) -> bool:
+    def _keep_waiting(self) -> bool:
         """Whether the machine may continue to wait for the brokers."""
         self._metrics.heartbeat.beat()
         return not self._producer.stopping

@@ -79,6 +79,7 @@ class Targets:
         self._lock = threading.Lock()
         self.rules = CallbackRules(settings)
         self._known: dict[str, int] = dict(partitions)
+        """Topic -> number of partitions, of all topics in the brokers' last list."""
         self._leaderless: frozenset[str] = frozenset()
         self._unknown: dict[str, float] = {}
         self._times: dict[str, tuple[float, str | None]] = {}

@@ -23,7 +23,7 @@ _TOPIC_CHECK_S = 10.0
 """Time between two searches for new partitions."""
 
 
-class Tail:
+class TopicReader:
     """A ``read_committed`` reader of one topic that commits nothing and joins no group.
 
     Args:

@@ -30,7 +30,7 @@ NEW_LEADER_S = 2.0
 """For this many seconds after a change of a partition's leader, its records may be those of the former leader."""
 
 
-class TopicTail(Service):
+class TopicFollower(Service):
     """Passes the records of a topic to :meth:`handle`.
 
     Args:

@@ -60,20 +60,14 @@ class SimRecords:
         return dead_letter.size(key, value, headers)
 
     def fire(
-        self,
-        topic: str,
-        partitions: int,
-        rows: Sequence[Row],
-        id_prefix: bytes,
-        last_headers: list[h.Header],
-        now_ms: int,
+        self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, last: list[h.Header], now_ms: int
     ) -> None:
         keys = [key_bytes(row[2]) for row in rows]
         chosen = partitions_for(keys, [row[0] for row in rows], partitions)
         for row, key, partition in zip(rows, keys, chosen, strict=True):
             origin = origin_of(row, 0, f"{id_prefix.decode()}{row[0]}")
             identity = h.identity(id_bytes(origin.timer_id), origin.request.encode())
-            self.add(topic, partition, key, row[3], [*(row[4] or ()), *identity, *last_headers], now_ms)
+            self.add(topic, partition, key, row[3], [*(row[4] or ()), *identity, *last], now_ms)
 
     def add_tombstones(
         self, topic: str, partition: int, tombstones: Iterable[tuple[bytes | None, list[h.Header]]], now_ms: int

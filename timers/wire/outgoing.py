@@ -61,13 +61,7 @@ class Records(Protocol):
         """Return the bytes of a batch that holds only this record: Kafka compares them with the topic's limit."""
 
     def fire(
-        self,
-        topic: str,
-        partitions: int,
-        rows: Sequence[Row],
-        id_prefix: bytes,
-        last_headers: list[h.Header],
-        now_ms: int,
+        self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, last: list[h.Header], now_ms: int
     ) -> None:
         """Add firings. The source of a row is ``id_prefix`` and its offset, if its origin does not name another one."""
 

@@ -49,13 +49,7 @@ class Batches:
     size = staticmethod(size_alone)
 
     def fire(
-        self,
-        topic: str,
-        partitions: int,
-        rows: Sequence[Row],
-        id_prefix: bytes,
-        last_headers: list[Header],
-        now_ms: int,
+        self, topic: str, partitions: int, rows: Sequence[Row], id_prefix: bytes, last: list[Header], now_ms: int
     ) -> None:
         """Add firings to one topic: the hot path of firing, about 1 us a timer.
 
@@ -64,7 +58,7 @@ class Batches:
             partitions: its number of partitions.
             rows: timers; the source of a timer is ``id_prefix`` and its offset, unless its origin names another one.
             id_prefix: ``<request topic>/<partition>/``.
-            last_headers: headers that come after the id.
+            last: headers that come after the id.
             now_ms: timestamp of the records.
         """
         batches = self._open.setdefault(topic, {})
@@ -72,13 +66,9 @@ class Batches:
         for (offset, _, _, value, headers, origin), key, partition in zip(rows, keys, numbers, strict=True):
             source = b"%b%d" % (id_prefix, offset)
             if origin is None:
-                all_headers = (
-                    [(TIMER_ID, source), *last_headers]
-                    if headers is None
-                    else [*headers, (TIMER_ID, source), *last_headers]
-                )
+                all_headers = [(TIMER_ID, source), *last] if headers is None else [*headers, (TIMER_ID, source), *last]
             else:
-                all_headers = [*(headers or ()), *_identity(origin, source), *last_headers]
+                all_headers = [*(headers or ()), *_identity(origin, source), *last]
             batch = batches.get(partition) or self._begin(topic, partition)
             if batch.add(batch.count, now_ms, key, value, all_headers) is None:
                 batch = self._next(topic, partition)

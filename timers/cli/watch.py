@@ -20,7 +20,7 @@ _POLL_S = 1.0
 def watch(topic: str, from_beginning: bool, count: int | None, as_json: bool) -> None:
     """Print the callbacks that arrive on TOPIC: fired topic=T key=K due=S lag_ms=N at=TIME value=V.
 
-    Only committed records are shown. TIME is the record's timestamp, and lag_ms is TIME less the start of the due
+    Only committed records are shown. TIME is the record's timestamp, and lag_ms is TIME minus the start of the due
     second. TIME is the broker's time where the topic has message.timestamp.type=LogAppendTime. V has at most 200 bytes.
     """
     if not topics.is_legal(topic):

@@ -57,7 +57,7 @@ def secret(env: str, value: str) -> Secret:
 
 def read_secret(env: str, path: Path) -> Secret:
     """Return the password in a file, without the line break at its end."""
-    with path.open("rb") as file:  # the limit stops at devices without an end
+    with path.open("rb") as file:  # without the limit, a device such as /dev/zero would be read for ever
         text = file.read(_MAX_SECRET_FILE_BYTES).decode(errors="replace").rstrip("\r\n")
     if not text or _CONTROL.search(text):
         raise invalid(env, str(path), "a file that holds a password in one line, and nothing else")

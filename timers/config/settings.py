@@ -67,7 +67,7 @@ class Settings(Declarations):
 
     @property
     def has_ids(self) -> bool:
-        """Whether a request format is on whose timers may have ids and get verdicts."""
+        """Whether a request format with ids and verdicts is on."""
         return bool(self.id_topic or self.countdown_topic)
 
     @property
@@ -141,7 +141,7 @@ class Settings(Declarations):
 
 
 def _warn_of_unknown(env: Mapping[str, str], known: set[str]) -> None:
-    """Log a warning for each variable that is named like a setting and is none, once in a process."""
+    """Log a warning for each variable that begins with TIMERS_ and is no setting, once in a process."""
     for name in sorted(name for name in env if name.startswith("TIMERS_")):
         if name in known or name in _warned or _OF_KUBERNETES.search(name) or "://" in env[name]:
             continue

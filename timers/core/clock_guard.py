@@ -148,7 +148,7 @@ class ClockGuard:
         return newest_s is not None and newest_s - tick.time_s > CLOCK_STEP_BACK_S
 
     def _leaps(self, tick: Seen) -> bool:
-        """Whether a tick may not count by itself."""
+        """Whether a tick is too far ahead to count without a second clock."""
         return self.anchor is None or tick.time_s > self.anchor.at(tick.boot_s) + self._max_leap_s
 
     def _agrees(self, tick: Seen, time_s: float) -> bool:

@@ -22,8 +22,8 @@ def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool
 class StoreAge:
     """Checks that a store of a compacted topic is not old [I9].
 
-    Compaction may have removed both a version that the store holds and the tombstone after it. A read of the whole
-    log may take as long: a tombstone stays for at least ``delete.retention.ms`` after the reading began.
+    Compaction may have removed both a version that the store holds and the tombstone after it. A tombstone stays for at
+    least ``delete.retention.ms`` after a reader began, so a read of the whole log may take as long as that.
 
     Args:
         stale_after_s: maximum age in seconds.

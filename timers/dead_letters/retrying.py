@@ -126,7 +126,7 @@ def decide(
         force: also publish requests that were published before, would be rejected again, or change an id.
     """
     request_format = letter.request_format
-    if request_format is None:  # a forged source must not publish to any topic but a request topic
+    if request_format is None:  # a forged source may name any topic
         reason = "it does not come from a topic of requests that is set (`timers formats` shows them)"
         return Decision(None, "not from a topic of requests", reason)
     if mark is not None and not force:

@@ -168,7 +168,7 @@ class UncopiedRecords(fetcher.PartitionRecords):
 
 
 class PieceResult(fetcher.FetchResult):
-    """Returns the next piece of a fetch, whatever maximum of records is given."""
+    """Returns the next piece of a fetch, and ignores the maximum number of records."""
 
     _partition_records: Any
 

@@ -103,9 +103,9 @@ def _merged(parts: Iterable[Histogram]) -> Histogram | None:
 
 
 def lag(status: WorkerStatus) -> Samples:
-    """Lags by way."""
-    for way, empty in Counters().lag.items():
-        yield (way,), _merged([empty, *(counters.lag[way] for counters in all_counters(status))]) or empty
+    """Lags by kind of firing: waited, late or retried."""
+    for kind, empty in Counters().lag.items():
+        yield (kind,), _merged([empty, *(counters.lag[kind] for counters in all_counters(status))]) or empty
 
 
 def transactions(status: WorkerStatus) -> Samples:

@@ -30,7 +30,7 @@ def _keys_and_partitions(rows: Sequence[Row], count: int) -> tuple[Sequence[byte
 
 
 def _identity(origin: Origin, source: bytes) -> list[Header]:
-    """The headers that identify a timer with an origin; ``source`` counts if the origin names no other one."""
+    """The headers that identify a timer with an origin; ``source`` is used if the origin names none."""
     return identity(id_bytes(origin[0]), source if origin[3] is None else origin[3].encode())
 
 

@@ -31,12 +31,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 JOBS ?= 2
 WAITING_JOBS ?= 4
+LENGTH = not long
 PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
 
 test: $(VENV)/.dev check ## All tests; starts what they need; JOBS=1 WAITING_JOBS=1 runs one at a time
 	@$(MAKE) --no-print-directory test-waiting
-
-LENGTH = not long
 
 # Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same
 # run, in one process with one session.
@@ -48,15 +47,15 @@ test-waiting: $(VENV)/.dev ## The tests that need a broker or Spark; if Spark ha
 	if test "$$spark" != "or spark"; then \
 		echo "NOT TESTED: the Spark layer, since it has no Java to run on; all else passed"; test "$$CI" != true; fi
 
-test-all: test chaos ## make test, the tests that wait for minutes, and a long round of chaos
-	@$(MAKE) --no-print-directory test-waiting LENGTH=long WAITING_JOBS=$(JOBS)
+test-all: test chaos ## make test, the tests that take minutes, and a long round of chaos
+	@$(MAKE) --no-print-directory test-pure test-waiting LENGTH=long WAITING_JOBS=$(JOBS)
 
 # Types are checked by one process, which leaves a core to the tests.
 check: $(VENV)/.dev ## What needs no broker: lint, types, import rules, unit, property and simulation tests
 	@$(MAKE) --no-print-directory --jobs 2 lint test-pure
 
 test-pure: $(VENV)/.dev
-	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "not broker and not spark"
+	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "not broker and not spark and $(LENGTH)"
 
 mutations-search: $(VENV)/.dev ## Look for a seed that finds each broken rule, where the one of the tests finds it no longer
 	@$(BIN)/python -m tests.simulation.search

@@ -11,8 +11,11 @@ from tests.simulation.level_mutations import UpgradedWorker
 from timers.core.operation import VERDICTS
 from timers.testing import Parts, SimulationFailed, Simulator
 
-SEEDS = 600
-BLOCKS = 6
+SEEDS = 300
+"""Later seeds run in ``make test-all``."""
+
+ALL_SEEDS = 6000
+BLOCKS = 3
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -47,6 +50,13 @@ def test_no_run_breaks_a_promise(block: int) -> None:
         "arm",
     }
     assert all(faults[fault] > 20 for fault in happened), faults
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(SEEDS, ALL_SEEDS, SEEDS))
+def test_no_later_run_breaks_a_promise(first: int) -> None:
+    for seed in range(first, first + SEEDS):
+        Simulator(seed).run()
 
 
 def test_no_run_with_an_upgrade_breaks_a_promise() -> None:

@@ -220,7 +220,7 @@ class TimersApp(faust_internals.App):
 
     @Service.task
     async def _observe_health(self) -> None:
-        while not self.should_stop:
+        while not (self.should_stop or self.status.was_ready):
             health.unready(self.status)  # also without a caller of the page, the status notes that the worker is ready
             await self.sleep(HEALTH_S)
 

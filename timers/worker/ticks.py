@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -70,19 +70,27 @@ class TickJudge:
 
     def counts(self, append_ms: int, broker: int | None) -> bool:
         """Whether a tick counts; ``broker`` is the id of the broker that appended it, if it is known."""
+        fired_s = self._fired_s() if self._guard.anchor is None else ()
+        counts = self._guard.counts(append_ms, broker, self._clock.read(), fired_s)
+        held = {hold.broker: hold for hold in self.holds}
+        if held.keys() != self._logged:
+            self._log(held)
+        return counts
+
+    def _fired_s(self) -> list[int] | None:
+        """Seconds up to which partitions of the app have fired; None if the app is new, and no partition has."""
         fired = [runner.machine.progress.fired_through for runner in self._pool.runners.values()]
         fired_s = [key[0] for key in fired if key != NEVER]
         if self.newest_fired_s is not None:
             fired_s.append(self.newest_fired_s)
-        is_first = self.app_is_new and not fired_s
-        counts = self._guard.counts(append_ms, broker, self._clock.read(), None if is_first else fired_s)
-        held = {hold.broker: hold for hold in self.holds}
+        return None if self.app_is_new and not fired_s else fired_s
+
+    def _log(self, held: Mapping[int | None, Hold]) -> None:
         for broker in held.keys() - self._logged:
             logger.error("%s", held[broker].sentence)
         for broker in self._logged - held.keys():
             logger.info("no tick of broker %s is held any more", broker)
         self._logged = set(held)
-        return counts
 
 
 class TickReader(TopicFollower):

@@ -159,14 +159,19 @@ async def send(
             deliveries.append(delivery)
     except AssertionError:  # aiokafka's sign that the topic has fewer partitions now
         raise UnknownTopicOrPartitionError(topic, partition) from None
-    answers = await asyncio.gather(*deliveries, return_exceptions=True)
+    answers: list[Any] = []
+    for delivery in deliveries:  # asyncio.gather takes longer than this loop: most lists have one entry
+        try:
+            answers.append(await delivery)
+        except Exception as error:
+            answers.append(error)
     refused = [
         (batch, answer) for batch, answer in zip(batches, answers, strict=True) if isinstance(answer, RecordsRefused)
     ]
     # A batch after a refused one is out of sequence: a consequence, and no fault of its records.
     consequence = (RecordsRefused, OutOfOrderSequenceNumber) if refused else ()
     for answer in answers:
-        if isinstance(answer, BaseException) and not isinstance(answer, consequence):
+        if isinstance(answer, Exception) and not isinstance(answer, consequence):
             raise answer
     if refused:
         raise BatchesRefused(refused)

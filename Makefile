@@ -50,6 +50,17 @@ test-waiting: $(VENV)/.dev ## The tests that need a broker or Spark; if Spark ha
 test-all: test chaos ## make test, the tests that take minutes, and a long round of chaos
 	@$(MAKE) --no-print-directory test-pure test-waiting LENGTH=long WAITING_JOBS=$(JOBS)
 
+LOWEST = build/lowest
+
+test-lowest: $(VENV)/.dev ## The unit tests and one broker test, with the lowest version of each package that pyproject.toml allows
+	@mkdir -p build
+	@$(BIN)/python -m tests.harness.lowest_versions > $(LOWEST).txt
+	@$(PYTHON) -m venv --clear $(LOWEST)
+	@echo "setting up $(LOWEST) (packages of $(LOWEST).txt) ..."
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST).txt '.[worker,broker,spark,test]'
+	@$(LOWEST)/bin/python -m pytest --numprocesses $(JOBS) -m "not broker and not spark" tests/unit
+	@$(LOWEST)/bin/python -m pytest tests/broker/test_fires.py
+
 # Types are checked by one process, which leaves a core to the tests.
 check: $(VENV)/.dev ## What needs no broker: lint, types, import rules, unit, property and simulation tests
 	@$(MAKE) --no-print-directory --jobs 2 lint test-pure
@@ -115,4 +126,4 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
-.PHONY: help setup run test test-pure test-waiting test-all check mutations-search chaos damage fuzz lint format protos docs bench bench-spark lock clean
+.PHONY: help setup run test test-pure test-waiting test-all test-lowest check mutations-search chaos damage fuzz lint format protos docs bench bench-spark lock clean

@@ -11,6 +11,7 @@ from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from timers.cli import extras
 
@@ -35,8 +36,8 @@ def with_dependencies(requirements: list[str]) -> set[str]:
     while waiting:
         name = waiting.pop()
         found.add(name)
-        needed = [each for each in distribution(name).requires or [] if "platform_system" not in each]
-        waiting |= names(needed) - found
+        needed = map(Requirement, distribution(name).requires or [])
+        waiting |= {canonical(each.name) for each in needed if not each.marker or each.marker.evaluate()} - found
     return found
 
 
@@ -106,3 +107,12 @@ def test_each_module_of_an_extra_belongs_to_a_package_of_this_extra(extra: str) 
     packages = {**packages_distributions(), "py4j": ["pyspark"]}
     for module in extras.MODULES[extra]:
         assert canonical(packages[module][0]) in names(PROJECT["optional-dependencies"][extra]), module
+
+
+def test_protobuf_may_be_of_the_version_that_generated_the_code_or_of_the_next_major_one() -> None:
+    """What protobuf guarantees: an older runtime refuses the code, and two major versions later it may."""
+    generated = re.findall(
+        r"^# Protobuf Python Version: ((\d+)\S+)$", (ROOT / "timers/v1/future_pb2.py").read_text(), re.M
+    )
+    ((version, major),) = generated
+    assert f"protobuf>={version},<{int(major) + 2}" in PROJECT["dependencies"]

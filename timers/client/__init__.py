@@ -11,15 +11,17 @@ A timer without an id is cancelled by its receiver, with a token: :mod:`timers.c
 replaced and cancelled in the engine: ``schedule(..., id=...)``, ``update``, ``cancel``. ``send_later`` works like
 kafka-scheduler's ``sendLater``; ``retry_later`` like the retries of message queues. A receiver that may get a record
 twice accepts each timer once: :mod:`timers.client.firings`.
+
+Names with a heavy import (librdkafka, protobuf) are imported at their first use, so that a program that needs only the
+errors or the receiver's part starts fast.
 """
 
-from timers.client.aio import AsyncTimersClient
-from timers.client.firings import MappingFirings, SqlFirings, source_of
-from timers.client.publish import PartlyPublishedError
-from timers.client.request import TimerRequest
-from timers.client.retry import Backoff
-from timers.client.sync import TimersClient
-from timers.client.tokens import MappingTokens, SqlTokens, Timeouts, TokenStore
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, VerdictName
 from timers.errors import (
     AccessError,
     InvalidTimerError,
@@ -28,9 +30,39 @@ from timers.errors import (
     SettingsError,
     TimersError,
 )
-from timers.wire.verdict import VerdictMessage
+
+if TYPE_CHECKING:
+    from timers.client.aio import AsyncTimersClient
+    from timers.client.firings import MappingFirings, SqlFirings, source_of
+    from timers.client.publish import PartlyPublishedError
+    from timers.client.request import TimerRequest
+    from timers.client.retry import Backoff
+    from timers.client.sync import TimersClient
+    from timers.client.tokens import MappingTokens, SqlTokens, Timeouts, TokenStore
+    from timers.wire.verdict import VerdictMessage
+
+_MODULES = {
+    "AsyncTimersClient": "timers.client.aio",
+    "Backoff": "timers.client.retry",
+    "MappingFirings": "timers.client.firings",
+    "MappingTokens": "timers.client.tokens",
+    "PartlyPublishedError": "timers.client.publish",
+    "SqlFirings": "timers.client.firings",
+    "SqlTokens": "timers.client.tokens",
+    "Timeouts": "timers.client.tokens",
+    "TimerRequest": "timers.client.request",
+    "TimersClient": "timers.client.sync",
+    "TokenStore": "timers.client.tokens",
+    "VerdictMessage": "timers.wire.verdict",
+    "source_of": "timers.client.firings",
+}
+"""Name -> the module that is imported at its first use."""
 
 __all__ = [
+    "ALREADY_FIRED",
+    "CANCELLED",
+    "REPLACED",
+    "UNKNOWN",
     "AccessError",
     "AsyncTimersClient",
     "Backoff",
@@ -49,5 +81,17 @@ __all__ = [
     "TimersError",
     "TokenStore",
     "VerdictMessage",
+    "VerdictName",
     "source_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

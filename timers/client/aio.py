@@ -62,11 +62,11 @@ class AsyncTimersClient(ClientParts):
 
         If the awaiting task is cancelled, the request may still reach the broker.
         """
-        request = TimerRequest(topic, key, value, at, delay, headers, token)
+        request = TimerRequest(topic, key, value, at, delay, headers, token, id)
         if id is not None:
             ids = self._by_id()
             await asyncio.to_thread(ids.open)
-            return await asyncio.wrap_future(await self._retry_while_full(partial(ids.schedule, id, request)))
+            return await asyncio.wrap_future(await self._retry_while_full(partial(ids.schedule, request)))
         return await self._publish(partial(self._publisher.submit, request))
 
     async def send_later(
@@ -77,9 +77,11 @@ class AsyncTimersClient(ClientParts):
         when: datetime | timedelta | float,
         *,
         headers: HeadersLike = (),
+        token: str | None = None,
+        id: str | None = None,
     ) -> str:
         """Schedule a timer; see :meth:`TimersClient.send_later`."""
-        return await self.schedule(topic, key, value, **when_of(when), headers=headers)
+        return await self.schedule(topic, key, value, **when_of(when), headers=headers, token=token, id=id)
 
     async def retry_later(
         self,
@@ -109,9 +111,9 @@ class AsyncTimersClient(ClientParts):
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> VerdictMessage:
         """Replace a timer, and await the verdict; see :meth:`TimersClient.update`."""
-        request = TimerRequest(topic, key, value, at, delay, headers, token)
+        request = TimerRequest(topic, key, value, at, delay, headers, token, id)
         ids = await self._open_for_verdicts()
-        return await self._await_verdict(await self._retry_while_full(partial(ids.update, id, request)), ids, timeout_s)
+        return await self._await_verdict(await self._retry_while_full(partial(ids.update, request)), ids, timeout_s)
 
     async def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> VerdictMessage:
         """Cancel a timer with an id, and await the verdict; see :meth:`TimersClient.cancel`."""

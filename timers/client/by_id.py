@@ -18,18 +18,14 @@ from functools import partial
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from timers.client.config import Connection
+from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import POLL_S, OnResult, Publisher, set_result
-from timers.client.request import Encoder, SentHeaders, TimerRequest, id_key
+from timers.client.request import Encoder, Record, SentHeaders, TimerRequest, id_key
 from timers.core.operation import UNKNOWN
-from timers.errors import NoVerdictError, PublishError, SettingsError, TimersError
+from timers.errors import NoVerdictError, PublishError, TimersError
 from timers.wire import headers as h
-from timers.wire import topics, verdict
-from timers.wire.formats import future_by_id
+from timers.wire import verdict
 from timers.wire.verdict import VerdictMessage
-
-PARTITIONER = "murmur2_random"
-"""The default of Java's producer. With one hash for all producers, the requests of an id are on one partition."""
 
 READER = "timers-client-verdicts"
 """Name of the thread that reads verdicts."""
@@ -69,15 +65,10 @@ class ById:
     """Publishes requests with an id; reads verdicts from the first :meth:`listen` on. Thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
-        if not connection.settings.id_topic:
-            raise SettingsError(
-                "TIMERS_ID_TOPIC is not set, so timers have no ids: set it for workers and clients alike "
-                f"(try {topics.ID_REQUEST})"
-            )
-        self._kafka = connection.with_topic(connection.settings.id_topic)
+        self._kafka = connection.for_ids()
         self._topic = self._kafka.request_topic
         self._verdict_topic = connection.settings.verdict_topic
-        self._publisher = Publisher(self._kafka, thread="timers-client-by-id", partitioner=PARTITIONER)
+        self._publisher = Publisher(self._kafka, thread="timers-client-by-id", partitioner=ID_PARTITIONER)
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._consumer: Consumer | None = None
@@ -130,33 +121,33 @@ class ById:
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
-    def schedule(self, id: str, request: TimerRequest) -> Future[str]:
-        """Publish a timer, or a new version of one. The future is the id, once the brokers have it. Needs :meth:`open`.
+    def schedule(self, request: TimerRequest) -> Future[str]:
+        """Publish a timer, or a new version of one. The future is its id, once the brokers have it. Needs :meth:`open`.
 
         Raises:
             InvalidTimerError: an argument is wrong.
             PublishError: the producer refuses the request.
             BufferError: the producer's queue is full; try again soon. :meth:`update` and :meth:`cancel` raise the same.
         """
-        key, value, headers = self._encode(id, request)
+        key, value, headers = self._encode(request)
         future: Future[str] = Future()
 
         def on_result(result: str | TimersError) -> None:
-            set_result(future, result if isinstance(result, TimersError) else id)
+            set_result(future, result if isinstance(result, TimersError) else key.decode())
 
         self._publish(key, value, headers, on_result)
         return future
 
-    def update(self, id: str, request: TimerRequest) -> Future[VerdictMessage]:
+    def update(self, request: TimerRequest) -> Future[VerdictMessage]:
         """Publish a new version of a timer. The future is the verdict on the version before. Needs :meth:`listen`."""
-        return self._publish_call(*self._encode(id, request), with_probe=True)
+        return self._publish_call(*self._encode(request), with_probe=True)
 
     def cancel(self, id: str) -> Future[VerdictMessage]:
         """Publish a cancel. The future is the verdict. Needs :meth:`listen`."""
         return self._publish_call(id_key(id), None, [], with_probe=False)
 
     def _publish_call(
-        self, key: bytes, value: bytes | None, headers: SentHeaders, *, with_probe: bool
+        self, key: bytes, value: bytes | None, headers: SentHeaders | None, *, with_probe: bool
     ) -> Future[VerdictMessage]:
         call = self._add_call(key)
         probe = self._probe_sender(key, call) if with_probe else None
@@ -182,12 +173,12 @@ class ById:
             "request is in that topic, and counts as soon as a worker reads it"
         )
 
-    def _encode(self, id: str, request: TimerRequest) -> tuple[bytes, bytes, SentHeaders]:
-        due, value, headers = Encoder(self._kafka.max_request_bytes)(request)
-        return id_key(id), value, [*(headers or ()), *future_by_id.encode_headers(int(due))]
+    def _encode(self, request: TimerRequest) -> Record:
+        id_key(request.id or "")  # without an id the record would be one for another topic
+        return Encoder(self._kafka.max_request_bytes)(request)
 
     def _publish(
-        self, key: bytes, value: bytes | None, headers: SentHeaders, on_result: OnResult, partition: int = -1
+        self, key: bytes, value: bytes | None, headers: SentHeaders | None, on_result: OnResult, partition: int = -1
     ) -> None:
         self._publisher.submit_record(self._topic, key, value, headers, on_result, partition)
 

@@ -21,6 +21,9 @@ DEFAULT_TIMEOUT_S = 30.0
 HEADER_ROOM_BYTES = 65_536
 """Space for key and headers in addition to the request's value."""
 
+ID_PARTITIONER = "murmur2_random"
+"""The default of Java's producer. With one hash for all producers, the requests of an id are on one partition."""
+
 _METADATA_REFRESH_MS = 60_000
 _QUEUE_MESSAGES = 500_000
 _QUEUE_KBYTES = 262_144
@@ -61,6 +64,19 @@ class Connection:
     def with_topic(self, topic: str) -> Connection:
         """The same connection for another request topic."""
         return replace(self, request_topic=topic)
+
+    def for_ids(self) -> Connection:
+        """The same connection for requests with an id.
+
+        Raises:
+            SettingsError: no topic is set for them.
+        """
+        if not self.settings.id_topic:
+            raise SettingsError(
+                "TIMERS_ID_TOPIC is not set, so timers have no ids: set it for workers and clients alike "
+                f"(try {topics.ID_REQUEST})"
+            )
+        return self.with_topic(self.settings.id_topic)
 
     @classmethod
     def resolve(

@@ -11,6 +11,7 @@ There are two ways, each with a librdkafka producer that is created at the first
 Every producer is idempotent (a retry inside librdkafka never makes a second timer) and waits for all in-sync replicas.
 Requests without an id are spread by librdkafka's ``random`` partitioner, which ignores the key, so that a second with a
 million timers loads all partitions equally. New partitions are used as soon as the metadata shows them.
+Requests with an id have a producer of their own, because the partitioner is a property of a producer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from timers.client.config import Connection
+from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.request import Encoder, SentHeaders, TimerRequest
 from timers.errors import InvalidTimerError, PublishError, TimersError
 
@@ -52,6 +53,9 @@ class PartlyPublishedError(PublishError):
 
 OnResult: TypeAlias = Callable[[str | TimersError], None]
 """Called once for each request: with its source when the brokers have it, or with an error. It must not block."""
+
+_Failure: TypeAlias = tuple[KafkaError, str | None]
+"""Why a record was not taken, and its topic."""
 
 _T = TypeVar("_T")
 
@@ -83,8 +87,8 @@ class Publisher:
         self._bulk_lock = threading.Lock()
         self._closed = threading.Event()
         self._single: Producer | None = None
-        self._bulk: dict[bool, Producer] = {}
-        self._bulk_failures: list[KafkaError] = []
+        self._bulk: dict[tuple[bool, bool], Producer] = {}
+        self._bulk_failures: list[_Failure] = []
 
     def open(self) -> None:
         """Connect, and check once that the request topic exists. Blocks for up to ``timeout_s``.
@@ -96,15 +100,9 @@ class Publisher:
         with self._lock:
             self._refuse_if_closed()
             if self._single is None:
-                self._single = self._connected(linger_ms=_SINGLE_LINGER_MS, **self._properties)
+                self._single = _connected(self._kafka, linger_ms=_SINGLE_LINGER_MS, **self._properties)
                 if self._thread is not None:
                     self._thread.start()
-
-    def _connected(self, **properties: Any) -> Producer:
-        """A producer that knows the request topic's metadata, so that it sends its first request 0.5 s sooner."""
-        producer = self._kafka.producer(**properties)
-        self._kafka.partitions_of(producer, self._kafka.request_topic)
-        return producer
 
     def _refuse_if_closed(self) -> None:
         if self.closed:
@@ -171,35 +169,32 @@ class Publisher:
             self._refuse_if_closed()
             sources: list[str | None] = []
             failures = self._bulk_failures = []
-            producer = self._bulk_producer(reports=ids)
+            self._bulk_producer(reports=ids, by_id=False)
             try:
-                count = self._produce_all(producer, requests, sources if ids else None, failures)
+                count = self._produce_all(requests, sources if ids else None, failures)
             finally:  # also if the caller's iterable raised: some requests may have been sent
-                unanswered = producer.flush(self.timeout_s + _GRACE_S)
+                unanswered = sum(producer.flush(self.timeout_s + _GRACE_S) for producer in self._bulk.values())
             if failures or unanswered:
-                first = self._kafka.user_error(failures[0]) if failures else self._kafka.unreachable_error()
+                first = self._bulk_error(*failures[0]) if failures else self._kafka.unreachable_error()
                 missing = len(failures) + unanswered
                 sentence = f"{missing} of {count} timers were not taken by the broker: {first}"
                 raise PartlyPublishedError(sentence, sources)
         return [timer_id for timer_id in sources if timer_id is not None] if ids else count
 
     def _produce_all(
-        self,
-        producer: Producer,
-        requests: Iterable[TimerRequest],
-        sources: list[str | None] | None,
-        failures: list[KafkaError],
+        self, requests: Iterable[TimerRequest], sources: list[str | None] | None, failures: list[_Failure]
     ) -> int:
         """Encode and produce: 2 µs a timer, 3 µs with ids. The encoder takes 1 µs; keyword arguments would add 0.2."""
 
-        def note(index: int, error: KafkaError | None, message: Message) -> None:
+        def note(index: int, id: str | None, error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                failures.append(error)
+                failures.append((error, message.topic()))
             elif sources is not None:
-                sources[index] = _timer_id(message)
+                sources[index] = id or _timer_id(message)
 
         encode = Encoder(self._kafka.max_request_bytes)
-        topic, produce, poll = self._kafka.request_topic, producer.produce, producer.poll
+        by_id = False
+        topic, producer = self._bulk_producer(reports=sources is not None, by_id=by_id)
         index = -1
         report: Callable[[KafkaError | None, Message], None] | None = None
         for index, request in enumerate(requests):
@@ -208,31 +203,42 @@ class Publisher:
             except InvalidTimerError as error:
                 before = f"the {index} before it are scheduled" if index else "nothing is scheduled"
                 raise InvalidTimerError(f"request {index}: {error} ({before})") from error
+            if (request.id is not None) != by_id:
+                by_id = not by_id
+                topic, producer = self._bulk_producer(reports=sources is not None, by_id=by_id)
             if sources is not None:
                 sources.append(None)
-                report = partial(note, index)
+                report = partial(note, index, request.id)
             while True:
                 try:
-                    produce(topic, value, key, -1, report, None, 0, headers)
+                    producer.produce(topic, value, key, -1, report, None, 0, headers)
                 except BufferError:
-                    poll(_FULL_QUEUE_WAIT_S)
+                    producer.poll(_FULL_QUEUE_WAIT_S)
                 except KafkaException as error:
-                    raise self._kafka.user_error(error.args[0]) from error
+                    raise self._bulk_error(error.args[0], topic) from error
                 else:
                     break
             if not index & 1023:
-                poll(0)
+                producer.poll(0)
         return index + 1
 
-    def _bulk_producer(self, *, reports: bool) -> Producer:
-        if reports not in self._bulk:
-            quiet: dict[str, Any] = {"delivery.report.only.error": True, "on_delivery": self._note_failure}
-            self._bulk[reports] = self._connected(linger_ms=_BULK_LINGER_MS, **({} if reports else quiet))
-        return self._bulk[reports]
+    def _bulk_producer(self, *, reports: bool, by_id: bool) -> tuple[str, Producer]:
+        """The topic of requests with or without an id, and a producer for it."""
+        kafka = self._kafka.for_ids() if by_id else self._kafka
+        kind = reports, by_id
+        if kind not in self._bulk:
+            properties: dict[str, Any] = {"partitioner": ID_PARTITIONER} if by_id else {}
+            if not reports:
+                properties |= {"delivery.report.only.error": True, "on_delivery": self._note_failure}
+            self._bulk[kind] = _connected(kafka, linger_ms=_BULK_LINGER_MS, **properties)
+        return kafka.request_topic, self._bulk[kind]
 
     def _note_failure(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._bulk_failures.append(error)
+            self._bulk_failures.append((error, message.topic()))
+
+    def _bulk_error(self, error: KafkaError, topic: str | None) -> TimersError:
+        return self._kafka.with_topic(topic or self._kafka.request_topic).user_error(error)
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
@@ -251,6 +257,13 @@ class Publisher:
             self._bulk.clear()
         if self._thread is not None and self._thread.ident is not None:
             self._thread.join()
+
+
+def _connected(kafka: Connection, **properties: Any) -> Producer:
+    """A producer that knows the request topic's metadata, so that it sends its first request 0.5 s sooner."""
+    producer = kafka.producer(**properties)
+    kafka.partitions_of(producer, kafka.request_topic)
+    return producer
 
 
 def _timer_id(message: Message) -> str:

@@ -44,6 +44,7 @@ class TimerRequest(NamedTuple):
         delay: due time from now: a timedelta, or seconds. Rounded up to a whole second. Give ``at`` or ``delay``.
         headers: record headers of the callback, in order; names may repeat, values may be None.
         token: sent in the header ``callback-token``; see :mod:`timers.client.tokens`.
+        id: name of the timer, to replace, find and cancel it (``docs/timers-with-an-id.md``); None for none.
     """
 
     topic: str
@@ -53,6 +54,7 @@ class TimerRequest(NamedTuple):
     delay: timedelta | float | None = None
     headers: HeadersLike = ()
     token: str | None = None
+    id: str | None = None
 
 
 SentHeaders: TypeAlias = list[tuple[str, bytes | str | None]]
@@ -87,7 +89,7 @@ class Encoder:
         Raises:
             InvalidTimerError: with one sentence that says which part is wrong and what it should be.
         """
-        topic, key, value, at, delay, headers, token = request
+        topic, key, value, at, delay, headers, token, id = request
         due_s = at if at == self._due_s and type(at) is int and delay is None else due_second(at, delay)
         if due_s != self._due_s:
             self._record_key = b"%d" % due_s
@@ -119,8 +121,11 @@ class Encoder:
                 f"TIMERS_MAX_REQUEST_BYTES={self._max_request_bytes}: raise it for workers and clients, or send a "
                 "reference instead of the data"
             )
-        if extra_headers:
-            return self._record_key, payload, [*_headers(headers, token), *extra_headers]
+        if extra_headers or id is not None:
+            sent = [*_headers(headers, token), *extra_headers]
+            if id is None:
+                return self._record_key, payload, sent
+            return id_key(id), payload, [*sent, *future_by_id.encode_headers(due_s)]
         return self._record_key, payload, _headers(headers, token) if headers or token is not None else None
 
 
@@ -128,8 +133,10 @@ def id_key(id: str) -> bytes:
     """The record key of a timer with an id.
 
     Raises:
-        InvalidTimerError: it is empty, too long, or cannot be part of a verdict.
+        InvalidTimerError: it is no str, is empty or too long, or cannot be part of a verdict.
     """
+    if not isinstance(id, str):
+        raise InvalidTimerError(f"id {id!r} is of type {type(id).__name__}: give a str")
     key = id.encode(errors="surrogateescape")
     try:
         future_by_id.decode_id(key)

@@ -80,12 +80,12 @@ class TimersClient(ClientParts):
             InvalidTimerError: an argument is wrong; the sentence says which and what it should be.
             PublishError: the broker did not take it within ``timeout_s``.
         """
-        request = TimerRequest(topic, key, value, at, delay, headers, token)
+        request = TimerRequest(topic, key, value, at, delay, headers, token, id)
         if id is None:
             return self._publish(partial(self._publisher.submit, request))
         ids = self._by_id()
         ids.open()
-        return self._retry_while_full(partial(ids.schedule, id, request)).result()
+        return self._retry_while_full(partial(ids.schedule, request)).result()
 
     def send_later(
         self,
@@ -95,6 +95,8 @@ class TimersClient(ClientParts):
         when: datetime | timedelta | float,
         *,
         headers: HeadersLike = (),
+        token: str | None = None,
+        id: str | None = None,
     ) -> str:
         """Schedule a timer, with the arguments of kafka-scheduler's ``sendLater``.
 
@@ -104,14 +106,16 @@ class TimersClient(ClientParts):
             topic: where the callback goes.
             when: an aware datetime, epoch seconds, or a timedelta from now; rounded up to a whole second.
             headers: record headers of the callback.
+            token: as in :meth:`schedule`.
+            id: as in :meth:`schedule`.
 
         Returns:
-            The timer id.
+            The id that was given, or the timer id.
 
         Raises:
             InvalidTimerError, PublishError: as :meth:`schedule`.
         """
-        return self.schedule(topic, key, value, **when_of(when), headers=headers)
+        return self.schedule(topic, key, value, **when_of(when), headers=headers, token=token, id=id)
 
     def retry_later(
         self,
@@ -170,10 +174,10 @@ class TimersClient(ClientParts):
             NoVerdictError: no verdict came within ``timeout_s``; the update counts as soon as a worker reads it.
             SettingsError: ``TIMERS_ID_TOPIC`` is not set.
         """
-        request = TimerRequest(topic, key, value, at, delay, headers, token)
+        request = TimerRequest(topic, key, value, at, delay, headers, token, id)
         ids = self._by_id()
         ids.listen()
-        return ids.wait(self._retry_while_full(partial(ids.update, id, request)), timeout_s)
+        return ids.wait(self._retry_while_full(partial(ids.update, request)), timeout_s)
 
     def cancel(self, id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> VerdictMessage:
         """Cancel a timer with an id, and wait for the verdict.
@@ -215,12 +219,13 @@ class TimersClient(ClientParts):
             ids: whether to return the ids; ``ids=False`` is faster and holds nothing in memory.
 
         Returns:
-            The timer ids in the order of the requests, or with ``ids=False`` their number.
+            What :meth:`schedule` returns, in the order of the requests; or with ``ids=False`` their number.
 
         Raises:
             InvalidTimerError: a request is wrong; it is named by its number, and those before it are scheduled.
             PartlyPublishedError: the broker did not take all of them; its ``ids`` say which.
             PublishError: no broker answers, or the request topic does not exist.
+            SettingsError: a request has an id, and ``TIMERS_ID_TOPIC`` is not set.
         """
         return self._publisher.publish_many(requests, ids=ids)
 

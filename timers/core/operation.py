@@ -5,7 +5,7 @@ On the hot path these are plain tuples, like rows: class instances would take lo
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from timers.core.keys import OrderKey
 
@@ -24,15 +24,16 @@ Entries: TypeAlias = dict[bytes, Entry | None]
 
 NO_ENTRIES: Mapping[bytes, Entry | None] = MappingProxyType({})
 
-CANCELLED = "cancelled"
+CANCELLED: Final = "cancelled"
 """The timer was pending and does not fire."""
-REPLACED = "replaced"
+REPLACED: Final = "replaced"
 """The timer was pending and does not fire: a new version replaces it."""
-ALREADY_FIRED = "already-fired"
+ALREADY_FIRED: Final = "already-fired"
 """The cancel or the replacement came too late; a replacement is then a new timer."""
-UNKNOWN = "unknown"
+UNKNOWN: Final = "unknown"
 """No timer has this id: it never had one, or it was cancelled, or it fired so long ago that the retention has ended."""
 VERDICTS = (CANCELLED, REPLACED, ALREADY_FIRED, UNKNOWN)
+VerdictName: TypeAlias = Literal["cancelled", "replaced", "already-fired", "unknown"]
 
 
 class Verdict(NamedTuple):
@@ -41,8 +42,7 @@ class Verdict(NamedTuple):
     id: bytes
     offset: int
     """Offset of the cancel or the replacement."""
-    verdict: str
-    """One of :data:`VERDICTS`."""
+    verdict: VerdictName
     due_s: int | None
     """Due second of the former timer; None if it is not known."""
 

@@ -10,15 +10,14 @@ import json
 from json.encoder import encode_basestring as _quoted
 from typing import NamedTuple
 
-from timers.core.operation import Verdict
+from timers.core.operation import Verdict, VerdictName
 
 
 class VerdictMessage(NamedTuple):
     """A verdict as it is on the wire."""
 
     id: str
-    verdict: str
-    """``cancelled``, ``replaced``, ``already-fired`` or ``unknown``."""
+    verdict: VerdictName
     due_s: int | None
     """Due second of the timer that was cancelled or replaced or has fired; None if there is no timer."""
 

@@ -214,7 +214,7 @@ def test_worker_client_and_commands_log_in_and_keep_secrets(
         "by the client",
     ]
     assert {first, asked.out.splitlines()[-1]} == {record.timer_id for record in system.reader(target).take(2)}
-    shown = command(capfd, "settings", "--json").out
+    shown = command(capfd, "settings", "-o", "json").out
     worker.stop()
     system.close()
     log = worker.log

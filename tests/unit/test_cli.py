@@ -134,8 +134,8 @@ def test_settings_shows_values_and_their_sources(
     _, out, _ = run(capsys, "settings")
     assert "TIMERS_PARTITIONS=12   (environment)" in out
     assert "TIMERS_APP_ID=timers   (default)" in out
-    _, out, _ = run(capsys, "settings", "--json")
-    rows = {row["variable"]: row for row in json.loads(out)}
+    _, out, _ = run(capsys, "settings", "-o", "json")
+    rows = {row["variable"]: row for row in map(json.loads, out.splitlines())}
     assert (rows["TIMERS_PARTITIONS"]["value"], rows["TIMERS_PARTITIONS"]["source"]) == ("12", "environment")
     assert all(row["why"] for row in rows.values())
     _, out, _ = run(capsys, "settings", "--markdown")
@@ -241,7 +241,7 @@ def test_watch_prints_a_line_for_each_record(capsys: pytest.CaptureFixture[str],
     shown = "due=1800000000 lag_ms=7 at=2027-01-15T08:00:00.007Z value=v"
     assert lines[:2] == [f"fired topic=watched key={key} {shown}" for key in ("o-1", "o-2")]
     assert lines[2].startswith("record topic=watched key=plain partition=")
-    _, out, _ = run(capsys, "watch", "watched", "--from-beginning", "--count", "3", "--json")
+    _, out, _ = run(capsys, "watch", "watched", "--from-beginning", "--count", "3", "-o", "json")
     assert {json.loads(line)["key"] for line in out.splitlines()} == {"o-1", "o-2", "plain"}
 
 

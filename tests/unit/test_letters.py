@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -104,7 +103,7 @@ def test_an_impossible_timestamp_is_shown_in_milliseconds() -> None:
 
 
 def test_json_marks_bytes_that_are_no_text() -> None:
-    decoded = json.loads(letter().json(MARK))
+    decoded = letter().fields(MARK)
     assert "request" not in decoded
     assert (decoded["code"], decoded["topic"], decoded["key"], decoded["due_s"]) == (
         "topic-unknown",
@@ -117,7 +116,7 @@ def test_json_marks_bytes_that_are_no_text() -> None:
         "timer-request/0/99",
         False,
     )
-    whole = json.loads(letter().json(None, with_request=True))["request"]
+    whole = letter().fields(None, with_request=True)["request"]
     assert whole["key"] == "1700000000"
     assert whole["headers"] == [
         ["trace", "1"],
@@ -200,7 +199,7 @@ def test_a_dead_letter_with_a_part_of_the_value_is_published_only_with_the_whole
     cut = letter(value=value, code="value-too-large")
     assert cut.is_cut and not cut.is_truncated
     assert f"the first of {len(value)} bytes, SHA-256 " in "\n".join(cut.text(None, as_hex=False))
-    assert json.loads(cut.json(None))["value_bytes"] == len(value)
+    assert cut.fields(None)["value_bytes"] == len(value)
     gone = judgement(cut, None, force=True)
     assert gone.request is None and f"only the first 4096 of {len(value)} bytes" in gone.reason
     read = RequestRecord(7, b"1700000000", value, HEADERS, WRITTEN_MS)

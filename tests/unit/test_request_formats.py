@@ -41,7 +41,7 @@ def test_a_request_format_is_enabled_by_its_topic() -> None:
 def test_formats_without_an_enabled_format(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["formats"]) == 0
     out, err = capsys.readouterr()
-    assert "none on but future" in out
+    assert "none on but future" in err
     for kind in REQUEST_FORMATS:
         assert f"{kind.env} turns it on" in out or kind.request_format is NATIVE
     assert "no broker answers" in err

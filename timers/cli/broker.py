@@ -7,6 +7,7 @@ import sys
 import click
 
 from timers.broker import EmbeddedBroker, log
+from timers.cli.output import Output, output_option
 from timers.errors import BrokerError
 from timers.signals import END_SIGNALS, on_signals, raise_interrupt
 
@@ -29,7 +30,8 @@ def broker() -> None:
     type=click.IntRange(1, 65535),
     help="Port on 127.0.0.1. Default: the last port, else 9092, else any free port.",
 )
-def start(foreground: bool, port: int | None) -> None:
+@output_option()
+def start(foreground: bool, port: int | None, output: Output) -> None:
     """Start the broker unless it runs; the last line is its address.
 
     Returns when the broker answers, and leaves it running. The very first start downloads Kafka (46 MB).
@@ -37,7 +39,7 @@ def start(foreground: bool, port: int | None) -> None:
     server = EmbeddedBroker.of_project(port, out=sys.stderr)
     with on_signals(END_SIGNALS[1:], raise_interrupt):
         address = server.start()
-        click.echo(address)
+        output.show({"address": address}, address)
         if foreground:
             _wait_for_end(server)
 
@@ -54,30 +56,35 @@ def _wait_for_end(server: EmbeddedBroker) -> None:
 
 
 @broker.command()
-def stop() -> None:
+@output_option()
+def stop(output: Output) -> None:
     """Stop the broker and wait for its end. A broker that does not run is no failure."""
-    click.echo("stopped" if EmbeddedBroker.of_project(out=sys.stderr).stop() else "not running")
+    stopped = EmbeddedBroker.of_project(out=sys.stderr).stop()
+    output.show({"stopped": stopped}, "stopped" if stopped else "not running")
 
 
 @broker.command()
+@output_option()
 @click.pass_context
-def status(ctx: click.Context) -> None:
+def status(ctx: click.Context, output: Output) -> None:
     """Show whether the broker answers: exit code 0 if it does, 3 if not."""
     state = EmbeddedBroker.of_project().status()
     if state.running:
-        click.echo(f"running at {state.address}, process {state.pid}, log {state.log_path}")
-        return
-    if state.pid is None:
-        click.echo("not running (`timers broker start` starts it)")
+        line = f"running at {state.address}, process {state.pid}, log {state.log_path}"
+    elif state.pid is None:
+        line = "not running (`timers broker start` starts it)"
     else:
-        click.echo(f"not answering yet, process {state.pid}, log {state.log_path}")
-    ctx.exit(NOT_RUNNING)
+        line = f"not answering yet, process {state.pid}, log {state.log_path}"
+    fields = {"running": state.running, "address": state.address, "pid": state.pid, "log": str(state.log_path)}
+    output.show(fields, line)
+    ctx.exit(0 if state.running else NOT_RUNNING)
 
 
 @broker.command()
 @click.option("--yes", is_flag=True, help="Do not ask. Without a terminal the command never asks.")
+@output_option()
 @click.pass_context
-def reset(ctx: click.Context, yes: bool) -> None:
+def reset(ctx: click.Context, yes: bool, output: Output) -> None:
     """Stop the broker and delete all its data: every topic, timer and offset."""
     server = EmbeddedBroker.of_project(out=sys.stderr)
     question = f"Delete all topics and timers of the broker in {server.directory}?"
@@ -85,16 +92,17 @@ def reset(ctx: click.Context, yes: bool) -> None:
         click.echo("nothing deleted", err=True)
         ctx.exit(1)
     server.reset()
-    click.echo("data deleted")
+    output.show({"deleted": str(server.directory)}, "data deleted")
 
 
 @broker.command()
 @click.option("--lines", "-n", type=click.IntRange(min=0), default=50, show_default=True, help="How many to show.")
 @click.option("--follow", "-f", is_flag=True, help="Then print new lines until Ctrl-C.")
-def logs(lines: int, follow: bool) -> None:
+@output_option()
+def logs(lines: int, follow: bool, output: Output) -> None:
     """Show the end of the broker's log."""
     path = EmbeddedBroker.of_project().log_path
     if not follow and not path.exists():
         raise BrokerError(f"there is no log yet at {path}: `timers broker start` begins one")
     for line in log.follow(path, lines) if follow else log.last_lines(path, lines):
-        click.echo(line)
+        output.show({"line": line}, line)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from timers.config.settings import Settings
-from timers.wire import verdict
+from timers.cli.output import Output, output_option
+from timers.cli.reach import load_settings
 from timers.wire.query import format_due
 from timers.wire.verdict import VerdictMessage
 
@@ -19,19 +19,19 @@ EXIT_CODES = {"cancelled": 0, "already-fired": 3, "unknown": 4}
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Seconds to wait."
 )
-@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: the verdict as it is.")
-def cancel(id: str, timeout_s: float, output: str) -> int:
+@output_option()
+def cancel(id: str, timeout_s: float, output: Output) -> int:
     """Cancel the timer with this ID, and wait for the verdict.
 
     Exit codes: 0 cancelled, 3 already fired, 4 there is no timer with this id, 1 no verdict came.
     """
-    settings = Settings.load()
+    settings = load_settings()
 
     from timers.client import TimersClient  # not at the top: `--help` needs no librdkafka
 
     with TimersClient(settings.brokers, timeout_s=_PUBLISH_TIMEOUT_S) as client:
         result = client.cancel(id, timeout_s=timeout_s)
-    click.echo(verdict.as_json(result) if output == "json" else _sentence(result))
+    output.show({"id": result.id, "verdict": result.verdict, "due": result.due_s}, _sentence(result))
     return EXIT_CODES[result.verdict]
 
 

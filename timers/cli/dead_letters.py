@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from timers.cli.tables import print_table
+from timers.cli.output import Output, output_option
+from timers.cli.reach import load_settings
 from timers.cli.times import parse_moment
-from timers.config.settings import Settings
 from timers.wire import topics
 from timers.wire.dead_letter import CODES, RETRIES_EXHAUSTED
 
@@ -94,8 +94,8 @@ def _full_names(names: Iterable[str], dead_letter_topic: str) -> set[str]:
 @dead_letters.command(name="list")
 @_filter_options
 @click.option("--limit", "-n", type=click.IntRange(0), default=100, show_default=True, help="Only the newest; 0: all.")
-@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", help="json: one object a line.")
-def list_(limit: int, output: str, **selection: Any) -> None:
+@output_option()
+def list_(limit: int, output: Output, **selection: Any) -> None:
     """List dead letters, the newest last.
 
     \b
@@ -103,7 +103,7 @@ def list_(limit: int, output: str, **selection: Any) -> None:
       timers dead-letters list -n 0 -o json | jq -r .topic | sort | uniq -c
     """
     letter_filter = _letter_filter(**selection)
-    settings = Settings.load()
+    settings = load_settings()
 
     from timers.dead_letters.letter_log import LetterLog  # not at the top: `--help` needs no librdkafka
     from timers.dead_letters.letters import COLUMNS, WIDTHS
@@ -114,11 +114,8 @@ def list_(limit: int, output: str, **selection: Any) -> None:
         counts: Counter[str] = Counter()
         letters = _counted(log.read(letter_filter, spans), counts)
         shown = _newest(letters, limit) if limit else letters
-        if output == "json":
-            for letter in shown:
-                click.echo(letter.json(marks.get(letter.mark_key)))
-        else:
-            print_table(COLUMNS, WIDTHS, (letter.cells(marks.get(letter.mark_key)) for letter in shown))
+        marked = ((letter, marks.get(letter.mark_key)) for letter in shown)
+        output.table(COLUMNS, WIDTHS, ((letter.fields(mark), letter.cells(mark)) for letter, mark in marked))
     total = counts.total()
     by_code = ", ".join(f"{count:,} {code}" for code, count in counts.most_common())
     only = f", the newest {limit:,} shown (--limit 0 shows all)" if limit and total > limit else ""
@@ -145,8 +142,8 @@ def _order(letter: Letter) -> tuple[int, int, int]:
 @dead_letters.command(short_help="Show one with its sentence, headers and bytes.")
 @click.argument("name", metavar="NAME")
 @click.option("--hex", "as_hex", is_flag=True, help="All bytes as hexadecimal, also where they are text.")
-@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
-def show(name: str, as_hex: bool, output: str) -> None:
+@output_option()
+def show(name: str, as_hex: bool, output: Output) -> None:
     """Show one dead letter with its sentence, its headers and the request's bytes.
 
     NAME is its position, as `list` shows it (2/17), or the source of its request (timer-request/0/4711). Bytes that are
@@ -156,7 +153,7 @@ def show(name: str, as_hex: bool, output: str) -> None:
     from timers.dead_letters.letters import LetterFilter
     from timers.dead_letters.retrying import not_found_error
 
-    settings = Settings.load()
+    settings = load_settings()
     names = _full_names([name], settings.dead_letter_topic)
     with LetterLog(settings) as log:
         letter_filter = LetterFilter(names=names)
@@ -166,11 +163,7 @@ def show(name: str, as_hex: bool, output: str) -> None:
         for letter in log.read(letter_filter, spans):
             found = True
             mark = marks.get(letter.mark_key)
-            if output == "json":
-                click.echo(letter.json(mark, with_request=True))
-            else:
-                for line in letter.text(mark, as_hex=as_hex):
-                    click.echo(line)
+            output.show(letter.fields(mark, with_request=True), *letter.text(mark, as_hex=as_hex))
     if not found:
         raise not_found_error(names, settings)
 
@@ -185,6 +178,7 @@ def show(name: str, as_hex: bool, output: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option("--force", is_flag=True, help="Also those retried before, and those that would be rejected again.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask. Without a terminal the command never asks.")
+@output_option()
 @click.pass_context
 def retry(
     ctx: click.Context,
@@ -194,6 +188,7 @@ def retry(
     dry_run: bool,
     force: bool,
     yes: bool,
+    output: Output,
     **selection: Any,
 ) -> None:
     """Publish the requests of dead letters again, as they were sent, to the partitions that they came from.
@@ -209,7 +204,7 @@ def retry(
     has_options = any(value is not None and value != () for value in selection.values())
     if [bool(names), has_options, everything].count(True) != 1:
         raise click.UsageError("say which: NAME..., or options such as --code and --topic, or --all")
-    settings = Settings.load()
+    settings = load_settings()
     letter_filter = _letter_filter(**selection, names=_full_names(names, settings.dead_letter_topic))
 
     from timers.dead_letters.letter_log import LetterLog
@@ -235,7 +230,9 @@ def retry(
         try:
             for letter, source in plan.publish(retrier):
                 published += 1
-                click.echo(f"{letter.position} {letter.decoded.code} {letter.decoded.source} -> {source}")
+                code, former = letter.decoded.code, letter.decoded.source
+                fields = {"position": letter.position, "code": code, "source": former, "retried_as": source}
+                output.show(fields, f"{letter.position} {code} {former} -> {source}")
         finally:
             click.echo(f"{_requests(published)} published again", err=True)
 

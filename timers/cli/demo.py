@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from timers.cli.output import Output, output_option
+from timers.cli.reach import load_settings
 from timers.config.settings import Settings
 from timers.wire import headers, topics
 
@@ -29,7 +31,8 @@ _PROBE = "ready?"
 
 @click.command()
 @click.option("--topic", "-t", default=TOPIC, show_default=True, help="Where the callbacks go; created when missing.")
-def demo(topic: str) -> None:
+@output_option()
+def demo(topic: str, output: Output) -> None:
     """Schedule timers and show each one fire: 20 over the first 10 s, then one a second until Ctrl-C.
 
     Needs a broker and a worker that runs (`timers run` starts both). Each callback is one line on standard output:
@@ -38,10 +41,10 @@ def demo(topic: str) -> None:
     if not topics.is_legal(topic):
         raise click.BadParameter(f"{topic!r} is not {topics.LEGAL_FORM}", param_hint="--topic")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores SIGINT by default
-    run_demo(Settings.load(), topic)
+    run_demo(load_settings(), topic, output)
 
 
-def run_demo(settings: Settings, topic: str = TOPIC, check_worker: Callable[[], None] = lambda: None) -> None:
+def run_demo(settings: Settings, topic: str, output: Output, check_worker: Callable[[], None] = lambda: None) -> None:
     """Run the demo until it is interrupted.
 
     Args:
@@ -60,7 +63,7 @@ def run_demo(settings: Settings, topic: str = TOPIC, check_worker: Callable[[], 
             check_worker,
             f"topic {request_topic!r} does not exist yet: {_HOW_TO_START}",
         )
-        running = _Demo(client, reader, topic, check_worker)
+        running = _Demo(client, reader, topic, output, check_worker)
         running.wait_for_worker()
         running.run()
 
@@ -82,9 +85,12 @@ def _until(done: Callable[[], bool], check_worker: Callable[[], None], hint: str
 class _Demo:
     """The demo, once broker and topics exist."""
 
-    def __init__(self, client: TimersClient, reader: TopicReader, topic: str, check_worker: Callable[[], None]) -> None:
+    def __init__(
+        self, client: TimersClient, reader: TopicReader, topic: str, output: Output, check_worker: Callable[[], None]
+    ) -> None:
         self._client = client
         self._topic = topic
+        self._output = output
         self._check_worker = check_worker
         self._run = secrets.token_hex(4)
         self._messages = iter(reader)
@@ -138,7 +144,7 @@ class _Demo:
             record = CallbackRecord.of(message)
             if headers.last(record.headers, _RUN) == self._run.encode():
                 if show:
-                    click.secho(record.line(), fg="green")  # echo flushes, also into a pipe
+                    self._output.show(record.fields(), click.style(record.line(), fg="green"))
                 yield (record.key or b"").decode()
             else:
                 self._note_older()

@@ -1,8 +1,7 @@
-"""One record of a callback topic as a line or as JSON. Pure: no I/O."""
+"""One record of a callback topic as a line or for a program. Pure: no I/O."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -75,11 +74,11 @@ class CallbackRecord:
         rest = f" ... ({len(self.value):,} bytes)" if self.value and len(self.value) > _MAX_VALUE_BYTES else ""
         return f"{self.line()} at={at} value={value}{rest}"
 
-    def json(self) -> str:
-        """The record as a JSON object on one line."""
+    def fields(self) -> dict[str, Any]:
+        """The record for a program."""
         timer_id = names.last(self.headers, names.TIMER_ID)
         source = names.last(self.headers, names.TIMER_SOURCE) or timer_id
-        fields = {
+        return {
             "topic": self.topic,
             "key": json_value(self.key),
             "due_s": self.due_s,
@@ -92,4 +91,3 @@ class CallbackRecord:
             "offset": self.offset,
             "timestamp_ms": self.timestamp_ms,
         }
-        return json.dumps(fields)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import click
 
+from timers.cli.output import Output, output_option
+from timers.cli.reach import check_brokers
 from timers.config.settings import Settings, describe
 from timers.errors import TimersError
 from timers.request_formats import NATIVE, REQUEST_FORMATS
 
 
 @click.command()
-@click.option(
-    "--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: one object a request format."
-)
-def formats(output: str) -> None:
+@output_option()
+def formats(output: Output) -> None:
     """Show which request formats are on, their topics and settings, and which setting turns on the others.
 
     A request format is how producers write their requests. Workers use their own settings: run this with the same.
@@ -25,20 +24,16 @@ def formats(output: str) -> None:
     settings = Settings.load()
     topics = {topic for entry in REQUEST_FORMATS for topic in entry.topics(settings)}
     try:
+        check_brokers(settings)
         partitions = _partitions(settings, topics)
     except TimersError as error:  # only the numbers of partitions come from the brokers
         click.echo(f"{error} (partitions are not shown)", err=True)
         partitions = {}
     shown = _describe(settings, partitions)
-    if output == "json":
-        for each in shown:
-            click.echo(json.dumps(each))
-        return
     for each in shown:
-        for line in _lines(each):
-            click.echo(line)
+        output.show(each, *_lines(each))
     if not any(each["on"] for each in shown if each["format"] != NATIVE.name):
-        click.echo(f"none on but {NATIVE.name}, which always is")
+        click.echo(f"none on but {NATIVE.name}, which always is", err=True)
 
 
 def _describe(settings: Settings, partitions: Mapping[str, int | None]) -> list[dict[str, Any]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import click
 
 from timers.cli.asking import ask
+from timers.cli.output import Output, output_option
 from timers.cli.times import from_now
 from timers.config.settings import Settings
 from timers.wire import query as wire
@@ -21,8 +21,8 @@ UNKNOWN = 4
 @click.command()
 @click.argument("id")
 @click.option("--value", "with_value", is_flag=True, help="With -o json: also the callback's value, in base64.")
-@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
-def get(id: str, with_value: bool, output: str) -> int:
+@output_option()
+def get(id: str, with_value: bool, output: Output) -> int:
     """Show the timer that has this ID: whether it waits or has fired, when it is due, and where it goes.
 
     ID is one that its sender gave it (TIMERS_ID_TOPIC), or <topic>/<partition>/<offset> as `timers schedule` prints it.
@@ -34,13 +34,13 @@ def get(id: str, with_value: bool, output: str) -> int:
       timers get order-17
       timers get timer-request/2/4711 -o json
     """
-    if with_value and output != "json":
+    if with_value and not output.as_json:
         raise click.UsageError("--value goes with -o json")
     if not id:
         raise click.UsageError("ID is empty")
     answer = ask(Settings.load(), wire.FIND_PATH, {"id": id, "value": str(int(with_value))})
     for timer in answer["timers"]:
-        click.echo(json.dumps(timer) if output == "json" else _sentence(timer))
+        output.show(timer, _sentence(timer))
     if not answer["timers"]:
         shown = one_line(id.encode(errors="surrogateescape"))
         click.echo(f"{shown}: there is no timer of this id (never set, cancelled, or fired long ago)", err=True)

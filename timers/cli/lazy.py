@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
@@ -42,6 +43,13 @@ class LazyGroup(click.Group):
         name = self._modules.get(cmd_name, cmd_name.replace("-", "_"))
         command: click.Command = getattr(importlib.import_module(f"{self._package}.{name}"), name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands and options that begin with ``incomplete``, without an import of the commands."""
+        commands = [
+            CompletionItem(name, help=line) for name, line in self._lines.items() if name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section(self._heading):

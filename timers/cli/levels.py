@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, NamedTuple
 
 import click
 
+from timers.cli.output import Output, output_option
+from timers.cli.reach import load_settings
 from timers.config.settings import Settings
 from timers.core import levels as feature_levels
 from timers.errors import TimersError
@@ -35,24 +36,20 @@ class _Found(NamedTuple):
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--raise", "wanted", type=click.IntRange(1), metavar="LEVEL", help="Allow the workers to use this level.")
-@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="json: one object.")
-def levels(wanted: int | None, output: str) -> None:
+@output_option()
+def levels(wanted: int | None, output: Output) -> None:
     """Show the feature levels of workers and partitions, and allow a higher one.
 
     After an upgrade, workers do not use what the version before would misread. When all workers run the new version and
     you will not go back to the one before, allow the new level: the workers raise each partition within seconds. There
     is no way back then. docs/operations.md#feature-levels says more.
     """
-    settings = Settings.load()
+    settings = load_settings()
     found = _look_up(settings)
     if wanted is not None:
         _allow(settings, found, wanted)
         found = found._replace(allowed=wanted)
-    if output == "json":
-        click.echo(json.dumps(_describe(found)))
-        return
-    for line in _lines(found):
-        click.echo(line)
+    output.show(_describe(found), *_lines(found))
 
 
 def _describe(found: _Found) -> dict[str, Any]:

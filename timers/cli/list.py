@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from timers.cli.asking import ask, missing
-from timers.cli.tables import print_table
+from timers.cli.output import Output, output_option
 from timers.cli.times import parse_ahead
 from timers.config.settings import Settings
 from timers.errors import QueryError
@@ -28,9 +27,9 @@ _WIDTHS = (20, 24, 24, 28, 0)
 @click.option("--to", "to_text", metavar="WHEN", help="Due before.")
 @click.option("--limit", "-n", type=click.IntRange(0), default=100, show_default=True, help="Only the first; 0: all.")
 @click.option("--values", "with_values", is_flag=True, help="With -o json: also the callbacks' values, in base64.")
-@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", help="json: one object a line.")
+@output_option()
 def list(  # the command's name
-    topic: str | None, from_text: str | None, to_text: str | None, limit: int, with_values: bool, output: str
+    topic: str | None, from_text: str | None, to_text: str | None, limit: int, with_values: bool, output: Output
 ) -> None:
     """List the timers that wait, of all workers, the next to fire first.
 
@@ -41,7 +40,7 @@ def list(  # the command's name
       timers list --topic order-timeouts --to 1h
       timers list -n 0 -o json | jq -r .topic | sort | uniq -c
     """
-    if with_values and output != "json":
+    if with_values and not output.as_json:
         raise click.UsageError("--values goes with -o json")
     now_s = time.time()
     query = Query(
@@ -51,11 +50,7 @@ def list(  # the command's name
         with_values=with_values,
     )
     pages = _Pages(Settings.load(), query, limit)
-    if output == "json":
-        for timer in pages:
-            click.echo(json.dumps(timer))
-    else:
-        print_table(_COLUMNS, _WIDTHS, map(_cells, pages))
+    output.table(_COLUMNS, _WIDTHS, ((timer, _cells(timer)) for timer in pages))
     more = ", and there are more (--limit 0 lists all)" if pages.more else ""
     click.echo(f"{pages.count:,} timers{more}", err=True)
     if pages.missing:

@@ -16,6 +16,8 @@ import click
 
 from timers.cli.demo import TOPIC, run_demo
 from timers.cli.extras import require
+from timers.cli.output import Output, output_option
+from timers.cli.reach import check_brokers
 from timers.cli.worker import faust_command
 from timers.config.project import project_broker, project_dir
 from timers.config.settings import Settings, describe
@@ -29,7 +31,8 @@ _ERROR = re.compile(r"^(?:\[.*\[(?:ERROR|CRITICAL)\] (?:\[[^\]]*\]: )?|timers: )
 
 @click.command()
 @click.option("--topic", "-t", default=TOPIC, show_default=True, help="Where the callbacks go; created when missing.")
-def run(topic: str) -> None:
+@output_option()
+def run(topic: str, output: Output) -> None:
     """Start a broker and a worker on this machine, and show timers fire until Ctrl-C.
 
     With TIMERS_BROKERS set, or this project's broker running, that broker is used and not stopped. The command stops
@@ -38,7 +41,7 @@ def run(topic: str) -> None:
     require("worker")
     check_port(Settings.load())  # a worker without its port fails only after the broker has started
     with on_signals(END_SIGNALS, _interrupt_once), _broker() as settings, _worker(settings) as worker:
-        run_demo(settings, topic, worker.check)
+        run_demo(settings, topic, output, worker.check)
 
 
 def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
@@ -55,6 +58,7 @@ def _broker() -> Iterator[Settings]:
     given = any(setting.env == "TIMERS_BROKERS" and from_env for setting, _, from_env in describe(settings))
     if given or project_broker() is not None:
         click.echo(f"using the broker at {settings.brokers}", err=True)
+        check_brokers(settings)
         yield settings
         return
 

@@ -1,26 +1,36 @@
-"""``timers schedule``: one timer from the shell."""
+"""``timers schedule``: one timer from the shell, or many from a file."""
 
 from __future__ import annotations
 
 import re
 import sys
+import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, BinaryIO, Never
 
 import click
 
+from timers.cli.output import Output, output_option
+from timers.cli.reach import load_settings
 from timers.cli.times import from_now, parse_due, parse_duration
 from timers.config.settings import Settings
+from timers.errors import InvalidTimerError
 from timers.wire.query import format_due
 
+if TYPE_CHECKING:
+    from timers.client import PartlyPublishedError, TimerRequest
+
 _TIMEOUT_S = 10.0
+_MOST_BAD_LINES = 20
 
 
 @click.command()
 @click.option("--in", "duration", metavar="DURATION", help="How long from now: 90s, 15m, 2h, 3d, 1w, 1h30m.")
 @click.option("--at", metavar="TIME", help="When: RFC 3339 with offset (2030-01-31T12:00:00Z), or epoch seconds.")
-@click.option("--topic", "-t", required=True, help="Topic that the callback goes to.")
+@click.option("--topic", "-t", help="Topic that the callback goes to.")
 @click.option("--key", "-k", help="Record key of the callback; without it the callback has no key.")
 @click.option("--value", "-v", metavar="TEXT", help="Record value of the callback.")
 @click.option(
@@ -29,28 +39,47 @@ _TIMEOUT_S = 10.0
 @click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, help="Record header; may be repeated.")
 @click.option("--id", "id", metavar="ID", help="Id of the timer. It replaces a timer of this id, and can be cancelled.")
 @click.option("--create-topic", is_flag=True, help="Create TOPIC first, if it does not exist.")
+@click.option(
+    "--from-file", "lines", type=click.File("rb"), help="Many timers, one JSON object a line; - for standard input."
+)
+@output_option()
 @click.argument("source", metavar="[-]", required=False, type=click.Choice(["-"]))
 def schedule(
     duration: str | None,
     at: str | None,
-    topic: str,
+    topic: str | None,
     key: str | None,
     value: str | None,
     path: Path | None,
     headers: tuple[str, ...],
     id: str | None,
     create_topic: bool,
+    lines: BinaryIO | None,
+    output: Output,
     source: str | None,
 ) -> None:
-    """Schedule one timer: its callback is sent to TOPIC at the due second.
+    """Schedule one timer, or many: a callback is sent to TOPIC at the due second.
 
     The value is --value TEXT, --file PATH, or - for standard input. The last line printed is the timer id. With --id
     the request goes to TIMERS_ID_TOPIC (docs/timers-with-an-id.md), and `timers cancel ID` cancels the timer.
 
+    Each line of --from-file is a JSON object with topic (or --topic for all), value, and delay ("15m" or seconds) or
+    at. It may have key, id, token and headers. All lines are checked first. If one is wrong, nothing is sent, and the
+    command says which lines are wrong and why. It prints the timer ids in the order of the lines.
+
     \b
       timers schedule --in 15m --topic orders --key o-17 --value expired
       timers schedule --at 2030-01-31T12:00:00Z --topic orders --key o-17 - < order.json
+      echo '{"topic": "orders", "value": "expired", "delay": "15m"}' | timers schedule --from-file -
     """
+    one_timer = (duration, at, key, value, path, id, source)
+    if lines is not None:
+        if any(given is not None for given in one_timer) or headers:
+            raise click.UsageError("--from-file goes with --topic, --create-topic and -o only: its lines hold the rest")
+        _schedule_lines(load_settings(), lines, topic, create_topic, output)
+        return
+    if topic is None:
+        raise click.UsageError("Missing option '--topic' / '-t'.")
     if (duration is None) == (at is None):
         raise click.UsageError("give one of --in DURATION and --at TIME")
     if sum(given is not None for given in (value, path, source)) != 1:
@@ -62,25 +91,17 @@ def schedule(
     due_s = -(-time.time_ns() // 10**9) + parse_duration(duration) if duration is not None else parse_due(at or "")
     body = value if value is not None else path.read_bytes() if path is not None else sys.stdin.buffer.read()
 
-    settings = Settings.load()
+    from timers.client import TimersClient  # not at the top: `--help` needs no librdkafka
 
-    from timers.client import TimersClient
-    from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
-
+    settings = load_settings()
     if create_topic:
-        topic_admin.create_if_missing(settings, topic, partitions=settings.partitions)
+        _create_topics(settings, [topic])
     with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
         timer_id = client.schedule(topic, key, body, at=datetime.fromtimestamp(due_s, UTC), headers=pairs, id=id)
-    if not settings.create_target_topics and not topic_admin.exists(settings, topic):
-        click.echo(
-            f"topic {topic!r} does not exist: unless it does when the timer is due, the callback becomes a dead letter "
-            f"in {settings.dead_letter_topic!r} (--create-topic creates it)",
-            err=True,
-        )
-    left_s = due_s - time.time()
+    _warn_of_missing_topics(settings, [topic])
+    left_s, due_at = due_s - time.time(), format_due(due_s)
     when = from_now(left_s) if left_s > 0 else "in the past: it fires at once"
-    click.echo(f"due {format_due(due_s)} ({due_s}, {when})")
-    click.echo(timer_id)
+    output.show({"id": timer_id, "due": due_s, "due_at": due_at}, f"due {due_at} ({due_s}, {when})", timer_id)
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -88,3 +109,117 @@ def _header(text: str) -> tuple[str, str]:
     if not separator or not name:
         raise click.UsageError(f"--header {text!r} is not NAME=VALUE")
     return name, value
+
+
+def _create_topics(settings: Settings, topics: Iterable[str]) -> None:
+    from timers.kafka import topic_admin
+
+    for topic in topics:
+        topic_admin.create_if_missing(settings, topic, partitions=settings.partitions)
+
+
+def _warn_of_missing_topics(settings: Settings, topics: Iterable[str]) -> None:
+    from timers.kafka import topic_admin
+
+    for topic in () if settings.create_target_topics else topic_admin.missing(settings, topics):
+        click.echo(
+            f"topic {topic!r} does not exist: unless it does when the timer is due, the callback becomes a dead letter "
+            f"in {settings.dead_letter_topic!r} (--create-topic creates it)",
+            err=True,
+        )
+
+
+# --- many timers ------------------------------------------------------------------------------------------------------
+
+
+def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, create_topic: bool, output: Output) -> None:
+    """Check all lines, then send their timers, then print the ids."""
+    from timers.cli.timer_lines import numbered, parse_line
+    from timers.client import PartlyPublishedError, TimersClient
+
+    # A copy, because the lines are read twice: the source may be a pipe, or a file that another program changes.
+    with tempfile.TemporaryFile() as copy:
+        topics = _check(settings, lines, topic, copy)
+        if create_topic:
+            _create_topics(settings, topics)
+        copy.seek(0)
+        now_ns = time.time_ns()
+        numbers: list[int] = []
+        dues: list[int] = []
+
+        def requests() -> Iterator[TimerRequest]:
+            for number, line in _progress(numbered(copy), "sending"):
+                request = parse_line(line, topic, now_ns)
+                numbers.append(number)
+                dues.append(int(request.at))  # type: ignore[arg-type]  # parse_line gives an epoch second
+                yield request
+
+        with TimersClient(settings.brokers, timeout_s=_TIMEOUT_S) as client:
+            failure = None
+            try:
+                ids: list[str] | list[str | None] = client.schedule_many(requests())
+            except PartlyPublishedError as error:
+                failure, ids = error, error.ids
+    _warn_of_missing_topics(settings, topics)
+    for number, due_s, timer_id in zip(numbers, dues, ids, strict=True):
+        if timer_id is not None:
+            output.show({"line": number, "id": timer_id, "due": due_s, "due_at": format_due(due_s)}, timer_id)
+    if failure is not None:
+        _fail(failure, [number for number, timer_id in zip(numbers, ids, strict=True) if timer_id is None])
+    click.echo(f"{len(numbers):,} timers scheduled", err=True)
+
+
+def _check(settings: Settings, lines: BinaryIO, topic: str | None, copy: IO[bytes]) -> list[str]:
+    """Check and copy all lines; return the callback topics.
+
+    Raises:
+        InvalidTimerError: at least one line is wrong; the reasons are on stderr.
+    """
+    from timers.cli.timer_lines import numbered, parse_line
+    from timers.client.config import id_topic_of
+    from timers.client.request import Encoder
+
+    encode = Encoder(settings.max_request_bytes)
+    now_ns = time.time_ns()
+    topics: dict[str, None] = {}
+    total = bad = 0
+
+    def copied() -> Iterator[bytes]:
+        for line in lines:
+            copy.write(line)
+            yield line
+
+    for number, line in _progress(numbered(copied()), "checking"):
+        total += 1
+        try:
+            request = parse_line(line, topic, now_ns)
+            encode(request)
+        except InvalidTimerError as error:
+            bad += 1
+            if bad <= _MOST_BAD_LINES:
+                click.echo(f"line {number}: {error}", err=True)
+            continue
+        topics[request.topic] = None
+        if request.id is not None:
+            id_topic_of(settings)
+    if bad:
+        more = f", the first {_MOST_BAD_LINES} are shown" if bad > _MOST_BAD_LINES else ""
+        raise InvalidTimerError(
+            f"{bad:,} of {total:,} lines are no timers{more}; nothing was sent: correct these lines and run it again"
+        )
+    return list(topics)
+
+
+def _progress(lines: Iterator[tuple[int, bytes]], what: str) -> Iterable[tuple[int, bytes]]:
+    """The lines, with a bar on stderr if that is a terminal."""
+    from tqdm import tqdm
+
+    bar: Iterable[tuple[int, bytes]] = tqdm(lines, desc=what, unit=" timers", disable=None, leave=False)
+    return bar
+
+
+def _fail(error: PartlyPublishedError, numbers: list[int]) -> Never:
+    from timers.client import PublishError
+
+    shown = ", ".join(map(str, numbers[:_MOST_BAD_LINES])) + (", ..." if len(numbers) > _MOST_BAD_LINES else "")
+    raise PublishError(f"{error}. The timers of these lines were not sent, all others were: {shown}") from error

@@ -6,7 +6,8 @@ import time
 
 import click
 
-from timers.config.settings import Settings
+from timers.cli.output import Output, output_option
+from timers.cli.reach import load_settings
 from timers.wire import topics
 
 _POLL_S = 1.0
@@ -16,16 +17,17 @@ _POLL_S = 1.0
 @click.argument("topic")
 @click.option("--from-beginning", is_flag=True, help="Start with the oldest record, not with the next one.")
 @click.option("--count", "-n", type=click.IntRange(min=1), help="End after this many records.")
-@click.option("--json", "as_json", is_flag=True, help="Everything about each record, as one JSON object a line.")
-def watch(topic: str, from_beginning: bool, count: int | None, as_json: bool) -> None:
+@output_option()
+def watch(topic: str, from_beginning: bool, count: int | None, output: Output) -> None:
     """Print the callbacks that arrive on TOPIC: fired topic=T key=K due=S lag_ms=N at=TIME value=V.
 
     Only committed records are shown. TIME is the record's timestamp, and lag_ms is TIME minus the start of the due
-    second. TIME is the broker's time where the topic has message.timestamp.type=LogAppendTime. V has at most 200 bytes.
+    second. TIME is the broker's time where the topic has message.timestamp.type=LogAppendTime. V has at most 200 bytes;
+    with -o json the value is whole.
     """
     if not topics.is_legal(topic):
         raise click.BadParameter(f"{topic!r} is not {topics.LEGAL_FORM}")
-    settings = Settings.load()
+    settings = load_settings()
 
     from timers.cli.fired import CallbackRecord
     from timers.kafka.topic_reader import TopicReader  # not at the top: `--help` needs no librdkafka
@@ -40,7 +42,7 @@ def watch(topic: str, from_beginning: bool, count: int | None, as_json: bool) ->
             if message is None:
                 continue
             record = CallbackRecord.of(message)
-            click.echo(record.json() if as_json else record.long_line())  # echo flushes, also into a pipe
+            output.show(record.fields(), record.long_line())
             seen += 1
             if seen == count:
                 return

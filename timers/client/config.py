@@ -71,12 +71,7 @@ class Connection:
         Raises:
             SettingsError: no topic is set for them.
         """
-        if not self.settings.id_topic:
-            raise SettingsError(
-                "TIMERS_ID_TOPIC is not set, so timers have no ids: set it for workers and clients alike "
-                f"(try {topics.ID_REQUEST})"
-            )
-        return self.with_topic(self.settings.id_topic)
+        return self.with_topic(id_topic_of(self.settings))
 
     @classmethod
     def resolve(
@@ -192,6 +187,20 @@ class Connection:
             f"right, and {self.reports.hint()} (timers broker start runs one here.) What was already sent may still be "
             "taken"
         )
+
+
+def id_topic_of(settings: Settings) -> str:
+    """The topic of requests with an id.
+
+    Raises:
+        SettingsError: it is not set.
+    """
+    if not settings.id_topic:
+        raise SettingsError(
+            "TIMERS_ID_TOPIC is not set, so timers have no ids: set it for workers and clients alike "
+            f"(try {topics.ID_REQUEST})"
+        )
+    return settings.id_topic
 
 
 def _call_both(first: Callable[[KafkaError], None], second: Callable[[KafkaError], Any] | None) -> Callable[..., None]:

@@ -1,8 +1,7 @@
-"""A dead letter as a line, as JSON or in full, and filters of dead letters. Pure: no I/O."""
+"""A dead letter as a line, for a program or in full, and filters of dead letters. Pure: no I/O."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -91,8 +90,8 @@ class Letter:
             one_line(mark.timer_id.encode()) if mark else "-",
         )
 
-    def json(self, mark: Mark | None, *, with_request: bool = False) -> str:
-        """The letter as a JSON object in one line; ``with_request`` adds key, value and headers of the request."""
+    def fields(self, mark: Mark | None, *, with_request: bool = False) -> dict[str, object]:
+        """The letter for a program; ``with_request`` adds key, value and headers of the request."""
         due_s, topic, key = self.summary
         fields: dict[str, object] = {
             "code": self.decoded.code,
@@ -114,7 +113,7 @@ class Letter:
                 "value": json_value(self.request.value),
                 "headers": [[name, json_value(value)] for name, value in self.decoded.headers],
             }
-        return json.dumps(fields)
+        return fields
 
     def text(self, mark: Mark | None, *, as_hex: bool) -> Iterator[str]:
         """The whole letter as lines of text."""

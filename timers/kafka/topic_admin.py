@@ -23,11 +23,25 @@ _GRACE_S = 5.0
 
 def exists(settings: Settings, topic: str) -> bool:
     """Whether a topic exists. The request does not create it."""
+    return not missing(settings, [topic])
+
+
+def missing(settings: Settings, topics: Iterable[str]) -> list[str]:
+    """Those of ``topics`` that do not exist. The requests do not create them.
+
+    Raises:
+        TimersError: no broker answers, or a topic may not be described.
+    """
     reports = connection.ErrorReports(settings)
-    try:
-        return connection.partitions_of(admin_client(settings, reports), reports, topic) > 0
-    except KafkaException as error:
-        raise reports.user_error(error, f"topic {topic!r} cannot be described") from error
+    admin = admin_client(settings, reports)
+    found = []
+    for topic in topics:
+        try:
+            if not connection.partitions_of(admin, reports, topic):
+                found.append(topic)
+        except KafkaException as error:
+            raise reports.user_error(error, f"topic {topic!r} cannot be described") from error
+    return found
 
 
 def create_if_missing(settings: Settings, topic: str, *, partitions: int, cleanup_policy: str = "delete") -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from pathlib import Path
 
 import click
 
+from timers.cli.output import Output, output_option
+from timers.cli.reach import check_brokers
 from timers.cli.spark.options import MakeLaunch, launch_options
 from timers.cli.times import parse_duration, parse_moment
 from timers.config.settings import Settings
@@ -59,6 +60,7 @@ def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, range]]:
 )
 @click.option(
     "--output",
+    "directory",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("timers-audit"),
     show_default=True,
@@ -72,7 +74,7 @@ def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, range]]:
     help="Directory of the cold tier's tables (--tables of `hold` and `promote`): timers in it are pending too.",
 )
 @click.option("--format", "table_format", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the totals as one JSON object.")
+@output_option("-o")
 @launch_options
 @click.pass_context
 def audit(
@@ -83,11 +85,11 @@ def audit(
     ranges: tuple[str, ...],
     callback_topics: tuple[str, ...],
     grace: str,
-    output: Path,
+    directory: Path,
     tables: str | None,
     cold_table: str | None,
     table_format: str,
-    as_json: bool,
+    output: Output,
     make_launch: MakeLaunch,
 ) -> None:
     """Find the outcome of each request, from the topics alone.
@@ -100,12 +102,13 @@ def audit(
 
     \b
       timers spark audit
-      timers spark audit --from 1d --callback-topic 'order-*' --json
+      timers spark audit --from 1d --callback-topic 'order-*' -o json
       timers spark audit --master spark://host:7077 --tables s3a://bucket/audits
     """
     now_s = time.time()
     settings = Settings.load()
     launch = make_launch("audit")
+    check_brokers(settings)
     grace_s = parse_duration(grace)
 
     from timers.spark.audit import report
@@ -118,21 +121,17 @@ def audit(
     from_s = None if from_ is None else parse_moment(from_, now_s)
     to_s = None if to is None else parse_moment(to, now_s)
     scope = Scope(None if from_s is None else from_s * 1000, None if to_s is None else to_s * 1000, _ranges(ranges))
-    output.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     patterns = tuple(topic_patterns("--callback-topic", each) for each in callback_topics)
-    tables_uri = tables or (output / "tables").resolve().as_uri()
+    tables_uri = tables or (directory / "tables").resolve().as_uri()
     with session(launch) as spark:
         # Set after the start of Spark, so that the audit includes timers that became due meanwhile.
         moment = Moment(int(time.time() * 1000), grace_s)
         cold = None if cold_table is None else ColdTables(cold_table)
         arguments = job.Audit(settings, scope, moment, patterns, tables_uri, table_format, cold)
         findings = job.run(spark, arguments, lambda line: click.echo(line, err=True))
-    path = output / "report.html"
+    path = directory / "report.html"
     path.write_text(report.page(findings, settings), encoding="utf-8")
-    if as_json:
-        click.echo(json.dumps(report.as_json(findings)))
-    else:
-        for line in report.lines(findings):
-            click.echo(line)
+    output.show(report.as_json(findings), *report.lines(findings))
     click.echo(f"report: {path}", err=True)
     ctx.exit(0 if findings.clean else FAULTY)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from timers.cli.output import Output, output_option
+from timers.cli.reach import check_brokers
 from timers.cli.spark.options import MakeLaunch, launch_options
 from timers.config.settings import Settings
 
@@ -56,6 +59,7 @@ def _uri(path: str) -> str:
     help="Directory for rows that are not valid timers, each with a reason, as JSON lines; of the last run only.",
 )
 @click.option("--base64", "as_base64", is_flag=True, help="Values are base64.")
+@output_option()
 @launch_options
 @click.pass_context
 def bulk_import(
@@ -67,6 +71,7 @@ def bulk_import(
     ledger: str,
     rejects: str,
     as_base64: bool,
+    output: Output,
     make_launch: MakeLaunch,
 ) -> None:
     """Import timers from Parquet, CSV or JSON lines: each row once, however often you run it.
@@ -87,6 +92,7 @@ def bulk_import(
     settings = Settings.load()
     # It is unknown what a failed task has sent, so Spark must not retry it. The run fails, and the next run continues.
     launch = make_launch("import", {"spark.task.maxFailures": "1", "spark.speculation": "false"})
+    check_brokers(settings)
 
     from timers.spark.jobs import bulk_import as job
     from timers.spark.session import session
@@ -96,6 +102,7 @@ def bulk_import(
     )
     with session(launch) as spark:
         done = job.run(spark, arguments, lambda line: click.echo(line, err=True))
+    output.show(asdict(done))
     if done.rejected:
         click.echo(f"{done.rejected:,} rows are not valid timers; they are in {rejects} with the reasons", err=True)
     ctx.exit(REJECTED if done.rejected else 0)

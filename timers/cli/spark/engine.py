@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from confluent_kafka import KafkaException
 
+from timers.cli.reach import check_brokers
 from timers.cli.spark.options import MakeLaunch, launch_options, stop_event
 from timers.clock import Clock
 from timers.config.project import project_dir
@@ -70,6 +71,7 @@ def engine(
 
     settings = Settings.load()
     _check_supported(settings)
+    check_brokers(settings)
     cluster = topics.ensure(settings)
     checkpoint_dir = checkpoint or str((project_dir() / "spark" / f"engine-{settings.app_id}").resolve())
     launch = make_launch("engine", session_settings(buckets or DEFAULT_BUCKETS))
@@ -77,10 +79,11 @@ def engine(
         count = job.buckets_for(spark, checkpoint_dir, buckets, DEFAULT_BUCKETS)
         plan = Plan(checkpoint_dir, count, max_requests, _workers_progress(settings, cluster))
         click.echo(
-            f"firing timers of {settings.request_topic} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}"
+            f"firing timers of {settings.request_topic} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}",
+            err=True,
         )
-        job.run(spark, settings, plan, click.echo, stop)
-        click.echo("stopped between two micro-batches")
+        job.run(spark, settings, plan, lambda line: click.echo(line, err=True), stop)
+        click.echo("stopped between two micro-batches", err=True)
 
 
 def _workers_progress(settings: Settings, cluster: Cluster) -> dict[str, Progress]:

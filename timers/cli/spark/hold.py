@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from timers.cli.output import Output, output_option
+from timers.cli.reach import check_brokers
 from timers.cli.spark.options import MakeLaunch, launch_options, stop_event, tables_option
 from timers.config.settings import Settings
 
@@ -19,11 +21,13 @@ from timers.config.settings import Settings
     show_default=True,
     help="Seconds between two micro-batches.",
 )
+@output_option()
 @launch_options
 def hold(
     tables: str | None,
     once: bool,
     every_s: int,
+    output: Output,
     make_launch: MakeLaunch,
 ) -> None:
     """Move timers that are due beyond TIMERS_HOT_HORIZON_S from the cold topic into a table.
@@ -37,6 +41,7 @@ def hold(
     """
     settings = Settings.load()
     launch = make_launch("hold")
+    check_brokers(settings)
 
     from timers.spark.cold import ColdTables, default_root
     from timers.spark.jobs import hold as job
@@ -45,4 +50,4 @@ def hold(
     arguments = job.Hold(settings, ColdTables(tables or default_root()), None if once else every_s)
     with stop_event() as stop, session(launch) as spark:
         total = job.run(spark, arguments, lambda line: click.echo(line, err=True), stop)
-    click.echo(f"hold: {total:,} held")
+    output.show({"held": total}, f"hold: {total:,} held")

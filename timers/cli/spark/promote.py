@@ -7,6 +7,8 @@ from functools import partial
 
 import click
 
+from timers.cli.output import Output, output_option
+from timers.cli.reach import check_brokers
 from timers.cli.spark.options import MakeLaunch, launch_options, stop_event, tables_option
 from timers.cli.times import parse_duration
 from timers.config.settings import Settings
@@ -32,6 +34,7 @@ from timers.kafka import connection
     is_flag=True,
     help="Also write back timers that were held long after they were due: if tables were lost, they may fire twice.",
 )
+@output_option()
 @launch_options
 def promote(
     tables: str | None,
@@ -40,6 +43,7 @@ def promote(
     lead: str,
     rate: int,
     overdue: bool,
+    output: Output,
     make_launch: MakeLaunch,
 ) -> None:
     """Write cold timers from the table back to their topics and partitions before they are due.
@@ -54,6 +58,7 @@ def promote(
     """
     settings = Settings.load()
     launch = make_launch("promote")
+    check_brokers(settings)
     lead_s = int(parse_duration(lead))
 
     from timers.spark.cold import ColdTables, default_root
@@ -65,4 +70,4 @@ def promote(
         logs = job.Logs(spark, settings, connection.librdkafka(settings))
         print_line = partial(click.echo, err=True)
         total = job.run(spark, arguments, logs, lambda: int(time.time()), print_line, None if once else every_s, stop)
-    click.echo(f"promote: {total:,} written back")
+    output.show({"written_back": total}, f"promote: {total:,} written back")

@@ -1,0 +1,223 @@
+"""``timers schedule --from-file``: many timers from JSON lines, against librdkafka's mock cluster."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from timers.cli.main import main
+from timers.cli.timer_lines import numbered, parse_line
+from timers.client.request import Encoder, TimerRequest
+from timers.errors import InvalidTimerError
+from timers.wire.topics import ID_REQUEST, REQUEST
+
+PARTITIONS = 4  # the mock cluster's own default
+DUE_S = 1_800_000_000
+NOW_NS = 1_700_000_000_000_000_000
+
+
+def line(**fields: Any) -> str:
+    return json.dumps({"topic": "orders", "value": "v", "at": DUE_S} | fields)
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """A mock cluster in which the request topics and the callback topic exist, without records."""
+    host = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    for topic in (REQUEST, ID_REQUEST, "orders"):
+        address = next(iter(host.list_topics(topic, timeout=10).brokers.values()))
+    monkeypatch.setenv("TIMERS_BROKERS", f"{address.host}:{address.port}")
+    monkeypatch.setenv("TIMERS_ID_TOPIC", ID_REQUEST)
+    monkeypatch.chdir(tmp_path)
+    yield f"{address.host}:{address.port}"
+    del host
+
+
+def records(brokers: str) -> int:
+    """Number of requests on both topics."""
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "test"})
+    try:
+        places = [TopicPartition(topic, each) for topic in (REQUEST, ID_REQUEST) for each in range(PARTITIONS)]
+        return sum(consumer.get_watermark_offsets(place, timeout=10)[1] for place in places)
+    finally:
+        consumer.close()
+
+
+def run(capsys: pytest.CaptureFixture[str], text: str | bytes, *options: str) -> tuple[int, str, str]:
+    Path("timers.jsonl").write_bytes(text.encode() if isinstance(text, str) else text)
+    capsys.readouterr()
+    code = main(["schedule", "--from-file", "timers.jsonl", *options])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+# --- sending ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_line_is_a_timer_and_the_ids_are_printed_in_order(
+    brokers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "\n".join(
+        [line(key="a"), "", line(id="order-17"), line(token="t", headers={"h": None}, delay="15m", at=None)]
+    )
+    before_s = time.time()
+    code, out, err = run(capsys, text, "-o", "json")
+    assert (code, err) == (0, "3 timers scheduled\n")
+    shown = [json.loads(each) for each in out.splitlines()]
+    assert [each["line"] for each in shown] == [1, 3, 4]
+    assert [each["id"].rpartition("/")[0][:13] for each in shown] == [REQUEST, "", REQUEST]
+    assert shown[1]["id"] == "order-17"
+    assert (shown[0]["due"], shown[0]["due_at"]) == (DUE_S, "2027-01-15T08:00:00Z")
+    assert before_s + 900 <= shown[2]["due"] <= time.time() + 901
+    assert records(brokers) == 3
+
+    code, out, _ = run(capsys, text)
+    assert code == 0
+    assert [each.count("/") for each in out.splitlines()] == [2, 0, 2], "as text: the ids"
+
+
+def test_lines_come_from_standard_input(
+    brokers: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = io.BytesIO("\n".join(line(topic=None, key=str(number)) for number in range(1000)).encode())
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=data, isatty=lambda: False))
+    assert main(["schedule", "--topic", "orders", "--from-file", "-"]) == 2, "null is no topic"
+    data = io.BytesIO("\n".join(f'{{"value": "", "delay": {number}}}' for number in range(1000)).encode())
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=data, isatty=lambda: False))
+    capsys.readouterr()
+    assert main(["schedule", "--topic", "orders", "--from-file", "-"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1000
+    assert records(brokers) == 1000
+
+
+def test_if_a_line_is_wrong_nothing_is_sent_and_every_wrong_line_is_named(
+    brokers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = [line(at=900), '{"topic": "orders"', line(valeu="x"), line(topic="a b")]
+    code, out, err = run(capsys, "\n".join([line(), *wrong, line()]))
+    assert (code, out) == (2, "")
+    said = err.splitlines()
+    assert [each.partition(":")[0] for each in said[:4]] == ["line 2", "line 3", "line 4", "line 5"]
+    assert "did you mean delay=900" in said[0]
+    assert "this is no JSON object" in said[1]
+    assert "there is no field 'valeu': did you mean 'value'?" in said[2]
+    assert "'a b' is not a legal topic name" in said[3]
+    assert said[4:] == ["timers: 4 of 6 lines are no timers; nothing was sent: correct these lines and run it again"]
+    assert records(brokers) == 0
+
+
+def test_of_many_wrong_lines_the_first_are_shown(brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = run(capsys, "x\n" * 1000)
+    assert len(err.splitlines()) == 21
+    assert "1,000 of 1,000 lines are no timers, the first 20 are shown; nothing was sent" in err
+
+
+def test_ids_need_a_topic_before_anything_is_sent(
+    brokers: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIMERS_ID_TOPIC")
+    code, out, err = run(capsys, "\n".join([line(), line(id="order-17")]))
+    assert (code, out) == (2, "")
+    assert "TIMERS_ID_TOPIC is not set" in err
+    assert records(brokers) == 0
+
+
+def test_an_empty_file_and_missing_topics(brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "\n\n") == (0, "", "0 timers scheduled\n")
+    code, _, err = run(capsys, "\n".join([line(topic="nowhere"), line(), line(topic="nowhere")]))
+    assert code == 0
+    assert err.count("topic 'nowhere' does not exist") == 1
+    assert "'orders' does not exist" not in err
+
+
+@pytest.mark.parametrize("also", [["--in", "5s"], ["--value", "x"], ["--id", "x"], ["-H", "a=b"], ["-"]])
+def test_options_of_one_timer_are_refused(brokers: str, capsys: pytest.CaptureFixture[str], also: list[str]) -> None:
+    code, out, err = run(capsys, line(), *also)
+    assert (code, out) == (2, "")
+    assert "--from-file goes with --topic, --create-topic and -o only" in err
+
+
+def test_a_missing_file_is_wrong_usage(brokers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule", "--from-file", "no-such-file"]) == 2
+    assert "no-such-file" in capsys.readouterr().err
+
+
+# --- one line ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"value": "", "at": 1800000000}', TimerRequest("t", None, b"", DUE_S, headers=[])),
+        ('{"value": "", "at": "2027-01-15T08:00:00Z"}', TimerRequest("t", None, b"", DUE_S, headers=[])),
+        ('{"value": "", "delay": 1.5}', TimerRequest("t", None, b"", 1_700_000_002, headers=[])),
+        ('{"value": "", "delay": "1h"}', TimerRequest("t", None, b"", 1_700_003_600, headers=[])),
+        (
+            '{"topic": "o", "key": {"base64": "/w=="}, "value": {"base64": "/wA="}, "delay": 0, "id": "i", "token":'
+            ' "k", "headers": [["a", "1"], ["a", null], ["b", {"base64": "/w=="}]]}',
+            TimerRequest(
+                "o", b"\xff", b"\xff\0", 1_700_000_000, None, [("a", "1"), ("a", None), ("b", b"\xff")], "k", "i"
+            ),
+        ),
+    ],
+)
+def test_a_line_is_read(text: str, expected: TimerRequest) -> None:
+    found = parse_line(text.encode(), "t", NOW_NS)
+    assert found == expected
+    Encoder(1000)(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_text"),
+    [
+        (b"", "this is no JSON object"),
+        (b"\xff", "this is no JSON object"),
+        (b"[" * 100_000, "this is no JSON object"),
+        (b"[]", "this is no JSON object, but a list"),
+        (b"5", "this is no JSON object, but a number"),
+        (b'{"value": "a", "value": "b", "delay": 1}', "a field is given twice"),
+        (b'{"delay": 1}', "there is no value"),
+        (b'{"value": 5, "delay": 1}', 'value is a number: give a text, or {"base64": "..."}'),
+        (b'{"value": {"a": 1}, "delay": 1}', "value is an object"),
+        (b'{"value": {"base64": "?"}, "delay": 1}', "value is no base64"),
+        (b'{"value": {"base64": 5}, "delay": 1}', "value is no base64"),
+        (b'{"value": "", "key": true, "delay": 1}', "key is true or false"),
+        (b'{"value": ""}', "no due time"),
+        (b'{"value": "", "delay": 1, "at": 1800000000}', "two due times"),
+        (b'{"value": "", "delay": NaN}', "is not a time span"),
+        (b'{"value": "", "delay": "soon"}', "is not a duration"),
+        (b'{"value": "", "delay": true}', "is not a time span"),
+        (b'{"value": "", "delay": 1e999}', "is not a time span"),
+        (b'{"value": "", "at": "900"}', "did you mean delay=900"),
+        (b'{"value": "", "at": 1735689600123}', "did you mean 1735689601?"),
+        (b'{"value": "", "delay": 1, "headers": "a"}', "headers is not"),
+        (b'{"value": "", "delay": 1, "headers": [["a"]]}', "headers is not"),
+        (b'{"value": "", "delay": 1, "headers": {"a": 1}}', "header 'a' is a number"),
+        (b'{"value": "", "delay": 1, "nonsense": 1}', "there is no field 'nonsense': the fields are topic, key"),
+    ],
+)
+def test_a_wrong_line_is_refused_with_a_sentence(text: bytes, expected_text: str) -> None:
+    with pytest.raises(InvalidTimerError) as caught:
+        parse_line(text, "t", NOW_NS)
+    assert expected_text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"key": "\ud800"}, {"token": ""}, {"token": 5}, {"id": 5}, {"topic": 5}, {"headers": {"timer-id": "x"}}]
+)
+def test_what_the_client_refuses_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTimerError):
+        Encoder(1000)(parse_line(line(**fields).encode(), None, NOW_NS))
+
+
+def test_lines_are_counted_with_blank_ones_and_a_byte_order_mark_is_skipped() -> None:
+    text = [b"\xef\xbb\xbf{}\r\n", b"\r\n", b"  \n", b"{}\n", b"{}"]
+    assert list(numbered(text)) == [(1, b"{}\r\n"), (4, b"{}\n"), (5, b"{}")]

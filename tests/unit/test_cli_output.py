@@ -1,0 +1,194 @@
+"""``-o json`` of all commands, and what they say when no broker answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from confluent_kafka import Producer
+
+from timers.cli import reach
+from timers.cli.main import cli, main
+from timers.cli.output import Output
+from timers.config.settings import Settings
+from timers.errors import TimersError
+from timers.wire.topics import REQUEST
+
+NO_DATA = {
+    "worker": "runs Faust, whose log is not data: TIMERS_LOG_FORMAT=json",
+    "spark engine": "as the worker",
+}
+"""Commands without data on stdout."""
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+        else:
+            yield " ".join((*path, name)), command
+
+
+def test_every_command_that_prints_data_can_print_json() -> None:
+    found = dict(commands(cli))
+    assert len(found) > 20
+    for name, command in found.items():
+        options = {text for parameter in command.params for text in parameter.opts}
+        assert ("-o" in options) == (name not in NO_DATA), name
+        assert ("--json" in options) == (name not in NO_DATA), name
+
+
+def test_an_output_prints_fields_or_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    fields = {"id": "ä\n\ud800", "due": None}
+    Output().show(fields, "one", "two")
+    assert capsys.readouterr().out == "one\ntwo\n"
+    Output(as_json=True).show(fields, "one", "two")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == fields
+
+
+def test_a_table_has_a_head_only_as_text_and_only_with_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [({"a": 1}, ("1", "x")), ({"a": 2}, ("two", "y"))]
+    Output().table(("A", "B"), (4, 0), rows)
+    assert capsys.readouterr().out == "A     B\n1     x\ntwo   y\n"
+    Output(as_json=True).table(("A", "B"), (4, 0), rows)
+    assert capsys.readouterr().out == '{"a": 1}\n{"a": 2}\n'
+    Output().table(("A", "B"), (4, 0), [])
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("option", [["-o", "json"], ["--output=json"], ["--json"]])
+def test_settings_as_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str], option: list[str]) -> None:
+    assert main(["settings", *option]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["variable"] for row in rows} >= {"TIMERS_BROKERS", "TIMERS_APP_ID"}
+
+
+def test_the_embedded_broker_shows_its_state_as_json(
+    capsys: pytest.CaptureFixture[str], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["broker", "status", "-o", "json"]) == 3
+    state = json.loads(capsys.readouterr().out)
+    assert (state["running"], state["address"], state["pid"]) == (False, None, None)
+    assert main(["broker", "stop", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"stopped": False}
+
+
+# --- a missing broker -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An address of this machine that refuses connections."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("TIMERS_BROKERS", address)
+        monkeypatch.setenv("TIMERS_ID_TOPIC", "by-id")
+        monkeypatch.setattr(reach, "WAIT_S", 0.3)
+        yield address
+
+
+SCHEDULE = ["schedule", "--topic", "orders", "--value", "", "--in", "1d"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        SCHEDULE,
+        [*SCHEDULE, "--create-topic"],
+        ["cancel", "order-17"],
+        ["watch", "orders"],
+        ["demo"],
+        ["run"],
+        ["levels"],
+        ["dead-letters", "list"],
+        ["dead-letters", "show", "0/1"],
+        ["dead-letters", "retry", "--all"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_missing_broker_is_one_sentence(
+    no_broker: str,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(command) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.search(rf"^timers: no broker answers at {no_broker} \(Connection refused\): is it running", err, re.M)
+
+
+def test_a_broker_that_starts_meanwhile_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "WAIT_S", 60.0)
+    with socket.socket() as broker:
+        broker.bind(("127.0.0.1", 0))
+        starting = threading.Timer(0.3, broker.listen)
+        starting.start()
+        reach.check_brokers(Settings.load({"TIMERS_BROKERS": f"127.0.0.1:{broker.getsockname()[1]}"}))
+        starting.join()
+
+
+def test_one_of_several_brokers_is_enough(no_broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    broker = next(iter(host.list_topics(REQUEST, timeout=10).brokers.values()))
+    monkeypatch.setattr(reach, "WAIT_S", 30.0)
+    reach.check_brokers(Settings.load({"TIMERS_BROKERS": f"{no_broker},{broker.host}:{broker.port}"}))
+
+
+@pytest.mark.parametrize("address", ["no-such-host.invalid:9092", "[::1]:1"])
+def test_a_wrong_address_is_said(no_broker: str, address: str) -> None:
+    with pytest.raises(TimersError, match=r"^no broker answers at .*is TIMERS_BROKERS right\?"):
+        reach.check_brokers(Settings.load({"TIMERS_BROKERS": address}))
+
+
+# --- completion -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["timers", "sche"], {"schedule"}),
+        (["timers", "spark", ""], {"engine", "audit", "import", "hold", "promote"}),
+        (["timers", "broker", "sta"], {"start", "status"}),
+        (["timers", "schedule", "--from"], {"--from-file"}),
+        (["timers", "settings", "-o", "j"], {"json"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], expected: set[str]
+) -> None:
+    monkeypatch.setenv("_TIMERS_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", " ".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    with pytest.raises(SystemExit):
+        main([])
+    assert {each.rpartition(",")[2] for each in capsys.readouterr().out.split()} == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_documented_lines_load_the_completion(shell: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+    variable = f"_TIMERS_COMPLETE={shell}_source"
+    assert variable in page
+    command = [sys.executable, "-c", "import sys; from timers.cli.main import main; sys.exit(main([]))"]
+    environment = {**os.environ, "_TIMERS_COMPLETE": f"{shell}_source"}
+    script = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert "_TIMERS_COMPLETE" in script.stdout

@@ -1,0 +1,76 @@
+"""Standard output of the commands: data only, as text or with ``-o json`` as JSON. Messages go to stderr.
+
+In JSON, each thing that a command shows (a timer, a callback, a verdict) is one object on a line of its own. A program
+ignores fields that it does not know: a later version may add some.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_JSON = "timers.json"
+
+
+class Output:
+    """Prints what a command shows. Each line is written at once, also into a pipe.
+
+    Attributes:
+        as_json: whether the user asked for JSON.
+    """
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+
+    def show(self, fields: Mapping[str, Any], *lines: str) -> None:
+        """Print one thing: its fields as a JSON object, or its lines of text."""
+        for line in (json.dumps(fields),) if self.as_json else lines:
+            click.echo(line)
+
+    def table(
+        self, columns: Sequence[str], widths: Sequence[int], rows: Iterable[tuple[Mapping[str, Any], Sequence[str]]]
+    ) -> None:
+        """Print each row, given as its fields and its cells, at once. As text, the names of the columns come first."""
+        for number, (fields, cells) in enumerate(rows):
+            if not number and not self.as_json:
+                click.echo(_aligned(columns, widths))
+            self.show(fields, _aligned(cells, widths))
+
+
+def output_option(*names: str) -> Callable[[_Command], _Command]:
+    """Add the option ``-o``; the command gets an :class:`Output` as its argument ``output``.
+
+    Args:
+        names: of the option, if ``--output`` has another meaning in this command.
+    """
+
+    def note_json(ctx: click.Context, _: click.Parameter, given: bool) -> None:
+        ctx.meta[_JSON] = given
+
+    def make(ctx: click.Context, _: click.Parameter, form: str) -> Output:
+        return Output(as_json=form == "json" or ctx.meta[_JSON])
+
+    def add(command: _Command) -> _Command:
+        form = click.option(
+            *(names or ("--output", "-o")),
+            "output",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            callback=make,
+            help="json: one JSON object a line.",
+        )
+        # The former name of `-o json`; eager, so that it is known when the Output is made.
+        former = click.option(
+            "--json", is_flag=True, is_eager=True, hidden=True, expose_value=False, callback=note_json
+        )
+        return form(former(command))
+
+    return add
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()

@@ -1,0 +1,111 @@
+"""Reads timers from JSON lines, for ``timers schedule --from-file``. Pure, except for the file.
+
+One object a line. Bytes that are not text are ``{"base64": "..."}``, as ``timers watch -o json`` shows them::
+
+    {"topic": "orders", "key": "order-17", "value": "expired", "delay": "15m"}
+    {"topic": "orders", "value": {"base64": "/wA="}, "at": "2030-01-31T12:00:00Z", "id": "order-18",
+     "token": "t", "headers": {"trace": "abc"}}        (in the file this is one line)
+
+Each line has ``at`` (RFC 3339 or epoch seconds) or ``delay`` (``15m`` or seconds). ``key`` may be missing or null: then
+the callback has no key. ``headers`` may also be a list of pairs, for names that repeat.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import difflib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from timers.cli.times import parse_due, parse_duration
+from timers.client.request import TimerRequest, due_second
+from timers.errors import InvalidTimerError
+
+_FIELDS = ("topic", "key", "value", "at", "delay", "id", "token", "headers")
+_EXAMPLE = '{"topic": "orders", "key": "order-17", "value": "expired", "delay": "15m"}'
+
+
+def numbered(file: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not blank, with their numbers from 1."""
+    for number, line in enumerate(file, 1):
+        text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line  # the mark that some editors write
+        if text.strip():
+            yield number, text
+
+
+def parse_line(line: bytes, topic: str | None, now_ns: int) -> TimerRequest:
+    """The timer of one line. Its due time is an epoch second.
+
+    Args:
+        topic: callback topic of a line that names none.
+        now_ns: epoch nanoseconds from which a delay counts.
+
+    Raises:
+        InvalidTimerError: the line is no timer; the sentence says what is expected.
+    """
+    try:
+        fields = json.loads(line, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise InvalidTimerError(f"this is no JSON object ({error}): write {_EXAMPLE}") from None
+    if not isinstance(fields, dict):
+        raise InvalidTimerError(f"this is no JSON object, but {_kind(fields)}: write {_EXAMPLE}")
+    for name in fields.keys() - set(_FIELDS):
+        nearest = difflib.get_close_matches(name, _FIELDS, n=1)
+        meant = f"did you mean {nearest[0]!r}?" if nearest else f"the fields are {', '.join(_FIELDS)}"
+        raise InvalidTimerError(f"there is no field {name!r}: {meant}")
+    if fields.get("value") is None:
+        raise InvalidTimerError('there is no value: give text, "" for an empty one')
+    target = fields.get("topic", topic)
+    if target is None:
+        raise InvalidTimerError("there is no topic: add the field, or give --topic for all lines without one")
+    return TimerRequest(
+        target,
+        _data("key", fields.get("key")),
+        _data("value", fields["value"]) or b"",
+        due_second(_at(fields.get("at")), _delay(fields.get("delay")), now_ns=now_ns),
+        None,
+        _headers(fields.get("headers")),
+        fields.get("token"),
+        fields.get("id"),
+    )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a field is given twice")
+    return fields
+
+
+def _at(value: Any) -> Any:
+    return parse_due(value) if isinstance(value, str) else value
+
+
+def _delay(value: Any) -> Any:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+def _data(name: str, value: Any) -> str | bytes | None:
+    """Text, the bytes of ``{"base64": ...}``, or None."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise InvalidTimerError(f"{name} is no base64 ({error})") from None
+    raise InvalidTimerError(f'{name} is {_kind(value)}: give a text, or {{"base64": "..."}} for bytes')
+
+
+def _headers(value: Any) -> list[tuple[str, str | bytes | None]]:
+    pairs = list(value.items()) if isinstance(value, dict) else value or []
+    if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        raise InvalidTimerError('headers is not {"name": "value"} or a list of pairs [["name", "value"]]')
+    return [(name, _data(f"header {name!r}", data)) for name, data in pairs]
+
+
+def _kind(value: Any) -> str:
+    kinds = {str: "a text", bool: "true or false", dict: "an object", list: "a list", type(None): "null"}
+    return kinds.get(type(value), "a number")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from tests.harness.system import PARTITIONS, System, soon
 from tests.harness.waiting import DEADLINE_S
 from tests.harness.worker import Worker
+from timers.cli.main import main
 
 pytestmark = pytest.mark.broker
 
@@ -46,6 +48,22 @@ def test_a_request_topic_that_compacts_is_refused_in_one_sentence(system: System
     assert len(said) == 1
     assert f"topic {system.request_topic!r} has cleanup.policy={policy}" in said[0]
     assert "--add-config cleanup.policy=delete" in said[0]
+
+
+def test_the_command_creates_topics_for_callbacks_and_schedules(
+    broker_address: str, system: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIMERS_BROKERS", broker_address)
+    callbacks, schedules = f"{system.settings.app_id}-callbacks", f"{system.settings.app_id}-schedules"
+    assert main(["topics", "create", schedules, "--compacted", "-p", "3", "-o", "json"]) == 0
+    created = {"topic": schedules, "created": True, "partitions": 3, "cleanup_policy": "compact"}
+    assert json.loads(capsys.readouterr().out) == created
+    assert main(["topics", "create", callbacks, schedules, "-p", "2", "-o", "json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == {"topic": callbacks, "created": True, "partitions": 2, "cleanup_policy": "delete"}
+    assert rows[1] == {**created, "created": False}, "it stays as it was"
+    assert config_of(system, schedules)["message.timestamp.type"] == "CreateTime"
+    assert config_of(system, callbacks)["message.timestamp.type"] == "LogAppendTime"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timers.core.keys import MAX_OFFSET, NEVER
-from timers.core.operation import VERDICTS, Verdict
+from timers.core.operation import VERDICTS, Verdict, VerdictName
 from timers.core.progress import Progress, SettingChange
 from timers.core.timer import Decoded, Headers, Key, Origin, Rejected
 from timers.wire import checks, dead_letter, future, headers, progress, topics, verdict
@@ -231,7 +231,7 @@ def test_legal_topics_are_kafkas(name: str) -> None:
 
 
 @given(TEXT, st.sampled_from(VERDICTS), st.none() | st.integers(0, 10**11))
-def test_a_verdict_is_json_and_read_as_it_was_told(id: str, said: str, due_s: int | None) -> None:
+def test_a_verdict_is_json_and_read_as_it_was_told(id: str, said: VerdictName, due_s: int | None) -> None:
     value = verdict.encode(Verdict(id.encode(), 7, said, due_s))
     assert verdict.decode(value) == (id, said, due_s)
     assert json.loads(value) == {"id": id, "verdict": said, "due": due_s}

@@ -279,12 +279,34 @@ def test_a_missing_dead_letter_topic_exits_with_1_and_advice(
     assert "topic 'no-such-dead-letters' does not exist at" in err and "has a worker run there" in err
 
 
+# --- topics (a broker test creates some) ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "expected_text"),
+    [
+        ([], "Missing argument 'TOPIC...'"),
+        (["a b"], "'a b' is not a legal topic name"),
+        (
+            ["orders", "timer-request"],
+            "'timer-request' is a topic of the engine (TIMERS_REQUEST_TOPIC): start a worker",
+        ),
+    ],
+)
+def test_topics_create_refuses_with_exit_code_2(
+    capsys: pytest.CaptureFixture[str], names: list[str], expected_text: str
+) -> None:
+    code, out, err = run(capsys, "topics", "create", *names)
+    assert (code, out) == (2, "")
+    assert expected_text in err
+
+
 # --- worker ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_worker_command_runs_faust() -> None:
     settings = Settings.load({"TIMERS_WEB_PORT": "7001"})
-    faust = [sys.executable, "-m", "faust", "-A", "timers.app", "worker"]
+    faust = [sys.executable, "-m", "timers.worker", "-A", "timers.app", "worker"]
     assert faust_command((), settings) == [*faust, "-l", "info", "--web-port", "7001"]
     given = ("--loglevel=debug", "-p", "7002", "--without-web")
     assert faust_command(given, settings) == [*faust, *given]

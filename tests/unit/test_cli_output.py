@@ -113,6 +113,7 @@ SCHEDULE = ["schedule", "--topic", "orders", "--value", "", "--in", "1d"]
         [*SCHEDULE, "--create-topic"],
         ["cancel", "order-17"],
         ["watch", "orders"],
+        ["topics", "create", "orders"],
         ["demo"],
         ["run"],
         ["levels"],

@@ -26,6 +26,7 @@ _COMMANDS = {
     "get": "Show one timer: whether it waits or has fired.",
     "list": "List the timers that wait.",
     "watch": "Print the callbacks that arrive on a topic.",
+    "topics": "Create topics for callbacks and schedules.",
     "dead-letters": "List, show and retry requests that could not be read or sent.",
     "formats": "Show which request formats are on, their topics, and how to turn on the others.",
     "levels": "Show the feature levels of workers and partitions, and allow a higher one.",

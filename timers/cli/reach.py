@@ -10,7 +10,7 @@ from queue import Empty, Queue
 from timers.config.settings import Settings
 from timers.errors import TimersError
 
-WAIT_S = 2.0
+WAIT_S = 1.5
 """Time for a broker to take a connection. With the start of Python a command says within 3 s that none does."""
 
 _RETRY_S = 0.1

@@ -14,8 +14,7 @@ from timers.worker.port import check_port
 
 def faust_command(options: tuple[str, ...], settings: Settings) -> list[str]:
     """The Faust command line of a worker, with this project's defaults for options that are missing."""
-    quiet = ["--quiet"] if settings.log_format == "json" else []  # Faust's banner is no JSON
-    command = [sys.executable, "-m", "faust", "-A", "timers.app", *quiet, "worker"]
+    command = [sys.executable, "-m", "timers.worker", "-A", "timers.app", "worker"]
     if not _has_option(options, "--loglevel", "-l"):
         command += ["-l", "info"]
     if not _has_option(options, "--web-port", "-p"):

@@ -90,10 +90,10 @@ class Letter:
             one_line(mark.timer_id.encode()) if mark else "-",
         )
 
-    def fields(self, mark: Mark | None, *, with_request: bool = False) -> dict[str, object]:
+    def fields(self, mark: Mark | None, *, with_request: bool = False) -> dict[str, Any]:
         """The letter for a program; ``with_request`` adds key, value and headers of the request."""
         due_s, topic, key = self.summary
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "code": self.decoded.code,
             "message": self.decoded.message,
             "source": self.decoded.source,

@@ -44,15 +44,38 @@ def missing(settings: Settings, topics: Iterable[str]) -> list[str]:
     return found
 
 
-def create_if_missing(settings: Settings, topic: str, *, partitions: int, cleanup_policy: str = "delete") -> bool:
-    """Create a topic unless it exists. Its record times are the broker's, so that lags are exact.
+def describe(settings: Settings, topic: str) -> tuple[int, str]:
+    """Number of partitions and ``cleanup.policy`` of a topic that exists.
+
+    Raises:
+        TimersError: no broker answers, or the topic may not be described.
+    """
+    reports = connection.ErrorReports(settings)
+    admin = admin_client(settings, reports)
+    try:
+        count = connection.partitions_of(admin, reports, topic)
+        return count, configs(admin, [topic])[topic]["cleanup.policy"]
+    except KafkaException as error:
+        raise reports.user_error(error, f"topic {topic!r} cannot be described") from error
+
+
+def create_if_missing(
+    settings: Settings, topic: str, *, partitions: int, cleanup_policy: str = "delete", append_time: bool = True
+) -> bool:
+    """Create a topic unless it exists.
+
+    Args:
+        append_time: its record times are the broker's, so that lags are exact; else the producers'.
+
+    Returns:
+        Whether it was created.
 
     Raises:
         TimersError: no broker answers, or the brokers refuse.
     """
     reports = connection.ErrorReports(settings)
     admin = admin_client(settings, reports)
-    config = {TIMESTAMP_TYPE: LOG_APPEND_TIME, "cleanup.policy": cleanup_policy}
+    config = {"cleanup.policy": cleanup_policy, **({TIMESTAMP_TYPE: LOG_APPEND_TIME} if append_time else {})}
     try:
         connection.metadata(admin, reports, connection.TIMEOUT_S)
         return create(admin, NewTopic(topic, partitions, settings.replication or -1, config=config))

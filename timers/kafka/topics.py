@@ -28,13 +28,14 @@ from timers.errors import AccessError, TopicConfigError
 from timers.kafka import connection
 from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.clients import librdkafka
-from timers.kafka.error_codes import NOT_ALLOWED, code_of
+from timers.kafka.error_codes import NOT_ALLOWED, UNREACHABLE, code_of
 from timers.kafka.own_topics import LOG_APPEND_TIME, TIMESTAMP_TYPE, UNLIMITED, OwnTopic, own_topics
 from timers.kafka.topic_admin import configs
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0
+WARN_AFTER_S = 2.0
 VISIBLE_POLL_S = 0.1
 
 USER_TOPIC_WAIT_S = 5.0
@@ -77,7 +78,7 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
     config: dict[str, Any] = {**librdkafka(settings), "error_cb": reports}
     admin = AdminClient(config)
     try:
-        metadata = connection.metadata(admin, reports, TIMEOUT_S)
+        metadata = _first_metadata(admin, reports, settings)
         wanted = [topic for topic in own_topics(settings) if user_topics or not topic.must_exist]
         created = _create(admin, settings, _find_missing(admin, settings, wanted))
         found = _describe_all(admin, [topic.name for topic in wanted])
@@ -91,6 +92,17 @@ def ensure(settings: Settings, *, user_topics: bool = True) -> Cluster:
             f"is the broker running there, and {reports.hint()} (`timers broker start` starts one here)"
         ) from None
     return _cluster(metadata.cluster_id or "", found, stale_after_s)
+
+
+def _first_metadata(admin: AdminClient, reports: connection.ErrorReports, settings: Settings) -> Any:
+    """The metadata of the cluster. Says early that no broker answers yet: brokers may start later than their worker."""
+    try:
+        return connection.metadata(admin, reports, WARN_AFTER_S)
+    except KafkaException as error:
+        if code_of(error) not in UNREACHABLE:
+            raise
+        logger.warning("no broker answers yet at %s; trying for %d s more", settings.brokers, TIMEOUT_S)
+        return connection.metadata(admin, reports, TIMEOUT_S)
 
 
 def existing_topics(admin: AdminClient, settings: Settings) -> Cluster:
@@ -170,7 +182,7 @@ def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> s
     if missing:
         raise TopicConfigError(
             f"TIMERS_SCHEDULE_TOPICS names {missing[0]!r}, which does not exist at {settings.brokers}: create it as "
-            "its producers want it (kafka-topics.sh --create --config cleanup.policy=compact), or name another"
+            f"its producers want it (timers topics create {missing[0]} --compacted), or name another"
         )
     if not wanted:
         return set()

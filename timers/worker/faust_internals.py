@@ -16,6 +16,7 @@ import faust
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 from faust import tables, worker
+from faust.cli import worker as commands
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
@@ -28,6 +29,11 @@ def connection_options(conf: Any, transport: driver.Transport) -> dict[str, Any]
         "bootstrap_servers": driver.server_list(transport.url, transport.default_port),
         **driver.credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context),
     }
+
+
+def hide_banner() -> None:
+    """Keep Faust from printing its table of settings, of which several do not apply, such as the store ``memory:``."""
+    commands.worker.on_worker_created = lambda *_: None
 
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):

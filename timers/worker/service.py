@@ -17,6 +17,7 @@ from faust.types import TP
 from mode import Service
 from yarl import URL
 
+from timers import __version__
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
@@ -32,6 +33,7 @@ from timers.worker.canary import Canary
 from timers.worker.consumer.group_watch import GroupWatch
 from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.transport import BatchConsumer, BatchTransport
+from timers.worker.data_owner import note_cluster
 from timers.worker.levels import LevelWatch
 from timers.worker.logins import faust_credentials, hide_logins
 from timers.worker.machines.pool import Pool
@@ -118,6 +120,7 @@ class TimersApp(faust_internals.App):
         self.settings = settings
         self.fatal: TimersError | None = None
         hide_logins()
+        faust_internals.hide_banner()
         metadata.install()
         formats = enabled_formats(settings)
         super().__init__(
@@ -174,7 +177,9 @@ class TimersApp(faust_internals.App):
         await super().on_first_start()
         if self.settings.clock_offset_s:
             logger.warning("TIMERS_CLOCK_OFFSET: this worker's clock is off by %+.3f s", self.settings.clock_offset_s)
+        logger.info("timers %s: worker %s, data in %s", __version__, self.settings.worker_id, self.settings.data_dir)
         cluster = await asyncio.to_thread(topics.ensure, self.settings)
+        note_cluster(self.settings, cluster.cluster_id)
         await asyncio.to_thread(allow_in_new_app, self.settings, cluster.partitions[self.settings.progress_topic])
         _tune_interpreter()
         self._make_parts(cluster)

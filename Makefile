@@ -8,17 +8,21 @@ BIN := $(VENV)/bin
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
 
+# Set-up takes minutes on a slow network, so it shows each file that it downloads, and its size.
+PIP_INSTALL = set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+ONLY_DOWNLOADS = | { grep --line-buffered -E '^ *(Downloading|Using cached) ' || true; }
+
 $(VENV)/.run: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "timers needs Python 3.11 or later; this is " + sys.version.split()[0] + " (try: make PYTHON=python3.12 ...)")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (packages of requirements.txt) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(PIP_INSTALL) --require-hashes -r requirements.txt $(ONLY_DOWNLOADS)
+	@$(PIP_INSTALL) --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run requirements-dev.txt
 	@echo "setting up $(VENV) (packages of requirements-dev.txt) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@$(PIP_INSTALL) --require-hashes -r requirements-dev.txt $(ONLY_DOWNLOADS)
 	@touch $@
 
 setup: $(VENV)/.dev ## Build .venv with everything that developing needs

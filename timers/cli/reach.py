@@ -15,6 +15,9 @@ WAIT_S = 1.5
 
 _RETRY_S = 0.1
 
+_GRACE_S = 0.5
+"""Added for the threads, which may get the processor late on a busy machine."""
+
 
 def load_settings() -> Settings:
     """The settings of a command that needs a broker.
@@ -42,7 +45,7 @@ def check_brokers(settings: Settings) -> None:
     reason: object = "no answer"
     for _ in settings.brokers.split(","):
         try:
-            error = results.get(timeout=max(0.0, deadline + _RETRY_S - time.monotonic()))
+            error = results.get(timeout=max(0.0, deadline - time.monotonic()) + _GRACE_S)
         except Empty:
             break
         if error is None:

@@ -1,0 +1,81 @@
+"""What ``make setup`` and ``make run`` print, with stubs in the place of pip and of the command ``timers``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+PIP = """#!/bin/bash
+echo 'Collecting click==8.1.8'
+echo '  Downloading click-8.1.8-py3-none-any.whl (98 kB)'
+exit $EXIT_CODE
+"""
+
+TIMERS = """#!/bin/bash
+trap 'exit 130' INT
+echo started
+while true; do sleep 0.1; done
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A directory with the Makefile and stubs."""
+    for name in ("Makefile", "requirements.txt", "requirements-dev.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name, text in (("python", PIP), ("timers", TIMERS)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    return tmp_path
+
+
+# The tests run below another make, whose options are not for this one.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+
+
+def make_setup(checkout: Path, exit_code: int) -> subprocess.CompletedProcess[str]:
+    environment = {**ENVIRONMENT, "EXIT_CODE": str(exit_code)}
+    return subprocess.run(["make", "setup"], cwd=checkout, env=environment, capture_output=True, text=True)
+
+
+def test_set_up_shows_what_it_downloads(checkout: Path) -> None:
+    done = make_setup(checkout, 0)
+    assert (done.returncode, done.stderr) == (0, "")
+    head = "setting up .venv (packages of requirements"
+    download = "  Downloading click-8.1.8-py3-none-any.whl (98 kB)"
+    # The second installation is of the project itself, and quiet with the real pip.
+    project = ["Collecting click==8.1.8", download]
+    assert done.stdout.splitlines() == [f"{head}.txt) ...", download, *project, f"{head}-dev.txt) ...", download]
+
+
+def test_a_failure_of_pip_ends_the_set_up(checkout: Path) -> None:
+    assert make_setup(checkout, 1).returncode != 0
+    assert not (checkout / ".venv" / ".run").exists()
+
+
+def test_ctrl_c_ends_make_run_without_an_error_of_make(checkout: Path) -> None:
+    for stamp in (".run", ".dev"):
+        (checkout / ".venv" / stamp).touch()
+    with subprocess.Popen(
+        ["make", "run"],
+        cwd=checkout,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to make and to the command
+        shown = process.stdout.read()
+    assert shown == ""

@@ -114,6 +114,7 @@ def test_a_settings_history_has_a_value_for_each_offset() -> None:
 def test_names_on_the_wire() -> None:
     """These names are formats: a change needs a new version."""
     assert progress.encode_key("timer-request", 3) == b"timer-request/3"
+    assert progress.decode_key(b"timer-request/3") == ("timer-request", 3)
     assert topics.source("timer-request", 3, 42) == "timer-request/3/42"
     assert topics.progress("app") == "app-progress"
     assert topics.retry("app") == "app-timer-retry"

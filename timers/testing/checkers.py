@@ -306,8 +306,7 @@ class Checkers:
                 raise Violation(f"early: {request.name}, due {due_s}, fired when the clock showed {observed} again")
 
     def _progress(self, record: SimRecord) -> None:
-        topic, _, partition = (record.key or b"").decode().rpartition("/")
-        machine = (topic, int(partition))
+        machine = topic, partition = progress_record.decode_key(record.key or b"")
         log = self.logs[machine]
         after, _ = progress_record.decode(record.value or b"", LEVEL)
         before = log.progress

@@ -5,6 +5,7 @@ from google.protobuf.message import DecodeError
 from timers.core import levels
 from timers.core.keys import NEVER
 from timers.core.progress import Progress, SettingChange
+from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh, LogMismatch
 from timers.v1 import progress_pb2
 from timers.wire.topics import partition_name
@@ -20,8 +21,14 @@ _ALLOWED_LEVEL = "allowed-feature-level"
 
 
 def encode_key(topic: str, partition: int) -> bytes:
-    """Return the key of a machine's progress record."""
+    """Return the key of a machine's progress record. Inverse: :func:`decode_key`."""
     return partition_name(topic, partition).encode()
+
+
+def decode_key(key: bytes) -> TopicPartition:
+    """Return the machine of a progress record."""
+    topic, _, partition = key.decode().rpartition("/")
+    return topic, int(partition)
 
 
 def encode(progress: Progress, topic_id: bytes) -> bytes:

@@ -189,11 +189,10 @@ def _progress(spark: SparkSession, audit: Audit, plan: _Plan) -> dict[tuple[str,
     """(topic, partition) -> due second of the last fired timer, from the progress of the engine. It is only shown."""
     records = _outputs(spark, audit, plan, [audit.settings.progress_topic])
     latest = records.where("value is not null").groupBy("key").agg(F.max_by("value", "offset").alias("value"))
-    reached = {}
-    for key, value in latest.collect():
-        topic, _, partition = bytes(key).decode().rpartition("/")
-        reached[topic, int(partition)] = progress.decode(bytes(value))[0].fired_through[0]
-    return reached
+    return {
+        progress.decode_key(bytes(key)): progress.decode(bytes(value))[0].fired_through[0]
+        for key, value in latest.collect()
+    }
 
 
 # ---- transform -------------------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ import contextlib
 import math
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
+from tests.harness.scrape import health
 from tests.harness.system import MAX_LAG_MS, PARTITIONS, System, timers
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import READY
@@ -64,6 +66,21 @@ def test_a_new_worker_takes_partitions_and_each_timer_fires_once(system: System)
         assert worker.exit_code() == 0
         assert not worker.left_processes
         assert "Traceback" not in worker.log
+
+
+def test_a_worker_that_waits_for_a_rebalance_ends_at_once(broker_address: str, tmp_path: Path) -> None:
+    """The rebalance waits for a member that is paused, longer than a worker may take to end."""
+    system = System(broker_address, tmp_path, TIMERS_SESSION_TIMEOUT_S="60")
+    try:
+        worker, paused = system.worker().start().ready(), system.worker().start().ready()
+        paused.send(signal.SIGSTOP)
+        joining = system.worker().start()
+        wait_until(lambda: not health(worker.port, "partitions")[1]["owned"], "it takes part in a rebalance")
+        worker.stop()
+        assert "ending without leaving the group" not in worker.log
+        joining.kill()
+    finally:
+        system.close()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -160,6 +161,28 @@ async def test_a_join_that_is_part_of_a_rebalance_is_not_repeated(monkeypatch: p
     group = Group(monkeypatch, "Empty")
     await group.join("t", t=[0, 1])
     assert group.rejoined == 0
+
+
+async def test_a_consumer_that_closes_does_not_wait_for_its_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers answer when all members have joined; one of them is paused."""
+    joins: list[str] = []
+
+    async def join(*_: Any) -> str:
+        joins.append("begun")
+        await asyncio.Event().wait()
+        return "an assignment"
+
+    monkeypatch.setattr(GroupCoordinator, "ensure_active_group", join)
+    coordinator = consumer("t")
+    coordinator._closing = asyncio.get_running_loop().create_future()
+    joining = asyncio.ensure_future(coordinator.ensure_active_group(None, None))
+    while not joins:
+        await asyncio.sleep(0)
+    assert not joining.done()
+    coordinator._closing.set_result(None)
+    assert await asyncio.wait_for(joining, 5) is None
+    assert await coordinator.ensure_active_group(None, None) is None
+    assert joins == ["begun"], "it begins no other join"
 
 
 async def test_partitions_of_an_unsubscribed_topic_reach_no_assignment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,10 @@ class LevelWatch(Service):
 
     @Service.task
     async def _watch(self) -> None:
-        while not self.should_stop:
+        while True:
             await self.sleep(LOOK_S)
+            if self.should_stop:  # a stop ends the sleep, and then its cancel is lost
+                return
             try:
                 await self._look()
             except (KafkaException, LogMismatch, Unsettled) as error:

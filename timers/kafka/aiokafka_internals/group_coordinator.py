@@ -9,6 +9,9 @@ stores the new subscription and starts no rebalance (KAFKA-12759). Without this 
 So a consumer that joins compares its subscription with the one that the group has stored for it, and its assignment
 with the partitions that exist. If they differ, it joins again with changed metadata: then the broker rebalances.
 
+A consumer that closes does not join: the answer to its request comes when all members have joined, up to the rebalance
+timeout later, and the consumer would wait for it. Then it would own partitions that it does not read.
+
 The leader of a group watches for added partitions. A static member that was the leader before a restart still is, but
 below version 9 of the join request the broker does not tell it. It notices this by its instance id in the leader's id.
 
@@ -16,6 +19,8 @@ This module relies on:
 
 =====================================================  ===============================================================
 ``aiokafka.consumer.consumer.GroupCoordinator``        looked up by that name when a consumer starts
+``GroupCoordinator.ensure_active_group``               joins if necessary; None: it will be called again unless closing
+``GroupCoordinator._closing``                          a future that is done when the consumer closes
 ``GroupCoordinator._do_rejoin_group``                  joins once; False: it will be called again
 ``GroupCoordinator._on_join_complete``                 applies an assignment, given as bytes
 ``GroupCoordinator._perform_assignment``               computes the group's assignment, in the leader
@@ -69,6 +74,16 @@ class Coordinator(GroupCoordinator):
         if isinstance(request, JoinGroupRequest):
             self._leader_id = response.leader_id
         return response
+
+    async def ensure_active_group(self, subscribed: Any, previous: Any) -> Any:
+        if self._closing.done():
+            return None
+        joining = asyncio.ensure_future(super().ensure_active_group(subscribed, previous))
+        try:
+            await asyncio.wait([joining, self._closing], return_when=asyncio.FIRST_COMPLETED)
+            return joining.result() if joining.done() else None
+        finally:
+            joining.cancel()
 
     def reset_generation(self) -> None:
         super().reset_generation()

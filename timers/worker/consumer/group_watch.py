@@ -117,8 +117,10 @@ class GroupWatch(Service):
 
     @Service.task
     async def _watch(self) -> None:
-        while not self.should_stop:
+        while True:
             await self.sleep(LOOK_S)
+            if self.should_stop:  # a stop ends the sleep, and then its cancel is lost
+                return
             consumer = self._consumer
             if not (consumer.was_assigned and consumer.flow_active):
                 continue  # the group rebalances, or the worker has not joined yet

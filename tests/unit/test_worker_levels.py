@@ -1,0 +1,36 @@
+"""A worker that ends does not wait for what it has asked the group: the answer may come after a rebalance."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from mode import Service
+
+from timers.config.settings import Settings
+from timers.worker.consumer.group_watch import GroupWatch, UnownedPartitions
+from timers.worker.levels import LevelWatch
+
+
+async def ends_at_once(watch: Service) -> None:
+    await watch.start()
+    await asyncio.sleep(0.05)  # it sleeps until its next look
+    await asyncio.wait_for(watch.stop(), 5)
+
+
+async def test_a_watch_of_the_group_that_is_stopped_in_its_sleep_asks_nothing() -> None:
+    asked: list[Any] = []
+
+    async def ask(*question: Any) -> None:
+        asked.append(question)
+        await asyncio.Event().wait()
+
+    thread = SimpleNamespace(call_thread=ask, kafka_consumer=None)
+    consumer: Any = SimpleNamespace(
+        note_raised=lambda level: None, member_levels=ask, thread=thread, was_assigned=True, flow_active=True
+    )
+    pool: Any = SimpleNamespace(runners={}, stopped={}, partitions={}, formats={})
+    await ends_at_once(LevelWatch(Settings(), pool, consumer))
+    await ends_at_once(GroupWatch("worker", UnownedPartitions(), consumer, pool))
+    assert asked == []

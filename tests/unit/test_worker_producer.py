@@ -16,6 +16,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, BatchesRefused, RecordsRefused, RefusedRecord
 from timers.worker.sending import producer as module
 from timers.worker.sending import producer_loop
@@ -46,17 +47,25 @@ class SimProducer:
     Args:
         answers: (topic, partition) -> error or None, one for each batch.
         leaders: (topic, partition) -> broker in the metadata.
+        quota_ms: for how long the broker throttles after the first batch.
     """
 
-    def __init__(self, answers: dict[Place, list[BaseException | None]], leaders: dict[Place, int | None]) -> None:
+    def __init__(
+        self, answers: dict[Place, list[BaseException | None]], leaders: dict[Place, int | None], quota_ms: int = 0
+    ) -> None:
         self._answers = answers
         self.client = self
         self.cluster = SimpleNamespace(leader_for_partition=lambda place: leaders[tuple(place)])
         self.metadata_requests = 0
+        self._sender = SimpleNamespace()
+        self._quota_ms = quota_ms
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._txn_manager = SimpleNamespace(wait_for_transaction_end=lambda: ended)
 
     async def send_batch(self, batch: Any, topic: str, *, partition: int) -> asyncio.Future[None]:
+        handler = object.__new__(produce._Handler)
+        handler._sender, handler._batches = self._sender, {}
+        handler.handle_response(SimpleNamespace(topics=[], throttle_time_ms=self._quota_ms))
         answer = asyncio.get_running_loop().create_future()
         planned = self._answers[topic, partition]
         if planned:
@@ -76,8 +85,9 @@ async def deliver(
     answers: dict[Place, list[BaseException | None]],
     leaders: dict[Place, int | None] | None = None,
     batches_each: int = 1,
+    quota_ms: int = 0,
 ) -> None:
-    producer: Any = SimProducer(dict(answers), leaders or dict.fromkeys(answers, 1))
+    producer: Any = SimProducer(dict(answers), leaders or dict.fromkeys(answers, 1), quota_ms)
     unbound: Any = TransactionalProducer.__new__(TransactionalProducer)
     batches: Any = {place: [SimpleNamespace(count=1)] * batches_each for place in answers}
     await unbound._deliver(producer, batches)
@@ -110,6 +120,13 @@ async def test_silence_is_no_fault_and_names_the_topics_without_any_answer(impat
     with pytest.raises(NoAnswer) as silence:
         await deliver({("a", 0): [None, None], ("slow", 0): [None], ("silent", 0): []}, batches_each=2)
     assert silence.value.silent == {"silent"}
+
+
+async def test_a_throttled_producer_names_no_silent_topic(impatient: None) -> None:
+    """The broker answers the first batches at once, and reads the others only when the producer may send again."""
+    with pytest.raises(NoAnswer) as silence:
+        await deliver({("own", 0): [None], ("unread", 0): []}, quota_ms=5_000)
+    assert silence.value.silent == set()
 
 
 async def test_refused_records_are_reported_when_all_batches_are_answered(impatient: None) -> None:

@@ -110,8 +110,10 @@ class _Handler(sender.SendProduceReqHandler):
     """Lets a refused batch fail with :class:`RecordsRefused`, and notes for how long brokers throttle the producer."""
 
     def handle_response(self, response: Any) -> None:
-        throttled_until = monotonic() + getattr(response, "throttle_time_ms", 0) / 1000
-        self._sender.throttled_until = max(throttled_until, getattr(self._sender, "throttled_until", 0.0))
+        throttled_ms = getattr(response, "throttle_time_ms", 0)
+        if throttled_ms > 0:
+            until = monotonic() + throttled_ms / 1000
+            self._sender.throttled_until = max(until, getattr(self._sender, "throttled_until", 0.0))
         for tp, error in refusals(response).items():
             batch = self._batches.get(tp)
             if batch is not None:
@@ -200,6 +202,11 @@ async def update_metadata(producer: AIOKafkaProducer, timeout_s: float) -> bool:
 def throttled_s(producer: AIOKafkaProducer) -> float:
     """Seconds for which a broker reads no batches of this producer."""
     return max(0.0, getattr(producer._sender, "throttled_until", 0.0) - monotonic())
+
+
+def throttled_since(producer: AIOKafkaProducer, since: float) -> bool:
+    """Whether a broker has read no batches for some time since then, in seconds of the monotonic clock."""
+    return bool(getattr(producer._sender, "throttled_until", 0.0) > since)
 
 
 def transaction_error(producer: AIOKafkaProducer) -> BaseException | None:

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillRunning
 from functools import partial
+from time import monotonic
 from typing import TypeVar
 
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -91,7 +92,8 @@ class NoAnswer(TooMuch):
     """Some batches, or the group's offsets, had no answer in time. The next opening rolls the transaction back.
 
     Attributes:
-        silent: topics with a partition of which no batch was answered.
+        silent: topics with a partition of which no batch was answered; none if a broker throttled the producer after
+            its first batches, because then it has not read the others.
     """
 
     def __init__(self, silent: set[str]) -> None:
@@ -248,6 +250,7 @@ class TransactionalProducer:
             await self._open()
 
     async def _deliver(self, producer: AIOKafkaProducer, batches: dict[tuple[str, int], list[RecordBatch]]) -> None:
+        began_s = monotonic()
         answered: set[tuple[str, int]] = set()
         sending = {
             asyncio.create_task(produce.send(producer, *place, queue, partial(answered.add, place))): place
@@ -270,7 +273,8 @@ class TransactionalProducer:
                         raise DeliveryFailed(missing)
             late |= {task for task in sending if isinstance(_error(task), KafkaTimeoutError)}
             if late:
-                raise NoAnswer({sending[task][0] for task in late if sending[task] not in answered})
+                silent = {sending[task][0] for task in late if sending[task] not in answered}
+                raise NoAnswer(set() if produce.throttled_since(producer, began_s) else silent)
             refused = [refused for task in sending if isinstance(refused := _error(task), BatchesRefused)]
             if refused:
                 raise BatchesRefused([batch for each in refused for batch in each.batches])

@@ -18,6 +18,7 @@ import click
 import pytest
 
 from tests.docs.markdown import ALL_BLOCKS, PAGES, ROOT, Block, name_of, without_blocks
+from timers import __version__
 from timers.cli.main import cli
 from timers.config.declarations import SETTINGS
 from timers.config.variables import file
@@ -132,6 +133,7 @@ def check_command(words: list[str]) -> None:
         case ["pip", "install", *what]:
             for extra in re.findall(r"\[(.+?)\]", " ".join(what)):
                 assert set(extra.split(",")) <= EXTRAS, words
+            assert set(re.findall(r"kafka_timers-(.+?)-", " ".join(what))) <= {__version__}, words
         case [program, *_]:
             assert program in PROGRAMS.split(), f"{words}: is {program!r} a program that a reader has?"
 
@@ -160,6 +162,7 @@ def parse_timers(arguments: list[str]) -> None:
         "make tests",
         "python -m bench.no_such_module",
         "pip install '.[workers]'",
+        "pip install dist/kafka_timers-9.9.9-py3-none-any.whl",
         "timerz list",
     ],
 )

@@ -239,8 +239,8 @@ class Declarations:
     )
     max_depth: int = _whole_number(
         (1, 1000),
-        "How many timers in a row may each set the next one, if callbacks to TIMERS_REQUEST_TOPIC are allowed. Each "
-        "request holds all requests after it, and each firing writes them again.",
+        "Longest chain of timers that set timers, if callbacks to TIMERS_REQUEST_TOPIC are allowed. A request holds "
+        "all later requests of its chain, and each firing writes them again.",
         default=16,
     )
     create_target_topics: bool = _setting(
@@ -277,10 +277,10 @@ class Declarations:
     )
     catch_up_per_s: int = _whole_number(
         (0, 10_000_000),
-        "Largest number of timers per second that fire more than 10 s late, for each request topic, over all workers; "
-        "at least one for each partition. It protects receivers after a downtime. Timers above the limit go to the "
-        "retry topic, spread over the next seconds. This counts as an attempt, and timers that are on time overtake "
-        "them. 0: no limit.",
+        "Largest number of overdue timers (more than 10 s late) that fire in a second, for each request topic, over "
+        "all workers; at least one for each partition. It protects receivers after a downtime. Timers above the limit "
+        "go to the retry topic, spread over the next seconds. This counts as an attempt, and timers that are on time "
+        "overtake them. 0: no limit.",
         default=0,
         unit="timers/s",
         example=10_000,
@@ -309,8 +309,8 @@ class Declarations:
     accept_time_s: int | None = _setting(
         variables.instant,
         "Ticks up to this instant count, although no second clock agrees with them. Set it for one start if the "
-        "worker holds ticks whose time is right; its health page names the value. A later instant fires more timers "
-        "early if the brokers' clock is wrong after all.",
+        "worker holds ticks whose time is right; its health page names the value. If the brokers' clock is wrong "
+        "after all, a later instant lets more timers fire early.",
         unit="ISO 8601",
         env="TIMERS_ACCEPT_TIME",
     )

@@ -95,11 +95,12 @@ def received(docs: System) -> object:
     producer = Producer({"bootstrap.servers": docs.address})
     producer.produce("messages", b"value", b"key")
     assert producer.flush(DEADLINE_S) == 0
-    config = {"bootstrap.servers": docs.address, "group.id": docs.app_id, "auto.offset.reset": "earliest"}
-    consumer = Consumer(config)
+    consumer = Consumer({"bootstrap.servers": docs.address, "group.id": "docs-reader", "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe(["messages"])
-        return wait_until(lambda: consumer.poll(0.1), "a message")
+        message = wait_until(lambda: consumer.poll(0.1), "a message")
+        assert message.error() is None
+        return message
     finally:
         consumer.close()
 

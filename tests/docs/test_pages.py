@@ -89,3 +89,13 @@ def test_commands_in_text_exist_and_have_the_options(path: Path) -> None:
         if not known or used - OPTIONS[known]:
             wrong.append(said)
     assert wrong == []
+
+
+@pytest.mark.parametrize("path", CURRENT, ids=name_of)
+def test_options_in_text_are_options_of_a_command(path: Path) -> None:
+    """An option alone, as in `--tables`. Options of bench are its own."""
+    if path.parent.name == "bench":
+        return
+    known = set().union(*OPTIONS.values())
+    said = set(re.findall(r"`(--[a-z][a-z0-9-]+)", without_blocks(path)))
+    assert said - known == set()

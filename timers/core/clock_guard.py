@@ -105,7 +105,7 @@ class ClockGuard:
         self._holds: dict[int | None, Hold] = {}
 
     def holds(self, boot_s: float) -> list[Hold]:
-        """Returns what is held, without brokers that have not ticked for :data:`FRESH_S`."""
+        """Returns the held ticks of each broker, without brokers that have not ticked for :data:`FRESH_S`."""
         return [hold for hold in list(self._holds.values()) if boot_s - hold.last.boot_s < FRESH_S]
 
     def counts(self, append_ms: int, broker: int | None, clocks: Clocks, fired_s: Iterable[int] | None = ()) -> bool:

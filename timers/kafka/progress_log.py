@@ -155,7 +155,7 @@ class ProgressLog:
                 continue
             try:
                 progress, topic_id = progress_record.decode(record)
-            except LevelTooHigh:  # each machine is raised alone: this stops only that one
+            except LevelTooHigh:  # this stops one machine: the others may have a lower level
                 continue
             known = progress.setting_at(PARTITIONS, progress.next_offset, count)
             if topic_id == self._cluster.topic_ids[topic] and known != count:

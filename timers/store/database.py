@@ -108,7 +108,7 @@ class Database:
     @staticmethod
     def wipe(path: Path) -> None:
         """Delete a closed database."""
-        (path / "CURRENT").unlink(missing_ok=True)  # first: after a crash here, the rest is not opened
+        (path / "CURRENT").unlink(missing_ok=True)  # without it, RocksDB opens nothing after a crash here
         shutil.rmtree(path)
 
     def get(self, key: bytes) -> Any:

@@ -87,7 +87,7 @@ class IndexJournal:
         return [(id, older[id]) for id in ids]
 
     def finishes_older_set(self) -> bool:
-        """Whether such a batch writes the last entries of the older set, whose part of the journal is then deleted."""
+        """Whether the next batch writes the last entries of the older set. Then its part of the journal is deleted."""
         return self.older_first < self.newer_first and self._written_next == len(self._unwritten)
 
     def note_written(self, entries: Mapping[bytes, Entry | None]) -> None:

@@ -127,7 +127,7 @@ def _records(tp: TopicPartition, batch: Any, raw: bytearray | memoryview) -> lis
     try:
         return list(batch)
     except UnicodeDecodeError:
-        if tp not in _warned:  # once, since any sender of requests can cause it
+        if tp not in _warned:  # once, because any sender of requests can cause it
             _warned.add(tp)
             logger.warning(
                 "%s/%d: a header name after offset %d is not UTF-8; it is read with U+FFFD; "

@@ -84,7 +84,7 @@ def closer(store: RocksStore, outbox: KafkaOutbox) -> Callable[[], None]:
             store.close()
         except StoreError as error:  # not fatal: requests that were not flushed are read again
             logger.warning("%s", error)
-        except Exception:  # the same, and no other partition is concerned
+        except Exception:  # a bug: it must not stop other partitions
             logger.exception("a store did not close")
 
     return close

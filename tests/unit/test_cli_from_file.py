@@ -6,6 +6,7 @@ import io
 import json
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from timers.cli.main import main
 from timers.cli.timer_lines import numbered, parse_line
+from timers.client import TimersClient
 from timers.client.request import Encoder, TimerRequest
 from timers.errors import InvalidTimerError
 from timers.wire.topics import ID_REQUEST, REQUEST
@@ -128,6 +130,19 @@ def test_ids_need_a_topic_before_anything_is_sent(
     assert (code, out) == (2, "")
     assert "TIMERS_ID_TOPIC is not set" in err
     assert records(brokers) == 0
+
+
+def test_ctrl_c_says_how_many_timers_may_be_scheduled(
+    brokers: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: TimersClient, requests: Iterator[TimerRequest]) -> list[str]:
+        for _request in islice(requests, 2):
+            pass
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TimersClient, "schedule_many", interrupted)
+    code, out, err = run(capsys, "\n".join([line()] * 5))
+    assert (code, out, err.strip()) == (130, "", "interrupted: the first 2 timers may be scheduled")
 
 
 def test_an_empty_file_and_missing_topics(brokers: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -160,6 +160,9 @@ def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, crea
                 ids: list[str] | list[str | None] = client.schedule_many(requests())
             except PartlyPublishedError as error:
                 failure, ids = error, error.ids
+            except KeyboardInterrupt:
+                click.echo(f"interrupted: the first {len(numbers):,} timers may be scheduled", err=True)
+                raise
     _warn_of_missing_topics(settings, topics)
     for number, due_s, timer_id in zip(numbers, dues, ids, strict=True):
         if timer_id is not None:

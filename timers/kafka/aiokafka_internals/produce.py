@@ -179,6 +179,16 @@ async def send(
         raise BatchesRefused(refused)
 
 
+def track_topics(producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]) -> None:
+    """Keep the leaders of these partitions known, also after metadata updates.
+
+    aiokafka knows all topics when it starts, but tracks only added topics: without this, the first use of a new topic
+    would make it forget the leaders of the others.
+    """
+    for topic, _ in places:
+        producer.client.add_topic(topic)
+
+
 def unavailable(producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]) -> dict[str, BaseException]:
     """Topic -> error, for partitions that have no leader or do not exist, by the last metadata."""
     found: dict[str, BaseException] = {}

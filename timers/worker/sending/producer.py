@@ -208,10 +208,7 @@ class TransactionalProducer:
     ) -> None:
         producer = self._producer
         assert producer is not None, "call open() first"
-        # aiokafka knows all topics when it starts, but tracks only added topics: without this, the first use of a new
-        # topic would make it forget the leaders of the others.
-        for topic, _ in batches:
-            producer.client.add_topic(topic)
+        produce.track_topics(producer, batches)
         # A partition without a leader must not become part of a transaction: a rollback would also need the leader,
         # and the machine could not begin another transaction before the leader is back.
         unavailable = produce.unavailable(producer, batches)

@@ -308,6 +308,8 @@ def test_the_worker_command_runs_faust() -> None:
     settings = Settings.load({"TIMERS_WEB_PORT": "7001"})
     faust = [sys.executable, "-m", "timers.worker", "-A", "timers.app", "worker"]
     assert faust_command((), settings) == [*faust, "-l", "info", "--web-port", "7001"]
+    json_log = faust_command((), Settings.load({"TIMERS_LOG_FORMAT": "json"}))
+    assert json_log.index("--quiet") < json_log.index("worker"), "an option of Faust, not of its worker"
     given = ("--loglevel=debug", "-p", "7002", "--without-web")
     assert faust_command(given, settings) == [*faust, *given]
 

@@ -14,7 +14,8 @@ from timers.worker.port import check_port
 
 def faust_command(options: tuple[str, ...], settings: Settings) -> list[str]:
     """The Faust command line of a worker, with this project's defaults for options that are missing."""
-    command = [sys.executable, "-m", "timers.worker", "-A", "timers.app", "worker"]
+    quiet = ["--quiet"] if settings.log_format == "json" else []  # else Faust prints the names of signals
+    command = [sys.executable, "-m", "timers.worker", "-A", "timers.app", *quiet, "worker"]
     if not _has_option(options, "--loglevel", "-l"):
         command += ["-l", "info"]
     if not _has_option(options, "--web-port", "-p"):

@@ -78,8 +78,8 @@ mutations-search: $(VENV)/.dev ## Look for a seed that finds each broken rule, w
 ROUNDS ?= 1
 TIMERS ?= 1000000
 
-chaos: $(VENV)/.dev ## Kill workers and broker in storms of timers; SEED=7 ROUNDS=3 TIMERS=1000000 repeats a run
-	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --rounds $(ROUNDS) --timers $(TIMERS)
+chaos: $(VENV)/.dev ## Storms of timers with faults; SEED=7 ROUNDS=3 TIMERS=1000000 repeats a run; FAULTS=kill,damage chooses
+	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --rounds $(ROUNDS) --timers $(TIMERS) $(if $(FAULTS),--faults $(FAULTS))
 
 SEEDS ?= 300
 

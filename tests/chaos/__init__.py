@@ -1,9 +1,10 @@
-"""Chaos: a seeded plan kills, stops and starts real workers and a real broker while many timers fire.
+"""Chaos: a seeded plan injects faults into real workers, their stores and real brokers while many timers fire.
 
 ::
 
     python -m tests.chaos --seed 7 --rounds 2
 
-Each round has topics, workers and disks of its own. At its end a receiver reads the target topic, and the callbacks are
-compared with the requests that the broker acknowledged.
+Each round has topics, workers and disks of its own. It counts if each fault hit timers in flight and had an effect. At
+its end a receiver reads the target topic, and the callbacks are compared with the requests that the brokers
+acknowledged. There are three brokers if one of the faults is a partition without a leader, else one.
 """

@@ -14,6 +14,7 @@ from tests.chaos import plan
 from tests.chaos.runner import Outcome, Round
 from tests.harness.console import Console
 from tests.harness.process import ROOT, stop_everything
+from tests.harness.three_brokers import ThreeBrokers
 from timers.broker import EmbeddedBroker
 
 SPARE_ROUNDS = 2
@@ -22,7 +23,7 @@ SPARE_ROUNDS = 2
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.chaos", description="Kill workers and the broker while timers fire."
+        prog="python -m tests.chaos", description="Kill workers and brokers while timers fire."
     )
     parser.add_argument("--seed", type=int, help="of the first round; each further round adds 1 (random)")
     parser.add_argument("--rounds", type=int, default=1, help="number of rounds (1)")
@@ -49,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console()
     directory = ROOT / ".timers" / "chaos" / time.strftime("%Y%m%d-%H%M%S")
-    broker = EmbeddedBroker(directory / "broker", 0, out=sys.stdout)
+    brokers: EmbeddedBroker | ThreeBrokers = EmbeddedBroker(directory / "broker", 0, out=sys.stdout)
+    if plan.LEADERLESS in options.kinds:
+        brokers = ThreeBrokers(directory / "brokers")
     outcomes: list[Outcome] = []
     keep = True
     try:
@@ -64,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for line in plan.describe(chosen):
                 console.line(f"  {line}")
             begun = time.monotonic()
-            one = Round(broker, chosen, options.timers, directory / f"round-{index + 1}", console)
+            one = Round(brokers, chosen, options.timers, directory / f"round-{index + 1}", console)
             outcomes.append(one.run())
             console.line(f"  took {time.monotonic() - begun:.0f} s")
         counted = sum(outcome.verdict.counts for outcome in outcomes)
@@ -80,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     finally:
         stop_everything()
-        broker.stop()
+        brokers.stop()
         if keep:
             print(f"logs: {directory.relative_to(ROOT)}", flush=True)
         else:

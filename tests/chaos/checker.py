@@ -29,7 +29,12 @@ class InjectedFault:
     """Epoch milliseconds of its last step, such as the restart of the worker."""
     held: Mapping[int, int]
     """Request partitions that the victim held, each with its end offset at the injection."""
+    grace_ms: int = 0
+    """Milliseconds from then on for which timers may still wait because of it."""
     note: str = ""
+    """What was seen of its effect."""
+    seen: bool = True
+    """Whether its effect was seen, such as the damage of a store by its worker."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class Verdict:
     fired: Fired
     in_flight: tuple[int, ...]
     """For each fault: timers of its victim that were due and not yet fired when it was injected."""
+    unseen: int
+    """Faults whose effect was not seen."""
     worst_lag_ms: int
     worst_after_faults_ms: int
     """The longest wait of a timer, from the end of the last fault or from its due second if that was later."""
@@ -49,8 +56,8 @@ class Verdict:
 
     @property
     def counts(self) -> bool:
-        """Whether every fault hit timers in flight."""
-        return bool(self.in_flight) and all(self.in_flight)
+        """Whether every fault had its effect, and hit timers in flight."""
+        return bool(self.in_flight) and all(self.in_flight) and not self.unseen
 
     @property
     def kept(self) -> bool:
@@ -77,12 +84,13 @@ def verdict(found: Callbacks, due_s: Ints, injected_faults: list[InjectedFault])
     """
     fired = judge(found, due_s)
     asked = found.of(len(due_s))
-    over_ms = max((injected.over_ms for injected in injected_faults), default=0)
+    over_ms = max((injected.over_ms + injected.grace_ms for injected in injected_faults), default=0)
     waited_ms = asked.append_ms - np.maximum(due_s[asked.numbers] * 1000, over_ms)
     return Verdict(
         accepted=len(due_s),
         fired=fired,
         in_flight=tuple(_in_flight(asked, due_s, injected) for injected in injected_faults),
+        unseen=sum(not injected.seen for injected in injected_faults),
         worst_lag_ms=int(fired.lag_ms.max(initial=0)),
         worst_after_faults_ms=int(waited_ms.max(initial=0)),
         overdue=int((waited_ms > CATCH_UP_S * 1000).sum()),

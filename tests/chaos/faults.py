@@ -6,13 +6,21 @@ So several faults can be under way at once on one thread, such as the restart of
 from __future__ import annotations
 
 import signal
+import struct
+import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
+from random import Random
 
-from tests.chaos import plan
+from tests.chaos import plan, stores
 from tests.chaos.checker import InjectedFault
 from tests.chaos.plan import Fault
-from tests.chaos.state import FENCED, Member, RoundState, now_ms, wipe
+from tests.chaos.state import FENCED, NOTICED, Member, RoundState, now_ms, wipe
+from tests.harness.quotas import PRODUCER_BYTES_PER_S, set_quota
+from tests.harness.records import Publisher
+from tests.harness.three_brokers import ThreeBrokers
+from timers.wire import future
+from timers.wire.formats import future_by_id
 
 Steps = Generator[float, None, InjectedFault]
 """A fault under way: yields the seconds until its next step, and returns the injected fault."""
@@ -22,6 +30,25 @@ TAKEOVER_S = 60.0
 """Deadline of a takeover, which needs the end of a session and a rebalance."""
 ENDING_S = 40.0
 """Deadline for the end of a worker, which needs the end of a transaction."""
+
+READ_S = 6.0
+"""Seconds in which a running worker reads most of the files that it uses."""
+OPENED_S = 90.0
+"""Deadline for opening stores, which needs a start and partitions."""
+OTHERS_S = 2.0
+"""Time in which the other damaged stores of a worker may be noticed."""
+
+MORTAL = 3
+"""The broker whose partitions lose their leader."""
+LEADERLESS_S = 2.0
+"""Least time for which partitions have no leader."""
+
+QUOTAS = 4
+"""The first quota is half of what clients write, each further one half of the one before. A much lower one throttles a
+client for minutes, because a broker compares it with the mean of 10 s."""
+QUOTA_S = 8.0
+QUOTA_FADES_S = 15.0
+"""Clients are throttled for some time after the quota was removed."""
 
 
 def _inject(state: RoundState, fault: Fault, partitions: Mapping[str, list[int]]) -> InjectedFault:
@@ -138,11 +165,34 @@ def remove(state: RoundState, fault: Fault, victim: Member, held: dict[str, list
 
 def broker(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
     injected = _inject(state, fault, held)
-    state.broker_up = False
-    state.broker.kill()
+    state.brokers_up = False
+    state.brokers.kill()
     yield fault.down_s
-    state.restart_broker()
+    state.restart_brokers()
     return _over(injected)
+
+
+def leaderless(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    """Kill one of three brokers: its partitions have no other replica, so they have no leader until it is back."""
+    brokers = state.brokers
+    assert isinstance(brokers, ThreeBrokers), "one broker alone has no partition that could lose its leader"
+    led = brokers.led_by(MORTAL)
+    topic = state.system.request_topic
+    injected = _inject(state, fault, {name: [p for p in mine if (topic, p) in led] for name, mine in held.items()})
+    state.brokers_up = False
+    brokers.brokers[MORTAL].kill()
+    while led.isdisjoint(without := brokers.leaderless()):
+        yield POLL_S
+    yield LEADERLESS_S + fault.down_s
+    brokers.brokers[MORTAL].start()
+    while brokers.leaderless():
+        yield POLL_S
+    state.note_brokers_up()
+    injected = _over(injected)
+    # In the retry topic, timers wait up to as long as their target has failed.
+    injected = replace(injected, grace_ms=injected.over_ms - injected.at_ms)
+    ours = sorted(f"{name}/{partition}" for name, partition in without if not name.startswith("__"))
+    return replace(injected, note=f"without a leader: {', '.join(ours)}", seen=bool(ours))
 
 
 def all_down(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
@@ -158,23 +208,121 @@ def all_down(state: RoundState, fault: Fault, victim: Member, held: dict[str, li
 
 
 def formats(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
-    """Restart a worker at once with timers with an id, wait until it reads their topic, and restart it without."""
+    """Restart a worker at once with timers with an id, let some fire, and restart it without."""
     topic = f"{state.system.app_id}-by-id"
     injected = yield from kill(state, fault, victim, held)
     victim.paused = True
     victim.start(fault.clock_offset_s, TIMERS_ID_TOPIC=topic)
     waited_s = 0.0
-    while victim.name not in state.held(topic):
+    while not (read := state.held(topic).get(victim.name)):
         yield POLL_S
         waited_s += POLL_S
         if waited_s > TAKEOVER_S or not victim.worker.running:
             state.failures.append(f"{victim.name} restarted with {topic} and does not read it: {victim.worker.tail()}")
             break
+    fired = 0
+    if read:
+        fired = yield from _fire_with_ids(state, topic, read)
+        if fired != len(read):
+            state.failures.append(f"{fired} of {len(read)} timers with an id fired")
     if victim.worker.running:
         victim.kill()
     victim.start(fault.clock_offset_s)
     victim.paused = False
-    return _over(injected)
+    note = f"partitions {read} of the other format after {waited_s:.1f} s, {fired} timers with an id fired"
+    return replace(_over(injected), note=note, seen=fired > 0)
+
+
+def _fire_with_ids(state: RoundState, topic: str, partitions: list[int]) -> Generator[float, None, int]:
+    """Send one timer with an id to each partition, wait for the callbacks, and return their number."""
+    target = state.system.target()
+    publisher = Publisher(state.system.address, topic)
+    headers = future_by_id.encode_headers(int(time.time()))
+    for partition in partitions:
+        publisher.queue_raw(b"%d" % partition, future.encode(target, "", b""), headers, partition)
+    publisher.flush()
+    waited_s = 0.0
+    # Each is in a transaction of its own, with a marker at its end.
+    while not (state.brokers_up and state.system.end(target, committed=True) >= 2 * len(partitions)):
+        yield POLL_S
+        waited_s += POLL_S
+        if waited_s > TAKEOVER_S:
+            return 0
+    return len(state.system.reader(target).rest())
+
+
+def damage(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    """Kill a worker, damage its stores, and start it again: it must notice, and read the log again."""
+    victim = stores.with_largest(state, victim, held)
+    injected = yield from kill(state, fault, victim, held)
+    victim.paused = True
+    what = stores.damage(state, victim, held, Random(repr(fault)))
+    yield fault.down_s
+    victim.start(fault.clock_offset_s)
+    injected = _over(injected)
+    noticed = yield from _await_noticed(victim, OPENED_S)
+    victim.paused = False
+    return replace(injected, note=f"{noticed} noticed of {what}", seen=noticed > 0)
+
+
+def damage_running(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    """Damage the stores of a worker while it runs. If it notices nothing in time, kill it and start it again."""
+    victim = stores.with_largest(state, victim, held)
+    injected = _inject(state, fault, {victim.name: held[victim.name]})
+    victim.paused = True
+    noticed_before = victim.worker.log.count(NOTICED)
+    what = stores.damage(state, victim, held, Random(repr(fault)))
+    noticed = yield from _await_noticed(victim, READ_S, noticed_before)
+    note = f"{noticed} noticed of {what}, while it ran"
+    if not noticed and victim.worker.running:
+        victim.kill()
+        victim.start(fault.clock_offset_s)
+        injected = _over(injected)
+        noticed = yield from _await_noticed(victim, OPENED_S)
+        note = f"{noticed} noticed of {what}, after a kill -9"
+    victim.paused = False
+    return replace(injected, note=note, seen=noticed > 0)
+
+
+def _await_noticed(victim: Member, deadline_s: float, before: int = 0) -> Generator[float, None, int]:
+    """Wait until the log of a worker names another damaged store, and a little longer; return their number."""
+    waited_s = 0.0
+    while victim.worker.log.count(NOTICED) == before and waited_s < deadline_s:
+        yield POLL_S
+        waited_s += POLL_S
+    yield OTHERS_S
+    return victim.worker.log.count(NOTICED) - before
+
+
+def throttle(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
+    """Set a quota for all clients, the publisher included, and lower it until workers wait for it."""
+    injected = _inject(state, fault, held)
+    before = state.throttled_s()
+    waited_s = 0.0
+    state.alone = True  # beside a fault that stops clients, they would not reach the quota
+    quota = state.bytes_per_s // len(state.system.address.split(","))
+    for _ in range(QUOTAS):
+        quota //= 2
+        yield from _set_quota(state, quota)
+        yield QUOTA_S
+        waited_s = sum(seconds - before.get(start, 0.0) for start, seconds in state.throttled_s().items())
+        if waited_s > 0:
+            break
+    yield from _set_quota(state, None)
+    state.alone = False
+    yield QUOTA_FADES_S
+    note = f"partitions waited {waited_s:.1f} s for a quota of {quota:,} bytes/s for each broker"
+    return replace(_over(injected), note=note, seen=waited_s > 0)
+
+
+def _set_quota(state: RoundState, bytes_per_s: int | None) -> Generator[float, None, None]:
+    """Set or remove the quota as soon as a broker answers."""
+    address = state.system.address.partition(",")[0]
+    while True:
+        try:
+            return set_quota(address, PRODUCER_BYTES_PER_S, bytes_per_s)
+        except (OSError, struct.error):  # the broker is down, or went down before it answered
+            yield POLL_S
 
 
 FAULTS: dict[str, Callable[[RoundState, Fault, Member, dict[str, list[int]]], Steps]] = {
@@ -187,4 +335,8 @@ FAULTS: dict[str, Callable[[RoundState, Fault, Member, dict[str, list[int]]], St
     plan.BROKER: broker,
     plan.ALL_DOWN: all_down,
     plan.FORMATS: formats,
+    plan.DAMAGE: damage,
+    plan.DAMAGE_RUNNING: damage_running,
+    plan.LEADERLESS: leaderless,
+    plan.THROTTLE: throttle,
 }

@@ -15,16 +15,34 @@ WIPE = "kill, wipe disk, restart"
 ADD = "add"
 REMOVE = "remove"
 """SIGTERM."""
-BROKER = "kill broker, restart"
+BROKER = "kill brokers, restart"
 ALL_DOWN = "all down over a due second"
 FORMATS = "request formats toggled"
 """``kill -9`` and a restart at once with one more request format; when the worker reads it, the same without it."""
+DAMAGE = "kill, damage stores, restart"
+DAMAGE_RUNNING = "damage stores of a running worker"
+LEADERLESS = "partitions without a leader"
+"""``kill -9`` of one of three brokers, until some time after the cluster knows that it is gone."""
+THROTTLE = "throttle all clients"
+"""A quota of the brokers."""
 
-KINDS = (KILL, KILL_RESTART, PAUSE, WIPE, ADD, REMOVE, BROKER, ALL_DOWN, FORMATS)
-NAMES = dict(
-    zip(("kill", "restart", "pause", "wipe", "add", "remove", "broker", "all-down", "formats"), KINDS, strict=True)
-)
+NAMES = {
+    "kill": KILL,
+    "restart": KILL_RESTART,
+    "pause": PAUSE,
+    "wipe": WIPE,
+    "add": ADD,
+    "remove": REMOVE,
+    "broker": BROKER,
+    "all-down": ALL_DOWN,
+    "formats": FORMATS,
+    "damage": DAMAGE,
+    "damage-running": DAMAGE_RUNNING,
+    "leaderless": LEADERLESS,
+    "throttle": THROTTLE,
+}
 """The kinds by their names on the command line."""
+KINDS = tuple(NAMES.values())
 LEAVES = (KILL, REMOVE)
 """Kinds after which the worker does not come back."""
 

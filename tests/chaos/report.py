@@ -20,7 +20,12 @@ def lines(
         hit = f"hit: yes ({count:,} due timers in flight)" if count else "hit: no"
         at_s, took_s = injected.at_ms / 1000 - first_s, (injected.over_ms - injected.at_ms) / 1000
         note = f"; {injected.note}" if injected.note else ""
+        note += "" if injected.seen else "; NO EFFECT SEEN"
         out.append(f"  {at_s:6.2f} s  {injected.kind} ({injected.victim}), {took_s:.1f} s: {hit}{note}")
+    out.append(
+        f"  faults {len(injected_faults)}: hit timers in flight {sum(map(bool, verdict.in_flight))}, "
+        f"effect seen {len(injected_faults) - verdict.unseen}"
+    )
     fired = verdict.fired
     out.append(
         f"  seed {seed}: accepted {verdict.accepted:,}, fired {fired.records:,}, lost {fired.lost:,}, "
@@ -31,6 +36,6 @@ def lines(
         f"overdue {CATCH_UP_S} s after it: {verdict.overdue:,}"
     )
     out += [f"  FAILED: {failure}" for failure in failures]
-    counts = "counts" if verdict.counts else "does not count: a fault hit no timer in flight"
+    counts = "counts" if verdict.counts else "does not count: a fault hit no timer in flight, or had no effect"
     out.append(f"  this round {counts}")
     return out

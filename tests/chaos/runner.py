@@ -10,17 +10,18 @@ from tests.chaos import report
 from tests.chaos.checker import CATCH_UP_S, InjectedFault, Verdict, verdict
 from tests.chaos.faults import FAULTS, Steps
 from tests.chaos.plan import ADD, BURST_EVERY_S, Fault, Plan
-from tests.chaos.state import RoundState
+from tests.chaos.state import FENCED, Brokers, RoundState
 from tests.harness.callbacks import read_callbacks
 from tests.harness.console import Console
 from tests.harness.judge import Callbacks
 from tests.harness.publication import Publication, dues, start_publisher
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.broker import EmbeddedBroker
 
 PARTITIONS = 6
 PAYLOAD_BYTES = 100
+BYTES_A_TIMER = 400
+"""Request and callback on the wire, about."""
 HEAD_START_S = 3
 LOOK_AHEAD_S = 1.0
 """The victim is chosen so many seconds before the injection."""
@@ -52,20 +53,21 @@ class Round:
     """One round of chaos.
 
     Args:
-        broker: it is started, and a fault may kill it and start it again.
+        brokers: they are started, and faults may kill them and start them again.
         plan: the faults.
         timers: how many are published.
         directory: for the workers' logs and data.
     """
 
-    def __init__(self, broker: EmbeddedBroker, plan: Plan, timers: int, directory: Path, console: Console) -> None:
-        address = broker.start()
+    def __init__(self, brokers: Brokers, plan: Plan, timers: int, directory: Path, console: Console) -> None:
+        address = brokers.start()
         self._plan = plan
         self._timers = timers
         self._directory = directory
         self._console = console
         self._system = System(address, directory, TIMERS_PARTITIONS=str(PARTITIONS))
-        self._state = RoundState(broker, self._system, lambda text: console.line(f"    {text}"))
+        bytes_per_s = BYTES_A_TIMER * timers // plan.storm_s
+        self._state = RoundState(brokers, self._system, lambda text: console.line(f"    {text}"), bytes_per_s)
         self._injected: list[InjectedFault] = []
         self._first_s = 0
 
@@ -126,9 +128,7 @@ class Round:
                         fault = planned.pop(0)
                         steps = self._start_fault(fault)
                         if steps is None:
-                            self._console.line(
-                                f"    {fault.at_s:3} s: {fault.kind} waits: fewer than 2 workers have partitions"
-                            )
+                            self._console.line(f"    {fault.at_s:3} s: {fault.kind} waits for a rebalance or a fault")
                             planned = _delay([fault, *planned])
                         else:
                             under_way.append((self._moment(fault), steps, fault))
@@ -148,14 +148,18 @@ class Round:
         return self._first_s + fault.at_s + fault.offset_ms / 1000
 
     def _start_fault(self, fault: Fault) -> Steps | None:
-        """Choose the worker that a fault will hit, and begin; None while fewer than two workers hold partitions."""
+        """Choose the worker that a fault will hit, and begin.
+
+        Returns:
+            None while fewer than two workers hold partitions, or a fault is under way beside which no other one begins.
+        """
         held = self._state.held()
         eligible = [
             member
             for member in self._state.members
             if member.wanted and not member.paused and member.worker.running and member.name in held
         ]
-        if len(eligible) < 2:
+        if len(eligible) < 2 or self._state.alone:
             return None
         victim = eligible[fault.victim % len(eligible)]
         whom = "" if fault.kind == ADD else f" ({victim.name} has request partitions {held[victim.name]})"
@@ -182,7 +186,7 @@ class Round:
     def _settle(self, publication: Publication) -> Callbacks:
         """Wait until all timers have fired, stop the workers, and read the callbacks."""
         cluster, due_s = self._system.cluster, dues(publication)
-        last_ms = max((injected.over_ms for injected in self._injected), default=0)
+        last_ms = max((injected.over_ms + injected.grace_ms for injected in self._injected), default=0)
         give_up = max(int(due_s.max()), last_ms / 1000) + 3 * CATCH_UP_S
         try:
             with self._console.doing("waiting until all timers have fired"):
@@ -219,4 +223,5 @@ class Round:
             try:
                 member.worker.stop()
             except AssertionError as error:
-                self._state.failures.append(f"{member.name}: {error}")
+                if not any(FENCED in sentence for sentence in member.worker.sentences):
+                    self._state.failures.append(f"{member.name}: {error}")

@@ -5,19 +5,31 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 
 from tests.harness.cluster import client_settings
+from tests.harness.scrape import scrape
 from tests.harness.system import System
 from tests.harness.worker import Worker
-from timers.broker import EmbeddedBroker
 
 ASK_S = 5.0
 """Seconds that the group may take to answer."""
+
+
+class Brokers(Protocol):
+    """One broker, or a cluster of them."""
+
+    def start(self) -> str:
+        """Start what does not run; return the address when all answer."""
+
+    def kill(self) -> None:
+        """Kill all, as a power failure does."""
 
 
 @dataclass
@@ -26,8 +38,8 @@ class Member:
 
     Attributes:
         wanted: it should run; if it ends, that is a failure.
-        paused: no other fault may hit it: it was stopped by SIGSTOP, and the fault has not yet judged how it goes on;
-            or it restarts with other formats.
+        paused: no other fault may hit it: it was stopped by SIGSTOP, or the fault that hit it still watches what it
+            does.
     """
 
     name: str
@@ -48,17 +60,22 @@ class Member:
 
 @dataclass
 class RoundState:
-    """The system of a round and the broker that it runs on.
+    """The system of a round and the brokers that it runs on.
 
     Attributes:
+        bytes_per_s: bytes that all clients together write in the mean, about.
+        brokers_up: all brokers run; only then new faults begin.
+        alone: a fault is under way beside which no other one begins.
         failures: sentences about failures that the checker cannot see in the callbacks.
     """
 
-    broker: EmbeddedBroker
+    brokers: Brokers
     system: System
     console: Callable[[str], None]
+    bytes_per_s: int
     members: list[Member] = field(default_factory=list)
-    broker_up: bool = True
+    brokers_up: bool = True
+    alone: bool = False
     failures: list[str] = field(default_factory=list)
     _asker: AdminClient | None = None
 
@@ -71,7 +88,7 @@ class RoundState:
 
     def _group(self) -> ConsumerGroupDescription | None:
         """Ask the group coordinator; None if it does not answer."""
-        if not self.broker_up:
+        if not self.brokers_up:
             return None
         group = self.system.app_id
         if self._asker is None:
@@ -85,10 +102,14 @@ class RoundState:
             self._asker = None
             return None
 
-    def restart_broker(self) -> None:
-        """Start the broker that was killed."""
-        self.broker.start()
-        self.broker_up = True
+    def restart_brokers(self) -> None:
+        """Start the brokers that were killed."""
+        self.brokers.start()
+        self.note_brokers_up()
+
+    def note_brokers_up(self) -> None:
+        """Let new faults begin: all brokers run."""
+        self.brokers_up = True
         self._asker = None
 
     def held(self, topic: str = "") -> dict[str, list[int]]:
@@ -108,6 +129,15 @@ class RoundState:
                 held[member.name] = sorted(mine)
         return held
 
+    def throttled_s(self) -> dict[float, float]:
+        """Seconds for which each running worker has waited for quotas, by the time of its start."""
+        found = {}
+        for member in self.members:
+            if member.wanted and not member.paused and member.worker.running:
+                with suppress(OSError, AssertionError):  # it starts or ends just now
+                    found[member.worker.started_at] = scrape(member.worker.port).total("timers_throttled_seconds_total")
+        return found
+
     def ends(self) -> dict[int, int]:
         """End offset of each request partition."""
         return self.system.cluster.ends(self.system.request_topic)
@@ -124,6 +154,9 @@ class RoundState:
                     self.console(self.failures[-1])
                 member.start(0.0)
 
+
+NOTICED = " is damaged, "
+"""Part of the line that a worker logs for a damaged store."""
 
 FENCED = "was taken over by another worker"
 """Part of the sentence with which a fenced worker ends."""

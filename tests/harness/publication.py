@@ -28,6 +28,8 @@ ID = struct.Struct(">Q")
 CHUNK = 2_500
 """Timers in one call of the client, for one partition; a small number fills the partitions evenly."""
 IN_FLIGHT = 400_000
+FLUSH_S = 240
+"""Partitions may have no leader for a minute if a broker starts again on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def publish(publication: Publication) -> tuple[float, float]:
         ):
             raise RuntimeError(f"the client refused records: {[m['_error'] for m in messages if '_error' in m][:1]}")
         producer.poll(0)
-    left = producer.flush(60)
+    left = producer.flush(FLUSH_S)
     if left or failed:
         raise RuntimeError(f"{left + len(failed)} records were not acknowledged, such as: {failed[:1]}")
     return begin, time.time()

@@ -21,6 +21,7 @@ from timers.broker.config import free_port
 from timers.broker.probe import HOST
 
 NODES = (1, 2, 3)
+NO_LEADER = -1
 CONTROLLER = 1
 """The only controller: it must live."""
 
@@ -72,7 +73,7 @@ class _Node(EmbeddedBroker):
 
 
 class ThreeBrokers:
-    """A cluster of three brokers, each of which may be killed, except the controller, or frozen.
+    """A cluster of three brokers. Each may be killed or frozen, except the controller, or all may be killed.
 
     Attributes:
         address: of all brokers.
@@ -112,8 +113,12 @@ class ThreeBrokers:
 
     # ---- faults -------------------------------------------------------------------------------------------------
 
-    def kill(self, node: int) -> None:
-        """Kill a broker, and wait until the cluster knows that it is gone."""
+    def kill(self, node: int | None = None) -> None:
+        """Kill a broker, and wait until the cluster knows that it is gone; without ``node`` kill all brokers."""
+        if node is None:
+            for broker in self.brokers.values():
+                broker.kill()
+            return
         assert node != CONTROLLER
         self.brokers[node].kill()
         wait_until(lambda: node not in self.alive(), f"the cluster knows that broker {node} is gone")
@@ -150,11 +155,15 @@ class ThreeBrokers:
 
     def leaderless(self) -> set[tuple[str, int]]:
         """Partitions without a leader."""
+        return self.led_by(NO_LEADER)
+
+    def led_by(self, node: int) -> set[tuple[str, int]]:
+        """Partitions whose leader is ``node``."""
         return {
             (name, number)
             for name, topic in self._metadata().topics.items()
             for number, partition in topic.partitions.items()
-            if partition.leader == -1
+            if partition.leader == node
         }
 
     def create(self, topic: str, replicas: Sequence[int], config: Mapping[str, str] = APPEND_TIME) -> str:

@@ -88,8 +88,16 @@ def test_a_timer_that_fires_too_long_after_the_last_fault_is_overdue() -> None:
     found = judged(replace(whole, append_ms=append_ms), [last])
     assert found.kept and found.worst_after_faults_ms == CATCH_UP_S * 1000
     append_ms[17] += 1
-    found = judged(replace(whole, append_ms=append_ms), [last])
+    late = replace(whole, append_ms=append_ms)
+    found = judged(late, [last])
     assert found.overdue == 1 and not found.kept
+    assert judged(late, [replace(last, grace_ms=1)]).kept
+
+
+def test_a_round_does_not_count_if_the_effect_of_a_fault_was_not_seen() -> None:
+    found = judged(correct_callbacks(), [FAULT, replace(FAULT, seen=False)])
+    assert found.unseen == 1
+    assert found.kept and not found.counts
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 from aiokafka.errors import (
+    LeaderNotAvailableError,
     MessageSizeTooLargeError,
     TopicAuthorizationFailedError,
     UnknownError,
@@ -114,6 +115,37 @@ def test_the_circuit_of_a_topic_without_a_leader_is_open_briefly(targets: Target
     assert route.open_s is not None and 0 < route.open_s <= module.ELECTION_S
     assert targets.route("other", retried=False) == 1
     assert targets.usable == {"other": 1}
+
+
+def test_records_of_the_engine_avoid_a_partition_without_a_leader_until_it_has_one(
+    targets: Targets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retry, admin = targets._settings.retry_topic, cluster(targets)
+    now_s = 1000.0
+    monkeypatch.setattr(module, "monotonic", lambda: now_s)
+    admin.topics[retry] = [1, 2, 2]
+    targets._look()
+
+    def chosen() -> list[int]:
+        return [targets.available(retry, partition) for partition in range(3)]
+
+    assert chosen() == [0, 1, 2]
+    targets.note_failed({retry: LeaderNotAvailableError(retry, 1, 2), "t": UnknownError()})
+    assert not targets.circuit_breaker.count, "the brokers may be the cause"
+    targets._look()
+    assert chosen() == [0, 0, 0], "the metadata still name the dead leader"
+    admin.topics[retry] = [1, -1, 2]
+    now_s += module.AVOIDED_S
+    targets.refresh()
+    assert chosen() == [0, 2, 2]
+    admin.topics[retry] = [-1, -1, -1]
+    now_s += module.AVOIDED_S
+    targets.refresh()
+    assert chosen() == [0, 1, 2], "all have to wait"
+    admin.topics[retry] = [1, 1, 1]
+    now_s += module.AVOIDED_S
+    targets.refresh()
+    assert chosen() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

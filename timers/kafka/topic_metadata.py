@@ -22,8 +22,8 @@ class Topic(NamedTuple):
     """A topic that exists."""
 
     partitions: int
-    has_leaders: bool
-    """Whether each partition has a leader."""
+    leaderless: frozenset[int]
+    """Partitions without a leader."""
 
 
 class TopicMetadata:
@@ -37,7 +37,10 @@ class TopicMetadata:
         """All topics. A request for one name would create the topic on brokers that allow it."""
         found = self._admin.list_topics(timeout=self._timeout_s).topics
         return {
-            name: Topic(len(topic.partitions), all(part.leader != -1 for part in topic.partitions.values()))
+            name: Topic(
+                len(topic.partitions),
+                frozenset(number for number, partition in topic.partitions.items() if partition.leader == -1),
+            )
             for name, topic in found.items()
             if topic.error is None
         }

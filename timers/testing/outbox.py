@@ -113,6 +113,10 @@ class SimRoutes:
     def partitions(self, topic: str) -> int:
         return self._log.partitions
 
+    def available(self, topic: str, partition: int) -> int:
+        """``partition``: each has a leader."""
+        return partition
+
     def open_circuit(self, topic: str) -> None:
         """Send nothing to a topic for ``CIRCUIT_OPEN_MS``."""
         self._open_until_ms[topic] = self._log.clock.now_ms + CIRCUIT_OPEN_MS

@@ -53,6 +53,9 @@ class Topics(Routes, Protocol):
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic of the engine."""
 
+    def available(self, topic: str, partition: int) -> int:
+        """Return ``partition`` of a topic of the engine, or another one while it has no leader."""
+
 
 class Records(Protocol):
     """The records of one transaction, in the order in which they are added."""
@@ -179,7 +182,7 @@ class Outgoing:
             if size > self._limit(retry_topic):
                 return size
         # Any partition is correct; this choice spreads retries over partitions as their requests are spread.
-        partition = self._partition % self._topics.partitions(retry_topic)
+        partition = self._topics.available(retry_topic, self._partition % self._topics.partitions(retry_topic))
         self._records.add(retry_topic, partition, due, request, all_headers, self._now_ms())
         self._counters.transaction.retried += 1
         return None
@@ -218,7 +221,7 @@ class Outgoing:
         key, value, headers = dead_letter.encode(rejected, source, self._limit(topic))
         count = self._topics.partitions(topic)
         partition = self._partition % count if key is None else partitions_of([key], count)[0]
-        self._records.add(topic, partition, key, value, headers, self._now_ms())
+        self._records.add(topic, self._topics.available(topic, partition), key, value, headers, self._now_ms())
 
     def _limit(self, own_topic: str) -> int:
         default = self._settings.max_request_bytes + dead_letter.OVERHEAD_BYTES
@@ -259,7 +262,8 @@ class Outgoing:
     def forward(self, forwarded: Sequence[Forwarded]) -> None:
         """Add the cold requests to the cold topic."""
         topic = self._settings.cold_topic
-        partition, now_ms = self._partition % self._topics.partitions(topic), self._now_ms()
+        partition = self._topics.available(topic, self._partition % self._topics.partitions(topic))
+        now_ms = self._now_ms()
         for record, due_s, secret in forwarded:
             headers = cold.encode_cold(record, f"{self._source_prefix}{record.offset}", due_s, secret)
             self._records.add(topic, partition, record.key, record.value, headers, now_ms)

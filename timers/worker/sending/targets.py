@@ -46,6 +46,10 @@ MAX_UNKNOWN = 10_000
 ELECTION_S = 2.0
 """Seconds for which a circuit opens at first, if the cause may soon be over."""
 
+AVOIDED_S = 10.0
+"""Seconds for which records of the engine avoid a partition whose leader took none, and after which the leaders are
+looked up again while a partition has none. The brokers notice the loss of another one after 9 s."""
+
 MISSING_TWICE_S = 5.0
 """If a listed topic is missing twice within so many seconds, its circuit opens for ``ELECTION_S``."""
 
@@ -80,7 +84,10 @@ class Targets:
         self.rules = CallbackRules(settings)
         self._known: dict[str, int] = dict(partitions)
         """Topic -> number of partitions, of all topics in the brokers' last list."""
-        self._leaderless: frozenset[str] = frozenset()
+        self._leaderless: dict[str, frozenset[int]] = {}
+        """Topic -> its partitions without a leader, if there are any."""
+        self._avoided: dict[tuple[str, int], float] = {}
+        """Partition of a topic of the engine whose leader did not take records -> until when another one is used."""
         self._unknown: dict[str, float] = {}
         self._times: dict[str, tuple[float, str | None]] = {}
         """Topic -> (until when this is valid, why it never takes the times of callbacks)."""
@@ -137,13 +144,24 @@ class Targets:
                 if topic not in self.circuit_breaker:
                     self.usable[topic] = self._known[topic]
                 return self._known[topic]
-            self._leaderless -= {topic}  # looked up again before the next attempt
+            del self._leaderless[topic]  # looked up again before the next attempt
         self.open_circuit(topic, LeaderNotAvailableError())
         return self.circuit_breaker.problem(topic, retried=retried) or self._known[topic]
 
     def partitions(self, topic: str) -> int:
         """Last known number of partitions of a topic that has a :meth:`route`."""
         return self._known.get(topic, 1)
+
+    def available(self, topic: str, partition: int) -> int:
+        """``partition`` of a topic of the engine; or the next one with a leader, if it had none a short time ago."""
+        if not self._avoided and topic not in self._leaderless:
+            return partition
+        count = self.partitions(topic)
+        others = ((partition + step) % count for step in range(count))
+        return next((each for each in others if not self._is_avoided(topic, each)), partition)
+
+    def _is_avoided(self, topic: str, partition: int) -> bool:
+        return partition in self._leaderless.get(topic, ()) or monotonic() < self._avoided.get((topic, partition), 0.0)
 
     def open_circuit(self, topic: str, error: BaseException) -> None:
         """Open the circuit of ``topic``, because of ``error``."""
@@ -188,12 +206,21 @@ class Targets:
                     learned = False
                 if not learned:
                     self.open_circuit(topic, error)
+            elif topic in self.own and isinstance(error, LeaderNotAvailableError):
+                self._note_leaderless(topic, error.args[1:])
             elif self.own & failed.keys():
                 continue  # the engine's topics fail too, so the brokers are the cause
             elif isinstance(error, UnknownTopicOrPartitionError):
                 self.forget(topic)
             else:
                 self.open_circuit(topic, error)
+
+    def _note_leaderless(self, topic: str, partitions: Iterable[int]) -> None:
+        """Use other partitions of a topic of the engine, until the metadata of the brokers show the loss too."""
+        until = monotonic() + AVOIDED_S
+        with self._lock:
+            self._avoided |= {(topic, partition): until for partition in partitions}
+            self._refresh_at = min(self._refresh_at, until)
 
     def forget(self, topic: str) -> None:
         """Look up ``topic`` again before the next sending: it, or a partition of it, was missing."""
@@ -212,14 +239,15 @@ class Targets:
             self.open_circuit(topic, UnknownTopicOrPartitionError())
 
     def refresh(self) -> None:
-        """Note that a transaction begins. Every :data:`REFRESH_S`, look up partitions and limits of topics again.
+        """Note that a transaction begins. Every :data:`REFRESH_S`, look up partitions and limits of topics again, and
+        every :data:`AVOIDED_S` while a topic of the engine has partitions without a leader.
 
         If the brokers do not answer, nothing changes.
         """
         self._is_fresh = False
         if monotonic() < self._refresh_at:
             return
-        self._refresh_at = monotonic() + REFRESH_S
+        self._refresh_at = monotonic() + (AVOIDED_S if self.own & self._leaderless.keys() else REFRESH_S)
         with contextlib.suppress(KafkaException):
             with self._lock:
                 self._look()
@@ -233,11 +261,13 @@ class Targets:
         """Look up all topics."""
         self._known, self._leaderless = self._list()
         self._is_fresh = True
+        if self.own & self._leaderless.keys():
+            self._refresh_at = min(self._refresh_at, monotonic() + AVOIDED_S)
 
-    def _list(self) -> tuple[dict[str, int], frozenset[str]]:
-        """Number of partitions of each topic, and topics with a partition that has no leader."""
+    def _list(self) -> tuple[dict[str, int], dict[str, frozenset[int]]]:
+        """Number of partitions of each topic, and the partitions without a leader of the topics that have such."""
         found = self._metadata.topics()
-        leaderless = frozenset(name for name, topic in found.items() if not topic.has_leaders)
+        leaderless = {name: topic.leaderless for name, topic in found.items() if topic.leaderless}
         return {name: topic.partitions for name, topic in found.items()}, leaderless
 
     def _refuses_times(self, topic: str) -> str | None:

@@ -253,7 +253,11 @@ def _fire_with_ids(state: RoundState, topic: str, partitions: list[int]) -> Gene
 
 def damage(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
     """Kill a worker, damage its stores, and start it again: it must notice, and read the log again."""
-    victim = stores.with_largest(state, victim, held)
+    # Sizes are compared now: at the moment of the fault it would take as long as timers are in flight.
+    return _damage(state, fault, stores.with_largest(state, victim, held), held)
+
+
+def _damage(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
     injected = yield from kill(state, fault, victim, held)
     victim.paused = True
     what = stores.damage(state, victim, held, Random(repr(fault)))
@@ -267,7 +271,10 @@ def damage(state: RoundState, fault: Fault, victim: Member, held: dict[str, list
 
 def damage_running(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
     """Damage the stores of a worker while it runs. If it notices nothing in time, kill it and start it again."""
-    victim = stores.with_largest(state, victim, held)
+    return _damage_running(state, fault, stores.with_largest(state, victim, held), held)
+
+
+def _damage_running(state: RoundState, fault: Fault, victim: Member, held: dict[str, list[int]]) -> Steps:
     injected = _inject(state, fault, {victim.name: held[victim.name]})
     victim.paused = True
     noticed_before = victim.worker.log.count(NOTICED)

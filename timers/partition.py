@@ -5,7 +5,7 @@ The worker, the simulator and the tests assemble machines here, so they run the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from timers.config.settings import Settings
@@ -16,7 +16,7 @@ from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.operation import Entry
 from timers.core.ports import Outbox, Store
-from timers.core.progress import MAX_REQUEST_BYTES, PARTITIONS, REJECT_OVERDUE, Progress
+from timers.core.progress import MAX_REQUEST_BYTES, PARTITIONS, REJECT_OVERDUE, Hole, Progress
 from timers.core.reading import Reader
 from timers.core.schedules import ScheduleIndex
 from timers.core.second_barrier import CLEANING_S, NoBarrier, SecondBarrier
@@ -76,17 +76,18 @@ class PartitionSpec:
         return Variant(
             Reader(request_format.decoder, horizon, limits.max_request_bytes),
             settings,
-            self.index(store, horizon.is_cold),
+            self.index(store, horizon.is_cold, progress.holes),
             horizon,
             self._barrier(),
             StoreAge(store, limits.stale_after_s) if limits.stale_after_s else AnyAge(),
         )
 
-    def index(self, store: Store, is_cold: Callable[[Entry], bool]) -> Index:
+    def index(self, store: Store, is_cold: Callable[[Entry], bool], holes: Sequence[Hole] = ()) -> Index:
         """Returns the index over the entries of ``store``."""
         if self.request_format.topic_is_compacted:
-            return self.classes.schedule_index(store)
-        return self.classes.index(store, self.retention_s, is_cold) if self.request_format.has_ids else NoIndex()
+            return self.classes.schedule_index(store, holes)
+        has_ids = self.request_format.has_ids
+        return self.classes.index(store, self.retention_s, is_cold, holes) if has_ids else NoIndex()
 
     def _horizon(self, progress: Progress, store: Store) -> Horizon:
         if not self.request_format.allows_cold_tier or not needs_horizon(progress, self.hot_horizon_s):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from tests.harness.broker_clock import ahead_by
 from tests.harness.brokers import brokers, ended, start
+from tests.harness.process import clean_environment
 from tests.harness.records import Request
 from tests.harness.scrape import health, scrape
 from tests.harness.system import PARTITIONS, System
@@ -97,6 +100,42 @@ def test_after_a_month_a_broker_a_year_ahead_fires_nothing_early(
     assert_they_fire(system, list(system.send(*on_all_partitions(system.target(), due_in(MONTH_S + 2)))))
     assert system.reader(later[0].target).rest() == [], "due in two hours"
     assert worker.running
+
+
+@pytest.mark.long
+def test_a_time_that_an_operator_accepted_wrongly_is_taken_back(
+    broker: EmbeddedBroker, systems: list[System], tmp_path: Path
+) -> None:
+    """The disk of the worker is lost, too: nothing fires again, and new timers fire by the right clock."""
+    system = System(start(broker, ahead_by(YEAR_S, tmp_path)), tmp_path)
+    systems.append(system)
+    worker = system.worker().start().ready()
+    early = system.send(*on_all_partitions(system.target(), due_in(HOUR_S)))
+    setting = held(worker).rpartition(" ")[2]
+    worker.stop()
+    worker.start(**dict([setting.split("=")]))
+    assert_they_fire(system, list(early))
+    broker.stop()
+    start(broker)
+    waits = r"clock went back: new requests wait until it shows 2\d{3}-\S+Z, the last second that has fired"
+    wait_until(lambda: re.search(waits, str(health(worker.port, "ready")[1]["reasons"])), "new requests wait")
+    later = system.send(*on_all_partitions(system.target(), due_in(HOUR_S)))
+    assert timers_clock(system, "--repair").stderr.count("stop all workers first") == 1
+    worker.stop()
+    assert "s ahead" in timers_clock(system).stdout
+    # The group forgets a static member after the session timeout.
+    repaired = wait_until(lambda: timers_clock(system, "--repair").stdout, "the time is taken back")
+    assert repaired.count("was taken back") >= PARTITIONS
+    assert re.search(r"^0 partitions are ahead", timers_clock(system, "--repair").stderr, re.MULTILINE)
+    system.worker().start().ready()
+    assert_they_fire(system, list(system.send(*on_all_partitions(system.target(), due_in(2)))))
+    assert system.reader(later[0].target).rest() == [], "due in an hour"
+    assert len(system.reader(early[0].target).rest()) == PARTITIONS, "nothing fired again"
+
+
+def timers_clock(system: System, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "timers.cli.main", "clock", *options]
+    return subprocess.run(command, env=clean_environment(**system.environment), capture_output=True, text=True)
 
 
 def test_of_two_brokers_an_hour_apart_the_one_counts_that_agrees_with_the_workers_clock(

@@ -1,10 +1,22 @@
-"""Classes that each break one rule of :class:`timers.core.clock_guard.ClockGuard`. The simulator must find each one."""
+"""Classes that each break one rule of clocks: which ticks count, and what has fired after a time was taken back.
+
+The simulator must find each one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
+from timers.core.index import Index
+from timers.core.keys import OrderKey
+from timers.core.machine import Machine
+from timers.core.operation import Entry
+from timers.core.progress import Progress
+from timers.core.timer import RowsByDue
+from timers.partition import PartitionSpec
+from timers.testing import SimStore, SimWorker
 
 
 class CountsAllTicks(ClockGuard):
@@ -61,3 +73,27 @@ class NoSecondClock(ClockGuard):
 
     def _agrees(self, tick: Seen, time_s: float) -> bool:
         return False
+
+
+# ---- a time that was taken back -------------------------------------------------------------------------------------
+
+
+class ReplaysHoles(Machine):
+    """A replay stores timers that have fired by a wrong clock."""
+
+    def _without_holes(self, rows: RowsByDue) -> RowsByDue:
+        return rows
+
+
+class JudgesWithoutHoles(Index):
+    """The verdict on a timer that has fired by a wrong clock says that it was cancelled or replaced."""
+
+    def _has_fired(self, entry: Entry, fired_through: OrderKey) -> bool:
+        return entry[:2] <= fired_through
+
+
+class KeepsHolesOnOpening(SimWorker):
+    """A store is opened with timers that have fired by a wrong clock."""
+
+    def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
+        super().open_store(spec, store, replace(progress, settings=()))

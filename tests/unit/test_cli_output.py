@@ -117,6 +117,7 @@ SCHEDULE = ["schedule", "--topic", "orders", "--value", "", "--in", "1d"]
         ["demo"],
         ["run"],
         ["levels"],
+        ["clock"],
         ["dead-letters", "list"],
         ["dead-letters", "show", "0/1"],
         ["dead-letters", "retry", "--all"],

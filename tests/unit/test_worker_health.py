@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.harness.waiting import wait_until
+from timers.core.progress import Progress
 from timers.core.timer import Tick
 from timers.worker import health
 from timers.worker.consumer.group_watch import UnownedPartitions
@@ -105,7 +106,8 @@ def test_a_thread_without_work_is_alive_however_long(
 
 def test_a_worker_that_was_ready_stays_ready_when_a_partition_stops() -> None:
     stopped = {("requests", 3): "lost records"}
-    runner = SimpleNamespace(machine=SimpleNamespace(recovering=False))
+    progress = Progress(7, (4_000_000_000, 3))
+    runner = SimpleNamespace(machine=SimpleNamespace(recovering=False, progress=progress))
     pool = SimpleNamespace(stopped={}, waiting={}, opening=False, runners={}, clock_is_behind=False)
     status: Any = SimpleNamespace(
         pool=pool,
@@ -132,6 +134,8 @@ def test_a_worker_that_was_ready_stays_ready_when_a_partition_stops() -> None:
     assert health.red_partitions(status) == stopped
     status.topic_problems = ["topic 't' is wrong"]
     assert health.unready(status) == ["topic 't' is wrong"]
+    status.topic_problems, pool.clock_is_behind = [], True
+    assert "new requests wait until it shows 2096-10-02T07:06:40Z, the last second" in health.unready(status)[0]
 
 
 async def test_a_blocked_event_loop_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,8 @@ class _Found(NamedTuple):
 
     @property
     def next(self) -> int:
-        """The highest level that this version and all workers support."""
-        return min((feature_levels.SUPPORTED, *self.workers.values()))
+        """The highest level that may be allowed: this version raises to it, and all workers support it."""
+        return min((feature_levels.RAISED_TO, *self.workers.values()))
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -75,8 +75,8 @@ def _allow(settings: Settings, found: _Found, wanted: int) -> None:
     from timers.kafka.allowed_level import allow
     from timers.kafka.connection import ErrorReports
 
-    if wanted > feature_levels.SUPPORTED:
-        raise TimersError(f"level {wanted} is not known: this version of timers supports {feature_levels.SUPPORTED}")
+    if wanted > feature_levels.RAISED_TO:
+        raise TimersError(f"level {wanted} is too high: this version raises partitions to {feature_levels.RAISED_TO}")
     older = [f"{worker} ({level})" for worker, level in sorted(found.workers.items()) if level < wanted]
     if older:
         raise TimersError(f"these workers do not support level {wanted}: {', '.join(older)}; replace them first")

@@ -30,6 +30,7 @@ _COMMANDS = {
     "dead-letters": "List, show and retry requests that could not be read or sent.",
     "formats": "Show which request formats are on, their topics, and how to turn on the others.",
     "levels": "Show the feature levels of workers and partitions, and allow a higher one.",
+    "clock": "Show up to which second partitions have fired, and take a wrong time back.",
     "demo": "Schedule timers and show each one fire.",
     "run": "Start everything on this machine: broker, worker and demo.",
     "spark": "Jobs on Spark: audit and more, on this machine or a cluster.",

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from timers.core.index import latest
-from timers.core.keys import OrderKey
+from timers.core.keys import NEVER, OrderKey
 from timers.core.machine_state import MachineState
 from timers.core.operation import Operation, OperationResults
-from timers.core.progress import Progress
+from timers.core.progress import Progress, reached
 from timers.core.timer import Decoded, Fetched, Row, RowsByDue
 
 
@@ -63,6 +63,8 @@ class Accepting(MachineState):
         decoded = self._read(records, to_offset)
         copy_entries = self._horizon.admit(decoded)
         _, waiting = self._split_late(decoded.rows)
+        if self._holes:
+            waiting = self._without_holes(waiting)
         # A version that has fired also replaces the one before it: the older version must not fire after it.
         self._store.write(waiting, to_offset, {**latest(decoded.operations), **copy_entries})
         self.replayed += len(records)
@@ -123,6 +125,14 @@ class Accepting(MachineState):
                 if waiting_rows:
                     waiting[due_s] = waiting_rows
         return late, waiting
+
+    def _without_holes(self, rows: RowsByDue) -> RowsByDue:
+        """Returns the rows that have not fired before a wrong time was taken back [I24]."""
+        left = {
+            due_s: [row for row in group if (due_s, row[0]) > reached(NEVER, self._holes, row[0])]
+            for due_s, group in rows.items()
+        }
+        return {due_s: group for due_s, group in left.items() if group}
 
     def _emit(self, late: RowsByDue, decoded: Decoded, judged: OperationResults, new_progress: Progress) -> None:
         """Commit the output of one batch."""

@@ -30,6 +30,7 @@ from timers.core.operation import (
     Verdict,
 )
 from timers.core.ports import Store
+from timers.core.progress import Hole, reached
 from timers.core.sweeping import Sweeper
 from timers.core.timer import Row, id_bytes
 
@@ -60,15 +61,23 @@ class Index:
         store: holds the entries, written in the same batch as the rows.
         retention_s: seconds for which an id is remembered after its timer has fired.
         is_cold: whether a version is cold (:mod:`timers.core.horizon`): then it has not fired, even with a low key.
+        holes: of the progress.
     """
 
     fires_first = False
     """Whether due timers fire before new requests are accepted: if most new requests of a topic result from firing."""
 
-    def __init__(self, store: Store, retention_s: int, is_cold: Callable[[Entry], bool] = nothing_is_cold) -> None:
+    def __init__(
+        self,
+        store: Store,
+        retention_s: int,
+        is_cold: Callable[[Entry], bool] = nothing_is_cold,
+        holes: Sequence[Hole] = (),
+    ) -> None:
         self._store = store
         self._retention_s = retention_s
         self._is_cold = is_cold
+        self._holes = holes
         self._sweeper = Sweeper(store)
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
@@ -88,7 +97,7 @@ class Index:
             if entry is None:
                 if due_s is None:
                     verdicts.append(Verdict(id, offset, UNKNOWN, None))
-            elif entry[:2] <= fired_through and not self._is_cold(entry):
+            elif self._has_fired(entry, fired_through) and not self._is_cold(entry):
                 verdicts.append(Verdict(id, offset, ALREADY_FIRED, entry[0]))
             else:
                 verdicts.append(Verdict(id, offset, CANCELLED if due_s is None else REPLACED, entry[0]))
@@ -113,8 +122,12 @@ class Index:
         """Forget some of the ids whose retention has ended. Call once a second."""
         self._sweeper.sweep(lambda entry: self._is_over(entry, fired_through))
 
+    def _has_fired(self, entry: Entry, fired_through: OrderKey) -> bool:
+        return entry[:2] <= reached(fired_through, self._holes, entry[1])
+
     def _is_over(self, entry: Entry, fired_through: OrderKey) -> bool:
-        return is_over(entry, fired_through, self._retention_s) and not self._is_cold(entry)
+        through = reached(fired_through, self._holes, entry[1])
+        return is_over(entry, through, self._retention_s) and not self._is_cold(entry)
 
 
 class NoIndex(Index):

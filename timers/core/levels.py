@@ -8,6 +8,7 @@ settings history says from which offset the level applies, so that a replay read
 level  what it adds
 ====== ================================================================
 1      everything before there were levels
+2      a hole: a wrong time was taken back [I24]. Only this sets it
 ====== ================================================================
 """
 
@@ -16,8 +17,14 @@ from collections.abc import Iterable, Mapping
 FIRST = 1
 """The level of a machine that was never raised."""
 
-SUPPORTED = 1
+HOLES = 2
+"""The level that a partition has after its time was taken back."""
+
+SUPPORTED = 2
 """The highest level that this version of the project supports."""
+
+RAISED_TO = 1
+"""The level to which workers raise all partitions, if the operator allows it. The levels above are for single ones."""
 
 
 def level_to_raise_to(allowed: int, supported: Iterable[int]) -> int:

@@ -37,6 +37,7 @@ class MachineState:
         self.counters = counters or Counters()
         self.counters.resume(progress, store.applied)
         self._committed = progress
+        self._holes = progress.holes
         self._store = store
         self._outbox = outbox
         self._limits = limits

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from timers.core.keys import NEVER, OrderKey
-from timers.core.levels import FIRST
+from timers.core.levels import FIRST, HOLES
 
 # Names in the settings history. Never change these strings: progress records hold them.
 MAX_REQUEST_BYTES = "TIMERS_MAX_REQUEST_BYTES"
@@ -21,6 +23,30 @@ SEAL = "cold-seal"
 """Secret of the partition's seals. Drawn when the partition first has a horizon."""
 FEATURE_LEVEL = "feature-level"
 """The feature level of the machine (:mod:`timers.core.levels`). It only rises."""
+HOLE_DUE_S = "hole-due-s"
+HOLE_OFFSET = "hole-offset"
+"""Order key of a :class:`Hole`. The two changes of one hole have the same offset."""
+
+
+class Hole(NamedTuple):
+    """Requests that have fired although the present ``fired_through`` is below their keys [I24].
+
+    A wrong clock set ``fired_through`` too far ahead, and an operator took it back. If it were only lowered, a replay
+    would fire again what has fired.
+    """
+
+    before_offset: int
+    """The requests below this offset,"""
+    through: OrderKey
+    """with a key up to this one."""
+
+
+def reached(fired_through: OrderKey, holes: Sequence[Hole], offset: int) -> OrderKey:
+    """Returns the key up to which an accepted request at ``offset`` has fired."""
+    for hole in holes:
+        if offset < hole.before_offset:
+            fired_through = max(fired_through, hole.through)
+    return fired_through
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +62,7 @@ class SettingChange:
 class Progress:
     """Committed state of one machine.
 
-    The requests below ``next_offset`` with a key above ``fired_through`` are pending.
+    The requests below ``next_offset`` with a key above ``fired_through`` are pending, without those in a hole.
     """
 
     next_offset: int = 0
@@ -52,6 +78,38 @@ class Progress:
     def level(self) -> int:
         """The feature level that the machine was raised to, also if the log has lost the records since then."""
         return max((change.value for change in self.settings if change.name == FEATURE_LEVEL), default=FIRST)
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        """The holes; mostly there are none."""
+        dues = [change for change in self.settings if change.name == HOLE_DUE_S]
+        offsets = [change.value for change in self.settings if change.name == HOLE_OFFSET]
+        return tuple(Hole(due.from_offset, (due.value, offset)) for due, offset in zip(dues, offsets, strict=True))
+
+    @property
+    def fired_s(self) -> int | None:
+        """Second up to which it has fired; None: nothing has; 0: it was taken back, and no tick follows it [I20]."""
+        if self.fired_through == NEVER:
+            return 0 if self.holes else None
+        return self.fired_through[0]
+
+    def has_fired(self, key: OrderKey) -> bool:
+        """Whether an accepted request with this key has fired."""
+        return key <= reached(self.fired_through, self.holes, key[1])
+
+    def without_time(self) -> Progress:
+        """Returns a progress with the same pending requests, and with a hole in place of ``fired_through``."""
+        if self.fired_through == NEVER:
+            return self
+        names = zip((HOLE_DUE_S, HOLE_OFFSET), self.fired_through, strict=True)
+        hole = [SettingChange(name, self.next_offset, value) for name, value in names]
+        repaired = replace(self, fired_through=NEVER, settings=(*self.settings, *hole))
+        return repaired.with_setting(FEATURE_LEVEL, max(HOLES, self.level))
+
+    def shortened(self, end: int) -> Progress:
+        """Returns the progress for a log that has lost the records from ``end`` on."""
+        settings = tuple(replace(change, from_offset=min(change.from_offset, end)) for change in self.settings)
+        return replace(self, next_offset=min(self.next_offset, end), settings=settings)
 
     def setting_at(self, name: str, offset: int, default: int) -> int:
         """Returns the value of setting ``name`` for the record at ``offset``."""

@@ -21,6 +21,7 @@ from timers.core.index import Index
 from timers.core.keys import OrderKey
 from timers.core.operation import ANY_VERSION, Entries, Entry, Operation, OperationResults
 from timers.core.ports import Store
+from timers.core.progress import Hole
 
 OVERDUE = "overdue"
 """Error code of a schedule that was due before it was written, if the settings reject such schedules."""
@@ -31,8 +32,8 @@ class ScheduleIndex(Index):
 
     fires_first = True
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, retention_s=0)
+    def __init__(self, store: Store, holes: Sequence[Hole] = ()) -> None:
+        super().__init__(store, retention_s=0, holes=holes)
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         """Returns entries and superseded versions of operations. Reads the store only for tombstones of the engine."""
@@ -55,10 +56,9 @@ class ScheduleIndex(Index):
                 self._note_if_superseded(known.get(id), version, fired_through, superseded)
         return OperationResults(entries, superseded=superseded)
 
-    @staticmethod
     def _note_if_superseded(
-        entry: Entry | None, version: int, fired_through: OrderKey, superseded: list[OrderKey]
+        self, entry: Entry | None, version: int, fired_through: OrderKey, superseded: list[OrderKey]
     ) -> None:
         """Note the entry as superseded, if the tombstone is for another version, and the entry has not fired."""
-        if entry is not None and entry[1] != version and entry[:2] > fired_through:
+        if entry is not None and entry[1] != version and not self._has_fired(entry, fired_through):
             superseded.append(entry[:2])

@@ -58,13 +58,13 @@ class AllowedLevel:
 
 
 def allow_in_new_app(settings: Settings, partitions: int) -> None:
-    """Allow the level that this version supports, if the app has no progress yet. Blocks. Call it before joining.
+    """Allow the level that this version raises to, if the app has no progress yet. Blocks. Call it before joining.
 
     Args:
         settings: of the app.
         partitions: number of partitions of its progress topic.
     """
-    if levels.SUPPORTED == levels.FIRST:
+    if levels.RAISED_TO == levels.FIRST:
         return
     consumer = reader(librdkafka(settings), isolation_level="read_uncommitted")
     try:
@@ -72,7 +72,7 @@ def allow_in_new_app(settings: Settings, partitions: int) -> None:
             place = KafkaTopicPartition(settings.progress_topic, partition)
             if consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)[1]:
                 return
-        allow(settings, levels.SUPPORTED)
+        allow(settings, levels.RAISED_TO)
     except KafkaException as error:
         logger.warning("whether the app is new is not known (%s); `timers levels` shows its feature level", error)
     finally:

@@ -1,14 +1,20 @@
-"""Reads up to which second the partitions of an app have fired."""
+"""Reads up to which second the partitions of an app have fired, and takes this time back after a wrong clock."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from timers.config.settings import Settings
+from timers.core import levels
 from timers.core.progress import Progress
 from timers.core.timer import TopicPartition
-from timers.kafka.progress_log import ProgressLog
+from timers.kafka.clients import librdkafka, max_message_bytes
+from timers.kafka.progress_log import ProgressLog, progress_partition
 from timers.kafka.topics import Cluster
+from timers.kafka.transactions import Record, TransactionalWriter
 from timers.request_formats import enabled_formats
 from timers.wire import progress as progress_record
+from timers.wire import topics
 from timers.wire.progress import ANY_LEVEL
 
 
@@ -19,8 +25,8 @@ def newest_s(settings: Settings, cluster: Cluster) -> int | None:
         KafkaException: the brokers do not answer.
         LogMismatch: a record cannot be read.
     """
-    seconds = [progress.fired_through[0] for progress in read(settings, cluster).values()]
-    return max((second for second in seconds if second >= 0), default=None)
+    seconds = [progress.fired_s for progress in read(settings, cluster).values()]
+    return max((second for second in seconds if second is not None), default=None)
 
 
 def read(settings: Settings, cluster: Cluster) -> dict[TopicPartition, Progress]:
@@ -30,10 +36,36 @@ def read(settings: Settings, cluster: Cluster) -> dict[TopicPartition, Progress]
         KafkaException: the brokers do not answer.
         LogMismatch: a record cannot be read.
     """
+    formats = enabled_formats(settings)
+    tps = [(topic, each) for topic in formats for each in range(cluster.partitions.get(topic, 0))]
+    return {tp: progress for tp, (progress, _) in _read(settings, cluster, tps, ANY_LEVEL).items()}
+
+
+def take_back(settings: Settings, cluster: Cluster, tp: TopicPartition) -> None:
+    """Forget up to which second a partition has fired, and keep which timers have fired [I24]. Blocks.
+
+    Raises:
+        KafkaException: the brokers do not answer, or refuse.
+        LogMismatch: the record cannot be read, or has a feature level that this version does not support.
+    """
+    # The machine's own id: a worker that still runs is fenced, and its open transaction is aborted before the read.
+    transactional_id = topics.transactional_id(settings.app_id, *tp)
+    writer = TransactionalWriter(librdkafka(settings), transactional_id, max_message_bytes(settings))
+    progress, topic_id = _read(settings, cluster, [tp], levels.SUPPORTED)[tp]
+    value = progress_record.encode(progress.without_time(), topic_id)
+    partition = progress_partition(tp, cluster, settings)
+    with writer.transaction() as send:
+        send([Record(settings.progress_topic, partition, progress_record.encode_key(*tp), value, [])])
+
+
+def _read(
+    settings: Settings, cluster: Cluster, tps: Iterable[TopicPartition], supported: int
+) -> dict[TopicPartition, tuple[Progress, bytes]]:
     log = ProgressLog(settings, cluster)
     try:
-        formats = enabled_formats(settings)
-        tps = [(topic, each) for topic in formats for each in range(cluster.partitions.get(topic, 0))]
-        return {tp: progress_record.decode(record, ANY_LEVEL)[0] for tp, record in log.read(tps).items()}
+        records = log.read(tps)
+        return {
+            tp: progress_record.decode(record, supported, topics.partition_name(*tp)) for tp, record in records.items()
+        }
     finally:
         log.close()

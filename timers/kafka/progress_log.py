@@ -126,7 +126,7 @@ class ProgressLog:
                 tp,
                 f"{topic}/{partition} ends at offset {high}, but was accepted up to {progress.next_offset}: the log "
                 "lost records (was an old copy of it restored, or an unclean leader elected?)",
-                Progress(high, progress.fired_through, progress.settings),
+                progress.shortened(high),
             )
         committed = self._consumer.committed([KafkaTopicPartition(topic, partition)], timeout=self._timeout_s)[0].offset
         if committed == OFFSET_INVALID or committed <= 0 or high == 0:

@@ -310,7 +310,8 @@ class Checkers:
         log = self.logs[machine]
         after, _ = progress_record.decode(record.value or b"", LEVEL)
         before = log.progress
-        if after.next_offset < before.next_offset or after.fired_through < before.fired_through:
+        lowered = after.fired_through < before.fired_through and len(after.holes) == len(before.holes)
+        if after.next_offset < before.next_offset or lowered:
             raise Violation(f"progress of {topic}/{partition} went back from {before} to {after}")
         if after.next_offset > self._log.last_stable(*machine):
             raise Violation(f"{topic}/{partition} is accepted up to {after.next_offset}, after the last stable offset")
@@ -324,27 +325,25 @@ class Checkers:
 
     def _check_outcomes(self, machine: TopicPartition, log: MachineLog) -> None:
         """Check that each request has as many outcomes as the committed progress says."""
-        next_offset, fired_through = log.progress.next_offset, log.progress.fired_through
+        progress, next_offset = log.progress, log.progress.next_offset
         copied = self._log.group_offsets.get((self._settings.app_id, machine), 0)
         if copied != next_offset:
             raise Violation(f"the group's offset of {machine} is {copied}, its progress says {next_offset}")
         if log.id_oracle is not None:
-            log.id_oracle.check(next_offset, fired_through, self._settings.verdict_retention_s)
+            log.id_oracle.check(progress, self._settings.verdict_retention_s)
         if log.schedules is not None:
-            log.schedules.check(next_offset, fired_through, self._outcomes)
+            log.schedules.check(progress, self._outcomes)
         for offset, request in log.requests.items():
             if not self._has_own_outcome(log, request):
                 continue
             rejected = request.key is None or log.cold.is_refused(request, log.progress)
-            finished = offset < next_offset and (rejected or (request.key or NEVER) <= fired_through)
+            finished = offset < next_offset and (rejected or progress.has_fired(request.key or NEVER))
             finished = has_fired_verdict(request, next_offset) or (finished and not is_ended(request, next_offset))
             outcomes = self._outcomes(request)
             if outcomes != finished:
                 what = "lost" if finished and not outcomes else "twice" if outcomes > 1 else "before its progress"
-                raise Violation(
-                    f"{what}: {machine[0]}/{machine[1]}/{offset} with key {request.key} has {outcomes} outcomes, "
-                    f"with next_offset={next_offset} and fired_through={fired_through}"
-                )
+                where = f"{request.record.source} with key {request.key}"
+                raise Violation(f"{what}: {where} has {outcomes} outcomes, with {progress}")
 
     def _has_own_outcome(self, log: MachineLog, request: Request) -> bool:
         """Whether a request has outcomes of its own. A cold request and an ignored copy have none."""

@@ -47,6 +47,7 @@ class SimCluster:
         self._cold_random, self._schedule_random = Random(f"{seed} cold"), Random(f"{seed} schedules")
         self._delivery_random, self._flap_random = Random(f"{seed} delivery"), Random(f"{seed} flap")
         self._clock_random, self._level_random = Random(f"{seed} clocks"), Random(f"{seed} levels")
+        self._repair_random = Random(f"{seed} repairs")
         self._failure_random = Random(f"{seed} failures")
         self._machines_fail = self._failure_random.random() < 0.3
         """Whether machines fail with exceptions that no code expects."""
@@ -200,3 +201,29 @@ class SimCluster:
         ahead_s = self._clock_random.choice([3600, YEAR_S])
         self._oscillator.wrong_tick(ahead_s)
         return f"by {ahead_s} s"
+
+    def _repair(self) -> str:
+        """Let a wrong clock fire timers of a partition, correct it, and take the time of the partition back.
+
+        The time may have been right, and the owner may run on: the repair fences it.
+        """
+        name = self._repair_random.choice(self.machines)
+        owner = self._owner.pop(name, None)
+        self._revoke_all(name)
+        ahead_ms = self._repair_random.choice([20_000, 20_000, 0])
+        self._set_clock(ahead_ms)
+        self._give_to_any(name, excluded=owner)
+        if name in self._owner:
+            self._owner[name].fire_unread(name)
+        self._set_clock(-ahead_ms)
+        if self._repair_random.random() < 0.5:
+            self._owner.pop(name, None)
+            self._revoke_all(name)
+        self.workers[0].repair(name)
+        if name not in self._owner and owner is not None and owner.alive:
+            self._give(name, owner)
+        return f"{name[0]}/{name[1]}, {ahead_ms} ms ahead"
+
+    def _revoke_all(self, name: TopicPartition) -> None:
+        for worker in self.workers:
+            worker.revoke(name)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from timers.core.index import is_over, latest
 from timers.core.keys import OrderKey
 from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, Entry, Operation
+from timers.core.progress import Progress, reached
 from timers.core.timer import Row
 from timers.testing.log import SimRecord
 from timers.wire.verdict import VerdictMessage
@@ -95,15 +96,15 @@ class IdOracle:
             raise Violation(f"two verdicts on {source}: {step.verdict} and {verdict}")
         step.verdict = verdict
 
-    def check(self, next_offset: int, fired_through: OrderKey, retention_s: int) -> None:
+    def check(self, progress: Progress, retention_s: int) -> None:
         """Check that each accepted record has the right verdict, and that no other record has one."""
         for step in self._by_source.values():
-            allowed = self._allowed(step, fired_through, retention_s) if step.offset < next_offset else [None]
+            allowed = self._allowed(step, progress, retention_s) if step.offset < progress.next_offset else [None]
             found = None if step.verdict is None else (step.verdict.verdict, step.verdict.due_s)
             if found not in allowed:
                 raise Violation(f"{step.source} has the verdict {found}, not one of {allowed}")
 
-    def _allowed(self, step: Step, fired_through: OrderKey, retention_s: int) -> list[tuple[str, int | None] | None]:
+    def _allowed(self, step: Step, progress: Progress, retention_s: int) -> list[tuple[str, int | None] | None]:
         without_version = (UNKNOWN, None) if step.request is None else None
         if step.before is None or step.before.key is None:
             return [without_version]
@@ -113,7 +114,8 @@ class IdOracle:
             (ALREADY_FIRED, due_s),
         ]
         entry = (*step.before.key, step.before.record.timestamp // 1000)
-        return [*allowed, without_version] if is_over(entry, fired_through, retention_s) else allowed
+        through = reached(progress.fired_through, progress.holes, entry[1])
+        return [*allowed, without_version] if is_over(entry, through, retention_s) else allowed
 
     def entries(self, applied: int) -> dict[bytes, Entry | None]:
         operations = sorted((step.operation for step in self._by_source.values()), key=lambda each: each[1])

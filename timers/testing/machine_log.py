@@ -45,7 +45,7 @@ class MachineLog:
             for offset, request in self.requests.items()
             if offset < next_offset
             and request.key is not None
-            and request.key > progress.fired_through
+            and not progress.has_fired(request.key)
             and (request.original.end is None or request.original.end.offset >= next_offset)
             and self.cold.is_timer(request, progress, next_offset)
         )

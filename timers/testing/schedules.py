@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from timers.core.index import latest
 from timers.core.keys import OrderKey
 from timers.core.operation import Entry
+from timers.core.progress import Progress
 from timers.testing.id_oracle import Request, Step, Violation
 from timers.testing.log import SimRecord
 
@@ -66,8 +67,9 @@ class ScheduleLog:
             raise Violation(f"{copy.source} is a copy of nothing, or differs: {copy!r}, {original!r}")
         self._copies[original.offset] += 1
 
-    def check(self, next_offset: int, fired_through: OrderKey, outcomes: Callable[[Request], int]) -> None:
+    def check(self, progress: Progress, outcomes: Callable[[Request], int]) -> None:
         """Check that each record has the end that the committed progress says."""
+        next_offset = progress.next_offset
         for offset, request in self.requests.items():
             count = outcomes(request)
             if request.key is None:
@@ -79,12 +81,12 @@ class ScheduleLog:
                     )
                 continue
             end = request.end if request.end is not None and request.end.offset < next_offset else None
-            due = offset < next_offset and request.key <= fired_through
+            due = offset < next_offset and progress.has_fired(request.key)
             if count != self._tombstones[offset]:
                 raise Violation(f"{request.name} has {count} outcomes and {self._tombstones[offset]} tombstones")
             unread = request.record.compacted  # if it did not fire, compaction removed it before a worker read it
             if count > 1 or (count and not due) or (due and end is None and not count and not unread):
-                raise Violation(f"{request.name} has {count} outcomes: {next_offset=}, {fired_through=}")
+                raise Violation(f"{request.name} has {count} outcomes: {progress}")
             erased = end is not None and end.request is None and 0 <= end.operation[3] != offset
             copies = self._copies[offset]
             if erased and count + copies != 1:
@@ -92,13 +94,13 @@ class ScheduleLog:
             if copies and not erased:
                 raise Violation(f"{request.name} has {copies} copies, but no tombstone erases it")
 
-    def pending(self, applied: int, fired_through: OrderKey) -> list[OrderKey]:
+    def pending(self, applied: int, progress: Progress) -> list[OrderKey]:
         return sorted(
             request.key
             for offset, request in self.requests.items()
             if offset < applied
             and request.key is not None
-            and request.key > fired_through
+            and not progress.has_fired(request.key)
             and (request.end is None or request.end.offset >= applied)
         )
 

@@ -80,6 +80,8 @@ class Simulator(SimCluster):
             actions += [(self._cold.hold, 4), (self._promote, 8), (self._forge, 2), (self._change_horizon, 2)]
         if self._clock_random.random() < 0.3:
             actions += [(self._leap, 2), (self._leap_in_steps, 1)]
+        if self._repair_random.random() < 0.15:
+            actions += [(self._repair, 4)]
         if self._settings.schedule_topics:
             actions += [(self._compact, 6)]
         actions += self._level_actions

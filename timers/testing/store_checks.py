@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from timers.config.settings import Settings
 from timers.core.index import is_over
 from timers.core.limits import Limits
-from timers.core.progress import HOT_HORIZON
+from timers.core.progress import HOT_HORIZON, reached
 from timers.core.timer import Fetched, Row, TopicPartition
 from timers.partition import PartitionSpec
 from timers.store.memory import MemoryStore
@@ -54,17 +54,18 @@ class StoreChecks:
             known, wanted = dict(store.entries_after(b"", 10**6)), log.entries(progress, store.applied)
             for id in known.keys() | wanted.keys():
                 entry = wanted.get(id)
-                if known.get(id) != entry and (
-                    entry is None or not is_over(entry, progress.fired_through, self._retention_s)
-                ):
+                if known.get(id) == entry:
+                    continue
+                through = reached(progress.fired_through, progress.holes, -1 if entry is None else entry[1])
+                if entry is None or not is_over(entry, through, self._retention_s):
                     raise Violation(f"the index of {runner.name} holds {known.get(id)} for {id!r}, not {entry}")
 
     def _check_schedules(self, runner: SimRunner, log: ScheduleLog) -> None:
         """Check rows and index, except for records that compaction removed before this store read them."""
-        store, fired_through = runner.store, runner.machine.progress.fired_through
-        expected, keys = log.pending(store.applied, fired_through), [(due_s, row[0]) for due_s, row in _alive(runner)]
+        store, progress = runner.store, runner.machine.progress
+        expected, keys = log.pending(store.applied, progress), [(due_s, row[0]) for due_s, row in _alive(runner)]
         missing = [key for key in expected if key not in keys and not log.is_compacted(key)]
-        surplus = [key for key in keys if key not in expected and key > fired_through]
+        surplus = [key for key in keys if key not in expected and not progress.has_fired(key)]
         known, wanted = dict(store.entries_after(b"", 10**6)), log.entries(store.applied)
         for key in list(surplus):  # compaction removed the version that replaced it
             if log.is_compacted(key):
@@ -74,7 +75,8 @@ class StoreChecks:
         for id in known.keys() | wanted.keys():
             held, entry = known.get(id), wanted.get(id)
             if held != entry and not any(
-                each is not None and (each[:2] <= fired_through or log.is_compacted(each[:2])) for each in (held, entry)
+                each is not None and (progress.has_fired(each[:2]) or log.is_compacted(each[:2]))
+                for each in (held, entry)
             ):
                 raise Violation(f"the index of {runner.name} holds {held} for {id!r}, not {entry}")
 
@@ -83,12 +85,11 @@ class StoreChecks:
         machine = runner.machine
         if not runner.loop.idle or not runner.observed or machine.recovering:
             return
-        fired_through, through_s = machine.progress.fired_through, runner.tick_s
+        through_s = runner.tick_s
         if runner.indexed:
             through_s = -1 if machine.released_s is None else min(through_s, machine.released_s)
-        due = [
-            (due_s, row[0]) for due_s, row in _alive(runner) if fired_through < (due_s, row[0]) and due_s <= through_s
-        ]
+        keys = [(due_s, row[0]) for due_s, row in _alive(runner) if due_s <= through_s]
+        due = [key for key in keys if not machine.progress.has_fired(key)]
         if due:
             raise Violation(f"{runner.name} waits for a tick, but {due[0]} is due")
 
@@ -113,7 +114,7 @@ class StoreChecks:
             piece = self._log.fetch(*runner.name, machine.position, random.randint(1, 40))
             end = min(piece.to_offset, progress.next_offset)
             machine.accept(Fetched(piece.from_offset, end, [r for r in piece.records if r.offset < end]))
-        index = spec.index(store, machine.is_cold)
+        index = spec.index(store, machine.is_cold, progress.holes)
         rows = [row for due_s, group in store.scan((-1, 0), 10**12) for row in index.alive(due_s, group)]
         live = [row for _, row in _alive(runner)]
         schedules = self._logs[runner.name].schedules

@@ -27,12 +27,13 @@ from timers.core.timer import CUT_VALUE_BYTES, CutValue, Fetched, Tick, TopicPar
 from timers.errors import Fenced, LevelTooHigh
 from timers.partition import Classes, PartitionSpec
 from timers.testing.faults import Crashed, Faults, Unforeseen
-from timers.testing.log import SimLog, SimRecord
-from timers.testing.next_level import formats_at
+from timers.testing.log import SimLog, SimProducer, SimRecord
+from timers.testing.next_level import LEVEL, formats_at
 from timers.testing.oscillator import RIGHT, WRONG
-from timers.testing.outbox import PROGRESS_PARTITION, SimOutbox, SimRoutes
+from timers.testing.outbox import PROGRESS_PARTITION, TOPIC_ID, SimOutbox, SimRoutes
 from timers.testing.store import SimDisk, SimStore
 from timers.wire import progress as progress_record
+from timers.wire import topics
 
 
 @dataclass(frozen=True)
@@ -187,12 +188,15 @@ class SimWorker:
         Open transactions of other machines on the partition must end first, because committed records may be after
         them.
         """
+        value = self._progress_of(machine)
+        return self.decode_progress(value) if value else Progress()
+
+    def _progress_of(self, machine: TopicPartition) -> bytes | None:
         where = self.settings.progress_topic, PROGRESS_PARTITION
         self.wait_for_the_end(*where)
         key = progress_record.encode_key(*machine)
         records = self.log.fetch(*where, 0).records
-        values = [record.value for record in records if record.key == key]
-        return self.decode_progress(values[-1]) if values else Progress()
+        return next((record.value for record in reversed(records) if record.key == key), None)
 
     def decode_progress(self, value: bytes | None) -> Progress:
         """Returns the progress in a record.
@@ -201,6 +205,17 @@ class SimWorker:
             LevelTooHigh: this version does not support the level of the machine.
         """
         return progress_record.decode(value or b"", self.supports)[0]
+
+    def repair(self, machine: TopicPartition) -> None:
+        """Take back the time of a machine, as ``timers clock --repair`` does."""
+        producer = SimProducer(self.log, topics.transactional_id(self.settings.app_id, *machine))
+        producer.init_transactions()
+        producer.begin()
+        known = self._progress_of(machine)
+        progress = progress_record.decode(known, LEVEL)[0] if known else Progress()
+        key, value = progress_record.encode_key(*machine), progress_record.encode(progress.without_time(), TOPIC_ID)
+        producer.produce(self.settings.progress_topic, key, value, partition=PROGRESS_PARTITION)
+        producer.commit()
 
     def wait_for_the_end(self, topic: str, partition: int) -> None:
         """Wait until no transaction is open on a partition."""

@@ -7,6 +7,7 @@ each worker is ready, and would stop at a partition that no restart can help.
 
 from __future__ import annotations
 
+from timers.core.clock_guard import iso
 from timers.core.timer import TopicPartition
 from timers.worker.machines.failures import BROKERS
 from timers.worker.status import WorkerStatus
@@ -77,7 +78,11 @@ def unready(status: WorkerStatus) -> list[str]:
     if recovering:
         reasons.append(f"{recovering} of {len(pool.runners)} partitions are recovering")
     if pool.clock_is_behind:
-        reasons.append("the brokers' clock went back: new requests wait until it has caught up")
+        fired_s = max((runner.machine.progress.fired_through[0] for runner in pool.runners.values()), default=0)
+        reasons.append(
+            f"the brokers' clock went back: new requests wait until it shows {iso(fired_s)}, the last second that has "
+            "fired (if that time was wrong: docs/operations.md#the-way-back-from-a-wrong-time)"
+        )
     # Before it has joined its group, and for a moment in a rebalance, a worker has no partition and so no reason.
     status.was_ready = status.was_ready or (status.was_assigned and bool(pool.runners) and not reasons)
     return reasons

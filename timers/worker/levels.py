@@ -65,7 +65,7 @@ class LevelWatch(Service):
         runners = self._pool.runners.values()
         stopped = [why.level for why in self._pool.stopped.values() if isinstance(why, LevelTooHigh)]
         self._consumer.note_raised(max((*stopped, *(each.machine.progress.level for each in runners)), default=0))
-        lower = [each for each in runners if each.machine.progress.level < levels.SUPPORTED]
+        lower = [each for each in runners if each.machine.progress.level < levels.RAISED_TO]
         if runners and not lower and not stopped:
             return
         members = await self._consumer.member_levels()

@@ -94,7 +94,7 @@ def _not_done(decoded: Decoded, progress: Progress) -> Decoded:
     """The timers and rejections that a worker with this progress has not fired or dead-lettered."""
     end = progress.next_offset
     left = {
-        due_s: [row for row in rows if row[0] >= end or (due_s, row[0]) > progress.fired_through]
+        due_s: [row for row in rows if row[0] >= end or not progress.has_fired((due_s, row[0]))]
         for due_s, rows in decoded.rows.items()
     }
     return Decoded(

@@ -83,7 +83,7 @@ def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Tim
         return None
     due_s, offset, _ = entry
     cold = machine.is_cold(entry)
-    if cold or (due_s, offset) <= machine.progress.fired_through:
+    if cold or machine.progress.has_fired((due_s, offset)):
         state = wire.COLD if cold else wire.FIRED
         source = topics.source(place.topic, place.partition, offset)
         return {"id": id, "state": state, "due": due_s, "due_at": wire.format_due(due_s), "source": source}
@@ -107,7 +107,7 @@ def find_record(machine: Machine, place: Place, row: Row, due_s: int, append_s: 
         if stored is not None and (each == key or _source(stored) == topics.source(*place[:2], row[0])):
             return _with_state(stored, due_s, place, wire.PENDING, with_value)
     cold = machine.is_cold((*key, append_s))
-    past = key <= machine.progress.fired_through
+    past = machine.progress.has_fired(key)
     state: str | None
     if id is None:
         state = wire.FIRED if past else wire.COLD if cold and latest is None else None

@@ -1,0 +1,121 @@
+"""A wrong clock fired timers too early, and the time of the partition was taken back: nothing fires again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.harness.machines import BY_ID, MachineRig, NativeRig
+from timers.core.keys import MAX_OFFSET, NEVER
+from timers.core.levels import HOLES
+from timers.core.operation import ALREADY_FIRED, UNKNOWN
+from timers.core.progress import Hole, Progress
+from timers.core.store_validity import catch_up
+from timers.core.timer import RowsByDue
+from timers.errors import LevelTooHigh
+from timers.store.memory import MemoryStore
+from timers.wire import future
+from timers.wire import progress as progress_record
+from timers.wire.formats import future_by_id
+
+WRONG_S = 1_000_000
+
+
+def repair(rig: MachineRig, **options: Any) -> None:
+    rig.ledger.progress = rig.ledger.progress.without_time()
+    rig.open(**options)
+
+
+@pytest.mark.parametrize("wipe", [False, True])
+def test_nothing_fires_again_and_new_timers_fire_by_the_right_time(wipe: bool) -> None:
+    rig = NativeRig()
+    rig.observe(10)
+    rig.accept(20, 500, WRONG_S + 500)
+    rig.observe(WRONG_S)
+    rig.fire()
+    rig.machine.commit_progress(even_if_idle=True)
+    rig.observe(12)
+    assert rig.machine.clock_is_behind, "nothing is accepted"
+    repair(rig, wipe=wipe)
+    assert not rig.machine.clock_is_behind
+    rig.observe(13)
+    rig.read_all()
+    assert rig.keys == [(WRONG_S + 500, 2)], "only it is pending"
+    rig.accept(15, 500)
+    assert rig.keys == [(15, 3), (500, 4), (WRONG_S + 500, 2)]
+    rig.observe(15)
+    rig.fire()
+    assert rig.ledger.fired == [(20, 0), (500, 1), (15, 3)]
+    rig.machine.commit_progress()
+    rig.open(wipe=True)
+    rig.observe(WRONG_S + 500)
+    rig.read_all()
+    rig.fire()
+    assert rig.ledger.fired == [(20, 0), (500, 1), (15, 3), (500, 4), (WRONG_S + 500, 2)]
+
+
+def test_a_second_repair_keeps_the_first_hole() -> None:
+    first = Progress(7, (900, MAX_OFFSET)).without_time()
+    second = Progress(9, (300, 8), first.settings).without_time()
+    assert second.holes == (Hole(7, (900, MAX_OFFSET)), Hole(9, (300, 8)))
+    assert [key for key in [(900, 6), (900, 7), (300, 8), (301, 8), (1, 9)] if second.has_fired(key)] == [
+        (900, 6),
+        (300, 8),
+    ]
+
+
+def test_a_repair_of_a_partition_that_has_fired_nothing_changes_nothing() -> None:
+    assert Progress(7).without_time() == Progress(7)
+    repaired = Progress(7, (900, 3)).without_time()
+    assert repaired.without_time() == repaired
+    assert repaired.fired_through == NEVER
+
+
+def test_an_app_whose_time_was_taken_back_is_not_new() -> None:
+    """Else its first tick might differ from the worker's clock by a time zone."""
+    assert Progress(7).fired_s is None
+    assert Progress(7, (900, 3)).fired_s == 900
+    assert Progress(7, (900, 3)).without_time().fired_s == 0
+
+
+def test_a_log_that_lost_records_has_smaller_holes() -> None:
+    """Its new requests at those offsets have not fired."""
+    progress = Progress(7, (900, MAX_OFFSET)).without_time().shortened(4)
+    assert progress.next_offset == 4
+    assert progress.holes == (Hole(4, (900, MAX_OFFSET)),)
+
+
+def test_an_old_store_forgets_what_has_fired() -> None:
+    store = MemoryStore(3)
+    rows: RowsByDue = {due_s: [(due_s, "t", "k", b"", None, None)] for due_s in (3, 4, 8)}
+    store.write(rows, 9)
+    assert catch_up(store, Progress(9, (4, MAX_OFFSET)).without_time())
+    assert [due_s for due_s, _ in store.scan(NEVER, 100)] == [8]
+
+
+@pytest.mark.parametrize("wipe", [False, True])
+@pytest.mark.parametrize(("retention_s", "verdict"), [(2 * WRONG_S, ALREADY_FIRED), (WRONG_S // 2, UNKNOWN)])
+def test_a_cancel_of_a_timer_that_a_wrong_clock_fired_says_so(wipe: bool, retention_s: int, verdict: str) -> None:
+    """As before the repair, also with an empty disk."""
+    rig = MachineRig(BY_ID, retention_s=retention_s)
+    record = future.encode("t", "k", b"")
+    rig.log.append(rig.topic, b"id", record, future_by_id.encode_headers(500), partition=0)
+    rig.observe(10)
+    rig.read_all()
+    rig.observe(WRONG_S)
+    rig.fire()
+    rig.machine.commit_progress(even_if_idle=True)
+    repair(rig, wipe=wipe)
+    rig.observe(13)
+    rig.read_all()
+    rig.log.append(rig.topic, b"id", None, partition=0)
+    rig.read_all()
+    assert [each.verdict for each in rig.ledger.verdicts] == [verdict]
+
+
+def test_an_older_version_refuses_a_progress_with_a_hole() -> None:
+    record = progress_record.encode(Progress(7, (900, 3)).without_time(), b"topic")
+    with pytest.raises(LevelTooHigh, match="was raised to feature level 2, and this version of timers supports 1"):
+        progress_record.decode(record, supported=HOLES - 1)
+    assert progress_record.decode(record)[0].holes == (Hole(7, (900, 3)),)

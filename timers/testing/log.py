@@ -266,6 +266,11 @@ class SimProducer:
         self._transaction: SimTransaction | None = None
         self._begun = False
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another producer has taken over the transactional id."""
+        return self._log.epoch(self._transactional_id) != self._epoch
+
     def init_transactions(self) -> None:
         self._epoch = self._log.new_epoch(self._transactional_id)
         self._transaction = None

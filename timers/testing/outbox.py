@@ -177,6 +177,10 @@ class SimOutbox(BaseOutbox):
         self._needs_key_until_s: dict[str, int] = {}
         """Topic that has refused a callback without a key -> until which second it must get no other one."""
 
+    @property
+    def is_fenced(self) -> bool:
+        return self._producer.is_fenced
+
     def open(self) -> None:
         self._producer.init_transactions()
         self._faults.point("after fencing")

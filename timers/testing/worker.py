@@ -60,11 +60,12 @@ class SimRunner:
         idle_too_long: whether progress is committed after the next step even without firings.
     """
 
-    def __init__(self, name: TopicPartition, loop: Loop, store: SimStore, *, indexed: bool) -> None:
+    def __init__(self, name: TopicPartition, loop: Loop, store: SimStore, outbox: SimOutbox, *, indexed: bool) -> None:
         self.name = name
         self.machine = loop.machine
         self.loop = loop
         self.store = store
+        self.outbox = outbox
         self.indexed = indexed
         self.read_to = loop.machine.position
         self.observed: list[tuple[int, Tick]] = []
@@ -164,7 +165,7 @@ class SimWorker:
         store = self.disk.open(machine, self.faults)
         self.open_store(spec, store, progress)
         loop = self.parts.loop(spec.machine(progress, store, outbox, outbox.counters))
-        runner = SimRunner(machine, loop, store, indexed=spec.request_format.has_ids)
+        runner = SimRunner(machine, loop, store, outbox, indexed=spec.request_format.has_ids)
         self.runners[machine] = runner
         if self._last_tick is not None:
             runner.tick(self._last_tick[1], self._last_tick[0], None)

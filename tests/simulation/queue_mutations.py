@@ -1,0 +1,125 @@
+"""Ledgers, settlers and processes of a queue that each break one rule. The simulator must find each one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tests.simulation.queue_simulator import Parts, SimProcess
+from timers.queue.ledger import HELD, READY, Entry, Ledger
+from timers.queue.metadata import Saved
+from timers.queue.settling import Commit, Partition, Plan, Settler
+
+
+class CommitsWhileUnknown(Settler):
+    def plan(self) -> Plan | None:
+        self.unknown = None
+        return super().plan()
+
+
+class TakesUnknownForCommitted(Settler):
+    def resolve(self, committed: Mapping[Partition, Commit | None]) -> None:
+        plan, self.unknown = self.unknown, None
+        assert plan is not None
+        self.succeed(plan)
+
+
+class TakesUnknownForAborted(Settler):
+    def resolve(self, committed: Mapping[Partition, Commit | None]) -> None:
+        self.unknown = None
+
+
+class OpensATransactionAfterAnUnansweredCommit(Settler):
+    def lose_answer(self, plan: Plan) -> None:
+        if plan.jobs:
+            super().lose_answer(plan)
+
+
+class ForgetsJobsOfAFailedTransaction(Settler):
+    def fail(self, plan: Plan) -> None:
+        self._jobs = [job for job in self._jobs if job not in plan.jobs]
+        super().fail(plan)
+
+
+class FinishesBeforeTheCommit(Settler):
+    def plan(self) -> Plan | None:
+        plan = super().plan()
+        for job in plan.jobs if plan is not None else ():
+            job.ledger.finish(job.entry)
+        return plan
+
+
+class KeepsLedgersOfLostPartitions(Settler):
+    def revoke(self, partitions: Iterable[Partition]) -> None:
+        pass
+
+
+class TakesBoundMessagesForDone(Ledger):
+    def saved(self, finished: Iterable[Entry] = ()) -> Saved:
+        return super().saved([entry for entry in self._open.values() if entry.state not in (READY, HELD)])
+
+
+class CommitsThePosition(Ledger):
+    def saved(self, finished: Iterable[Entry] = ()) -> Saved:
+        return Saved(self.position)
+
+
+class ForgetsWhatWasDone(Ledger):
+    def __init__(self, saved: Saved) -> None:
+        super().__init__(Saved(saved.offset))
+
+
+class AcceptsFormerDeliveries(Ledger):
+    def ack(self, entry: Entry, delivery: int) -> bool:
+        return super().ack(entry, entry.delivery)
+
+
+class FreesTheLaneOfAWaitingMessage(Ledger):
+    def wait(self, entry: Entry, delivery: int, until_s: float) -> bool:
+        accepted = super().wait(entry, delivery, until_s)
+        others = self._lanes.get(entry.lane or b"", ())
+        if accepted and len(others) > 1:
+            others[1].state = READY
+            self._ready.append(others[1])
+        return accepted
+
+
+class HasNoLanes(Ledger):
+    def read(self, offset: int, item: Any, lane: bytes | None = None, attempt: int = 1) -> bool:
+        return super().read(offset, item, None, attempt)
+
+
+class KeepsDroppedDeliveries(Ledger):
+    def drop(self) -> None:
+        pass
+
+
+class FetchesTheNewestGeneration(SimProcess):
+    def generation_of(self, plan: Plan) -> int:
+        return self.brokers.generation
+
+
+class LoadsBeforeTransactionsAreDecided(SimProcess):
+    def may_load(self, partition: Partition) -> bool:
+        return True
+
+
+MUTATIONS = {
+    "1 a transaction after a commit without an answer": Parts(settler=OpensATransactionAfterAnUnansweredCommit),
+    "2 other commits while the outcome is unknown": Parts(settler=CommitsWhileUnknown),
+    "2 an unknown outcome counts as committed": Parts(settler=TakesUnknownForCommitted),
+    "2 an unknown outcome counts as aborted": Parts(settler=TakesUnknownForAborted),
+    "3 a bound message is done in plain commits": Parts(ledger=TakesBoundMessagesForDone),
+    "4 the newest generation": Parts(process=FetchesTheNewestGeneration),
+    "4 ledgers survive a rebalance": Parts(settler=KeepsLedgersOfLostPartitions),
+    "5 loaded before transactions are decided": Parts(process=LoadsBeforeTransactionsAreDecided),
+    "memory moves before the commit": Parts(settler=FinishesBeforeTheCommit),
+    "jobs of a failed transaction are forgotten": Parts(settler=ForgetsJobsOfAFailedTransaction),
+    "the position is committed": Parts(ledger=CommitsThePosition),
+    "a restart forgets what is done": Parts(ledger=ForgetsWhatWasDone),
+    "a former receiver acknowledges": Parts(ledger=AcceptsFormerDeliveries),
+    "a waiting message is overtaken": Parts(ledger=FreesTheLaneOfAWaitingMessage),
+    "no lanes": Parts(ledger=HasNoLanes),
+    "deliveries outlive their partition": Parts(ledger=KeepsDroppedDeliveries),
+}
+"""Rule -> the classes that break it. The numbers are those of :mod:`timers.queue.settling`."""

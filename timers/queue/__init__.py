@@ -1,0 +1,1 @@
+"""Queues with an acknowledgement for each message, on a Kafka topic and a consumer group."""

@@ -1,0 +1,256 @@
+"""The ledger of one partition: which messages are done, delivered, or ready. Pure: no clock and no I/O.
+
+A message is *open* from the moment it is read until it is done. All other offsets below the reading position are done;
+some of them never held a message, because offsets have holes. So the ledger keeps the open messages, and computes what
+is done only when it is committed (:meth:`Ledger.saved`). An acknowledgement costs one deletion from a dict.
+
+    ready ──take──► held ──ack──► done
+      ▲               │ └─bind──► bound ──finish──► done
+      └───────────────┘ expire, put_back, wait
+
+A bound message is done when a certain transaction commits, and open until then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+from timers.queue.metadata import MAX_BYTES, Saved, layout
+
+READY, HELD, BOUND, WAITING, OVER = range(5)
+
+_RESERVE_BYTES = 512
+"""Part of the metadata that is kept free: for its first fields, and because the last fetched batch may exceed the limit."""
+
+
+class Entry:
+    """An open message.
+
+    Attributes:
+        item: the message, which the ledger does not read.
+        lane: messages of one lane are delivered one after the other; None: in no order.
+        attempt: number of the present delivery, or of the next one; counted from 1.
+        delivery: changes with each delivery, so that a former receiver's calls are refused.
+        until_s: end of the lease of a held message; when a waiting one becomes ready.
+    """
+
+    __slots__ = ("attempt", "delivery", "first_attempt", "item", "lane", "offset", "state", "until_s")
+
+    def __init__(self, offset: int, item: Any, lane: bytes | None, attempt: int, first_attempt: int) -> None:
+        self.offset = offset
+        self.item = item
+        self.lane = lane
+        self.attempt = attempt
+        self.first_attempt = first_attempt
+        self.delivery = 0
+        self.until_s = 0.0
+        self.state = READY
+
+
+class Ledger:
+    """The messages of one partition, from the committed offset to the reading position.
+
+    Args:
+        saved: what the last commit says.
+        max_bytes: longest metadata that the brokers take.
+
+    Attributes:
+        position: all offsets below it were read.
+        read_limit: messages at this offset and above it should not be read before :meth:`measure` raised it, because
+            the metadata could become too long.
+    """
+
+    def __init__(self, saved: Saved, max_bytes: int = MAX_BYTES) -> None:
+        self.position = saved.offset
+        self.read_limit = saved.offset
+        self._done_ahead = deque(saved.done)
+        self._attempts = dict(saved.attempts)
+        self._max_bytes = max_bytes
+        self._open: dict[int, Entry] = {}
+        self._ready: deque[Entry] = deque()
+        self._lanes: dict[bytes, deque[Entry]] = {}
+        self.pass_holes(saved.offset)
+        self.measure()
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, item: Any, lane: bytes | None = None, attempt: int = 1) -> bool:
+        """Add the message at ``offset``; False if it is done, or was added before.
+
+        Args:
+            attempt: number of its first delivery from this record.
+        """
+        if offset < self.position:
+            return False
+        self.pass_holes(offset)
+        if offset < self.position:
+            return False
+        self.pass_holes(offset + 1)
+        entry = Entry(offset, item, lane, max(attempt, self._attempts.pop(offset, attempt)), attempt)
+        self._open[offset] = entry
+        if lane is not None:
+            others = self._lanes.setdefault(lane, deque())
+            others.append(entry)
+            if len(others) > 1:
+                entry.state = WAITING
+                entry.until_s = _NEVER
+                return True
+        self._ready.append(entry)
+        return True
+
+    def pass_holes(self, end: int) -> None:
+        """Note that there is no message from the position to ``end`` that was not added."""
+        ahead = self._done_ahead
+        self.position = max(self.position, end)
+        while ahead and ahead[0][0] <= self.position:
+            self.position = max(self.position, ahead.popleft()[1])
+
+    # ---- deliveries ----------------------------------------------------------------------------------------------
+
+    def take(self, until_s: float) -> Entry | None:
+        """Deliver the next ready message, with a lease until ``until_s``; None if there is none."""
+        if not self._ready:
+            return None
+        entry = self._ready.popleft()
+        entry.state = HELD
+        entry.until_s = until_s
+        entry.delivery += 1
+        return entry
+
+    def ack(self, entry: Entry, delivery: int) -> bool:
+        """The message is done; False if this delivery of it is over."""
+        if entry.state != HELD or entry.delivery != delivery:
+            return False
+        self._remove(entry)
+        return True
+
+    def bind(self, entry: Entry, delivery: int) -> bool:
+        """The message is done when a transaction commits: then comes :meth:`finish`. False if the delivery is over."""
+        if entry.state != HELD or entry.delivery != delivery:
+            return False
+        entry.state = BOUND
+        return True
+
+    def finish(self, entry: Entry) -> None:
+        """The transaction of a bound message has committed."""
+        if entry.state == BOUND:
+            self._remove(entry)
+
+    def extend(self, entry: Entry, delivery: int, until_s: float) -> bool:
+        """The lease ends at ``until_s``; False if the delivery is over."""
+        if entry.state != HELD or entry.delivery != delivery:
+            return False
+        entry.until_s = until_s
+        return True
+
+    def wait(self, entry: Entry, delivery: int, until_s: float) -> bool:
+        """Deliver the message again at ``until_s``, as the next attempt; its lane waits. False if the delivery is
+        over."""
+        if entry.state != HELD or entry.delivery != delivery:
+            return False
+        entry.state = WAITING
+        entry.attempt += 1
+        entry.until_s = until_s
+        return True
+
+    def put_back(self, entry: Entry, delivery: int) -> bool:
+        """Deliver the message again at once, with the same number of attempts; False if the delivery is over."""
+        if entry.state != HELD or entry.delivery != delivery:
+            return False
+        entry.state = READY
+        self._ready.appendleft(entry)
+        return True
+
+    def expire(self, now_s: float) -> list[Entry]:
+        """Make the messages ready whose lease or waiting time is over, and return those whose lease was."""
+        expired = []
+        for entry in self._open.values():
+            if entry.until_s <= now_s and entry.state in (HELD, WAITING):
+                if entry.state == HELD:
+                    entry.attempt += 1
+                    expired.append(entry)
+                entry.state = READY
+                self._ready.append(entry)
+        return expired
+
+    def _remove(self, entry: Entry) -> None:
+        entry.state = OVER
+        del self._open[entry.offset]
+        if entry.lane is not None:
+            others = self._lanes[entry.lane]
+            others.popleft()
+            if others:
+                others[0].state = READY
+                self._ready.append(others[0])
+            else:
+                del self._lanes[entry.lane]
+
+    def drop(self) -> None:
+        """The partition has another owner: end all deliveries."""
+        for entry in self._open.values():
+            entry.state = OVER
+        self._open = {}
+        self._ready.clear()
+        self._lanes = {}
+
+    # ---- commits -------------------------------------------------------------------------------------------------
+
+    def saved(self, finished: Iterable[Entry] = ()) -> Saved:
+        """Return what to commit. ``finished``: bound messages of the transaction that commits it."""
+        without = {entry.offset for entry in finished}
+        opened = [offset for offset in self._open if offset not in without]
+        ahead = self._done_ahead
+        first = opened[0] if opened else self.position
+        done, end = [], first
+        for offset in opened:
+            if offset > end:
+                done.append((end, offset))
+            end = offset + 1
+        if self.position > end:
+            done.append((end, self.position))
+        done += ahead
+        attempts = {
+            offset: entry.attempt
+            for offset, entry in self._open.items()
+            if entry.attempt > entry.first_attempt and offset not in without
+        }
+        later = {offset: attempt for offset, attempt in self._attempts.items() if offset >= self.position}
+        return Saved(first, tuple(done), {**attempts, **later})
+
+    def measure(self) -> None:
+        """Set ``read_limit`` so that the metadata fits whatever subset of the read messages is done.
+
+        The text is longest, up to a few characters, if every second message is done: so each open message is counted with
+        a run of its own and the gap after it.
+        """
+        opened, ahead = list(self._open), self._done_ahead
+        # Pairs of offsets, open and then done: each open message with the gap after it, then what was done before a
+        # restart.
+        pairs = [(1, end - start) for start, end in pairwise([*opened, self.position])]
+        end = self.position
+        for first, next_end in ahead:
+            pairs.append((first - end, next_end - first))
+            end = next_end
+        worst = layout(pairs)[2]
+        room = self._max_bytes - _RESERVE_BYTES - worst
+        each = 2 if ahead else 1 / 6
+        if room > 0:
+            self.read_limit = self.position + int(room / each)
+        elif not opened:  # the last commit had no room to spare; reading some messages makes room
+            self.read_limit = self.position + 16
+        else:
+            self.read_limit = self.position
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    @property
+    def ready_count(self) -> int:
+        return len(self._ready)
+
+
+_NEVER = float("inf")

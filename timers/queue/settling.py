@@ -1,0 +1,206 @@
+"""Decides what a process commits next for its partitions, and what the outcome of each commit means. Pure: no I/O.
+
+Acknowledgements need only a plain commit. What must happen together with a commit, such as the retry of a message or its
+dead letter, is a :class:`Job`: its records, the offsets and the metadata go into one transaction. Rules, each with the
+steps that break a promise without it:
+
+1. *Between a plain commit that was not answered and its repetition there is no transaction.* The transaction says that
+   message 7 is retried; the older plain commit arrives inside it. Kafka keeps the later one: the retry is visible, and 7
+   is open again.
+2. *While the outcome of a transaction is unknown there is no other commit.* It would say that messages are done whose
+   retries may not exist, or that they are open although their retries do.
+3. *A message with a job is open in plain commits.* Otherwise a crash between the two loses its retry.
+4. *The member's generation is that of the rebalance after which the ledgers were loaded.* A process sleeps, loses a
+   partition, joins again in the background and commits with its new generation: it overwrites the new owner's commit.
+   Brokers check the generation of a member, and not that it owns the partition.
+5. *A ledger is loaded after all transactions on its partition are decided.* Otherwise the new owner delivers messages
+   whose retries become visible a moment later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from timers.queue.ledger import Entry, Ledger
+from timers.queue.metadata import MAX_BYTES, encode
+
+Partition: TypeAlias = tuple[str, int]
+
+MAX_JOBS = 2000
+"""Largest number of jobs in a transaction, so that it ends long before its time-out."""
+
+
+class Commit(NamedTuple):
+    """The committed offset of a partition, and its metadata."""
+
+    offset: int
+    metadata: str
+
+
+class Job(NamedTuple):
+    """Records that are written in the transaction in which a message is done."""
+
+    partition: Partition
+    ledger: Ledger
+    entry: Entry
+    records: Any
+
+
+@dataclass
+class Plan:
+    """One commit: a transaction if there are jobs, else a plain commit.
+
+    Attributes:
+        member: the group metadata to commit with.
+        ledgers: the ledgers whose state it commits.
+    """
+
+    member: Any
+    ledgers: dict[Partition, Ledger]
+    commits: dict[Partition, Commit]
+    jobs: list[Job]
+
+
+class OffsetsChangedError(Exception):
+    """Another program changed the group's committed offsets while a transaction was undecided."""
+
+
+class _Owned:
+    """A partition of this process."""
+
+    def __init__(self, ledger: Ledger, log: str, committed: Commit | None) -> None:
+        self.ledger = ledger
+        self.log = log
+        self.committed = committed
+        self.is_full = False
+
+
+class Settler:
+    """The partitions of one process, its jobs, and the commit under way.
+
+    Attributes:
+        unknown: the transaction whose outcome is unknown; :meth:`resolve` ends this state.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.unknown: Plan | None = None
+        self._max_bytes = max_bytes
+        self._owned: dict[Partition, _Owned] = {}
+        self._member: Any = None
+        self._jobs: list[Job] = []
+        self._plain_unanswered = False
+
+    # ---- rebalances ----------------------------------------------------------------------------------------------
+
+    def assign(self, partition: Partition, ledger: Ledger, log: str, committed: Commit | None) -> None:
+        """Own a partition whose last commit is ``committed``."""
+        self._owned[partition] = _Owned(ledger, log, committed)
+
+    def revoke(self, partitions: Iterable[Partition]) -> None:
+        """Drop the ledgers of partitions, and the jobs of their messages."""
+        for partition in partitions:
+            owned = self._owned.pop(partition, None)
+            if owned is not None:
+                owned.ledger.drop()
+        self._jobs = [job for job in self._jobs if self.owns(job.partition, job.ledger)]
+
+    def join(self, member: Any) -> None:
+        """Commit with this group metadata from now on. Call it in each rebalance, after :meth:`revoke`."""
+        self._member = member
+
+    def ledger(self, partition: Partition) -> Ledger | None:
+        owned = self._owned.get(partition)
+        return None if owned is None else owned.ledger
+
+    def owns(self, partition: Partition, ledger: Ledger) -> bool:
+        """Whether this ledger counts: the partition was not lost since it was loaded."""
+        return self.ledger(partition) is ledger
+
+    @property
+    def ledgers(self) -> dict[Partition, Ledger]:
+        return {partition: owned.ledger for partition, owned in self._owned.items()}
+
+    @property
+    def full(self) -> list[Partition]:
+        """Partitions whose metadata is too long to be committed until older messages are done."""
+        return [partition for partition, owned in self._owned.items() if owned.is_full]
+
+    # ---- commits -------------------------------------------------------------------------------------------------
+
+    def add(self, job: Job) -> None:
+        """Add a job for a bound message."""
+        self._jobs.append(job)
+
+    @property
+    def has_jobs(self) -> bool:
+        return bool(self._jobs)
+
+    def plan(self) -> Plan | None:
+        """Return the next commit; None if there is nothing to commit, or :meth:`resolve` must come first."""
+        if self.unknown is not None:
+            return None
+        jobs = [] if self._plain_unanswered else self._jobs[:MAX_JOBS]
+        by_ledger: dict[int, list[Entry]] = {}
+        for job in jobs:
+            by_ledger.setdefault(id(job.ledger), []).append(job.entry)
+        commits, full = {}, set()
+        for partition, owned in self._owned.items():
+            saved = owned.ledger.saved(by_ledger.get(id(owned.ledger), ()))
+            text = encode(saved, owned.log, self._max_bytes)
+            owned.is_full = text is None
+            if text is None:
+                full.add(partition)
+            elif (commit := Commit(saved.offset, text)) != owned.committed:
+                commits[partition] = commit
+        jobs = [job for job in jobs if job.partition not in full]
+        return Plan(self._member, self.ledgers, commits, jobs) if commits else None
+
+    def succeed(self, plan: Plan) -> None:
+        """The plan was committed. Only now its jobs' messages are done."""
+        for partition, commit in plan.commits.items():
+            if self.owns(partition, plan.ledgers[partition]):
+                self._owned[partition].committed = commit
+        for job in plan.jobs:
+            job.ledger.finish(job.entry)
+        finished = {id(job) for job in plan.jobs}
+        self._jobs = [job for job in self._jobs if id(job) not in finished]
+        if not plan.jobs:
+            self._plain_unanswered = False
+
+    def fail(self, plan: Plan) -> None:
+        """The plan was refused: nothing of it was committed. The next plan repeats it."""
+        if not plan.jobs:
+            self._plain_unanswered = False
+
+    def lose_answer(self, plan: Plan) -> None:
+        """It is unknown whether the plan was committed."""
+        if plan.jobs:
+            self.unknown = plan
+        else:
+            self._plain_unanswered = True
+
+    def resolve(self, committed: Mapping[Partition, Commit | None]) -> None:
+        """Decide the unknown transaction, once it is decided at the brokers.
+
+        Args:
+            committed: what is now committed for the partitions of the transaction.
+
+        Raises:
+            OffsetsChangedError: it is neither what was before the transaction, nor what the transaction commits.
+        """
+        plan = self.unknown
+        assert plan is not None
+        owned = [partition for partition in plan.commits if self.owns(partition, plan.ledgers[partition])]
+        outcomes = set()
+        for partition in owned:
+            if committed[partition] == plan.commits[partition]:
+                outcomes.add(True)
+            elif committed[partition] == self._owned[partition].committed:
+                outcomes.add(False)
+            else:
+                raise OffsetsChangedError(f"{partition[0]}/{partition[1]}")
+        self.unknown = None
+        if True in outcomes:
+            self.succeed(plan)

@@ -7,6 +7,8 @@
     ├── InvalidTimerError      a timer that cannot be requested as given      (exit code 2 on the command line)
     ├── PublishError           the broker did not take a request                    (exit code 1)
     ├── NoVerdictError         the verdict on a cancel or update did not arrive in time (exit code 1)
+    ├── QueueError             a queue cannot be read, or messages of it were lost  (exit code 1)
+    │   └── LeaseLostError     a message is no longer this receiver's
     ├── AccessError            the brokers refuse a login, a certificate or an operation (exit code 1)
     ├── QueryError             no worker answers a query, or some partitions are missing (exit code 1)
     ├── BrokerError            the embedded broker cannot start, stop or answer     (exit code 1)
@@ -47,6 +49,14 @@ class PublishError(TimersError):
 
 class NoVerdictError(TimersError):
     """The verdict on a cancel or update did not arrive in time. The request takes effect when it is read."""
+
+
+class QueueError(TimersError):
+    """A queue cannot be read or settled, or messages of it were lost."""
+
+
+class LeaseLostError(QueueError):
+    """The message is no longer this receiver's: its lease is over, its partition moved, or it was settled before."""
 
 
 class AccessError(TimersError):

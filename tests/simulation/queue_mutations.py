@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,9 +13,8 @@ from timers.queue.settling import Commit, Partition, Plan, Settler
 
 
 class CommitsWhileUnknown(Settler):
-    def plan(self) -> Plan | None:
-        self.unknown = None
-        return super().plan()
+    def lose_answer(self, plan: Plan) -> None:
+        self._plain_unanswered = True
 
 
 class TakesUnknownForCommitted(Settler):
@@ -31,7 +31,7 @@ class TakesUnknownForAborted(Settler):
 
 class OpensATransactionAfterAnUnansweredCommit(Settler):
     def lose_answer(self, plan: Plan) -> None:
-        if plan.jobs:
+        if plan.in_transaction:
             super().lose_answer(plan)
 
 
@@ -42,7 +42,7 @@ class ForgetsJobsOfAFailedTransaction(Settler):
 
 
 class FinishesBeforeTheCommit(Settler):
-    def plan(self) -> Plan | None:
+    def plan(self, *, in_transaction: bool = False) -> Plan | None:
         plan = super().plan()
         for job in plan.jobs if plan is not None else ():
             job.ledger.finish(job.entry)
@@ -77,7 +77,7 @@ class AcceptsFormerDeliveries(Ledger):
 class FreesTheLaneOfAWaitingMessage(Ledger):
     def wait(self, entry: Entry, delivery: int, until_s: float) -> bool:
         accepted = super().wait(entry, delivery, until_s)
-        others = self._lanes.get(entry.lane or b"", ())
+        others = self._lanes.get(entry.lane or b"", deque())
         if accepted and len(others) > 1:
             others[1].state = READY
             self._ready.append(others[1])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import MAX_BYTES, Saved, decode
-from timers.queue.settling import Commit, Job, Partition, Plan, Settler
+from timers.queue.settling import Commit, Job, OffsetsChangedError, Partition, Plan, Settler
 
 LOG = "simulate"
 PARTITIONS: tuple[Partition, ...] = (("jobs", 0), ("jobs", 1))
@@ -260,10 +260,10 @@ class SimProcess:
             if self.settler.unknown is not None:
                 self.commit = self._resolve()
             else:
-                plan = self.settler.plan()
+                plan = self.settler.plan(in_transaction=self.rng.random() < 0.1)
                 if plan is None:
                     return False
-                self.commit = self._transact(plan) if plan.jobs else self._commit(plan)
+                self.commit = self._transact(plan) if plan.in_transaction else self._commit(plan)
         if next(self.commit, self) is self:
             self.commit = None
         return True
@@ -304,7 +304,10 @@ class SimProcess:
         self.brokers.end(self.name, commit=False)  # init_transactions
         yield
         assert self.settler.unknown is not None
-        self.settler.resolve({each: self.brokers.committed(each) for each in self.settler.unknown.commits})
+        try:
+            self.settler.resolve({each: self.brokers.committed(each) for each in self.settler.unknown.commits})
+        except OffsetsChangedError as error:
+            raise Violation(f"{error}: the commits of two owners") from error
 
     def _land(self) -> None:
         """Requests that were not answered arrive now, or never: a later one on the same connection comes after them."""

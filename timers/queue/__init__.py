@@ -1,1 +1,20 @@
-"""Queues with an acknowledgement for each message, on a Kafka topic and a consumer group."""
+"""Queues with an acknowledgement for each message, on a Kafka topic and a consumer group.
+
+::
+
+    from timers.queue import Queue
+
+    with Queue("orders") as queue:
+        queue.send(b"order 17", key="customer-4")
+        for message in queue.receive(100):
+            message.ack()
+
+docs/queues.md says what is promised and what is not.
+"""
+
+from timers.client import Backoff
+from timers.errors import LeaseLostError, QueueError
+from timers.queue.message import Message
+from timers.queue.queue import Queue
+
+__all__ = ["Backoff", "LeaseLostError", "Message", "Queue", "QueueError"]

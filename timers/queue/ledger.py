@@ -23,7 +23,7 @@ from timers.queue.metadata import MAX_BYTES, Saved, layout
 READY, HELD, BOUND, WAITING, OVER = range(5)
 
 _RESERVE_BYTES = 512
-"""Part of the metadata that is kept free: for its first fields, and because the last fetched batch may exceed the limit."""
+"""Part of the metadata that is kept free: for its first fields, and because the last batch may exceed the limit."""
 
 
 class Entry:
@@ -223,8 +223,8 @@ class Ledger:
     def measure(self) -> None:
         """Set ``read_limit`` so that the metadata fits whatever subset of the read messages is done.
 
-        The text is longest, up to a few characters, if every second message is done: so each open message is counted with
-        a run of its own and the gap after it.
+        The text is longest, up to a few characters, if every second message is done: so each open message is counted
+        with a run of its own and the gap after it.
         """
         opened, ahead = list(self._open), self._done_ahead
         # Pairs of offsets, open and then done: each open message with the gap after it, then what was done before a

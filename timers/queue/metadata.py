@@ -5,8 +5,8 @@ The committed offset says that all messages below it are done. The metadata says
     q1.<log>.<offset>.<runs>.<bits>.<runs>.<attempts>
 
 * ``log``: name of the log, so that the metadata of a deleted topic does not count for a new one of the same name.
-* ``offset``: the committed offset again, in decimal digits. A tool that moves the offset and keeps the metadata, such as
-  MirrorMaker, thereby makes the metadata invalid.
+* ``offset``: the committed offset again, in decimal digits. A tool that moves the offset and keeps the metadata, such
+  as MirrorMaker, thereby makes the metadata invalid.
 * ``runs``: numbers of offsets that are alternately open and done, from the committed offset on.
 * ``bits``: one bit for each offset after these runs, 1 if it is done. The second runs begin after the last 1.
 * ``attempts``: for open messages that were delivered before: distance to the previous one, number of the next attempt.
@@ -160,7 +160,7 @@ def _encode_bits(runs: Iterable[tuple[int, int]]) -> str:
         bits |= ((1 << done) - 1) << at
         at += done
     raw = bits.to_bytes(-(-at // 24) * 3, "little")
-    text = []
+    text: list[str] = []
     for index in range(0, len(raw), 3):
         three = int.from_bytes(raw[index : index + 3], "little")
         text += _DIGITS[three & 63], _DIGITS[three >> 6 & 63], _DIGITS[three >> 12 & 63], _DIGITS[three >> 18]
@@ -195,7 +195,8 @@ def _decode_runs(text: str, offset: int) -> tuple[list[tuple[int, int]], int]:
 
 
 def _encode_attempts(saved: Saved) -> str:
-    numbers, before = [], saved.offset
+    numbers: list[int] = []
+    before = saved.offset
     for offset, attempt in sorted(saved.attempts.items()):
         numbers += offset - before, attempt
         before = offset

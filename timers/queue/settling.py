@@ -1,12 +1,12 @@
 """Decides what a process commits next for its partitions, and what the outcome of each commit means. Pure: no I/O.
 
-Acknowledgements need only a plain commit. What must happen together with a commit, such as the retry of a message or its
-dead letter, is a :class:`Job`: its records, the offsets and the metadata go into one transaction. Rules, each with the
-steps that break a promise without it:
+Acknowledgements need only a plain commit. What must happen together with a commit, such as the retry of a message or
+its dead letter, is a :class:`Job`: its records, the offsets and the metadata go into one transaction. Rules, each with
+the steps that break a promise without it:
 
 1. *Between a plain commit that was not answered and its repetition there is no transaction.* The transaction says that
-   message 7 is retried; the older plain commit arrives inside it. Kafka keeps the later one: the retry is visible, and 7
-   is open again.
+   message 7 is retried; the older plain commit arrives inside it. Kafka keeps the later one: the retry is visible, and
+   7 is open again.
 2. *While the outcome of a transaction is unknown there is no other commit.* It would say that messages are done whose
    retries may not exist, or that they are open although their retries do.
 3. *A message with a job is open in plain commits.* Otherwise a crash between the two loses its retry.
@@ -50,13 +50,15 @@ class Job(NamedTuple):
 
 @dataclass
 class Plan:
-    """One commit: a transaction if there are jobs, else a plain commit.
+    """One commit: in a transaction if there are jobs or the caller wants one, else a plain one.
 
     Attributes:
+        in_transaction: whether it is a transaction.
         member: the group metadata to commit with.
         ledgers: the ledgers whose state it commits.
     """
 
+    in_transaction: bool
     member: Any
     ledgers: dict[Partition, Ledger]
     commits: dict[Partition, Commit]
@@ -134,11 +136,15 @@ class Settler:
         self._jobs.append(job)
 
     @property
-    def has_jobs(self) -> bool:
-        return bool(self._jobs)
+    def job_count(self) -> int:
+        return len(self._jobs)
 
-    def plan(self) -> Plan | None:
-        """Return the next commit; None if there is nothing to commit, or :meth:`resolve` must come first."""
+    def plan(self, *, in_transaction: bool = False) -> Plan | None:
+        """Return the next commit; None if there is nothing to commit, or :meth:`resolve` must come first.
+
+        Args:
+            in_transaction: commit in a transaction also without jobs, if a transaction may begin now.
+        """
         if self.unknown is not None:
             return None
         jobs = [] if self._plain_unanswered else self._jobs[:MAX_JOBS]
@@ -155,7 +161,8 @@ class Settler:
             elif (commit := Commit(saved.offset, text)) != owned.committed:
                 commits[partition] = commit
         jobs = [job for job in jobs if job.partition not in full]
-        return Plan(self._member, self.ledgers, commits, jobs) if commits else None
+        in_transaction = bool(jobs) or (in_transaction and not self._plain_unanswered)
+        return Plan(in_transaction, self._member, self.ledgers, commits, jobs) if commits else None
 
     def succeed(self, plan: Plan) -> None:
         """The plan was committed. Only now its jobs' messages are done."""
@@ -166,17 +173,17 @@ class Settler:
             job.ledger.finish(job.entry)
         finished = {id(job) for job in plan.jobs}
         self._jobs = [job for job in self._jobs if id(job) not in finished]
-        if not plan.jobs:
+        if not plan.in_transaction:
             self._plain_unanswered = False
 
     def fail(self, plan: Plan) -> None:
         """The plan was refused: nothing of it was committed. The next plan repeats it."""
-        if not plan.jobs:
+        if not plan.in_transaction:
             self._plain_unanswered = False
 
     def lose_answer(self, plan: Plan) -> None:
         """It is unknown whether the plan was committed."""
-        if plan.jobs:
+        if plan.in_transaction:
             self.unknown = plan
         else:
             self._plain_unanswered = True

@@ -28,6 +28,9 @@ CODES = (
 RETRIES_EXHAUSTED = "retries-exhausted"
 """Code of a dead letter that a receiver writes after its last attempt (:mod:`timers.client.retry`)."""
 
+REJECTED, ATTEMPTS_EXHAUSTED = "rejected", "attempts-exhausted"
+"""Codes of a queue's dead letters (:mod:`timers.queue`)."""
+
 MAX_LENGTH_DIGITS = 10
 """Digits of the length of a record, which has less than 2 GiB."""
 

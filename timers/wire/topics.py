@@ -56,6 +56,21 @@ def promoter_id(app_id: str) -> str:
     return f"{app_id}-promote"
 
 
+def queue_group(name: str) -> str:
+    """The consumer group of a queue."""
+    return f"queue.{name}"
+
+
+def queue_returns(group: str) -> str:
+    """The internal topic on which messages of a queue come back for another attempt."""
+    return f"{group}-returns"
+
+
+def queue_ledger(group: str) -> str:
+    """The compacted topic with copies of what the group of a queue has committed."""
+    return f"{group}-ledger"
+
+
 def partition_name(topic: str, partition: int) -> str:
     """Return the name of a partition, ``<topic>/<partition>``."""
     return f"{topic}/{partition}"

@@ -1,0 +1,132 @@
+"""One delivery of a message, and what its receiver may say."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from timers.errors import LeaseLostError
+from timers.queue import records
+from timers.queue.ledger import Entry, Ledger
+from timers.queue.settling import Job, Partition
+from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, REJECTED
+
+if TYPE_CHECKING:
+    from timers.queue.queue import Queue
+
+
+class Message:
+    """One delivery of a message. Settle it with :meth:`ack`, :meth:`retry` or :meth:`reject`.
+
+    Attributes:
+        attempt: number of this delivery, counted from 1.
+    """
+
+    __slots__ = ("_delivery", "_entry", "_ledger", "_partition", "_queue", "_record", "_returned", "attempt")
+
+    def __init__(self, queue: Queue, partition: Partition, ledger: Ledger, entry: Entry, *, returned: bool) -> None:
+        self._queue = queue
+        self._partition = partition
+        self._ledger = ledger
+        self._entry = entry
+        self._delivery = entry.delivery
+        self._record = entry.item
+        self._returned = returned
+        self.attempt = entry.attempt
+
+    @property
+    def key(self) -> bytes | None:
+        key: bytes | None = self._record.key()
+        return key
+
+    @property
+    def value(self) -> bytes | None:
+        return records.value_of(self._record.value(), self._record.headers() or (), returned=self._returned)
+
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """The headers that it was sent with. Those that begin with ``timer-`` do not survive a retry."""
+        return records.user_headers(self._record.headers() or (), returned=self._returned)
+
+    @property
+    def identity(self) -> records.Identity:
+        return records.identity(self._record, returned=self._returned)
+
+    @property
+    def source(self) -> str:
+        """``<topic>/<partition>/<offset>`` of the message on the queue's topic, the same in all deliveries."""
+        return self.identity.source
+
+    @property
+    def sent_ms(self) -> int:
+        """Epoch milliseconds at which it was sent to the queue's topic."""
+        return self.identity.sent_ms
+
+    def ack(self) -> None:
+        """The message is done. It is durable after the next commit, 100 ms later at most; :meth:`Queue.settle` waits.
+
+        Raises:
+            LeaseLostError: the lease is over, the partition has another owner, or the message is settled.
+        """
+        with self._queue.lock:
+            if not self._ledger.ack(self._entry, self._delivery):
+                raise self._lost()
+
+    def retry(self, after: float | timedelta | None = None, error: str = "") -> None:
+        """Deliver the message again after a delay; after the last attempt it becomes a dead letter.
+
+        The delay is a timer. It is counted by the brokers' clocks, in whole seconds, and rounded up.
+
+        Args:
+            after: seconds; None takes the queue's backoff.
+            error: why the attempt failed, for the header ``queue-error`` and the dead letter.
+
+        Raises:
+            LeaseLostError: as in :meth:`ack`.
+            InvalidTimerError: the message is too large for a request, or ``after`` is no delay.
+        """
+        queue, backoff = self._queue, self._queue.backoff
+        if self.attempt > backoff.attempts:
+            reason = f"the queue {queue.name!r} gave it up after {self.attempt} attempts"
+            self._give_up(ATTEMPTS_EXHAUSTED, f"{reason}: {error}" if error else reason)
+            return
+        if after is None:
+            after = backoff.delay_s(self.attempt, random.random())
+        elif isinstance(after, timedelta):
+            after = after.total_seconds()
+        self._bind(records.later(self, queue.returns_topic, after, error, queue.max_request_bytes))
+
+    def reject(self, reason: str) -> None:
+        """Make the message a dead letter with the code ``rejected``.
+
+        Raises:
+            LeaseLostError: as in :meth:`ack`.
+        """
+        self._give_up(REJECTED, f"the queue {self._queue.name!r} rejected it: {reason}")
+
+    def extend(self, lease_s: float) -> None:
+        """The lease ends ``lease_s`` seconds from now.
+
+        Raises:
+            LeaseLostError: as in :meth:`ack`.
+        """
+        with self._queue.lock:
+            if not self._ledger.extend(self._entry, self._delivery, monotonic() + lease_s):
+                raise self._lost()
+
+    def _give_up(self, code: str, reason: str) -> None:
+        self._bind(records.letter(self, self._queue.topic, code, reason, self._queue.max_request_bytes))
+
+    def _bind(self, record: Any) -> None:
+        with self._queue.lock:
+            if not self._ledger.bind(self._entry, self._delivery):
+                raise self._lost()
+            self._queue.settler.add(Job(self._partition, self._ledger, self._entry, (record,)))
+
+    def _lost(self) -> LeaseLostError:
+        return LeaseLostError(
+            f"message {self.source} is no longer this receiver's: its lease of {self._queue.lease_s:g} s is over, its "
+            "partition has another owner, or it was settled before. It is delivered again unless it was settled"
+        )

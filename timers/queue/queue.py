@@ -1,0 +1,392 @@
+"""Receives the messages of a topic, each acknowledged by itself and in any order.
+
+One thread of the process reads, serves rebalances and settles. The program's threads take messages from the ledgers and
+say what became of them, under one lock and without I/O.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import uuid
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from datetime import datetime, timedelta
+from time import monotonic
+from typing import Any, Self
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from timers.client import Backoff, TimersClient
+from timers.client.config import DEFAULT_TIMEOUT_S, Connection
+from timers.client.request import BytesLike, HeadersLike
+from timers.errors import QueueError, SettingsError, TimersError
+from timers.queue.ledger import Ledger
+from timers.queue.loading import load
+from timers.queue.message import Message
+from timers.queue.records import identity
+from timers.queue.sending import Sender
+from timers.queue.settling import OffsetsChangedError, Partition, Settler
+from timers.queue.transport import Outcome, Transport
+from timers.wire import topics
+
+SETTLE_S = 0.1
+"""Time between two commits: after a crash, what was acknowledged in this time is delivered again."""
+
+_POLL_S = 0.02
+_BATCH = 500
+_MOST_READY = 4000
+"""Read but not yet received messages above which partitions are paused."""
+
+_COPY_S = 60.0
+_RETRY_S = 0.5
+_LONG_SKIP = 2000
+"""Done messages that are skipped by a seek instead of by reading them."""
+
+_log = logging.getLogger("timers.queue")
+
+
+class Queue:
+    """The messages of a topic, shared by all processes that open a queue of the same name.
+
+    ::
+
+        with Queue("orders") as queue:
+            queue.send(b"order 17", key="customer-4")
+            for message in queue.receive(100):
+                message.ack()
+
+    Thread-safe; keep one for the life of the process. It joins the consumer group ``queue.<name>`` at the first
+    :meth:`receive`.
+
+    Args:
+        topic: an existing topic.
+        name: name of the queue; None takes the topic's. Queues with different names each get all messages.
+        brokers: bootstrap servers; None takes ``TIMERS_BROKERS``, else this project's running broker.
+        backoff: delays between attempts, and how many retries there are.
+        lease_s: how long a receiver may take for a message before it is delivered again.
+        member: name of this process among those of the queue, the same after a restart; None takes the name of the
+            host and a random part. A transaction that a crash left open delays its partitions by 5 s, unless a process
+            of the same name starts before.
+        session_timeout_s: after a crash, how long the partitions of the process wait for another one.
+        accept_loss: go on if retention deleted messages that were not done; otherwise :meth:`receive` raises an error.
+        timeout_s: how long one call may wait for the brokers.
+
+    Raises:
+        SettingsError: an argument or a setting is wrong.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        brokers: str | Sequence[str] | None = None,
+        backoff: Backoff | None = None,
+        lease_s: float = 30.0,
+        member: str | None = None,
+        session_timeout_s: float = 10.0,
+        accept_loss: bool = False,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self.topic = topic
+        self.name = topic if name is None else name
+        for argument, given in (("topic", topic), ("name", f"queue.{self.name}-returns")):
+            if not topics.is_legal(given):
+                raise SettingsError(f"{argument}={given!r} is not {topics.LEGAL_FORM}")
+        if not 0.1 <= lease_s <= 10**6:
+            raise SettingsError(f"lease_s={lease_s!r} is not a number of seconds from 0.1 to 1000000 (try 30)")
+        self.backoff = backoff or Backoff()
+        self.lease_s = lease_s
+        self.settler = Settler()
+        self.lock = threading.Condition()
+        kafka = Connection.resolve(brokers, None, None, timeout_s, None)
+        self.max_request_bytes = kafka.max_request_bytes
+        group = topics.queue_group(self.name)
+        member = member or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+        self._transport = Transport(kafka, topic, group, member, session_timeout_s)
+        self.returns_topic = self._transport.returns_topic
+        self._accept_loss = accept_loss
+        self._timeout_s = timeout_s
+        self._sender = Sender(kafka, topic)
+        self._timers = TimersClient(kafka.brokers, timeout_s=timeout_s)
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._failure: TimersError | None = None
+        self._paused: set[Partition] = set()
+        self._waiting: list[Future[None]] = []
+        self._next_settle = self._next_copy = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- sending -------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        value: str | BytesLike,
+        *,
+        key: str | BytesLike | None = None,
+        headers: HeadersLike = (),
+        at: datetime | float | None = None,
+        delay: timedelta | float | None = None,
+    ) -> str:
+        """Send a message, and return its source; with ``at`` or ``delay`` set a timer that sends it, and return its id.
+
+        Raises:
+            PublishError: the brokers did not take it.
+            InvalidTimerError: an argument is wrong.
+        """
+        if at is not None or delay is not None:
+            return self._timers.schedule(self.topic, key, value, at=at, delay=delay, headers=headers)
+        (source,) = self.send_many([(key, value, headers)])
+        return source
+
+    def send_many(self, messages: Iterable[tuple[str | BytesLike | None, str | BytesLike, HeadersLike]]) -> list[str]:
+        """Send messages, each as (key, value, headers), and return their sources when the brokers have all of them.
+
+        Raises:
+            PublishError: the brokers did not take one of them.
+        """
+        return self._sender.send(messages)
+
+    # ---- receiving -----------------------------------------------------------------------------------------------
+
+    def receive(self, limit: int = 1, wait_s: float = 1.0) -> list[Message]:
+        """Return up to ``limit`` messages; none if none came within ``wait_s``, or the queue is closed.
+
+        Raises:
+            QueueError: the queue cannot be read, or messages of it were lost.
+        """
+        deadline = monotonic() + wait_s
+        with self.lock:
+            if self._thread is None and not self._closing:
+                self._thread = threading.Thread(target=self._run, name=f"queue-{self.name}", daemon=True)
+                self._thread.start()
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                messages = self._take(limit)
+                remaining_s = deadline - monotonic()
+                if messages or remaining_s <= 0 or self._closing:
+                    return messages
+                self.lock.wait(remaining_s)
+
+    def _take(self, limit: int) -> list[Message]:
+        messages: list[Message] = []
+        until_s = monotonic() + self.lease_s
+        for partition, ledger in self.settler.ledgers.items():
+            returned = partition[0] == self.returns_topic
+            while len(messages) < limit and (entry := ledger.take(until_s)) is not None:
+                messages.append(Message(self, partition, ledger, entry, returned=returned))
+        return messages
+
+    def settle(self) -> None:
+        """Return when all that was said of messages before this call is durable.
+
+        Raises:
+            QueueError: that is not so within ``timeout_s``.
+        """
+        future: Future[None] = Future()
+        with self.lock:
+            if self._failure is not None:
+                raise self._failure
+            if self._thread is None:
+                return
+            self._waiting.append(future)
+        try:
+            future.result(self._timeout_s)
+        except TimeoutError:
+            raise QueueError(f"the queue {self.name!r} was not settled within {self._timeout_s:g} s") from None
+
+    def close(self) -> None:
+        """Settle, leave the group, and disconnect. Messages that are not settled are delivered to other processes."""
+        with self.lock:
+            self._closing = True
+            self.lock.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        self._sender.close()
+        self._timers.close()
+
+    # ---- the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._transport.open(self._assigned, self._revoked)
+            while not self._closing:
+                self._feed(self._transport.poll(_BATCH, _POLL_S))
+                if monotonic() >= self._next_settle:
+                    self._settle_all()
+                    self._control_reading()
+            self._settle_all(with_copy=True)
+        except TimersError as error:
+            self._fail(error)
+        except KafkaException as error:
+            self._fail(self._transport.user_error(error, f"the queue {self.name!r} cannot be read"))
+        except Exception as error:
+            _log.exception("the queue %s failed", self.name)
+            self._fail(QueueError(f"the queue {self.name!r} failed: {error!r}"))
+        finally:
+            with self.lock:
+                self.settler.revoke(list(self.settler.ledgers))
+            with contextlib.suppress(KafkaException, RuntimeError):
+                self._transport.close()
+
+    def _fail(self, error: TimersError) -> None:
+        with self.lock:
+            self._failure = error
+            for future in self._waiting:
+                future.set_exception(error)
+            self._waiting = []
+            self.lock.notify_all()
+
+    def _feed(self, polled: Iterable[Any]) -> None:
+        """Add records to the ledgers."""
+        seeks: list[TopicPartition] = []
+        with self.lock:
+            ledgers = self.settler.ledgers
+            for record in polled:
+                error = record.error()
+                ledger = ledgers.get((record.topic(), record.partition()))
+                if error is not None:
+                    self._note(error, record, ledger)
+                elif ledger is not None:
+                    offset = record.offset()
+                    attempt = identity(record, returned=True).attempt if record.topic() == self.returns_topic else 1
+                    ledger.read(offset, record, None, attempt)
+                    if ledger.position > offset + _LONG_SKIP:
+                        seeks.append(TopicPartition(record.topic(), record.partition(), ledger.position))
+            self.lock.notify_all()
+        for each in seeks[-1:]:
+            self._transport.consumer.seek(each)
+
+    def _note(self, error: KafkaError, record: Any, ledger: Ledger | None) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            if ledger is not None:
+                ledger.pass_holes(record.offset())
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise QueueError(
+                f"{_place(record)} cannot be read at its position ({error.str()}): retention deleted messages, or the "
+                "topic was recreated. Open the queue again"
+            )
+        elif error.fatal():
+            raise KafkaException(error)
+        else:
+            _log.warning("the queue %s: %s", self.name, error.str())
+
+    def _control_reading(self) -> None:
+        """Pause partitions whose ledger has no room, or all if too many messages wait for receivers."""
+        with self.lock:
+            ledgers = self.settler.ledgers
+            now_s = monotonic()
+            waiting = 0
+            for ledger in ledgers.values():
+                ledger.expire(now_s)
+                ledger.measure()
+                waiting += ledger.ready_count
+            wanted = {
+                each
+                for each, ledger in ledgers.items()
+                if waiting > _MOST_READY or ledger.position >= ledger.read_limit
+            }
+            if waiting > _MOST_READY // 2:
+                wanted |= self._paused & ledgers.keys()
+            self.lock.notify_all()
+        pause, resume = wanted - self._paused, (self._paused - wanted) & ledgers.keys()
+        if pause:
+            self._transport.consumer.pause([TopicPartition(*each) for each in pause])
+        if resume:
+            self._transport.consumer.resume([TopicPartition(*each) for each in resume])
+        self._paused = wanted
+
+    # ---- settling ------------------------------------------------------------------------------------------------
+
+    def _settle_all(self, *, with_copy: bool = False) -> None:
+        now_s = monotonic()
+        with_copy = with_copy or now_s >= self._next_copy
+        with self.lock:
+            waiting, self._waiting = self._waiting, []
+        done = self._commit_all(with_copy=with_copy)
+        self._next_settle = monotonic() + (SETTLE_S if done else _RETRY_S)
+        if done:
+            for future in waiting:
+                future.set_result(None)
+            if with_copy:
+                self._next_copy = now_s + _COPY_S
+        else:
+            with self.lock:
+                self._waiting += waiting
+
+    def _commit_all(self, *, with_copy: bool) -> bool:
+        """Commit all that is to be committed now; False if something of it was not."""
+        while True:
+            if self.settler.unknown is not None and not self._resolve():
+                return False
+            with self.lock:
+                jobs = self.settler.job_count
+                plan = self.settler.plan(in_transaction=with_copy)
+            if plan is None:
+                return not self.settler.full
+            outcome = self._transport.execute(plan)
+            with self.lock:
+                if outcome is Outcome.COMMITTED:
+                    self.settler.succeed(plan)
+                elif outcome is Outcome.REFUSED:
+                    self.settler.fail(plan)
+                else:
+                    self.settler.lose_answer(plan)
+            if outcome is not Outcome.COMMITTED:
+                return False
+            if len(plan.jobs) == jobs:
+                return not self.settler.full
+
+    def _resolve(self) -> bool:
+        plan = self.settler.unknown
+        assert plan is not None
+        try:
+            self._transport.end_unknown()
+            committed = self._transport.committed(plan.commits)
+        except KafkaException as error:
+            _log.warning("the queue %s waits for the outcome of a transaction: %s", self.name, error.args[0])
+            return False
+        with self.lock:
+            try:
+                self.settler.resolve(committed)
+            except OffsetsChangedError as error:
+                raise QueueError(
+                    f"another program changed the committed offset of {error} in group "
+                    f"{topics.queue_group(self.name)!r}: restart the processes of the queue"
+                ) from error
+        return True
+
+    # ---- rebalances ----------------------------------------------------------------------------------------------
+
+    def _assigned(self, partitions: list[TopicPartition]) -> None:
+        names = [(each.topic, each.partition) for each in partitions]
+        loaded = load(self._transport, names, accept_loss=self._accept_loss)
+        with self.lock:
+            for partition, ledger, commit in loaded:
+                self.settler.assign(partition, ledger, self._transport.log_tag(partition[0]), commit)
+            self.settler.join(self._transport.member())
+        starts = [TopicPartition(*partition, ledger.position) for partition, ledger, _ in loaded]
+        self._transport.consumer.incremental_assign(starts)
+
+    def _revoked(self, partitions: list[TopicPartition], *, lost: bool) -> None:
+        if not lost:
+            self._settle_all()
+        names = [(each.topic, each.partition) for each in partitions]
+        with self.lock:
+            self.settler.revoke(names)
+            self.settler.join(self._transport.member())
+        self._paused -= set(names)
+        self._transport.consumer.incremental_unassign(partitions)
+
+
+def _place(record: Any) -> str:
+    return topics.partition_name(record.topic(), record.partition())

@@ -1,0 +1,159 @@
+"""What a queue writes to Kafka: the headers of messages, the timers of retries, and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from timers.client.request import Encoder, TimerRequest
+from timers.core.timer import Rejected
+from timers.errors import InvalidTimerError
+from timers.wire import dead_letter, topics
+from timers.wire import headers as h
+from timers.wire.headers import Header
+
+ATTEMPT = "retry-attempt"
+"""On the returns topic: how often the message was retried, in ASCII digits, as in :mod:`timers.client.retry`."""
+
+SOURCE = "queue-source"
+"""On the returns topic: ``<topic>/<partition>/<offset>`` of the message on the queue's topic."""
+
+SENT = "queue-sent"
+"""On the returns topic: epoch milliseconds of the message on the queue's topic, in ASCII digits."""
+
+ERROR = "queue-error"
+"""On the returns topic: why the last delivery failed."""
+
+NO_VALUE = "queue-no-value"
+"""On the returns topic: the message has a null value. A callback has an empty value instead."""
+
+_OWN = frozenset({ATTEMPT, SOURCE, SENT, ERROR, NO_VALUE})
+_MAX_ERROR_CHARACTERS = 1000
+_MAX_ATTEMPT_DIGITS = 6
+_AT_ONCE_S = 10**9
+
+
+class Identity(NamedTuple):
+    """What a message is, over all its deliveries."""
+
+    source: str
+    sent_ms: int
+    attempt: int
+    """Number of its next delivery, counted from 1."""
+
+
+class Later(NamedTuple):
+    """A timer that returns a message, counted from the brokers' time in the transaction that holds its request."""
+
+    after_ms: int
+    value: bytes
+    headers: list[tuple[str, bytes | str | None]]
+
+
+class Letter(NamedTuple):
+    """A dead letter. Its key is a due second, which the transaction sets; None if the letter is truncated."""
+
+    has_key: bool
+    value: bytes | None
+    headers: list[Header]
+
+
+class Output(NamedTuple):
+    """A record of the handler, which is visible when its message is done."""
+
+    topic: str
+    key: bytes | str | None
+    value: bytes | str | None
+    headers: Sequence[tuple[str, bytes | str | None]] = ()
+
+
+class Delivered(Protocol):
+    """What this module reads of a delivered message."""
+
+    @property
+    def identity(self) -> Identity: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> list[Header]: ...
+
+
+def identity(message: Any, *, returned: bool) -> Identity:
+    """Return what a record of the queue's topic, or of its returns topic, is.
+
+    Only on the returns topic do the headers count: a program that copies headers to a new message of the queue's topic
+    copies these too.
+    """
+    own = topics.source(message.topic(), message.partition(), message.offset())
+    sent_ms = message.timestamp()[1]
+    if not returned:
+        return Identity(own, sent_ms, 1)
+    headers = message.headers() or ()
+    source = (h.last(headers, SOURCE) or b"").decode(errors="replace")
+    sent = h.last(headers, SENT) or b""
+    attempt = h.last(headers, ATTEMPT) or b""
+    return Identity(
+        source if topics.parse_source(source) else own,
+        int(sent) if sent.isdigit() and len(sent) <= 15 else sent_ms,
+        int(attempt) + 1 if attempt.isdigit() and len(attempt) <= _MAX_ATTEMPT_DIGITS else 1,
+    )
+
+
+def user_headers(headers: Sequence[Header], *, returned: bool) -> list[Header]:
+    """Return the headers of a message without those that its return added."""
+    if not returned:
+        return list(headers)
+    return [header for header in h.without_timer_headers(headers) if header[0] not in _OWN]
+
+
+def value_of(value: bytes | None, headers: Sequence[Header], *, returned: bool) -> bytes | None:
+    """Return the value of a message as it was sent."""
+    return None if returned and not value and any(name == NO_VALUE for name, _ in headers) else value
+
+
+def later(message: Delivered, returns_topic: str, after_s: float, error: str, max_request_bytes: int) -> Later:
+    """Return the timer of a message's next delivery.
+
+    Raises:
+        InvalidTimerError: the message is too large for a request, or the delay is out of range.
+    """
+    if isinstance(after_s, bool) or not 0 <= after_s <= 10**9:
+        raise InvalidTimerError(f"after={after_s!r} is not a number of seconds from 0 to {10**9}")
+    who = message.identity
+    own: list[Header] = [
+        (ATTEMPT, b"%d" % message.attempt),
+        (SOURCE, who.source.encode()),
+        (SENT, b"%d" % max(0, who.sent_ms)),
+    ]
+    if error:
+        own.append((ERROR, error[:_MAX_ERROR_CHARACTERS].encode(errors="replace")))
+    if message.value is None:
+        own.append((NO_VALUE, b""))
+    kept = [each for each in h.without_timer_headers(message.headers) if each[0] not in _OWN]
+    request = TimerRequest(returns_topic, message.key, message.value or b"", at=_AT_ONCE_S, headers=[*kept, *own])
+    _, value, headers = Encoder(max_request_bytes)(request)
+    return Later(round(after_s * 1000), value, headers or [])
+
+
+def letter(message: Delivered, queue_topic: str, code: str, reason: str, max_request_bytes: int) -> Letter:
+    """Return the dead letter of a message. It holds a request for the message, so that
+    ``timers dead-letters retry`` sends it to the queue again."""
+    request = TimerRequest(queue_topic, message.key, message.value or b"", at=_AT_ONCE_S)
+    key, value, more = Encoder(2**31)(request)
+    kept = [each for each in h.without_timer_headers(message.headers) if each[0] not in _OWN]
+    all_headers = [*kept, *((name, data) for name, data in more or () if not isinstance(data, str))]
+    sentence = reason[:_MAX_ERROR_CHARACTERS].encode(errors="replace").decode()
+    rejected = Rejected(0, code, sentence, key, value, all_headers)
+    encoded = dead_letter.encode(rejected, message.source, max_request_bytes + dead_letter.OVERHEAD_BYTES)
+    return Letter(encoded.key is not None, encoded.value, encoded.headers)
+
+
+def due_key(append_ms: int, after_ms: int) -> bytes:
+    """Return the record key of a request that is due ``after_ms`` after an append time, rounded up to whole seconds."""
+    return b"%d" % -(-(append_ms + after_ms) // 1000)

@@ -42,8 +42,8 @@ class ForgetsJobsOfAFailedTransaction(Settler):
 
 
 class FinishesBeforeTheCommit(Settler):
-    def plan(self, *, in_transaction: bool = False) -> Plan | None:
-        plan = super().plan()
+    def plan(self, *, in_transaction: bool = False, with_jobs: bool = True) -> Plan | None:
+        plan = super().plan(with_jobs=with_jobs)
         for job in plan.jobs if plan is not None else ():
             job.ledger.finish(job.entry)
         return plan

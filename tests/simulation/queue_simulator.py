@@ -260,7 +260,8 @@ class SimProcess:
             if self.settler.unknown is not None:
                 self.commit = self._resolve()
             else:
-                plan = self.settler.plan(in_transaction=self.rng.random() < 0.1)
+                in_transaction, with_jobs = self.rng.random() < 0.1, self.rng.random() < 0.9
+                plan = self.settler.plan(in_transaction=in_transaction, with_jobs=with_jobs)
                 if plan is None:
                     return False
                 self.commit = self._transact(plan) if plan.in_transaction else self._commit(plan)

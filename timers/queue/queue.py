@@ -23,13 +23,14 @@ from timers.client import Backoff, TimersClient
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection
 from timers.client.request import BytesLike, HeadersLike
 from timers.errors import QueueError, SettingsError, TimersError
+from timers.queue import records
+from timers.queue.committing import Committer
 from timers.queue.ledger import Ledger
 from timers.queue.loading import load
 from timers.queue.message import Message
-from timers.queue.records import identity
 from timers.queue.sending import Sender
-from timers.queue.settling import OffsetsChangedError, Partition, Settler
-from timers.queue.transport import Outcome, Transport
+from timers.queue.settling import Partition, Settler
+from timers.queue.transport import Transport
 from timers.wire import topics
 
 SETTLE_S = 0.1
@@ -107,6 +108,7 @@ class Queue:
         group = topics.queue_group(self.name)
         member = member or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self._transport = Transport(kafka, topic, group, member, session_timeout_s)
+        self._committer = Committer(self._transport, self.settler, self.lock)
         self.returns_topic = self._transport.returns_topic
         self._accept_loss = accept_loss
         self._timeout_s = timeout_s
@@ -258,7 +260,9 @@ class Queue:
                     self._note(error, record, ledger)
                 elif ledger is not None:
                     offset = record.offset()
-                    attempt = identity(record, returned=True).attempt if record.topic() == self.returns_topic else 1
+                    attempt = (
+                        records.identity(record, returned=True).attempt if record.topic() == self.returns_topic else 1
+                    )
                     ledger.read(offset, record, None, attempt)
                     if ledger.position > offset + _LONG_SKIP:
                         seeks.append(TopicPartition(record.topic(), record.partition(), ledger.position))
@@ -312,7 +316,7 @@ class Queue:
         with_copy = with_copy or now_s >= self._next_copy
         with self.lock:
             waiting, self._waiting = self._waiting, []
-        done = self._commit_all(with_copy=with_copy)
+        done = self._committer.commit_all(with_copy=with_copy)
         self._next_settle = monotonic() + (SETTLE_S if done else _RETRY_S)
         if done:
             for future in waiting:
@@ -321,49 +325,7 @@ class Queue:
                 self._next_copy = now_s + _COPY_S
         else:
             with self.lock:
-                self._waiting += waiting
-
-    def _commit_all(self, *, with_copy: bool) -> bool:
-        """Commit all that is to be committed now; False if something of it was not."""
-        while True:
-            if self.settler.unknown is not None and not self._resolve():
-                return False
-            with self.lock:
-                jobs = self.settler.job_count
-                plan = self.settler.plan(in_transaction=with_copy)
-            if plan is None:
-                return not self.settler.full
-            outcome = self._transport.execute(plan)
-            with self.lock:
-                if outcome is Outcome.COMMITTED:
-                    self.settler.succeed(plan)
-                elif outcome is Outcome.REFUSED:
-                    self.settler.fail(plan)
-                else:
-                    self.settler.lose_answer(plan)
-            if outcome is not Outcome.COMMITTED:
-                return False
-            if len(plan.jobs) == jobs:
-                return not self.settler.full
-
-    def _resolve(self) -> bool:
-        plan = self.settler.unknown
-        assert plan is not None
-        try:
-            self._transport.end_unknown()
-            committed = self._transport.committed(plan.commits)
-        except KafkaException as error:
-            _log.warning("the queue %s waits for the outcome of a transaction: %s", self.name, error.args[0])
-            return False
-        with self.lock:
-            try:
-                self.settler.resolve(committed)
-            except OffsetsChangedError as error:
-                raise QueueError(
-                    f"another program changed the committed offset of {error} in group "
-                    f"{topics.queue_group(self.name)!r}: restart the processes of the queue"
-                ) from error
-        return True
+                self._waiting = waiting + self._waiting
 
     # ---- rebalances ----------------------------------------------------------------------------------------------
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from timers.client.request import Encoder, TimerRequest
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
+from timers.queue.settling import Commit, Partition
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
 from timers.wire.headers import Header
@@ -48,6 +51,7 @@ class Later(NamedTuple):
     after_ms: int
     value: bytes
     headers: list[tuple[str, bytes | str | None]]
+    source: str
 
 
 class Letter(NamedTuple):
@@ -56,15 +60,7 @@ class Letter(NamedTuple):
     has_key: bool
     value: bytes | None
     headers: list[Header]
-
-
-class Output(NamedTuple):
-    """A record of the handler, which is visible when its message is done."""
-
-    topic: str
-    key: bytes | str | None
-    value: bytes | str | None
-    headers: Sequence[tuple[str, bytes | str | None]] = ()
+    source: str
 
 
 class Delivered(Protocol):
@@ -138,7 +134,7 @@ def later(message: Delivered, returns_topic: str, after_s: float, error: str, ma
     kept = [each for each in h.without_timer_headers(message.headers) if each[0] not in _OWN]
     request = TimerRequest(returns_topic, message.key, message.value or b"", at=_AT_ONCE_S, headers=[*kept, *own])
     _, value, headers = Encoder(max_request_bytes)(request)
-    return Later(round(after_s * 1000), value, headers or [])
+    return Later(math.ceil(after_s * 1000), value, headers or [], who.source)
 
 
 def letter(message: Delivered, queue_topic: str, code: str, reason: str, max_request_bytes: int) -> Letter:
@@ -151,7 +147,31 @@ def letter(message: Delivered, queue_topic: str, code: str, reason: str, max_req
     sentence = reason[:_MAX_ERROR_CHARACTERS].encode(errors="replace").decode()
     rejected = Rejected(0, code, sentence, key, value, all_headers)
     encoded = dead_letter.encode(rejected, message.source, max_request_bytes + dead_letter.OVERHEAD_BYTES)
-    return Letter(encoded.key is not None, encoded.value, encoded.headers)
+    return Letter(encoded.key is not None, encoded.value, encoded.headers, message.source)
+
+
+def stub(record: Later | Letter, reason: str) -> Letter:
+    """Return a truncated dead letter in place of a record that the brokers refuse."""
+    errors = dead_letter.decode(record.headers) if isinstance(record, Letter) else None
+    code = dead_letter.REJECTED if errors is None else errors.code
+    encoded = dead_letter.encode(Rejected(0, code, reason, None, None, []), record.source, 0)
+    return Letter(False, None, encoded.headers, record.source)
+
+
+def encode_copy(partition: Partition, commit: Commit) -> tuple[bytes, bytes]:
+    """Return key and value of the copy of a commit. Inverse: :func:`decode_copy`."""
+    return topics.partition_name(*partition).encode(), f"{commit.offset} {commit.metadata}".encode()
+
+
+def decode_copy(key: bytes | None, value: bytes | None) -> tuple[Partition, Commit] | None:
+    """Return the copy in a record; None for any other record."""
+    found = re.fullmatch(
+        rb"([a-zA-Z0-9._-]+)/([0-9]{1,9}) ([0-9]{1,18}) ([ -~]*)", b"%b %b" % (key or b"", value or b"")
+    )
+    if found is None:
+        return None
+    topic, partition, offset, metadata = (part.decode() for part in found.groups())
+    return (topic, int(partition)), Commit(int(offset), metadata)
 
 
 def due_key(append_ms: int, after_ms: int) -> bytes:

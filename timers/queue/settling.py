@@ -19,7 +19,7 @@ the steps that break a promise without it:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,13 +39,14 @@ class Commit(NamedTuple):
     metadata: str
 
 
-class Job(NamedTuple):
+@dataclass(eq=False)
+class Job:
     """Records that are written in the transaction in which a message is done."""
 
     partition: Partition
     ledger: Ledger
     entry: Entry
-    records: Any
+    records: Sequence[Any]
 
 
 @dataclass
@@ -139,15 +140,16 @@ class Settler:
     def job_count(self) -> int:
         return len(self._jobs)
 
-    def plan(self, *, in_transaction: bool = False) -> Plan | None:
+    def plan(self, *, in_transaction: bool = False, with_jobs: bool = True) -> Plan | None:
         """Return the next commit; None if there is nothing to commit, or :meth:`resolve` must come first.
 
         Args:
             in_transaction: commit in a transaction also without jobs, if a transaction may begin now.
+            with_jobs: False for a plain commit: jobs that cannot be done now do not delay acknowledgements.
         """
         if self.unknown is not None:
             return None
-        jobs = [] if self._plain_unanswered else self._jobs[:MAX_JOBS]
+        jobs = self._jobs[:MAX_JOBS] if with_jobs and not self._plain_unanswered else []
         by_ledger: dict[int, list[Entry]] = {}
         for job in jobs:
             by_ledger.setdefault(id(job.ledger), []).append(job.entry)
@@ -171,8 +173,8 @@ class Settler:
                 self._owned[partition].committed = commit
         for job in plan.jobs:
             job.ledger.finish(job.entry)
-        finished = {id(job) for job in plan.jobs}
-        self._jobs = [job for job in self._jobs if id(job) not in finished]
+        finished = set(plan.jobs)
+        self._jobs = [job for job in self._jobs if job not in finished]
         if not plan.in_transaction:
             self._plain_unanswered = False
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from confluent_kafka import (
@@ -64,6 +65,7 @@ class Transport:
         self._consumer: Consumer | None = None
         self._producer: Producer | None = None
         self._logs: dict[str, str] = {}
+        self._refused: list[Job] = []
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
@@ -184,9 +186,9 @@ class Transport:
                     if error.code() == KafkaError._PARTITION_EOF:
                         return found
                     raise KafkaException(error)
-                topic, _, partition = (record.key() or b"").decode().rpartition("/")
-                offset, _, metadata = (record.value() or b"").decode().partition(" ")
-                found[topic, int(partition)] = Commit(int(offset), metadata)
+                copy = records.decode_copy(record.key(), record.value())
+                if copy is not None:
+                    found[copy[0]] = copy[1]
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     # ---- committing ----------------------------------------------------------------------------------------------
@@ -246,6 +248,11 @@ class Transport:
         except KafkaException:
             self._producer = None  # the next producer's init_transactions aborts it
 
+    def take_refused(self) -> list[Job]:
+        """Return the jobs with records that the brokers refuse, once."""
+        refused, self._refused = self._refused, []
+        return refused
+
     def end_unknown(self) -> None:
         """Return when no transaction of this process is undecided.
 
@@ -280,10 +287,9 @@ class Transport:
         The copies come first: the brokers' time of the last one is later than each call of ``retry``, so that delays
         which are counted from it are never too short, whatever the clocks of this machine say.
         """
-        written = _Deliveries()
-        for (topic, partition), commit in plan.commits.items():
-            key = topics.partition_name(topic, partition)
-            value = f"{commit.offset} {commit.metadata}"
+        written = _Deliveries(self._refused)
+        for partition, commit in plan.commits.items():
+            key, value = records.encode_copy(partition, commit)
             producer.produce(self.ledger_topic, value, key, 0, on_delivery=written)
         written.wait(producer)
         kind, now_ms = written.timestamp
@@ -294,20 +300,22 @@ class Transport:
         written.wait(producer)
 
     def _write_job(self, producer: Producer, job: Job, now_ms: int, written: _Deliveries) -> None:
+        note = partial(written, job=job)
         for each in job.records:
-            key: Any
+            key: bytes | None
             if isinstance(each, records.Later):
                 topic, key = self._kafka.request_topic, records.due_key(now_ms, each.after_ms)
-            elif isinstance(each, records.Letter):
-                topic, key = self._settings.dead_letter_topic, records.due_key(now_ms, 0) if each.has_key else None
             else:
-                topic, key = each.topic, each.key
+                topic, key = self._settings.dead_letter_topic, records.due_key(now_ms, 0) if each.has_key else None
             while True:
                 try:
-                    producer.produce(topic, each.value, key, on_delivery=written, headers=list(each.headers))
+                    producer.produce(topic, each.value, key, on_delivery=note, headers=list(each.headers))
                     break
                 except BufferError:
                     producer.poll(0.05)
+                except KafkaException as error:
+                    note(error.args[0], None)
+                    break
 
     def user_error(self, error: KafkaException, failed: str) -> TimersError:
         """Return librdkafka's error as a sentence for users."""
@@ -317,15 +325,18 @@ class Transport:
 class _Deliveries:
     """Delivery reports of one transaction."""
 
-    def __init__(self) -> None:
+    def __init__(self, refused: list[Job]) -> None:
         self.timestamp = (0, 0)
+        self._refused = refused
         self._error: KafkaError | None = None
 
-    def __call__(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None:
-            self._error = error
-        else:
+    def __call__(self, error: KafkaError | None, message: Any, job: Job | None = None) -> None:
+        if error is None:
             self.timestamp = message.timestamp()
+            return
+        if job is not None and error.code() in _RECORD_REFUSALS:
+            self._refused.append(job)
+        self._error = error
 
     def wait(self, producer: Producer) -> None:
         """Wait for all reports.
@@ -341,6 +352,9 @@ class _Deliveries:
 def _offsets(commits: Mapping[Partition, Commit]) -> list[TopicPartition]:
     return [TopicPartition(*each, commit.offset, commit.metadata) for each, commit in commits.items()]
 
+
+_RECORD_REFUSALS = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
+"""Errors of one record, which would fail each transaction that holds it."""
 
 _REFUSALS = frozenset(
     {

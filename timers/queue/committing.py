@@ -1,0 +1,88 @@
+"""Carries out the plans of a process, and repeats them until they are committed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from time import monotonic
+
+from confluent_kafka import KafkaException
+
+from timers.errors import QueueError
+from timers.queue import records
+from timers.queue.settling import OffsetsChangedError, Plan, Settler
+from timers.queue.transport import Outcome, Transport
+
+_PAUSE_S = 0.5
+_MOST_PAUSE_S = 10.0
+_TOO_LARGE = "it is too large for a topic that its retry or dead letter goes to; it is at the source of this letter"
+_log = logging.getLogger("timers.queue")
+
+
+class Committer:
+    """Commits what a settler plans. After a refused transaction it makes plain commits only, for a growing pause, so
+    that a request topic without a leader does not delay acknowledgements.
+
+    Args:
+        lock: held while the settler is used, and not while the brokers are asked.
+    """
+
+    def __init__(self, transport: Transport, settler: Settler, lock: threading.Condition) -> None:
+        self._transport = transport
+        self._settler = settler
+        self._lock = lock
+        self._next_transaction = 0.0
+        self._pause_s = _PAUSE_S
+
+    def commit_all(self, *, with_copy: bool) -> bool:
+        """Commit all that is to be committed now; False if something of it was not."""
+        while True:
+            if self._settler.unknown is not None and not self._resolve():
+                return False
+            may_transact = monotonic() >= self._next_transaction
+            with self._lock:
+                jobs = self._settler.job_count
+                plan = self._settler.plan(in_transaction=with_copy and may_transact, with_jobs=may_transact)
+            if plan is None:
+                return not jobs and not self._settler.full
+            outcome = self._execute(plan)
+            if outcome is not Outcome.COMMITTED:
+                return False
+            if len(plan.jobs) == jobs or not may_transact:
+                return len(plan.jobs) == jobs and not self._settler.full
+
+    def _execute(self, plan: Plan) -> Outcome:
+        outcome = self._transport.execute(plan)
+        with self._lock:
+            if outcome is Outcome.COMMITTED:
+                self._settler.succeed(plan)
+            elif outcome is Outcome.REFUSED:
+                self._settler.fail(plan)
+            else:
+                self._settler.lose_answer(plan)
+            for job in self._transport.take_refused():
+                job.records = [records.stub(each, _TOO_LARGE) for each in job.records]
+        if plan.in_transaction:
+            committed = outcome is Outcome.COMMITTED
+            self._pause_s = _PAUSE_S if committed else min(2 * self._pause_s, _MOST_PAUSE_S)
+            self._next_transaction = 0.0 if committed else monotonic() + self._pause_s
+        return outcome
+
+    def _resolve(self) -> bool:
+        plan = self._settler.unknown
+        assert plan is not None
+        try:
+            self._transport.end_unknown()
+            committed = self._transport.committed(plan.commits)
+        except KafkaException as error:
+            _log.warning("%s waits for the outcome of a transaction: %s", self._transport.group, error.args[0])
+            return False
+        with self._lock:
+            try:
+                self._settler.resolve(committed)
+            except OffsetsChangedError as error:
+                raise QueueError(
+                    f"another program changed the committed offset of {error} in group "
+                    f"{self._transport.group!r}: restart the processes of the queue"
+                ) from error
+        return True

@@ -34,12 +34,17 @@ class Committer:
         self._next_transaction = 0.0
         self._pause_s = _PAUSE_S
 
-    def commit_all(self, *, with_copy: bool) -> bool:
-        """Commit all that is to be committed now; False if something of it was not."""
+    def commit_all(self, *, with_copy: bool = False, only_plain: bool = False) -> bool:
+        """Commit all that is to be committed now; False if something of it was not.
+
+        Args:
+            with_copy: commit in a transaction, which also writes copies of the commits.
+            only_plain: commit acknowledgements only.
+        """
         while True:
             if self._settler.unknown is not None and not self._resolve():
                 return False
-            may_transact = monotonic() >= self._next_transaction
+            may_transact = not only_plain and monotonic() >= self._next_transaction
             with self._lock:
                 jobs = self._settler.job_count
                 plan = self._settler.plan(in_transaction=with_copy and may_transact, with_jobs=may_transact)

@@ -341,7 +341,8 @@ class Queue:
 
     def _revoked(self, partitions: list[TopicPartition], *, lost: bool) -> None:
         if not lost:
-            self._settle_all()
+            # The settler's generation is over by now, so the brokers would refuse a transaction.
+            self._committer.commit_all(only_plain=True)
         names = [(each.topic, each.partition) for each in partitions]
         with self.lock:
             self.settler.revoke(names)

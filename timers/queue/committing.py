@@ -8,9 +8,8 @@ from time import monotonic
 
 from confluent_kafka import KafkaException
 
-from timers.errors import QueueError
 from timers.queue import records
-from timers.queue.settling import OffsetsChangedError, Plan, Settler
+from timers.queue.settling import Plan, Settler
 from timers.queue.transport import Outcome, Transport
 
 _PAUSE_S = 0.5
@@ -83,11 +82,5 @@ class Committer:
             _log.warning("%s waits for the outcome of a transaction: %s", self._transport.group, error.args[0])
             return False
         with self._lock:
-            try:
-                self._settler.resolve(committed)
-            except OffsetsChangedError as error:
-                raise QueueError(
-                    f"another program changed the committed offset of {error} in group "
-                    f"{self._transport.group!r}: restart the processes of the queue"
-                ) from error
+            self._settler.resolve(committed)
         return True

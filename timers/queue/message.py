@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import random
+from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from timers.errors import LeaseLostError
+from timers.errors import InvalidTimerError, LeaseLostError
 from timers.queue import records
-from timers.queue.ledger import Entry, Ledger
+from timers.queue.ledger import HELD, Entry, Ledger
 from timers.queue.settling import Job, Partition
 from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, REJECTED
+
+_log = logging.getLogger("timers.queue")
 
 if TYPE_CHECKING:
     from timers.queue.queue import Queue
@@ -35,6 +39,11 @@ class Message:
         self._record = entry.item
         self._returned = returned
         self.attempt = entry.attempt
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its receiver has settled it, or this delivery is over."""
+        return self._entry.state != HELD or self._entry.delivery != self._delivery
 
     @property
     def key(self) -> bytes | None:
@@ -77,7 +86,8 @@ class Message:
     def retry(self, after: float | timedelta | None = None, error: str = "") -> None:
         """Deliver the message again after a delay; after the last attempt it becomes a dead letter.
 
-        The delay is a timer. It is counted by the brokers' clocks, in whole seconds, and rounded up.
+        The delay is a timer: the brokers' clocks count it, in whole seconds, rounded up. In an ordered queue the message
+        waits in this process instead, and the later messages of its key wait with it.
 
         Args:
             after: seconds; None takes the queue's backoff.
@@ -96,6 +106,9 @@ class Message:
             after = backoff.delay_s(self.attempt, random.random())
         elif isinstance(after, timedelta):
             after = after.total_seconds()
+        if queue.ordered:
+            self._wait(after)
+            return
         self._bind(records.later(self, queue.returns_topic, after, error, queue.max_request_bytes))
 
     def reject(self, reason: str) -> None:
@@ -125,8 +138,36 @@ class Message:
                 raise self._lost()
             self._queue.settler.add(Job(self._partition, self._ledger, self._entry, (record,)))
 
+    def _wait(self, after_s: float) -> None:
+        with self._queue.lock:
+            if not self._ledger.wait(self._entry, self._delivery, monotonic() + after_s):
+                raise self._lost()
+
     def _lost(self) -> LeaseLostError:
         return LeaseLostError(
             f"message {self.source} is no longer this receiver's: its lease of {self._queue.lease_s:g} s is over, its "
             "partition has another owner, or it was settled before. It is delivered again unless it was settled"
         )
+
+
+def handle(message: Message, handler: Callable[[Message], None]) -> None:
+    """Call a handler; acknowledge the message if it returns, and retry the message if it raises an exception.
+
+    Raises:
+        LeaseLostError: the lease was over before the handler ended.
+    """
+    try:
+        handler(message)
+    except LeaseLostError:
+        raise
+    except Exception as error:
+        _log.warning("message %s failed in attempt %d", message.source, message.attempt, exc_info=True)
+        if message.is_settled:
+            return
+        try:
+            message.retry(error=repr(error))
+        except InvalidTimerError as too_large:
+            message.reject(f"{error!r}, and it cannot be retried: {too_large}")
+    else:
+        if not message.is_settled:
+            message.ack()

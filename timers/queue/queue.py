@@ -11,8 +11,8 @@ import logging
 import socket
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any, Self
@@ -22,12 +22,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from timers.client import Backoff, TimersClient
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection
 from timers.client.request import BytesLike, HeadersLike
-from timers.errors import QueueError, SettingsError, TimersError
+from timers.errors import LeaseLostError, QueueError, SettingsError, TimersError
 from timers.queue import records
 from timers.queue.committing import Committer
 from timers.queue.ledger import Ledger
 from timers.queue.loading import load
-from timers.queue.message import Message
+from timers.queue.message import Message, handle
 from timers.queue.sending import Sender
 from timers.queue.settling import Partition, Settler
 from timers.queue.transport import Transport
@@ -68,6 +68,8 @@ class Queue:
         brokers: bootstrap servers; None takes ``TIMERS_BROKERS``, else this project's running broker.
         backoff: delays between attempts, and how many retries there are.
         lease_s: how long a receiver may take for a message before it is delivered again.
+        ordered: deliver a message only when all earlier messages of its key are done. Messages without a key have no
+            order. All processes of the queue must give the same value.
         member: name of this process among those of the queue, the same after a restart; None takes the name of the
             host and a random part. A transaction that a crash left open delays its partitions by 5 s, unless a process
             of the same name starts before.
@@ -87,6 +89,7 @@ class Queue:
         brokers: str | Sequence[str] | None = None,
         backoff: Backoff | None = None,
         lease_s: float = 30.0,
+        ordered: bool = False,
         member: str | None = None,
         session_timeout_s: float = 10.0,
         accept_loss: bool = False,
@@ -101,6 +104,7 @@ class Queue:
             raise SettingsError(f"lease_s={lease_s!r} is not a number of seconds from 0.1 to 1000000 (try 30)")
         self.backoff = backoff or Backoff()
         self.lease_s = lease_s
+        self.ordered = ordered
         self.settler = Settler()
         self.lock = threading.Condition()
         kafka = Connection.resolve(brokers, None, None, timeout_s, None)
@@ -187,6 +191,27 @@ class Queue:
             while len(messages) < limit and (entry := ledger.take(until_s)) is not None:
                 messages.append(Message(self, partition, ledger, entry, returned=returned))
         return messages
+
+    def run(self, handler: Callable[[Message], None], *, concurrency: int = 1) -> None:
+        """Call ``handler`` with each message in ``concurrency`` threads, until :meth:`close` is called.
+
+        A message whose handler returns is acknowledged, unless the handler settled it. One whose handler raises an
+        exception is retried, with the exception as the error.
+
+        Raises:
+            QueueError: the queue cannot be read.
+        """
+        with ThreadPoolExecutor(concurrency, f"queue-{self.name}") as pool:
+            for done in [pool.submit(self._work, handler) for _ in range(concurrency)]:
+                done.result()
+
+    def _work(self, handler: Callable[[Message], None]) -> None:
+        while not self._closing:
+            for message in self.receive():
+                try:
+                    handle(message, handler)
+                except LeaseLostError as error:
+                    _log.warning("%s", error)
 
     def settle(self) -> None:
         """Return when all that was said of messages before this call is durable.

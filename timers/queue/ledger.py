@@ -14,7 +14,7 @@ A bound message is done when a certain transaction commits, and open until then.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -247,6 +247,10 @@ class Ledger:
     @property
     def open_count(self) -> int:
         return len(self._open)
+
+    def ready_items(self) -> Iterator[Any]:
+        """Yield the messages that wait for a receiver."""
+        return (entry.item for entry in self._ready)
 
     @property
     def ready_count(self) -> int:

@@ -86,8 +86,8 @@ class Message:
     def retry(self, after: float | timedelta | None = None, error: str = "") -> None:
         """Deliver the message again after a delay; after the last attempt it becomes a dead letter.
 
-        The delay is a timer: the brokers' clocks count it, in whole seconds, rounded up. In an ordered queue the message
-        waits in this process instead, and the later messages of its key wait with it.
+        The delay is a timer: the brokers' clocks count it, in whole seconds, rounded up. In an ordered queue the
+        message waits in this process instead, and the later messages of its key wait with it.
 
         Args:
             after: seconds; None takes the queue's backoff.

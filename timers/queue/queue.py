@@ -39,7 +39,11 @@ SETTLE_S = 0.1
 _POLL_S = 0.02
 _BATCH = 500
 _MOST_READY = 4000
-"""Read but not yet received messages above which partitions are paused."""
+_MOST_READY_BYTES = 64 * 1024 * 1024
+"""Messages and their bytes that may wait for receivers; above that, partitions are paused."""
+
+_CONTROL_BYTES = 8 * 1024 * 1024
+"""After so many bytes it is checked whether to pause, also before the next commit."""
 
 _COPY_S = 60.0
 _RETRY_S = 0.5
@@ -123,6 +127,7 @@ class Queue:
         self._failure: TimersError | None = None
         self._paused: set[Partition] = set()
         self._waiting: list[Future[None]] = []
+        self._fed_bytes = 0
         self._next_settle = self._next_copy = 0.0
 
     def __enter__(self) -> Self:
@@ -251,6 +256,8 @@ class Queue:
                 if monotonic() >= self._next_settle:
                     self._settle_all()
                     self._control_reading()
+                elif self._fed_bytes > _CONTROL_BYTES:
+                    self._control_reading()
             self._settle_all(with_copy=True)
         except TimersError as error:
             self._fail(error)
@@ -314,18 +321,15 @@ class Queue:
         with self.lock:
             ledgers = self.settler.ledgers
             now_s = monotonic()
-            waiting = 0
+            share = 0.0
+            self._fed_bytes = 0
             for ledger in ledgers.values():
                 ledger.expire(now_s)
                 ledger.measure()
-                waiting += ledger.ready_count
-            wanted = {
-                each
-                for each, ledger in ledgers.items()
-                if waiting > _MOST_READY or ledger.position >= ledger.read_limit
-            }
-            if waiting > _MOST_READY // 2:
-                wanted |= self._paused & ledgers.keys()
+                ready_bytes = sum(map(len, ledger.ready_items()))
+                share += ledger.ready_count / _MOST_READY + ready_bytes / _MOST_READY_BYTES
+            full = {each for each, ledger in ledgers.items() if ledger.position >= ledger.read_limit}
+            wanted = full | (set(ledgers) if share > 1 else self._paused & ledgers.keys() if share > 0.5 else set())
             self.lock.notify_all()
         pause, resume = wanted - self._paused, (self._paused - wanted) & ledgers.keys()
         if pause:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from tests.harness.process import Process, clean_environment, python
 from tests.harness.system import System
@@ -99,3 +100,113 @@ def test_a_message_is_retried_after_its_delay_and_then_given_up(here: System) ->
     assert returned.append_ms - first.sent_ms >= 1000
     with Queue(topic) as queue:
         assert queue.receive(1, wait_s=3) == []
+
+
+def test_an_ordered_queue_keeps_the_order_of_a_key_through_retries(here: System) -> None:
+    topic = here.target(partitions=2)
+    with Queue(topic, ordered=True, backoff=Backoff(first_s=0.2, attempts=5)) as queue:
+        queue.send_many((b"k%d" % (number % 3), b"%d" % number, ()) for number in range(30))
+        done: dict[bytes | None, list[int]] = {}
+        failed = set()
+        while sum(map(len, done.values())) < 30:
+            for message in queue.receive(7, wait_s=DEADLINE_S):
+                number = int(message.value or b"")
+                if number % 4 == 0 and number not in failed:
+                    failed.add(number)
+                    message.retry(error="the first attempt")
+                else:
+                    assert message.attempt == 1 + (number in failed)
+                    done.setdefault(message.key, []).append(number)
+                    message.ack()
+        assert done == {b"k%d" % key: list(range(key, 30, 3)) for key in range(3)}
+
+
+def test_outputs_are_visible_once_when_the_message_is_done(here: System) -> None:
+    topic, results = here.target(), here.target()
+    with Queue(topic) as queue:
+        queue.send_many((None, b"%d" % number, ()) for number in range(4))
+        retried, missing, *others = receive(queue, 4)
+        retried.output(results, b"discarded")
+        retried.retry(after=0)
+        missing.output(f"{results}-missing", b"never")
+        missing.ack()
+        for message in others:
+            message.output(results, message.value, key="k")
+            message.ack()
+        queue.settle()
+        (again,) = receive(queue, 1)
+        again.output(results, again.value, key="k", headers={"a": b"1"})
+        again.ack()
+        queue.settle()
+    written = here.reader(results).rest()
+    assert {each.value for each in written} == {b"%d" % number for number in range(4)} - {missing.value}
+    assert len(written) == 3
+    letters = here.reader(here.settings.dead_letter_topic, append_time=False).rest()
+    assert [each.text("timer-error") for each in letters if each.text("timer-source") == missing.source] == ["rejected"]
+
+
+def test_processes_that_join_and_leave_share_the_messages(here: System) -> None:
+    topic = here.target(partitions=4)
+    done: list[bytes | None] = []
+
+    def work(queue: Queue) -> None:
+        for message in queue.receive(20, wait_s=0.5):
+            try:
+                number = int(message.value or b"")
+                message.retry(after=0) if number % 10 == 0 and message.attempt == 1 else message.ack()
+            except LeaseLostError:
+                continue
+            if message.attempt > 1 or number % 10:
+                done.append(message.value)
+
+    with Queue(topic, session_timeout_s=6) as first:
+        first.send_many((None, b"%d" % number, ()) for number in range(600))
+        work(first)
+        with Queue(topic, session_timeout_s=6) as second:
+
+            def both() -> bool:
+                work(first)
+                work(second)
+                return bool(second.settler.ledgers)
+
+            wait_until(both, "partitions of the second process")
+            first.send_many((None, b"%d" % number, ()) for number in range(600, 1200))
+            for _ in range(5):
+                both()
+
+        def all_done() -> bool:
+            work(first)
+            return len(set(done)) == 1200
+
+        wait_until(all_done, "all messages", 2 * DEADLINE_S)
+        assert len(done) < 1200 + 100, "only what was not settled before a partition moved is repeated"
+
+
+def test_an_offset_that_a_tool_moved_back_is_said(here: System, caplog: pytest.LogCaptureFixture) -> None:
+    topic = here.target()
+    with Queue(topic) as queue:
+        queue.send_many((None, b"%d" % number, ()) for number in range(10))
+        for message in receive(queue, 10):
+            message.ack()
+        queue.settle()
+    group = ConsumerGroupTopicPartitions(f"queue.{topic}", [TopicPartition(topic, 0, 4)])
+    (moved,) = here.admin.alter_consumer_group_offsets([group]).values()
+    moved.result(DEADLINE_S)
+    with Queue(topic) as queue:
+        assert [message.value for message in receive(queue, 6)] == [b"%d" % number for number in range(4, 10)]
+    assert "metadata of the committed offset" in caplog.text
+
+
+def test_deleted_messages_are_never_skipped_in_silence(here: System) -> None:
+    topic = here.target()
+    with Queue(topic) as queue:
+        queue.send_many((None, b"%d" % number, ()) for number in range(10))
+        first, *_ = receive(queue, 10)
+        first.ack()
+        queue.settle()
+    (deleted,) = here.admin.delete_records([TopicPartition(topic, 0, 5)]).values()
+    deleted.result(DEADLINE_S)
+    with Queue(topic) as queue, pytest.raises(QueueError, match="messages from 1 on are not done"):
+        wait_until(lambda: queue.receive(1), "the error")
+    with Queue(topic, accept_loss=True) as queue:
+        assert [message.value for message in receive(queue, 5)] == [b"%d" % number for number in range(5, 10)]

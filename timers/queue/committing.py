@@ -14,7 +14,7 @@ from timers.queue.transport import Outcome, Transport
 
 _PAUSE_S = 0.5
 _MOST_PAUSE_S = 10.0
-_TOO_LARGE = "it is too large for a topic that its retry or dead letter goes to; it is at the source of this letter"
+_TOO_LARGE = "its retry, its dead letter or an output is refused by the brokers, such as a record that is too large"
 _log = logging.getLogger("timers.queue")
 
 
@@ -65,7 +65,7 @@ class Committer:
             else:
                 self._settler.lose_answer(plan)
             for job in self._transport.take_refused():
-                job.records = [records.stub(each, _TOO_LARGE) for each in job.records]
+                job.records = [records.stub(job.records[0], _TOO_LARGE)]
         if plan.in_transaction:
             committed = outcome is Outcome.COMMITTED
             self._pause_s = _PAUSE_S if committed else min(2 * self._pause_s, _MOST_PAUSE_S)

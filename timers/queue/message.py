@@ -9,6 +9,7 @@ from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from timers.client.request import BytesLike, HeadersLike
 from timers.errors import InvalidTimerError, LeaseLostError
 from timers.queue import records
 from timers.queue.ledger import HELD, Entry, Ledger
@@ -28,7 +29,17 @@ class Message:
         attempt: number of this delivery, counted from 1.
     """
 
-    __slots__ = ("_delivery", "_entry", "_ledger", "_partition", "_queue", "_record", "_returned", "attempt")
+    __slots__ = (
+        "_delivery",
+        "_entry",
+        "_ledger",
+        "_outputs",
+        "_partition",
+        "_queue",
+        "_record",
+        "_returned",
+        "attempt",
+    )
 
     def __init__(self, queue: Queue, partition: Partition, ledger: Ledger, entry: Entry, *, returned: bool) -> None:
         self._queue = queue
@@ -38,6 +49,7 @@ class Message:
         self._delivery = entry.delivery
         self._record = entry.item
         self._returned = returned
+        self._outputs: list[records.Output] = []
         self.attempt = entry.attempt
 
     @property
@@ -76,12 +88,34 @@ class Message:
     def ack(self) -> None:
         """The message is done. It is durable after the next commit, 100 ms later at most; :meth:`Queue.settle` waits.
 
+        If the message has outputs, they are written in the transaction in which it is done.
+
         Raises:
             LeaseLostError: the lease is over, the partition has another owner, or the message is settled.
         """
+        if self._outputs:
+            self._bind(*self._outputs)
+            return
         with self._queue.lock:
             if not self._ledger.ack(self._entry, self._delivery):
                 raise self._lost()
+
+    def output(
+        self,
+        topic: str,
+        value: str | BytesLike | None,
+        *,
+        key: str | BytesLike | None = None,
+        headers: HeadersLike = (),
+    ) -> None:
+        """Write a record when :meth:`ack` is called, exactly once for ``read_committed`` readers.
+
+        ``retry`` and ``reject`` discard the outputs. An output that the brokers refuse makes the message a dead letter.
+
+        Raises:
+            InvalidTimerError: the topic is not legal, or a value is neither str nor bytes.
+        """
+        self._outputs = [*self._outputs, records.output(self, topic, key, value, headers)]
 
     def retry(self, after: float | timedelta | None = None, error: str = "") -> None:
         """Deliver the message again after a delay; after the last attempt it becomes a dead letter.
@@ -132,11 +166,11 @@ class Message:
     def _give_up(self, code: str, reason: str) -> None:
         self._bind(records.letter(self, self._queue.topic, code, reason, self._queue.max_request_bytes))
 
-    def _bind(self, record: Any) -> None:
+    def _bind(self, *written: Any) -> None:
         with self._queue.lock:
             if not self._ledger.bind(self._entry, self._delivery):
                 raise self._lost()
-            self._queue.settler.add(Job(self._partition, self._ledger, self._entry, (record,)))
+            self._queue.settler.add(Job(self._partition, self._ledger, self._entry, written))
 
     def _wait(self, after_s: float) -> None:
         with self._queue.lock:

@@ -291,11 +291,11 @@ class Queue:
                 if error is not None:
                     self._note(error, record, ledger)
                 elif ledger is not None:
-                    offset = record.offset()
-                    attempt = (
-                        records.identity(record, returned=True).attempt if record.topic() == self.returns_topic else 1
-                    )
-                    ledger.read(offset, record, None, attempt)
+                    offset, returned = record.offset(), record.topic() == self.returns_topic
+                    lane = record.key() if self.ordered and not returned else None
+                    attempt = records.identity(record, returned=True).attempt if returned else 1
+                    ledger.read(offset, record, lane, attempt)
+                    self._fed_bytes += len(record)
                     if ledger.position > offset + _LONG_SKIP:
                         seeks.append(TopicPartition(record.topic(), record.partition(), ledger.position))
             self.lock.notify_all()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from timers.client.request import Encoder, TimerRequest
+from timers.client.request import Encoder, HeadersLike, SentHeaders, TimerRequest
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
 from timers.queue.settling import Commit, Partition
@@ -60,6 +60,16 @@ class Letter(NamedTuple):
     has_key: bool
     value: bytes | None
     headers: list[Header]
+    source: str
+
+
+class Output(NamedTuple):
+    """A record of the handler, which is visible to committed readers when its message is done, and not before."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | str | None]]
     source: str
 
 
@@ -150,7 +160,7 @@ def letter(message: Delivered, queue_topic: str, code: str, reason: str, max_req
     return Letter(encoded.key is not None, encoded.value, encoded.headers, message.source)
 
 
-def stub(record: Later | Letter, reason: str) -> Letter:
+def stub(record: Later | Letter | Output, reason: str) -> Letter:
     """Return a truncated dead letter in place of a record that the brokers refuse."""
     errors = dead_letter.decode(record.headers) if isinstance(record, Letter) else None
     code = dead_letter.REJECTED if errors is None else errors.code
@@ -172,6 +182,33 @@ def decode_copy(key: bytes | None, value: bytes | None) -> tuple[Partition, Comm
         return None
     topic, partition, offset, metadata = (part.decode() for part in found.groups())
     return (topic, int(partition)), Commit(int(offset), metadata)
+
+
+def output(message: Delivered, topic: str, key: Any, value: Any, headers: HeadersLike = ()) -> Output:
+    """Return a record to be written when ``message`` is done.
+
+    Raises:
+        InvalidTimerError: the topic is not legal, or key, value or headers are of another type than str and bytes.
+    """
+    if not isinstance(topic, str) or not topics.is_legal(topic):
+        raise InvalidTimerError(f"output topic {topic!r} is not {topics.LEGAL_FORM}")
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    sent = [None if each is None else as_bytes(each) for each in (key, value)]
+    listed: SentHeaders = [(name, None if data is None else as_bytes(data)) for name, data in pairs]
+    return Output(topic, sent[0], sent[1], listed, message.source)
+
+
+def as_bytes(data: object) -> bytes:
+    """Return bytes as they are, and text in UTF-8.
+
+    Raises:
+        InvalidTimerError: it is neither.
+    """
+    if isinstance(data, str):
+        return data.encode()
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise InvalidTimerError(f"{data!r:.80} is of type {type(data).__name__}: give bytes or str, or None for null")
+    return bytes(data)
 
 
 def due_key(append_ms: int, after_ms: int) -> bytes:

@@ -11,6 +11,7 @@ from time import sleep
 from timers.client.config import Connection
 from timers.client.publish import Publisher, set_result
 from timers.client.request import BytesLike, HeadersLike, SentHeaders
+from timers.queue.records import as_bytes
 
 _FULL_QUEUE_WAIT_S = 0.01
 
@@ -35,8 +36,8 @@ class Sender:
     def _submit(self, key: str | BytesLike | None, value: str | BytesLike, headers: HeadersLike) -> Future[str]:
         future: Future[str] = Future()
         pairs = headers.items() if isinstance(headers, Mapping) else headers
-        listed: SentHeaders = [(name, None if data is None else _bytes(data)) for name, data in pairs]
-        record_key, record_value = None if key is None else _bytes(key), _bytes(value)
+        listed: SentHeaders = [(name, None if data is None else as_bytes(data)) for name, data in pairs]
+        record_key, record_value = None if key is None else as_bytes(key), as_bytes(value)
         while True:
             with contextlib.suppress(BufferError):
                 self._publisher.submit_record(
@@ -48,7 +49,3 @@ class Sender:
     def close(self) -> None:
         """Wait for the answers of the brokers, and disconnect."""
         self._publisher.close()
-
-
-def _bytes(data: str | BytesLike) -> bytes:
-    return data.encode() if isinstance(data, str) else bytes(data)

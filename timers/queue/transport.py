@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import random
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from enum import Enum
 from functools import partial
@@ -66,6 +67,7 @@ class Transport:
         self._producer: Producer | None = None
         self._logs: dict[str, str] = {}
         self._refused: list[Job] = []
+        self._request_partitions = 1
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
@@ -272,12 +274,16 @@ class Transport:
                 "message.timeout.ms": int(_WRITE_TIMEOUT_S * 1000),
                 "message.max.bytes": max_message_bytes(self._settings),
                 "linger.ms": 1,
-                "partitioner": "random",
+                "topic.metadata.propagation.max.ms": 2000,  # an output to a missing topic fails then, not after 30 s
+                "partitioner": "murmur2_random",  # outputs of one key go to one partition
                 "error_cb": self._reports,
             },
             logger=LIBRDKAFKA_LOG,
         )
         producer.init_transactions(_TIMEOUT_S)
+        self._request_partitions = max(
+            1, connection.partitions_of(producer, self._reports, self._kafka.request_topic, _TIMEOUT_S)
+        )
         self._producer = producer
         return producer
 
@@ -300,16 +306,20 @@ class Transport:
         written.wait(producer)
 
     def _write_job(self, producer: Producer, job: Job, now_ms: int, written: _Deliveries) -> None:
-        note = partial(written, job=job)
         for each in job.records:
             key: bytes | None
+            partition, refusals = -1, _RECORD_REFUSALS
             if isinstance(each, records.Later):
                 topic, key = self._kafka.request_topic, records.due_key(now_ms, each.after_ms)
+                partition = random.randrange(self._request_partitions)  # spreads a second with many retries
+            elif isinstance(each, records.Output):
+                topic, key, refusals = each.topic, each.key, _OUTPUT_REFUSALS
             else:
                 topic, key = self._settings.dead_letter_topic, records.due_key(now_ms, 0) if each.has_key else None
+            note = partial(written, job=job, refusals=refusals)
             while True:
                 try:
-                    producer.produce(topic, each.value, key, on_delivery=note, headers=list(each.headers))
+                    producer.produce(topic, each.value, key, partition, on_delivery=note, headers=list(each.headers))
                     break
                 except BufferError:
                     producer.poll(0.05)
@@ -330,11 +340,13 @@ class _Deliveries:
         self._refused = refused
         self._error: KafkaError | None = None
 
-    def __call__(self, error: KafkaError | None, message: Any, job: Job | None = None) -> None:
+    def __call__(
+        self, error: KafkaError | None, message: Any, job: Job | None = None, refusals: Collection[int] = ()
+    ) -> None:
         if error is None:
             self.timestamp = message.timestamp()
             return
-        if job is not None and error.code() in _RECORD_REFUSALS:
+        if job is not None and error.code() in refusals:
             self._refused.append(job)
         self._error = error
 
@@ -355,6 +367,13 @@ def _offsets(commits: Mapping[Partition, Commit]) -> list[TopicPartition]:
 
 _RECORD_REFUSALS = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
 """Errors of one record, which would fail each transaction that holds it."""
+
+_OUTPUT_REFUSALS = _RECORD_REFUSALS | {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+}
+"""The handler chose the topic, so a missing one is the message's trouble."""
 
 _REFUSALS = frozenset(
     {

@@ -10,7 +10,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from tests.harness.process import Process, clean_environment, python
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
-from timers.queue import Backoff, LeaseLostError, Message, Queue
+from timers.queue import Backoff, LeaseLostError, Message, Queue, QueueError
 
 pytestmark = pytest.mark.broker
 

@@ -133,8 +133,7 @@ class Message:
         """
         queue, backoff = self._queue, self._queue.backoff
         if self.attempt > backoff.attempts:
-            reason = f"the queue {queue.name!r} gave it up after {self.attempt} attempts"
-            self._give_up(ATTEMPTS_EXHAUSTED, f"{reason}: {error}" if error else reason)
+            self.give_up(error)
             return
         if after is None:
             after = backoff.delay_s(self.attempt, random.random())
@@ -152,6 +151,15 @@ class Message:
             LeaseLostError: as in :meth:`ack`.
         """
         self._give_up(REJECTED, f"the queue {self._queue.name!r} rejected it: {reason}")
+
+    def give_up(self, error: str = "") -> None:
+        """Make the message a dead letter with the code ``attempts-exhausted``.
+
+        Raises:
+            LeaseLostError: as in :meth:`ack`.
+        """
+        reason = f"the queue {self._queue.name!r} gave it up in attempt {self.attempt}"
+        self._give_up(ATTEMPTS_EXHAUSTED, f"{reason}: {error}" if error else reason)
 
     def extend(self, lease_s: float) -> None:
         """The lease ends ``lease_s`` seconds from now.

@@ -47,6 +47,9 @@ _CONTROL_BYTES = 8 * 1024 * 1024
 
 _COPY_S = 60.0
 _RETRY_S = 0.5
+_DRAIN_S = 15.0
+"""How long a process that closes tries to settle."""
+
 _LONG_SKIP = 2000
 """Done messages that are skipped by a seek instead of by reading them."""
 
@@ -194,7 +197,11 @@ class Queue:
         for partition, ledger in self.settler.ledgers.items():
             returned = partition[0] == self.returns_topic
             while len(messages) < limit and (entry := ledger.take(until_s)) is not None:
-                messages.append(Message(self, partition, ledger, entry, returned=returned))
+                message = Message(self, partition, ledger, entry, returned=returned)
+                if message.attempt > self.backoff.attempts + 1:
+                    message.give_up("the lease of the last attempt ended")
+                else:
+                    messages.append(message)
         return messages
 
     def run(self, handler: Callable[[Message], None], *, concurrency: int = 1) -> None:
@@ -228,7 +235,7 @@ class Queue:
         with self.lock:
             if self._failure is not None:
                 raise self._failure
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 return
             self._waiting.append(future)
         try:
@@ -258,7 +265,7 @@ class Queue:
                     self._control_reading()
                 elif self._fed_bytes > _CONTROL_BYTES:
                     self._control_reading()
-            self._settle_all(with_copy=True)
+            self._drain()
         except TimersError as error:
             self._fail(error)
         except KafkaException as error:
@@ -269,8 +276,19 @@ class Queue:
         finally:
             with self.lock:
                 self.settler.revoke(list(self.settler.ledgers))
+                for future in self._waiting:
+                    future.set_exception(QueueError(f"the queue {self.name!r} was closed before it was settled"))
+                self._waiting = []
             with contextlib.suppress(KafkaException, RuntimeError):
                 self._transport.close()
+
+    def _drain(self) -> None:
+        give_up = monotonic() + _DRAIN_S
+        while not self._settle_all(with_copy=True):
+            if monotonic() > give_up:
+                _log.warning("the queue %s is closed, and what was said last is not durable", self.name)
+                return
+            self._feed(self._transport.poll(1, _RETRY_S))
 
     def _fail(self, error: TimersError) -> None:
         with self.lock:
@@ -308,7 +326,7 @@ class Queue:
                 ledger.pass_holes(record.offset())
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise QueueError(
-                f"{_place(record)} cannot be read at its position ({error.str()}): retention deleted messages, or the "
+                f"{record.topic()}/{record.partition()} cannot be read at its position ({error.str()}): retention deleted messages, or the "
                 "topic was recreated. Open the queue again"
             )
         elif error.fatal():
@@ -340,7 +358,7 @@ class Queue:
 
     # ---- settling ------------------------------------------------------------------------------------------------
 
-    def _settle_all(self, *, with_copy: bool = False) -> None:
+    def _settle_all(self, *, with_copy: bool = False) -> bool:
         now_s = monotonic()
         with_copy = with_copy or now_s >= self._next_copy
         with self.lock:
@@ -355,6 +373,7 @@ class Queue:
         else:
             with self.lock:
                 self._waiting = waiting + self._waiting
+        return done
 
     # ---- rebalances ----------------------------------------------------------------------------------------------
 
@@ -378,7 +397,3 @@ class Queue:
             self.settler.join(self._transport.member())
         self._paused -= set(names)
         self._transport.consumer.incremental_unassign(partitions)
-
-
-def _place(record: Any) -> str:
-    return topics.partition_name(record.topic(), record.partition())

@@ -152,6 +152,12 @@ class Message:
         """
         self._give_up(REJECTED, f"the queue {self._queue.name!r} rejected it: {reason}")
 
+    def put_back(self) -> None:
+        """Deliver the message again at once, with the same attempt. Nothing happens if this delivery is over."""
+        with self._queue.lock:
+            self._ledger.put_back(self._entry, self._delivery)
+            self._queue.lock.notify()
+
     def give_up(self, error: str = "") -> None:
         """Make the message a dead letter with the code ``attempts-exhausted``.
 
@@ -203,13 +209,22 @@ def handle(message: Message, handler: Callable[[Message], None]) -> None:
     except LeaseLostError:
         raise
     except Exception as error:
-        _log.warning("message %s failed in attempt %d", message.source, message.attempt, exc_info=True)
-        if message.is_settled:
-            return
-        try:
-            message.retry(error=repr(error))
-        except InvalidTimerError as too_large:
-            message.reject(f"{error!r}, and it cannot be retried: {too_large}")
+        fail(message, error)
     else:
         if not message.is_settled:
             message.ack()
+
+
+def fail(message: Message, error: Exception) -> None:
+    """Retry a message whose handler raised an exception; reject it if it is too large for a retry.
+
+    Raises:
+        LeaseLostError: the lease is over.
+    """
+    _log.warning("message %s failed in attempt %d", message.source, message.attempt, exc_info=error)
+    if message.is_settled:
+        return
+    try:
+        message.retry(error=repr(error))
+    except InvalidTimerError as too_large:
+        message.reject(f"{error!r}, and it cannot be retried: {too_large}")

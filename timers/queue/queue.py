@@ -28,7 +28,7 @@ from timers.queue.committing import Committer
 from timers.queue.ledger import Ledger
 from timers.queue.loading import load
 from timers.queue.message import Message, handle
-from timers.queue.sending import Sender
+from timers.queue.sending import Sendable, Sender
 from timers.queue.settling import Partition, Settler
 from timers.queue.transport import Transport
 from timers.wire import topics
@@ -126,7 +126,7 @@ class Queue:
         self._sender = Sender(kafka, topic)
         self._timers = TimersClient(kafka.brokers, timeout_s=timeout_s)
         self._thread: threading.Thread | None = None
-        self._closing = False
+        self.closing = False
         self._failure: TimersError | None = None
         self._paused: set[Partition] = set()
         self._waiting: list[Future[None]] = []
@@ -161,7 +161,7 @@ class Queue:
         (source,) = self.send_many([(key, value, headers)])
         return source
 
-    def send_many(self, messages: Iterable[tuple[str | BytesLike | None, str | BytesLike, HeadersLike]]) -> list[str]:
+    def send_many(self, messages: Iterable[Sendable]) -> list[str]:
         """Send messages, each as (key, value, headers), and return their sources when the brokers have all of them.
 
         Raises:
@@ -179,7 +179,7 @@ class Queue:
         """
         deadline = monotonic() + wait_s
         with self.lock:
-            if self._thread is None and not self._closing:
+            if self._thread is None and not self.closing:
                 self._thread = threading.Thread(target=self._run, name=f"queue-{self.name}", daemon=True)
                 self._thread.start()
             while True:
@@ -187,7 +187,7 @@ class Queue:
                     raise self._failure
                 messages = self._take(limit)
                 remaining_s = deadline - monotonic()
-                if messages or remaining_s <= 0 or self._closing:
+                if messages or remaining_s <= 0 or self.closing:
                     return messages
                 self.lock.wait(remaining_s)
 
@@ -218,7 +218,7 @@ class Queue:
                 done.result()
 
     def _work(self, handler: Callable[[Message], None]) -> None:
-        while not self._closing:
+        while not self.closing:
             for message in self.receive():
                 try:
                     handle(message, handler)
@@ -246,7 +246,7 @@ class Queue:
     def close(self) -> None:
         """Settle, leave the group, and disconnect. Messages that are not settled are delivered to other processes."""
         with self.lock:
-            self._closing = True
+            self.closing = True
             self.lock.notify_all()
         if self._thread is not None:
             self._thread.join()
@@ -258,7 +258,7 @@ class Queue:
     def _run(self) -> None:
         try:
             self._transport.open(self._assigned, self._revoked)
-            while not self._closing:
+            while not self.closing:
                 self._feed(self._transport.poll(_BATCH, _POLL_S))
                 if monotonic() >= self._next_settle:
                     self._settle_all()
@@ -326,8 +326,8 @@ class Queue:
                 ledger.pass_holes(record.offset())
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise QueueError(
-                f"{record.topic()}/{record.partition()} cannot be read at its position ({error.str()}): retention deleted messages, or the "
-                "topic was recreated. Open the queue again"
+                f"{record.topic()}/{record.partition()} cannot be read at its position "
+                f"({error.str()}): retention deleted messages, or the topic was recreated. Open the queue again"
             )
         elif error.fatal():
             raise KafkaException(error)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from time import sleep
+from typing import TypeAlias
 
 from timers.client.config import Connection
 from timers.client.publish import Publisher, set_result
@@ -16,6 +17,10 @@ from timers.queue.records import as_bytes
 _FULL_QUEUE_WAIT_S = 0.01
 
 
+Sendable: TypeAlias = tuple[str | BytesLike | None, str | BytesLike, HeadersLike]
+"""Key, value and headers."""
+
+
 class Sender:
     """An idempotent producer. Messages of one key go to one partition, the same as with Java's producer."""
 
@@ -23,7 +28,7 @@ class Sender:
         self._topic = topic
         self._publisher = Publisher(kafka.with_topic(topic), thread="queue-sender", partitioner="murmur2_random")
 
-    def send(self, messages: Iterable[tuple[str | BytesLike | None, str | BytesLike, HeadersLike]]) -> list[str]:
+    def send(self, messages: Iterable[Sendable]) -> list[str]:
         """Send messages, each as (key, value, headers), and return their sources when the brokers have all of them.
 
         Raises:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timers.queue.ledger import Ledger
+from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import MAX_BYTES, ForeignMetadataError, NewerMetadataError, Saved, decode, encode
 
 LOG = "log-name"
@@ -119,7 +119,9 @@ def test_a_restarted_ledger_delivers_what_is_not_done(offsets: list[int], steps:
     ledger = Ledger(Saved(0))
     for offset in offsets:
         ledger.read(offset, offset)
-    held, bound, now_s = [], [], 0.0
+    held: list[tuple[Entry, int]] = []
+    bound: list[Entry] = []
+    now_s = 0.0
     for step, number in steps:
         while (taken := ledger.take(now_s + 5)) is not None:
             assert taken.offset not in done

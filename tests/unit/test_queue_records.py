@@ -124,15 +124,15 @@ def test_a_dead_letter_holds_a_request_for_the_message() -> None:
 
 
 def test_what_the_brokers_refuse_becomes_a_truncated_dead_letter() -> None:
-    for record in (
-        records.later(Delivered(), "returns", 1, "", MAX_BYTES),
-        records.letter(Delivered(), "jobs", "attempts-exhausted", "why", MAX_BYTES),
+    for record, code in (
+        (records.later(Delivered(), "returns", 1, "", MAX_BYTES), "rejected"),
+        (records.letter(Delivered(), "jobs", "attempts-exhausted", "why", MAX_BYTES), "attempts-exhausted"),
+        (records.output(Delivered(), "results", "key", None), "rejected"),
     ):
         stub = records.stub(record, "too large")
         decoded = dead_letter.decode(stub.headers)
         assert decoded is not None and (stub.has_key, stub.value) == (False, None)
-        assert (decoded.message, decoded.source) == ("too large", "jobs/3/14")
-    assert decoded.code == "attempts-exhausted"
+        assert (decoded.code, decoded.message, decoded.source) == (code, "too large", "jobs/3/14")
 
 
 def test_copies_of_commits_are_read_and_other_records_are_not() -> None:

@@ -15,7 +15,8 @@ docs/queues.md says what is promised and what is not.
 from timers.client import Backoff
 from timers.errors import LeaseLostError, QueueError
 from timers.queue.aio import AsyncQueue
+from timers.queue.inbox import SqlInbox
 from timers.queue.message import Message
 from timers.queue.queue import Queue
 
-__all__ = ["AsyncQueue", "Backoff", "LeaseLostError", "Message", "Queue", "QueueError"]
+__all__ = ["AsyncQueue", "Backoff", "LeaseLostError", "Message", "Queue", "QueueError", "SqlInbox"]

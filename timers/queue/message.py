@@ -81,6 +81,12 @@ class Message:
         return self.identity.source
 
     @property
+    def identity_text(self) -> str:
+        """A text that only the deliveries of this message to this queue have. The topic may be deleted and created
+        anew, so the source alone is not enough."""
+        return f"{self._queue.name} {self.source} {self.sent_ms}"
+
+    @property
     def sent_ms(self) -> int:
         """Epoch milliseconds at which it was sent to the queue's topic."""
         return self.identity.sent_ms

@@ -11,7 +11,7 @@ from timers.queue import Message, Queue
 def main(topic: str, count: int) -> None:
     """Receive ``count`` messages; of their numbers acknowledge those that 3 divides, retry or reject those that 10
     divides, in an order other than that of the log."""
-    queue = Queue(topic, lease_s=600, session_timeout_s=6)
+    queue = Queue(topic, lease_s=600, timeout_s=60)
     messages: list[Message] = []
     while len(messages) < count:
         messages += queue.receive(count - len(messages))

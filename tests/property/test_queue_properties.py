@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import MAX_BYTES, ForeignMetadataError, NewerMetadataError, Saved, decode, encode
 
 LOG = "log-name"
+LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A machine that runs many tests may be ten times slower."""
+
 pairs = st.tuples(st.integers(1, 40) | st.integers(1, 10**7), st.integers(1, 40) | st.integers(1, 10**7))
 
 
@@ -19,13 +22,14 @@ pairs = st.tuples(st.integers(1, 40) | st.integers(1, 10**7), st.integers(1, 40)
 def saved_states(draw: st.DrawFn) -> Saved:
     offset = draw(st.integers(0, 2**62))
     end, done = offset, []
-    for opened, finished in draw(st.lists(pairs, max_size=60)):
+    for opened, finished in draw(st.lists(pairs, max_size=30)):
         done.append((end + opened, end + opened + finished))
         end = done[-1][1]
     attempts = draw(st.dictionaries(st.integers(offset, offset + 10**6), st.integers(1, 10**6), max_size=20))
     return Saved(offset, tuple(done), attempts)
 
 
+@LOADED
 @given(saved_states())
 def test_metadata_says_what_was_saved(saved: Saved) -> None:
     text = encode(saved, LOG, 10**6)
@@ -33,6 +37,7 @@ def test_metadata_says_what_was_saved(saved: Saved) -> None:
     assert decode(text, LOG, saved.offset) == saved
 
 
+@LOADED
 @given(saved_states(), st.integers(1, 400))
 def test_metadata_keeps_its_limit_and_loses_only_attempts(saved: Saved, most: int) -> None:
     text = encode(saved, LOG, most)
@@ -43,6 +48,7 @@ def test_metadata_keeps_its_limit_and_loses_only_attempts(saved: Saved, most: in
         assert decode(text, LOG, saved.offset).done == saved.done
 
 
+@LOADED
 @given(st.text(max_size=60) | st.text("q1.AZaz09-_", max_size=60).map("q1.log-name.7.{}".format))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
@@ -108,7 +114,7 @@ def test_the_metadata_fits_whatever_is_done_first(seed: int) -> None:
         assert text is not None and len(text) <= MAX_BYTES
 
 
-@settings(deadline=None)
+@LOADED
 @given(
     st.lists(st.integers(0, 30), unique=True, max_size=20).map(sorted),
     st.lists(st.tuples(st.sampled_from(["ack", "bind", "finish", "wait", "expire", "restart"]), st.integers(0, 9))),

@@ -16,6 +16,13 @@ def test_no_promise_is_broken(first: int) -> None:
         QueueSimulator(seed).run()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(60, 3060, 300))
+def test_no_promise_is_broken_in_many_runs(first: int) -> None:
+    for seed in range(first, first + 300):
+        QueueSimulator(seed).run()
+
+
 @pytest.mark.parametrize("rule", MUTATIONS)
 def test_a_broken_rule_is_found(rule: str) -> None:
     for seed in range(MOST_SEEDS):

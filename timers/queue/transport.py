@@ -87,8 +87,11 @@ class Transport:
             if not count:
                 raise QueueError(f"topic {self.topic!r} does not exist at {self._settings.brokers}: create it")
             # They exist before the process joins: partitions of a topic that appears later have no owner for a while.
-            create_if_missing(self._settings, self.returns_topic, partitions=count)
-            create_if_missing(self._settings, self.ledger_topic, partitions=1, cleanup_policy="compact")
+            # To ask first needs fewer rights: brokers refuse to create a topic before they look whether it exists.
+            if not connection.partitions_of(admin, self._reports, self.returns_topic):
+                create_if_missing(self._settings, self.returns_topic, partitions=count)
+            if not connection.partitions_of(admin, self._reports, self.ledger_topic):
+                create_if_missing(self._settings, self.ledger_topic, partitions=1, cleanup_policy="compact")
             self._logs = self._topic_tags(admin)
         except KafkaException as error:
             raise self._reports.user_error(error, f"the queue {self.topic!r} cannot be opened", QueueError) from error

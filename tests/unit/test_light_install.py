@@ -73,10 +73,11 @@ def test_it_is_small() -> None:
     assert size < MOST_BYTES, f"{size} bytes in {sorted(BASE)}"
 
 
-def test_all_commands_can_be_listed_and_the_client_imported(light: Path) -> None:
+def test_all_commands_can_be_listed_and_client_and_queue_imported(light: Path) -> None:
     program = """
 from timers.cli.main import cli
 from timers.client import AsyncTimersClient, TimersClient
+from timers.queue import AsyncQueue, Queue
 for name in cli.list_commands(None):
     assert cli.get_command(None, name) is not None
 """

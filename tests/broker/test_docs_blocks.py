@@ -25,6 +25,9 @@ pytestmark = pytest.mark.broker
 CALLBACK_TOPICS = ("timeouts", "order-timeouts", "messages")
 """Callbacks to other topics of the pages become dead letters: programs of other tests read some of them."""
 
+QUEUE_TOPIC = "jobs"
+"""The topic of the queue on its page."""
+
 README_BLOCKS = [block for block in ALL_BLOCKS if block.page == "README.md"]
 
 
@@ -47,7 +50,7 @@ def docs(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         "TIMERS_CALLBACK_ALLOW": ",".join(CALLBACK_TOPICS),
     }
     system = System(broker_address, tmp_path_factory.mktemp("docs"), **more)
-    for topic in CALLBACK_TOPICS[1:]:  # the commands of the README create the first one
+    for topic in (*CALLBACK_TOPICS[1:], QUEUE_TOPIC):  # the commands of the README create the first one
         topic_admin.create_if_missing(system.settings, topic, partitions=PARTITIONS)
     worker = system.worker().start().ready()
     system.environment["TIMERS_WEB_PORT"] = str(worker.port)

@@ -1,4 +1,4 @@
-"""One delivery of a message, and what its receiver may say."""
+"""One delivery of a message, and the calls that settle it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Message:
 
     @property
     def is_settled(self) -> bool:
-        """Whether its receiver has settled it, or this delivery is over."""
+        """Whether the message is settled, or this delivery is over."""
         return self._entry.state != HELD or self._entry.delivery != self._delivery
 
     @property
@@ -82,8 +82,10 @@ class Message:
 
     @property
     def identity_text(self) -> str:
-        """A text that only the deliveries of this message to this queue have. The topic may be deleted and created
-        anew, so the source alone is not enough."""
+        """A text that is the same in all deliveries of this message, and different for each other message.
+
+        It contains the time of sending, because a topic that is deleted and created again has the same sources.
+        """
         return f"{self._queue.name} {self.source} {self.sent_ms}"
 
     @property
@@ -92,7 +94,7 @@ class Message:
         return self.identity.sent_ms
 
     def ack(self) -> None:
-        """The message is done. It is durable after the next commit, 100 ms later at most; :meth:`Queue.settle` waits.
+        """Mark the message as done. A process commits every 100 ms; :meth:`Queue.settle` waits for it.
 
         If the message has outputs, they are written in the transaction in which it is done.
 
@@ -174,7 +176,7 @@ class Message:
         self._give_up(ATTEMPTS_EXHAUSTED, f"{reason}: {error}" if error else reason)
 
     def extend(self, lease_s: float) -> None:
-        """The lease ends ``lease_s`` seconds from now.
+        """Let the lease end ``lease_s`` seconds from now.
 
         Raises:
             LeaseLostError: as in :meth:`ack`.

@@ -1,7 +1,7 @@
 """Receives the messages of a topic, each acknowledged by itself and in any order.
 
-One thread of the process reads, serves rebalances and settles. The program's threads take messages from the ledgers and
-say what became of them, under one lock and without I/O.
+One thread of the process reads, serves rebalances and commits. The program's threads take messages from the ledgers and
+settle them there, under one lock and without I/O.
 """
 
 from __future__ import annotations
@@ -226,10 +226,10 @@ class Queue:
                     _log.warning("%s", error)
 
     def settle(self) -> None:
-        """Return when all that was said of messages before this call is durable.
+        """Wait until all earlier calls of ``ack``, ``retry`` and ``reject`` are committed.
 
         Raises:
-            QueueError: that is not so within ``timeout_s``.
+            QueueError: they are not committed within ``timeout_s``.
         """
         future: Future[None] = Future()
         with self.lock:
@@ -244,7 +244,7 @@ class Queue:
             raise QueueError(f"the queue {self.name!r} was not settled within {self._timeout_s:g} s") from None
 
     def close(self) -> None:
-        """Settle, leave the group, and disconnect. Messages that are not settled are delivered to other processes."""
+        """Commit what was settled, leave the group, and disconnect. Other processes get the other messages."""
         with self.lock:
             self.closing = True
             self.lock.notify_all()
@@ -286,7 +286,7 @@ class Queue:
         give_up = monotonic() + _DRAIN_S
         while not self._settle_all(with_copy=True):
             if monotonic() > give_up:
-                _log.warning("the queue %s is closed, and what was said last is not durable", self.name)
+                _log.warning("the queue %s is closed, and its last calls of ack or retry are not committed", self.name)
                 return
             self._feed(self._transport.poll(1, _RETRY_S))
 

@@ -148,8 +148,7 @@ def later(message: Delivered, returns_topic: str, after_s: float, error: str, ma
 
 
 def letter(message: Delivered, queue_topic: str, code: str, reason: str, max_request_bytes: int) -> Letter:
-    """Return the dead letter of a message. It holds a request for the message, so that
-    ``timers dead-letters retry`` sends it to the queue again."""
+    """Return the dead letter of a message. Key and value are those of a request that sends the message to the queue."""
     request = TimerRequest(queue_topic, message.key, message.value or b"", at=_AT_ONCE_S)
     key, value, more = Encoder(2**31)(request)
     kept = [each for each in h.without_timer_headers(message.headers) if each[0] not in _OWN]

@@ -84,7 +84,9 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> AsyncQueue:
 
 
 @pytest.mark.parametrize(
-    ("handler", "calls"), [(id, ["ack"]), (acks, ["ack"]), (fails, ["retry ValueError('bad')"])], ids=str
+    ("handler", "calls"),
+    [(id, ["ack"]), (acks, ["ack"]), (fails, ["retry ValueError('bad')"])],
+    ids=["returns", "acks", "fails"],
 )
 def test_a_handler_settles_its_message(handler: Any, calls: list[str]) -> None:
     message: Any = SimMessage()

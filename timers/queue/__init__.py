@@ -9,7 +9,7 @@
         for message in queue.receive(100):
             message.ack()
 
-docs/queues.md says what is promised and what is not.
+docs/queues.md has the guarantees and the limits.
 """
 
 from timers.client import Backoff

@@ -14,7 +14,7 @@ from timers.queue.sending import Sendable
 
 
 class AsyncQueue:
-    """:class:`Queue` with coroutines; it takes the same arguments. What a message offers does not block.
+    """:class:`Queue` with coroutines; it takes the same arguments. The calls on a message do not block.
 
     ::
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from timers.core.keys import NEVER, OrderKey
@@ -74,6 +74,9 @@ class Progress:
     settings: tuple[SettingChange, ...] = ()
     """History of the settings of acceptance, oldest first. A replay decides by the value at each offset [I4]."""
 
+    _holes: tuple[Hole, ...] | None = field(default=None, init=False, repr=False, compare=False)
+    """Found once: :meth:`has_fired` is called for each timer."""
+
     @property
     def level(self) -> int:
         """The feature level that the machine was raised to, also if the log has lost the records since then."""
@@ -82,9 +85,13 @@ class Progress:
     @property
     def holes(self) -> tuple[Hole, ...]:
         """The holes; mostly there are none."""
+        if self._holes is not None:
+            return self._holes
         dues = [change for change in self.settings if change.name == HOLE_DUE_S]
         offsets = [change.value for change in self.settings if change.name == HOLE_OFFSET]
-        return tuple(Hole(due.from_offset, (due.value, offset)) for due, offset in zip(dues, offsets, strict=True))
+        holes = tuple(Hole(due.from_offset, (due.value, offset)) for due, offset in zip(dues, offsets, strict=True))
+        object.__setattr__(self, "_holes", holes)
+        return holes
 
     @property
     def fired_s(self) -> int | None:

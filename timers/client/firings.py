@@ -19,7 +19,7 @@ import threading
 from collections.abc import MutableMapping
 from typing import Any
 
-from timers.client.sql import SqlTable
+from timers.client.sql import SqlNames
 from timers.client.tokens import Callback, headers_in
 from timers.wire.headers import TIMER_ID, TIMER_SOURCE
 
@@ -89,19 +89,15 @@ class SqlFirings:
         paramstyle: str = "qmark",
         commit: bool = True,
     ) -> None:
-        self._table = SqlTable(connection, paramstyle, commit=commit, table=table, source_column=source_column)
-        param = self._table.param
-        self._create = f"CREATE TABLE IF NOT EXISTS {table} ({source_column} VARCHAR(512) PRIMARY KEY)"
-        self._insert = (
-            f"INSERT INTO {table} ({source_column}) SELECT {param} "
-            f"WHERE NOT EXISTS (SELECT 1 FROM {table} WHERE {source_column} = {param})"
+        self._names = SqlNames(
+            connection, paramstyle, commit=commit, table=table, length=512, source_column=source_column
         )
 
     def create_table(self) -> None:
         """Create the table if it does not exist."""
-        self._table.run(self._create, ())
+        self._names.create_table()
 
     def accept(self, callback: Callback) -> bool:
         """Whether the callback of this timer comes for the first time. False for a record that is no callback."""
         source = source_of(callback)
-        return source is not None and self._table.run(self._insert, (source, source)) == 1
+        return source is not None and self._names.add(source)

@@ -1,4 +1,4 @@
-"""Statements on a table of a DB-API connection, for receivers' tokens and sources."""
+"""Statements on a table of a DB-API connection, for receivers' tokens, sources and messages."""
 
 from __future__ import annotations
 
@@ -59,3 +59,41 @@ class SqlTable:
         if self._commit:
             self._connection.commit()
         return changed
+
+
+class SqlNames:
+    """A table of names, each of which is added once.
+
+    One step is one statement that inserts a name that is not there. If two receivers insert the same one at the same
+    time, the key of the table lets one of them succeed, and the other one gets the driver's error.
+
+    Args:
+        connection: an open DB-API connection.
+        paramstyle: the driver's ``paramstyle``.
+        commit: whether each statement is committed.
+        table: name of the table.
+        length: most characters of a name.
+        column: argument of the caller -> name of the key column; exactly one.
+
+    Raises:
+        SettingsError: a table or column name is no plain SQL identifier, or the paramstyle is unknown.
+    """
+
+    def __init__(
+        self, connection: Any, paramstyle: str, *, commit: bool, table: str, length: int, **column: str
+    ) -> None:
+        self._table = SqlTable(connection, paramstyle, commit=commit, table=table, **column)
+        (name,), param = column.values(), self._table.param
+        self._create = f"CREATE TABLE IF NOT EXISTS {table} ({name} VARCHAR({length}) PRIMARY KEY)"
+        self._insert = (
+            f"INSERT INTO {table} ({name}) SELECT {param} "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {table} WHERE {name} = {param})"
+        )
+
+    def create_table(self) -> None:
+        """Create the table if it does not exist."""
+        self._table.run(self._create, ())
+
+    def add(self, name: str) -> bool:
+        """Return whether the name was not there, and is now."""
+        return self._table.run(self._insert, (name, name)) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from timers.client.sql import SqlTable
+from timers.client.sql import SqlNames
 
 
 class Identified(Protocol):
@@ -48,17 +48,13 @@ class SqlInbox:
         message_column: str = "message",
         paramstyle: str = "qmark",
     ) -> None:
-        self._table = SqlTable(connection, paramstyle, commit=False, table=table, message_column=message_column)
-        param = self._table.param
-        self._create = f"CREATE TABLE IF NOT EXISTS {table} ({message_column} VARCHAR(700) PRIMARY KEY)"
-        self._insert = (
-            f"INSERT INTO {table} ({message_column}) SELECT {param} "
-            f"WHERE NOT EXISTS (SELECT 1 FROM {table} WHERE {message_column} = {param})"
+        self._names = SqlNames(
+            connection, paramstyle, commit=False, table=table, length=700, message_column=message_column
         )
 
     def create_table(self) -> None:
         """Create the table if it does not exist. You commit."""
-        self._table.run(self._create, ())
+        self._names.create_table()
 
     def accept(self, message: Identified) -> bool:
         """Return whether the message comes for the first time; then it is accepted when you commit.
@@ -66,5 +62,4 @@ class SqlInbox:
         Two receivers that accept one message at the same time: the key of the table lets one of them succeed, and the
         other one gets the driver's error.
         """
-        text = message.identity_text
-        return self._table.run(self._insert, (text, text)) == 1
+        return self._names.add(message.identity_text)

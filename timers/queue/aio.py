@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Self
 
 from timers.errors import LeaseLostError
-from timers.queue.message import Message, fail
+from timers.queue.message import Message, settled_after
 from timers.queue.queue import Queue
 from timers.queue.sending import Sendable
 
@@ -83,13 +83,5 @@ def _put_back(call: asyncio.Future[list[Message]]) -> None:
 
 
 async def _handle(message: Message, handler: Callable[[Message], Awaitable[None]]) -> None:
-    with contextlib.suppress(LeaseLostError):
-        try:
-            await handler(message)
-        except LeaseLostError:
-            raise
-        except Exception as error:
-            fail(message, error)
-        else:
-            if not message.is_settled:
-                message.ack()
+    with contextlib.suppress(LeaseLostError), settled_after(message):
+        await handler(message)

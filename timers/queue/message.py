@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -206,29 +207,32 @@ class Message:
         )
 
 
-def handle(message: Message, handler: Callable[[Message], None]) -> None:
-    """Call a handler; acknowledge the message if it returns, and retry the message if it raises an exception.
+@contextlib.contextmanager
+def settled_after(message: Message) -> Iterator[None]:
+    """Acknowledge the message after the block, and retry the message if the block raises an exception.
 
     Raises:
-        LeaseLostError: the lease was over before the handler ended.
+        LeaseLostError: the lease was over before the block ended.
     """
     try:
-        handler(message)
+        yield
     except LeaseLostError:
         raise
     except Exception as error:
-        fail(message, error)
+        _fail(message, error)
     else:
         if not message.is_settled:
             message.ack()
 
 
-def fail(message: Message, error: Exception) -> None:
-    """Retry a message whose handler raised an exception; reject it if it is too large for a retry.
+def handle(message: Message, handler: Callable[[Message], None]) -> None:
+    """Call a handler for a message, as :func:`settled_after` says."""
+    with settled_after(message):
+        handler(message)
 
-    Raises:
-        LeaseLostError: the lease is over.
-    """
+
+def _fail(message: Message, error: Exception) -> None:
+    """Retry a message whose handler raised an exception; reject it if it is too large for a retry."""
     _log.warning("message %s failed in attempt %d", message.source, message.attempt, exc_info=error)
     if message.is_settled:
         return

@@ -169,7 +169,7 @@ def test_processes_that_join_and_leave_share_the_messages(here: System) -> None:
             def both() -> bool:
                 work(first)
                 work(second)
-                return bool(second.settler.ledgers)
+                return second.counters().partitions > 0
 
             wait_until(both, "partitions of the second process")
             first.send_many((None, b"%d" % number, ()) for number in range(600, 1200))

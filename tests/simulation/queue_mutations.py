@@ -50,8 +50,8 @@ class FinishesBeforeTheCommit(Settler):
 
 
 class KeepsLedgersOfLostPartitions(Settler):
-    def revoke(self, partitions: Iterable[Partition]) -> None:
-        pass
+    def revoke(self, partitions: Iterable[Partition]) -> int:
+        return 0
 
 
 class TakesBoundMessagesForDone(Ledger):

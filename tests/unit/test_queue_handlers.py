@@ -116,7 +116,7 @@ def test_threads_handle_all_messages_until_the_queue_is_closed(monkeypatch: pyte
     def handler(message: Any) -> None:
         handled.append(message)
         if len(handled) == len(messages):
-            queue.closing = True
+            queue.close()
 
     queue.run(handler, concurrency=2)
     assert [each.calls for each in others] == [["ack"]] * 7

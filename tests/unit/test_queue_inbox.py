@@ -13,7 +13,7 @@ from timers.queue import SqlInbox
 
 @dataclass
 class Identified:
-    identity_text: str
+    id: str
 
 
 def test_a_message_is_accepted_once_and_a_rollback_forgets_it() -> None:

@@ -27,10 +27,7 @@ class Delivered:
     headers: Headers = field(default_factory=list)
     attempt: int = 1
     source: str = "jobs/3/14"
-
-    @property
-    def identity(self) -> Identity:
-        return Identity(self.source, 1_700_000_000_123, self.attempt)
+    sent_ms: int = 1_700_000_000_123
 
 
 @dataclass

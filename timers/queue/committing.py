@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
 from time import monotonic
 
 from confluent_kafka import KafkaException
 
 from timers.queue import records
-from timers.queue.settling import Plan, Settler
-from timers.queue.transport import Outcome, Transport
+from timers.queue.settling import Plan
+from timers.queue.state import State
+from timers.queue.transactions import Outcome
+from timers.queue.transport import Transport
+from timers.wire.dead_letter import REJECTED
 
 _PAUSE_S = 0.5
 _MOST_PAUSE_S = 10.0
@@ -20,16 +22,15 @@ _log = logging.getLogger("timers.queue")
 
 class Committer:
     """Commits what a settler plans. After a refused transaction it makes plain commits only, for a growing pause, so
-    that a request topic without a leader does not delay acknowledgements.
-
-    Args:
-        lock: held while the settler is used, and not while the brokers are asked.
+    that a request topic without a leader does not delay acknowledgements. The lock of the state is not held while the
+    brokers are asked.
     """
 
-    def __init__(self, transport: Transport, settler: Settler, lock: threading.Condition) -> None:
+    def __init__(self, transport: Transport, state: State) -> None:
         self._transport = transport
-        self._settler = settler
-        self._lock = lock
+        self._state = state
+        self._settler = state.settler
+        self._lock = state.lock
         self._next_transaction = 0.0
         self._pause_s = _PAUSE_S
 
@@ -64,7 +65,9 @@ class Committer:
                 self._settler.fail(plan)
             else:
                 self._settler.lose_answer(plan)
-            for job in self._transport.take_refused():
+            for job in self._transport.transactions.take_refused():
+                if not isinstance(job.records[0], records.Letter):
+                    self._state.totals.dead[REJECTED] += 1
                 job.records = [records.stub(job.records[0], _TOO_LARGE)]
         if plan.in_transaction:
             committed = outcome is Outcome.COMMITTED
@@ -76,7 +79,7 @@ class Committer:
         plan = self._settler.unknown
         assert plan is not None
         try:
-            self._transport.end_unknown()
+            self._transport.transactions.end_unknown()
             committed = self._transport.committed(plan.commits)
         except KafkaException as error:
             _log.warning("%s waits for the outcome of a transaction: %s", self._transport.group, error.args[0])

@@ -11,7 +11,7 @@ class Identified(Protocol):
     """What an inbox reads of a message."""
 
     @property
-    def identity_text(self) -> str: ...
+    def id(self) -> str: ...
 
 
 class SqlInbox:
@@ -62,4 +62,4 @@ class SqlInbox:
         Two receivers that accept one message at the same time: the key of the table lets one of them succeed, and the
         other one gets the driver's error.
         """
-        return self._names.add(message.identity_text)
+        return self._names.add(message.id)

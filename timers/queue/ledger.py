@@ -248,6 +248,10 @@ class Ledger:
     def open_count(self) -> int:
         return len(self._open)
 
+    def held_count(self) -> int:
+        """Return how many messages receivers hold."""
+        return sum(entry.state == HELD for entry in self._open.values())
+
     def ready_items(self) -> Iterator[Any]:
         """Yield the messages that wait for a receiver."""
         return (entry.item for entry in self._ready)

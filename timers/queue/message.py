@@ -20,7 +20,7 @@ from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, REJECTED
 _log = logging.getLogger("timers.queue")
 
 if TYPE_CHECKING:
-    from timers.queue.queue import Queue
+    from timers.queue.state import State
 
 
 class Message:
@@ -36,14 +36,20 @@ class Message:
         "_ledger",
         "_outputs",
         "_partition",
-        "_queue",
+        "_received_s",
         "_record",
         "_returned",
+        "_state",
+        "_terms",
         "attempt",
     )
 
-    def __init__(self, queue: Queue, partition: Partition, ledger: Ledger, entry: Entry, *, returned: bool) -> None:
-        self._queue = queue
+    def __init__(
+        self, state: State, partition: Partition, ledger: Ledger, entry: Entry, received_s: float, *, returned: bool
+    ) -> None:
+        self._state = state
+        self._terms = state.terms
+        self._received_s = received_s
         self._partition = partition
         self._ledger = ledger
         self._entry = entry
@@ -73,26 +79,26 @@ class Message:
         return records.user_headers(self._record.headers() or (), returned=self._returned)
 
     @property
-    def identity(self) -> records.Identity:
+    def _identity(self) -> records.Identity:
         return records.identity(self._record, returned=self._returned)
 
     @property
     def source(self) -> str:
         """``<topic>/<partition>/<offset>`` of the message on the queue's topic, the same in all deliveries."""
-        return self.identity.source
+        return self._identity.source
 
     @property
-    def identity_text(self) -> str:
+    def id(self) -> str:
         """A text that is the same in all deliveries of this message, and different for each other message.
 
         It contains the time of sending, because a topic that is deleted and created again has the same sources.
         """
-        return f"{self._queue.name} {self.source} {self.sent_ms}"
+        return f"{self._terms.name} {self.source} {self.sent_ms}"
 
     @property
     def sent_ms(self) -> int:
         """Epoch milliseconds at which it was sent to the queue's topic."""
-        return self.identity.sent_ms
+        return self._identity.sent_ms
 
     def ack(self) -> None:
         """Mark the message as done. A process commits every 100 ms; :meth:`Queue.settle` waits for it.
@@ -103,11 +109,14 @@ class Message:
             LeaseLostError: the lease is over, the partition has another owner, or the message is settled.
         """
         if self._outputs:
-            self._bind(*self._outputs)
+            with self._state.lock:
+                self._bind(*self._outputs)
+                self._count_acked()
             return
-        with self._queue.lock:
+        with self._state.lock:
             if not self._ledger.ack(self._entry, self._delivery):
                 raise self._lost()
+            self._count_acked()
 
     def output(
         self,
@@ -140,18 +149,25 @@ class Message:
             LeaseLostError: as in :meth:`ack`.
             InvalidTimerError: the message is too large for a request, or ``after`` is no delay.
         """
-        queue, backoff = self._queue, self._queue.backoff
-        if self.attempt > backoff.attempts:
-            self.give_up(error)
+        terms = self._terms
+        if self.attempt > terms.backoff.attempts:
+            reason = f"the queue {terms.name!r} gave it up in attempt {self.attempt}"
+            self._give_up(ATTEMPTS_EXHAUSTED, f"{reason}: {error}" if error else reason)
             return
         if after is None:
-            after = backoff.delay_s(self.attempt, random.random())
+            after = terms.backoff.delay_s(self.attempt, random.random())
         elif isinstance(after, timedelta):
             after = after.total_seconds()
-        if queue.ordered:
-            self._wait(after)
-            return
-        self._bind(records.later(self, queue.returns_topic, after, error, queue.max_request_bytes))
+        later = None
+        if not terms.ordered:
+            later = records.later(self, terms.returns_topic, after, error, terms.max_request_bytes)
+        with self._state.lock:
+            if later is not None:
+                self._bind(later)
+            elif not self._ledger.wait(self._entry, self._delivery, monotonic() + after):
+                raise self._lost()
+            self._state.totals.retried += 1
+            self._count_handled()
 
     def reject(self, reason: str) -> None:
         """Make the message a dead letter with the code ``rejected``.
@@ -159,22 +175,13 @@ class Message:
         Raises:
             LeaseLostError: as in :meth:`ack`.
         """
-        self._give_up(REJECTED, f"the queue {self._queue.name!r} rejected it: {reason}")
+        self._give_up(REJECTED, f"the queue {self._terms.name!r} rejected it: {reason}")
 
     def put_back(self) -> None:
         """Deliver the message again at once, with the same attempt. Nothing happens if this delivery is over."""
-        with self._queue.lock:
+        with self._state.lock:
             self._ledger.put_back(self._entry, self._delivery)
-            self._queue.lock.notify()
-
-    def give_up(self, error: str = "") -> None:
-        """Make the message a dead letter with the code ``attempts-exhausted``.
-
-        Raises:
-            LeaseLostError: as in :meth:`ack`.
-        """
-        reason = f"the queue {self._queue.name!r} gave it up in attempt {self.attempt}"
-        self._give_up(ATTEMPTS_EXHAUSTED, f"{reason}: {error}" if error else reason)
+            self._state.lock.notify()
 
     def extend(self, lease_s: float) -> None:
         """Let the lease end ``lease_s`` seconds from now.
@@ -182,27 +189,32 @@ class Message:
         Raises:
             LeaseLostError: as in :meth:`ack`.
         """
-        with self._queue.lock:
+        with self._state.lock:
             if not self._ledger.extend(self._entry, self._delivery, monotonic() + lease_s):
                 raise self._lost()
 
     def _give_up(self, code: str, reason: str) -> None:
-        self._bind(records.letter(self, self._queue.topic, code, reason, self._queue.max_request_bytes))
+        letter = records.letter(self, self._terms.topic, code, reason, self._terms.max_request_bytes)
+        with self._state.lock:
+            self._bind(letter)
+            self._state.totals.dead[code] += 1
+            self._count_handled()
 
     def _bind(self, *written: Any) -> None:
-        with self._queue.lock:
-            if not self._ledger.bind(self._entry, self._delivery):
-                raise self._lost()
-            self._queue.settler.add(Job(self._partition, self._ledger, self._entry, written))
+        if not self._ledger.bind(self._entry, self._delivery):
+            raise self._lost()
+        self._state.settler.add(Job(self._partition, self._ledger, self._entry, written))
 
-    def _wait(self, after_s: float) -> None:
-        with self._queue.lock:
-            if not self._ledger.wait(self._entry, self._delivery, monotonic() + after_s):
-                raise self._lost()
+    def _count_acked(self) -> None:
+        self._state.totals.acked += 1
+        self._count_handled()
+
+    def _count_handled(self) -> None:
+        self._state.totals.handling_s += monotonic() - self._received_s
 
     def _lost(self) -> LeaseLostError:
         return LeaseLostError(
-            f"message {self.source} is no longer this receiver's: its lease of {self._queue.lease_s:g} s is over, its "
+            f"message {self.source} is no longer this receiver's: its lease of {self._terms.lease_s:g} s is over, its "
             "partition has another owner, or it was settled before. It is delivered again unless it was settled"
         )
 

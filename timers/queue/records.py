@@ -77,11 +77,11 @@ class Delivered(Protocol):
     """What this module reads of a delivered message."""
 
     @property
-    def identity(self) -> Identity: ...
-    @property
     def attempt(self) -> int: ...
     @property
     def source(self) -> str: ...
+    @property
+    def sent_ms(self) -> int: ...
     @property
     def key(self) -> bytes | None: ...
     @property
@@ -131,11 +131,10 @@ def later(message: Delivered, returns_topic: str, after_s: float, error: str, ma
     """
     if isinstance(after_s, bool) or not 0 <= after_s <= 10**9:
         raise InvalidTimerError(f"after={after_s!r} is not a number of seconds from 0 to {10**9}")
-    who = message.identity
     own: list[Header] = [
         (ATTEMPT, b"%d" % message.attempt),
-        (SOURCE, who.source.encode()),
-        (SENT, b"%d" % max(0, who.sent_ms)),
+        (SOURCE, message.source.encode()),
+        (SENT, b"%d" % max(0, message.sent_ms)),
     ]
     if error:
         own.append((ERROR, error[:_MAX_ERROR_CHARACTERS].encode(errors="replace")))
@@ -144,7 +143,7 @@ def later(message: Delivered, returns_topic: str, after_s: float, error: str, ma
     kept = [each for each in h.without_timer_headers(message.headers) if each[0] not in _OWN]
     request = TimerRequest(returns_topic, message.key, message.value or b"", at=_AT_ONCE_S, headers=[*kept, *own])
     _, value, headers = Encoder(max_request_bytes)(request)
-    return Later(math.ceil(after_s * 1000), value, headers or [], who.source)
+    return Later(math.ceil(after_s * 1000), value, headers or [], message.source)
 
 
 def letter(message: Delivered, queue_topic: str, code: str, reason: str, max_request_bytes: int) -> Letter:

@@ -97,13 +97,16 @@ class Settler:
         """Own a partition whose last commit is ``committed``."""
         self._owned[partition] = _Owned(ledger, log, committed)
 
-    def revoke(self, partitions: Iterable[Partition]) -> None:
-        """Drop the ledgers of partitions, and the jobs of their messages."""
+    def revoke(self, partitions: Iterable[Partition]) -> int:
+        """Drop the ledgers of partitions, and the jobs of their messages; return how many deliveries ended."""
+        held = 0
         for partition in partitions:
             owned = self._owned.pop(partition, None)
             if owned is not None:
+                held += owned.ledger.held_count()
                 owned.ledger.drop()
         self._jobs = [job for job in self._jobs if self.owns(job.partition, job.ledger)]
+        return held
 
     def join(self, member: Any) -> None:
         """Commit with this group metadata from now on. Call it in each rebalance, after :meth:`revoke`."""
@@ -120,6 +123,10 @@ class Settler:
     @property
     def ledgers(self) -> dict[Partition, Ledger]:
         return {partition: owned.ledger for partition, owned in self._owned.items()}
+
+    def metadata_bytes(self) -> int:
+        """Return the length of the longest metadata that is committed."""
+        return max((len(owned.committed.metadata) for owned in self._owned.values() if owned.committed), default=0)
 
     @property
     def full(self) -> list[Partition]:

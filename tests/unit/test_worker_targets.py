@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.config.settings import Settings
 from timers.core.delivery import DeliveryProblem
+from timers.kafka import known_topics
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord
 from timers.worker.sending import targets as module
 from timers.worker.sending.producer import NoAnswer
@@ -122,7 +123,8 @@ def test_records_of_the_engine_avoid_a_partition_without_a_leader_until_it_has_o
 ) -> None:
     retry, admin = targets._settings.retry_topic, cluster(targets)
     now_s = 1000.0
-    monkeypatch.setattr(module, "monotonic", lambda: now_s)
+    for each in (module, known_topics):
+        monkeypatch.setattr(each, "monotonic", lambda: now_s)
     admin.topics[retry] = [1, 2, 2]
     targets._look()
 
@@ -135,15 +137,15 @@ def test_records_of_the_engine_avoid_a_partition_without_a_leader_until_it_has_o
     targets._look()
     assert chosen() == [0, 0, 0], "the metadata still name the dead leader"
     admin.topics[retry] = [1, -1, 2]
-    now_s += module.AVOIDED_S
+    now_s += known_topics.AVOIDED_S
     targets.refresh()
     assert chosen() == [0, 2, 2]
     admin.topics[retry] = [-1, -1, -1]
-    now_s += module.AVOIDED_S
+    now_s += known_topics.AVOIDED_S
     targets.refresh()
     assert chosen() == [0, 1, 2], "all have to wait"
     admin.topics[retry] = [1, 1, 1]
-    now_s += module.AVOIDED_S
+    now_s += known_topics.AVOIDED_S
     targets.refresh()
     assert chosen() == [0, 1, 2]
 
@@ -303,7 +305,7 @@ def test_no_machine_waits_while_missing_topics_are_created_together(creating: Ta
     creating.refresh()
     assert creating.route("other", retried=False) == 1
     admin.may_answer.set()
-    wait_until(lambda: set(names) <= creating._known.keys(), "they are known")  # route() may request one again
+    wait_until(lambda: set(names) <= creating._known.counts.keys(), "they are known")  # route() may request one again
     assert all(creating.route(name, retried=True) == 1 for name in names)
     assert len(admin.created) <= 2, "the first one alone, as it does not wait for others, and all others together"
     assert sorted(name for names in admin.created for name in names) == sorted(names)

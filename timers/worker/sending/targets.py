@@ -30,6 +30,7 @@ from timers.core.delivery import DeliveryProblem
 from timers.core.ports import Lost
 from timers.kafka.aiokafka_internals.produce import RecordsRefused
 from timers.kafka.clients import librdkafka
+from timers.kafka.known_topics import AVOIDED_S, KnownTopics
 from timers.kafka.topic_creator import TopicCreator
 from timers.kafka.topic_metadata import REFRESH_S, TopicMetadata
 from timers.wire.callback_rules import CallbackRules
@@ -45,10 +46,6 @@ MAX_UNKNOWN = 10_000
 
 ELECTION_S = 2.0
 """Seconds for which a circuit opens at first, if the cause may soon be over."""
-
-AVOIDED_S = 10.0
-"""Seconds for which records of the engine avoid a partition whose leader took none, and after which the leaders are
-looked up again while a partition has none. The brokers notice the loss of another one after 9 s."""
 
 MISSING_TWICE_S = 5.0
 """If a listed topic is missing twice within so many seconds, its circuit opens for ``ELECTION_S``."""
@@ -82,12 +79,8 @@ class Targets:
         self._metadata = TopicMetadata(admin, ADMIN_TIMEOUT_S)
         self._lock = threading.Lock()
         self.rules = CallbackRules(settings)
-        self._known: dict[str, int] = dict(partitions)
-        """Topic -> number of partitions, of all topics in the brokers' last list."""
-        self._leaderless: dict[str, frozenset[int]] = {}
-        """Topic -> its partitions without a leader, if there are any."""
-        self._avoided: dict[tuple[str, int], float] = {}
-        """Partition of a topic of the engine whose leader did not take records -> until when another one is used."""
+        self._known = KnownTopics(partitions)
+        self.available, self.partitions = self._known.available, self._known.partitions
         self._unknown: dict[str, float] = {}
         self._times: dict[str, tuple[float, str | None]] = {}
         """Topic -> (until when this is valid, why it never takes the times of callbacks)."""
@@ -123,45 +116,30 @@ class Targets:
         if problem is not None:
             return problem
         with self._lock:
-            if topic not in self._known and self._unknown.get(topic, 0.0) < monotonic():
+            if topic not in self._known.counts and self._unknown.get(topic, 0.0) < monotonic():
                 # A topic is unknown only if a list from this transaction lacks it: its timer may have been requested
                 # just after it was created. So many unknown names cause one request for a transaction.
                 if not self._is_fresh:
                     self._look()
-                if topic not in self._known:
+                if topic not in self._known.counts:
                     self._note_unknown(topic)
-            if topic not in self._known and self._settings.create_target_topics:
+            if topic not in self._known.counts and self._settings.create_target_topics:
                 self._creator.request(topic)  # timers of other topics must not wait for it
                 why = self._not_created.get(topic)
                 reason = "is being created" if why is None else f"cannot be created: {why}"
                 return DeliveryProblem("topic-unknown", f"callBackTopic {topic!r} {reason}", 0.0)
-            if topic not in self._known:
+            if topic not in self._known.counts:
                 return DeliveryProblem.unknown(topic)
             refused = self._refuses_times(topic)
             if refused is not None:
                 return DeliveryProblem("message-refused", refused, None)
-            if topic not in self._leaderless:
+            if topic not in self._known.leaderless:
                 if topic not in self.circuit_breaker:
-                    self.usable[topic] = self._known[topic]
-                return self._known[topic]
-            del self._leaderless[topic]  # looked up again before the next attempt
+                    self.usable[topic] = self._known.counts[topic]
+                return self._known.counts[topic]
+            del self._known.leaderless[topic]  # looked up again before the next attempt
         self.open_circuit(topic, LeaderNotAvailableError())
-        return self.circuit_breaker.problem(topic, retried=retried) or self._known[topic]
-
-    def partitions(self, topic: str) -> int:
-        """Last known number of partitions of a topic that has a :meth:`route`."""
-        return self._known.get(topic, 1)
-
-    def available(self, topic: str, partition: int) -> int:
-        """``partition`` of a topic of the engine; or the next one with a leader, if it had none a short time ago."""
-        if not self._avoided and topic not in self._leaderless:
-            return partition
-        count = self.partitions(topic)
-        others = ((partition + step) % count for step in range(count))
-        return next((each for each in others if not self._is_avoided(topic, each)), partition)
-
-    def _is_avoided(self, topic: str, partition: int) -> bool:
-        return partition in self._leaderless.get(topic, ()) or monotonic() < self._avoided.get((topic, partition), 0.0)
+        return self.circuit_breaker.problem(topic, retried=retried) or self._known.counts[topic]
 
     def open_circuit(self, topic: str, error: BaseException) -> None:
         """Open the circuit of ``topic``, because of ``error``."""
@@ -207,7 +185,8 @@ class Targets:
                 if not learned:
                     self.open_circuit(topic, error)
             elif topic in self.own and isinstance(error, LeaderNotAvailableError):
-                self._note_leaderless(topic, error.args[1:])
+                with self._lock:  # until the metadata of the brokers show the loss too
+                    self._refresh_at = min(self._refresh_at, self._known.avoid(topic, error.args[1:]))
             elif self.own & failed.keys():
                 continue  # the engine's topics fail too, so the brokers are the cause
             elif isinstance(error, UnknownTopicOrPartitionError):
@@ -215,24 +194,17 @@ class Targets:
             else:
                 self.open_circuit(topic, error)
 
-    def _note_leaderless(self, topic: str, partitions: Iterable[int]) -> None:
-        """Use other partitions of a topic of the engine, until the metadata of the brokers show the loss too."""
-        until = monotonic() + AVOIDED_S
-        with self._lock:
-            self._avoided |= {(topic, partition): until for partition in partitions}
-            self._refresh_at = min(self._refresh_at, until)
-
     def forget(self, topic: str) -> None:
         """Look up ``topic`` again before the next sending: it, or a partition of it, was missing."""
         with self._lock:
             now = monotonic()
             # Reports of several machines about one failure count once: brokers must have listed it in between.
-            is_repeated = topic in self._known and now - self._forgotten.get(topic, -math.inf) < MISSING_TWICE_S
+            was_known = self._known.counts.pop(topic, None) is not None
+            is_repeated = was_known and now - self._forgotten.get(topic, -math.inf) < MISSING_TWICE_S
             self._forgotten = {name: since for name, since in self._forgotten.items() if now - since < MISSING_TWICE_S}
             self._forgotten[topic] = now
             self.usable.pop(topic, None)
             self.max_message_bytes.pop(topic, None)
-            self._known.pop(topic, None)
             self._unknown.pop(topic, None)
             self._is_fresh = False
         if is_repeated:  # the brokers do not agree on it yet
@@ -247,28 +219,23 @@ class Targets:
         self._is_fresh = False
         if monotonic() < self._refresh_at:
             return
-        self._refresh_at = monotonic() + (AVOIDED_S if self.own & self._leaderless.keys() else REFRESH_S)
+        self._refresh_at = monotonic() + (AVOIDED_S if self.own & self._known.leaderless.keys() else REFRESH_S)
         with contextlib.suppress(KafkaException):
             with self._lock:
                 self._look()
-                self.usable = {topic: self._known[topic] for topic in self.usable if topic in self._known}
-                for topic in self.max_message_bytes.keys() - self._known.keys():
+                known = self._known.counts
+                self.usable = {topic: known[topic] for topic in self.usable if topic in known}
+                for topic in self.max_message_bytes.keys() - known.keys():
                     del self.max_message_bytes[topic]  # deleted: its error would end the loop below
             for topic in list(self.max_message_bytes):
                 self.learn_limit(topic)
 
     def _look(self) -> None:
         """Look up all topics."""
-        self._known, self._leaderless = self._list()
+        self._known.note(self._metadata.topics())
         self._is_fresh = True
-        if self.own & self._leaderless.keys():
+        if self.own & self._known.leaderless.keys():
             self._refresh_at = min(self._refresh_at, monotonic() + AVOIDED_S)
-
-    def _list(self) -> tuple[dict[str, int], dict[str, frozenset[int]]]:
-        """Number of partitions of each topic, and the partitions without a leader of the topics that have such."""
-        found = self._metadata.topics()
-        leaderless = {name: topic.leaderless for name, topic in found.items() if topic.leaderless}
-        return {name: topic.partitions for name, topic in found.items()}, leaderless
 
     def _refuses_times(self, topic: str) -> str | None:
         """Why ``topic`` never takes records with the times of callbacks; None if it may take them.
@@ -279,7 +246,7 @@ class Targets:
         until, reason = self._times.get(topic, (0.0, None))
         if until > monotonic():
             return reason
-        others = (name for name in self._known if name not in self._times and name not in self.own)
+        others = (name for name in self._known.counts if name not in self._times and name not in self.own)
         oldest_ms: Mapping[str, int] = {}
         for names in ({topic, *islice(others, MAX_DESCRIBED)}, {topic}):
             with contextlib.suppress(KafkaException):  # one of the others was deleted, or the brokers do not say
@@ -309,9 +276,9 @@ class Targets:
         """Use topics that were created now. In the creator's thread: the lock is not held while brokers answer."""
         self._not_created = failures
         with contextlib.suppress(KafkaException):  # else the next attempt of a timer looks
-            found = self._list()
+            found = self._metadata.topics()
             with self._lock:
-                self._known, self._leaderless = found
+                self._known.note(found)
 
     def learn_limit(self, topic: str) -> bool:
         """Ask for the largest batch that ``topic`` takes, and store it.

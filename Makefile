@@ -34,7 +34,7 @@ run: $(VENV)/.run ## Start broker and worker, schedule timers and show each fire
 unexport PYTHONDONTWRITEBYTECODE
 
 JOBS ?= 2
-WAITING_JOBS ?= 4
+WAITING_JOBS ?= 3
 LENGTH = not long
 PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
 
@@ -69,8 +69,11 @@ test-lowest: $(VENV)/.dev ## The unit tests and one broker test, with the lowest
 check: $(VENV)/.dev ## What needs no broker: lint, types, import rules, unit, property and simulation tests
 	@$(MAKE) --no-print-directory --jobs 2 lint test-pure
 
+# All tests in tests/broker and tests/spark need a broker or Spark, and importing Spark takes seconds in each process.
+PURE = $(filter-out tests/broker tests/spark tests/chaos tests/harness, $(patsubst %/, %, $(wildcard tests/*/)))
+
 test-pure: $(VENV)/.dev
-	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "not broker and not spark and $(LENGTH)"
+	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "not broker and not spark and $(LENGTH)" $(PURE)
 
 mutations-search: $(VENV)/.dev ## Look for a seed that finds each broken rule, where the one of the tests finds it no longer
 	@$(BIN)/python -m tests.simulation.search

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             shared_broker(directory).stop()
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark's tests come first: they are all in one group, which takes the longest."""
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    """What takes longest begins first: Spark's tests, which are one group, then other groups, large ones first.
+
+    Without a broker these are the runs of the simulator.
+    """
+    sizes = Counter(group_of(item.nodeid) for item in items)
+
+    def order(item: pytest.Item) -> tuple[bool, bool, int]:
+        group = group_of(item.nodeid)
+        return group != "spark", not group.startswith("tests/simulation/test_simulator.py"), -sizes[group]
+
+    items.sort(key=order)
 
 
 @pytest.hookimpl(optionalhook=True)

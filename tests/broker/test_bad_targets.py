@@ -133,6 +133,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
             system.close()
 
 
+@pytest.mark.long
 def test_a_target_without_write_permission_is_retried_and_then_dead_lettered(guarded: System) -> None:
     """The worker retries after half a minute; the timer then fires or becomes a dead letter."""
     worker = guarded.worker().start().ready()

@@ -64,6 +64,7 @@ def test_timers_that_were_due_while_the_broker_was_down_fire_once(broker: Embedd
     worker.stop()
 
 
+@pytest.mark.long
 def test_a_broker_that_dies_during_a_write_does_not_open_the_circuit_of_the_target(
     broker: EmbeddedBroker, system: System
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_broker_that_dies_during_a_write_does_not_open_the_circuit_of_the_targ
     assert worker.running
 
 
+@pytest.mark.long
 def test_a_worker_can_be_stopped_without_a_broker(broker: EmbeddedBroker, system: System) -> None:
     worker = system.worker().start().ready()
     system.fired(system.send(*timers(system.target(), 10, due_in(1), 1)))

@@ -80,6 +80,7 @@ def test_one_worker_turns_a_format_on_and_off_by_quick_restarts(formats: Formats
     formats.native_timers_fire(PARTITIONS + 1)  # a leader that restarted still notices added partitions
 
 
+@pytest.mark.long
 def test_a_rolling_restart_turns_a_format_on_and_off(formats: Formats) -> None:
     """Each worker restarts when the one before is ready; timers fire meanwhile, each once."""
     system = formats.system

@@ -19,6 +19,7 @@ TIMERS = 20_000
 WORKERS = 3
 
 
+@pytest.mark.long
 def test_chaos_loses_no_timer_and_fires_none_twice_or_early(tmp_path: Path) -> None:
     kinds = (plan.KILL, plan.PAUSE, plan.WIPE)
     broker = EmbeddedBroker(tmp_path / "broker", port=0)

@@ -22,6 +22,7 @@ def assert_by_the_brokers_time(record: Record) -> None:
     assert record.due_s * 1000 <= int(record.text("timer-fired")) <= record.append_ms
 
 
+@pytest.mark.long
 def test_with_clocks_hours_apart_no_timer_is_early_and_ticks_go_on_after_a_death(system: System) -> None:
     """One clock is right; the other is five hours ahead, and later five hours behind."""
     target = system.target(partitions=2)

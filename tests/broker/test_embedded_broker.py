@@ -157,6 +157,7 @@ def test_a_crash_keeps_data_and_address(broker: EmbeddedBroker) -> None:
     assert first_value(address, "kept") == b"value"
 
 
+@pytest.mark.long
 def test_acls_work_with_an_authorizer_in_the_properties(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "broker", port=0, properties=acls.OPEN_AUTHORIZER) as broker:
         address = broker.start()

@@ -21,7 +21,9 @@ def one_each(target: str, due_s: int, value: bytes = b"") -> list[Request]:
     return [Request(target, due_s, f"key-{partition}", value, partition=partition) for partition in range(PARTITIONS)]
 
 
-@pytest.mark.parametrize("value", [UNREADABLE, UNSENDABLE], ids=["accepting", "firing"])
+@pytest.mark.parametrize(
+    "value", [UNREADABLE, pytest.param(UNSENDABLE, marks=pytest.mark.long)], ids=["accepting", "firing"]
+)
 def test_a_machine_that_fails_again_and_again_stops_alone_and_goes_on_when_the_cause_is_gone(
     system: System, tmp_path: Path, value: bytes
 ) -> None:

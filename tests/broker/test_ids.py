@@ -171,6 +171,7 @@ def test_receivers_tell_versions_of_an_id_and_the_sources_of_others_apart(ids: I
     assert [source_of(record) for record in records if record.key == b"native"] == [native.source]
 
 
+@pytest.mark.long
 def test_kills_empty_disks_and_changes_while_nobody_runs(ids: Ids) -> None:
     """A third is replaced, a third cancelled: before, while the worker is down, and on an empty disk."""
     (worker,) = ids.system.workers

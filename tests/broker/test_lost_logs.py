@@ -74,6 +74,7 @@ def test_a_request_topic_that_is_deleted_and_created_again_is_read_from_its_begi
     assert len({record.timer_id for record in fired}) == len(fired)
 
 
+@pytest.mark.long
 def test_a_topic_created_again_is_told_from_the_old_one_even_without_records(system: System) -> None:
     """Both logs begin at offset 0. With the progress of the old log, all timers would fire again later."""
     worker = system.worker().start().ready()

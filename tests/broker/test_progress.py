@@ -100,6 +100,7 @@ def test_a_partition_with_lost_progress_does_not_start_again(system: System) -> 
     assert len(system.reader(fired[0].target).rest()) == 40, "what has fired stays fired"
 
 
+@pytest.mark.long
 def test_a_request_topic_that_was_deleted_and_made_again_is_a_new_log(system: System) -> None:
     """Offsets of the new log were used in the old one too: by timers that have fired, and by some that never will."""
     with_disk, without_disk = system.worker().start(), system.worker().start()

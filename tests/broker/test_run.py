@@ -57,7 +57,7 @@ def processes_of(project: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs /proc to see what is left behind")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_run_shows_callbacks_and_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     with timers_run(tmp_path) as process:
         assert process.stdout is not None

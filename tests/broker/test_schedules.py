@@ -185,6 +185,7 @@ def test_schedules_survive_kills_compaction_and_a_lost_disk(schedules: Schedules
     schedules.check_all_ended()
 
 
+@pytest.mark.long
 def test_a_change_in_the_due_second_either_takes_effect_or_comes_too_late(schedules: Schedules) -> None:
     due_s = due_in(5)
     names = [b"race-%d" % number for number in range(400)]

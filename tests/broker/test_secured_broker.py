@@ -171,9 +171,9 @@ def test_a_worker_needs_no_more_than_the_documented_acls(
     ("protocol", "changes"),
     [
         ("SASL_SSL", {"TIMERS_SASL_MECHANISM": "SCRAM-SHA-256"}),
-        ("SASL_SSL", AS_PLAIN),
+        pytest.param("SASL_SSL", AS_PLAIN, marks=pytest.mark.long),
         ("SSL", {}),
-        ("SASL_PLAINTEXT", {}),
+        pytest.param("SASL_PLAINTEXT", {}, marks=pytest.mark.long),
     ],
     ids=["SASL_SSL SCRAM-SHA-256", "SASL_SSL PLAIN", "SSL with a certificate", "SASL_PLAINTEXT SCRAM-SHA-512"],
 )

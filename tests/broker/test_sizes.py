@@ -114,6 +114,7 @@ def test_batches_that_unpack_to_much_more_cost_neither_memory_nor_time(
     assert psutil.Process().memory_info().rss < own_before + 100_000_000
 
 
+@pytest.mark.long
 def test_a_batch_of_very_many_records(system: System) -> None:
     """Each empty record is a dead letter of its own; they go in several transactions, and timers beside are on time."""
     system.worker().start().ready()

@@ -68,6 +68,7 @@ def test_a_new_worker_takes_partitions_and_each_timer_fires_once(system: System)
         assert "Traceback" not in worker.log
 
 
+@pytest.mark.long
 def test_a_worker_that_waits_for_a_rebalance_ends_at_once(broker_address: str, tmp_path: Path) -> None:
     """The rebalance waits for a member that is paused, longer than a worker may take to end."""
     system = System(broker_address, tmp_path, TIMERS_SESSION_TIMEOUT_S="60")

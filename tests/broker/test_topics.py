@@ -39,7 +39,7 @@ def test_the_worker_makes_its_topics_as_timers_need_them(running: System) -> Non
     assert all(len(found[topic].partitions) == PARTITIONS for topic in (*expected, settings.progress_topic))
 
 
-@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+@pytest.mark.parametrize("policy", ["compact", pytest.param("compact,delete", marks=pytest.mark.long)])
 def test_a_request_topic_that_compacts_is_refused_in_one_sentence(system: System, policy: str) -> None:
     system.create_topic(system.request_topic, PARTITIONS, cleanup_policy=policy)
     worker = system.worker().start()

@@ -51,6 +51,7 @@ def worker(system: System) -> Worker:
     return system.worker().start().ready()
 
 
+@pytest.mark.long
 def test_no_request_of_the_worker_creates_a_topic(tmp_path: Path) -> None:
     """On a broker with Kafka's default of ``auto.create.topics.enable``; the worker uses each topic all the time."""
     properties = {"auto.create.topics.enable": "true"}

@@ -36,7 +36,7 @@ def test_json_logs_have_one_object_in_each_line(system: System) -> None:
     assert len(after_banner) == len(lines)
 
 
-@pytest.mark.parametrize("log_format", ["console", "json"])
+@pytest.mark.parametrize("log_format", ["console", pytest.param("json", marks=pytest.mark.long)])
 def test_a_refused_start_is_one_sentence(tmp_path: Path, broker_address: str, log_format: str) -> None:
     system = System(broker_address, tmp_path)
     try:

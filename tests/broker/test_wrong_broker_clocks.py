@@ -138,6 +138,7 @@ def timers_clock(system: System, *options: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, env=clean_environment(**system.environment), capture_output=True, text=True)
 
 
+@pytest.mark.long
 def test_of_two_brokers_an_hour_apart_the_one_counts_that_agrees_with_the_workers_clock(
     systems: list[System], tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_a_zombie_is_fenced_and_its_open_transactions_are_never_seen(system: Sys
     assert other.running
 
 
+@pytest.mark.long
 def test_a_zombie_without_an_open_transaction_does_no_harm(system: System) -> None:
     """It may hear from the group before it fires; then it joins again as a new worker."""
     target = system.target()

@@ -110,6 +110,7 @@ def test_each_planted_fault_is_found(spark: SparkSession, broker_address: str, t
     system.close()
 
 
+@pytest.mark.long
 def test_after_a_worker_there_is_nothing_to_find(spark: SparkSession, broker_address: str, tmp_path: Path) -> None:
     """Fired, late, dead-lettered, put off, replaced, cancelled in time and too late, pending: all add up."""
     ids, verdicts = f"by-id-{tmp_path.name}", f"verdicts-{tmp_path.name}"

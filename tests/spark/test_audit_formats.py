@@ -26,7 +26,7 @@ from timers.spark.audit import report
 from timers.spark.audit.findings import Findings
 from timers.wire.formats import future_by_id
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
 RACES = 200
 """Schedules that are replaced or deleted in the very second that they are due."""

@@ -104,6 +104,7 @@ def test_cold_requests_are_read_as_the_engine_writes_them(spark: SparkSession) -
 # ---- there and back -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_two_days_ahead_with_a_minutes_horizon(spark: SparkSession, tables: ColdTables, tmp_path: Path) -> None:
     """Goes cold, comes back once, fires once: through crashes of the promoter, a lost disk and other horizons."""
     due_s = NOW_S + 2 * DAY_S
@@ -166,6 +167,7 @@ def test_two_days_ahead_with_a_minutes_horizon(spark: SparkSession, tables: Cold
     assert engine.worker.runners[engine.settings.request_topic, 0].machine.progress.setting_at(SEAL, 0, 0)
 
 
+@pytest.mark.long
 def test_what_was_taken_in_too_late_to_know_stays(spark: SparkSession, tables: ColdTables, tmp_path: Path) -> None:
     """The tables were lost, and the cold topic is read again: what has fired long ago must not fire again."""
     engine = SimEngine(NOW_S, 60)
@@ -211,6 +213,7 @@ def test_what_is_not_near_is_not_looked_at(spark: SparkSession, tables: ColdTabl
     assert cold.files_scanned(whole, tables.held) == 2
 
 
+@pytest.mark.long
 def test_days_that_are_over_are_forgotten_and_files_become_few(
     spark: SparkSession, tables: ColdTables, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def repeat_all(spark: SparkSession, tables: ColdTables, config: dict[str, Any], 
         port.write(list(copies_of(batch)))
 
 
+@pytest.mark.long
 def test_the_audit_accounts_for_what_is_cold(spark: SparkSession, system: System, tmp_path: Path) -> None:
     """By topics and tables; and still when retention has taken the requests from their topic."""
     worker = system.worker().start().ready()

@@ -54,6 +54,15 @@ def functions(name: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.parametrize("folder", ["broker", "spark"])
+def test_tests_that_make_check_does_not_collect_have_their_marker(folder: str) -> None:
+    """``make check`` leaves out these folders: a test without the marker would run nowhere."""
+    files = [name for name in FILES if name.startswith(f"tests/{folder}/test_")]
+    assert files
+    marked = re.compile(rf"^pytestmark = .*pytest\.mark\.{folder}\b", re.MULTILINE)
+    assert [name for name in files if not marked.search((ROOT / name).read_text())] == []
+
+
 def test_files_are_short() -> None:
     long = {name for name in CODE if len((ROOT / name).read_text().splitlines()) > MAX_FILE_LINES}
     assert long == set(LONGER_FILES)

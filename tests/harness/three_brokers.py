@@ -25,6 +25,9 @@ NO_LEADER = -1
 CONTROLLER = 1
 """The only controller: it must live."""
 
+CONSUMER_OFFSETS, TRANSACTION_STATE = "__consumer_offsets", "__transaction_state"
+"""Topics whose leaders coordinate groups and transactional ids."""
+
 _INTERNAL = {
     # Groups and transactions of the whole cluster survive one broker, unless a test changes it.
     "offsets.topic.replication.factor": "3",
@@ -179,3 +182,11 @@ class ThreeBrokers:
 
         wait_until(led, f"{topic} has its leaders")
         return topic
+
+
+def coordinating_partition(name: str, partitions: int) -> int:
+    """Partition of such a topic whose leader coordinates a group or a transactional id: by Java's hash of the name."""
+    number = 0
+    for char in name:
+        number = (31 * number + ord(char)) & 0xFFFFFFFF
+    return abs(number - (1 << 32) if number >= 1 << 31 else number) % partitions

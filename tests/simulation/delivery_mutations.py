@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from timers.core.chunk_size import ChunkSize
-from timers.core.delivery import Callback, Delivery, DeliveryProblem, RetryDelivery, ScheduleDelivery
+from timers.core.delivery import Callback, Delivery, DeliveryProblem, RetryDelivery, Rules, ScheduleDelivery
 from timers.core.keys import MAX_OFFSET
 from timers.core.machine import Machine
 from timers.core.progress import Progress
@@ -18,19 +18,48 @@ from timers.testing.log import SimLog
 from timers.testing.outbox import Buffered, SimRoutes
 
 
+class _AllowsAll:
+    """The rules of a worker that allows each target."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.next_request = rules.next_request
+
+    def check_topic(self, topic: str) -> None:
+        return None
+
+
 class IgnoresCallbackRules(Delivery):
     """A callback goes to any topic."""
 
-    def _route(self, topic: str) -> int | DeliveryProblem:
-        return self._routes.route(topic, retried=self.retried)
+    def _route(self, topic: str) -> int | DeliveryProblem | None:
+        rules, self._rules = self._rules, _AllowsAll(self._rules)
+        try:
+            return super()._route(topic)
+        finally:
+            self._rules = rules
 
 
 class SendsToOpenCircuits(Delivery):
     """[I6]: every transaction tries a failing topic, and delays the other timers."""
 
-    def _route(self, topic: str) -> int | DeliveryProblem:
+    def _route(self, topic: str) -> int | DeliveryProblem | None:
         route = super()._route(topic)
         return 1 if isinstance(route, DeliveryProblem) and route.open_s is not None else route
+
+
+class TakesSilenceForMissing(Delivery):
+    """[I6]: a topic does not exist if no broker says that it does."""
+
+    def _route(self, topic: str) -> int | DeliveryProblem | None:
+        return super()._route(topic) or DeliveryProblem.unknown(topic)
+
+
+class DropsTimersOfUnansweredTopics(Delivery):
+    """Timers of a topic are lost if no broker says whether it exists."""
+
+    def end_wait(self) -> None:
+        self.unanswered = {topic: rows for topic, rows in self.unanswered.items() if self._route(topic) is not None}
+        super().end_wait()
 
 
 class UsesTheTopicOfTheFirst(Delivery):
@@ -166,6 +195,50 @@ class EndsRejectedRequests(Delivery):
         if isinstance(self, ScheduleDelivery):
             for rejection in rejected:
                 self._output.end_schedule(rejection)
+
+
+class _FixedPartition(SimOutbox):
+    """Records for one topic of the engine go to their partition, whether it has a leader or not."""
+
+    topic = ""
+
+    def __init__(self, log: SimLog, settings: Any, machine: TopicPartition, faults: Faults, routes: SimRoutes) -> None:
+        super().__init__(log, settings, machine, faults, routes)
+        fixed, available = getattr(settings, self.topic), routes.available
+
+        class Facts:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(routes, name)
+
+            def available(self, topic: str, partition: int) -> int:
+                return partition if topic == fixed else available(topic, partition)
+
+        facts: Any = Facts()
+        self._outgoing._topics = facts
+
+
+class RetriesNeedTheirPartition(_FixedPartition):
+    """Retries wait until their partition has a leader."""
+
+    topic = "retry_topic"
+
+
+class DeadLettersNeedTheirPartition(_FixedPartition):
+    """Dead letters wait until their partition has a leader."""
+
+    topic = "dead_letter_topic"
+
+
+class ColdRequestsNeedTheirPartition(_FixedPartition):
+    """Cold requests wait until their partition has a leader."""
+
+    topic = "cold_topic"
+
+
+class VerdictsNeedTheirPartition(_FixedPartition):
+    """Verdicts wait until their partition has a leader."""
+
+    topic = "verdict_topic"
 
 
 class NotesNoRefusal(Delivery):

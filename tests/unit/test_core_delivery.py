@@ -21,12 +21,12 @@ class SimTopics:
 
     usable: Mapping[str, int] = {"fast": 4}
 
-    def __init__(self, limits: Mapping[str, int], **routes: int | DeliveryProblem) -> None:
+    def __init__(self, limits: Mapping[str, int], **routes: int | DeliveryProblem | None) -> None:
         self.max_message_bytes = limits
         self.routes = routes
         self.asked: list[tuple[str, bool]] = []
 
-    def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
+    def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem | None:
         self.asked.append((topic, retried))
         return self.routes[topic]
 
@@ -78,7 +78,10 @@ class Written:
 
 
 def policy(
-    variant: type[Delivery], written: Written, limits: Mapping[str, int] | None = None, **routes: int | DeliveryProblem
+    variant: type[Delivery],
+    written: Written,
+    limits: Mapping[str, int] | None = None,
+    **routes: int | DeliveryProblem | None,
 ) -> Delivery:
     made = variant(SETTINGS, SimTopics(limits or {}, **routes), SimRules(), written)
     made.begin(Tick(NOW_S * 1000 + 700))
@@ -104,6 +107,20 @@ def test_timers_of_a_usable_topic_are_sent_together_without_a_route_query() -> N
         ("send", "slow", 2, DUE_S, [4]),
     ]
     assert made._routes.asked == [("slow", False)]  # type: ignore[attr-defined]
+
+
+def test_timers_of_a_topic_wait_for_an_answer_about_it_and_without_one_they_are_tried_again() -> None:
+    written = Written()
+    made = policy(Delivery, written, new=None, silent=None)
+    made.fire(DUE_S, [row(1), row(2, "new"), row(3, "silent")])
+    assert written.did == [("send", "fast", 4, DUE_S, [1])] and {*made.unanswered} == {"new", "silent"}
+    made._routes.routes["new"] = 3  # type: ignore[attr-defined]
+    made.end_wait()
+    assert written.did[1:] == [
+        ("send", "new", 3, DUE_S, [2]),
+        ("retry", 3, "requests/3/3", 1, NOW_S + 2),
+    ]
+    assert not made.unanswered
 
 
 @pytest.mark.parametrize(

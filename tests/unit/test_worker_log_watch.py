@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
@@ -34,7 +35,12 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(monkeypatch: 
         if cluster.topic_ids:
             renewed.set()
 
-    def look(*_: Any) -> Cluster:
+    waited_s: list[float] = []
+
+    def look(_admin: Any, _settings: Settings, timeout_s: float) -> Cluster:
+        waited_s.append(timeout_s)
+        if len(waited_s) < 3:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return seen[-1]
 
     monkeypatch.setattr(module, "GRACE_S", -1.0)
@@ -52,6 +58,7 @@ async def test_the_worker_waits_for_a_topic_that_it_may_not_create(monkeypatch: 
             await renewed.wait()
     finally:
         await watch.stop()
+    assert waited_s[:3] == [1.0, 2.0, 4.0] and {*waited_s[3:]} == {1.0}, "a slow cluster gets more time"
 
 
 async def test_only_topics_that_came_back_are_checked_and_unusable_ones_are_left_out(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
+from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.config.settings import Settings
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
-from timers.core.timer import Row, Tick
+from timers.core.timer import Origin, Row, Tick
+from timers.kafka import known_topics
 from timers.kafka.aiokafka_internals.produce import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
@@ -19,7 +21,9 @@ from timers.kafka.aiokafka_internals.produce import (
     RecordsRefused,
     RefusedRecord,
 )
-from timers.kafka.topic_metadata import TopicMetadata
+from timers.kafka.topic_metadata import Topic, TopicMetadata
+from timers.request_formats import NATIVE
+from timers.wire.formats import RequestRecord
 from timers.worker.partition_metrics import PartitionMetrics
 from timers.worker.sending import outbox as module
 from timers.worker.sending import targets as targets_module
@@ -70,7 +74,8 @@ class Rig:
         self.targets.usable.update(t=1, u=1)
         self.producer = SimProducer()
         self.metrics = PartitionMetrics()
-        parts: Any = (self.targets, None, self.producer, threading.Lock(), self.metrics, lambda: NOW_S + 0.5)
+        self.compute_lock = threading.Lock()
+        parts: Any = (self.targets, None, self.producer, self.compute_lock, self.metrics, lambda: NOW_S + 0.5)
         self.outbox = KafkaOutbox(settings, settings.request_topic, 0, *parts)
         self.retry_topic = settings.retry_topic
 
@@ -89,8 +94,10 @@ class Rig:
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr(targets_module, "AdminClient", SimAdmin)
+    monkeypatch.setattr(targets_module, "asking_admin", SimAdmin)
+    monkeypatch.setattr(TopicMetadata, "topics", lambda *_: dict.fromkeys(["t", "u", "new"], Topic(1, frozenset())))
     monkeypatch.setattr(TopicMetadata, "oldest_ms", lambda *_: {})
+    monkeypatch.setattr(known_topics, "ANSWER_S", DEADLINE_S)
     return Rig()
 
 
@@ -143,8 +150,31 @@ def test_a_topic_that_never_takes_the_times_gets_no_record(rig: Rig, monkeypatch
     assert not rig.targets.circuit_breaker.count
 
 
+def test_a_topic_that_is_used_first_gets_its_callbacks_in_the_same_transaction(rig: Rig) -> None:
+    rig.fire("new", "t", "new")
+    assert rig.producer.sent[0]["new"] == 2 and rig.callbacks == [{"t": 1}]
+    assert sum(rig.metrics.counters.transaction.fired.values()) == 3 and not rig.metrics.counters.transaction.retried
+
+
+def test_timers_of_a_topic_wait_in_the_retry_topic_while_no_broker_says_whether_it_exists(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_answer = threading.Event()
+    answer = TopicMetadata.topics
+    monkeypatch.setattr(TopicMetadata, "topics", lambda *asked: may_answer.wait(DEADLINE_S) and answer(*asked))
+    monkeypatch.setattr(known_topics, "ANSWER_S", 0.01)
+    rig.fire("new", "t", "new")
+    assert not rig.compute_lock.locked()
+    assert rig.callbacks == [{"t": 1, rig.retry_topic: 2}]
+    may_answer.set()
+    wait_until(lambda: rig.targets.route("new", retried=False) == 1, "the brokers have answered")
+    rig.fire("new")
+    assert rig.producer.sent[1]["new"] == 1
+
+
 def test_silence_opens_no_circuit_unless_few_records_were_sent(rig: Rig) -> None:
-    rig.producer.outcomes = [NoAnswer({"t"}), NoAnswer({"t", rig.retry_topic}), NoAnswer({"t"})]
+    t, retry = ("t", 0), (rig.retry_topic, 0)
+    rig.producer.outcomes = [NoAnswer([t]), NoAnswer([t, retry]), NoAnswer([t])]
     with pytest.raises(TooMuch):
         rig.fire(*["t"] * module.FEW_RECORDS, "u")
     with pytest.raises(TooMuch):
@@ -180,3 +210,33 @@ def test_chunks_shrink_if_the_brokers_throttle_for_long(rig: Rig) -> None:
     rig.outbox.chunk.begin(3_000)
     rig.fire("t")
     assert rig.outbox.chunk.timers == 1_500
+
+
+class SimRequests:
+    """A request reader for which one partition has no leader."""
+
+    def __init__(self, leaderless: str) -> None:
+        self._leaderless = leaderless
+
+    def find(self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Any) -> dict[str, RequestRecord | None]:
+        record = RequestRecord(5, b"1", b"as sent", None, 0)
+        return {origin.request: None if self._leaderless in origin.request else record for _, origin in timers}
+
+    def request_format(self, source: str) -> Any:
+        return NATIVE
+
+
+def test_a_timer_whose_request_has_no_leader_is_put_off_and_another_one_becomes_a_dead_letter(rig: Rig) -> None:
+    settings = Settings(brokers="localhost:1")
+    reader: Any = SimRequests("timer-request/7")
+    parts: Any = (rig.targets, reader, rig.producer, threading.Lock(), rig.metrics, lambda: NOW_S + 0.5)
+    outbox = KafkaOutbox(settings, settings.retry_topic, 0, *parts)
+    denied = settings.oscillator_topic
+    origins = [Origin(f"timer-request/{partition}/5", NOW_S, 0) for partition in (0, 7)]
+    rows: list[Row] = [(offset, denied, "k", b"v", None, origin) for offset, origin in enumerate(origins)]
+    outbox.begin(Tick(NOW_S * 1000))
+    outbox.fire(NOW_S, rows)
+    outbox.commit(Progress())
+    (sent,) = rig.producer.sent
+    del sent[settings.progress_topic]
+    assert sent == {settings.dead_letter_topic: 1, settings.retry_topic: 1}

@@ -16,10 +16,10 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from timers.kafka import awake
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, BatchesRefused, RecordsRefused, RefusedRecord
 from timers.worker.sending import producer as module
-from timers.worker.sending import producer_loop
 from timers.worker.sending.producer import DeliveryFailed, NoAnswer, TransactionalProducer
 from timers.worker.sending.producer_loop import ProducerLoop
 
@@ -97,7 +97,7 @@ async def deliver(
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHECK_S", 0.02)
     monkeypatch.setattr(module, "DELIVERY_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(producer_loop, "AWAKE_S", 0.01)
+    monkeypatch.setattr(awake, "AWAKE_S", 0.01)
 
 
 async def test_what_a_broker_answers_is_the_fault_of_its_topic() -> None:
@@ -119,14 +119,14 @@ async def test_a_partition_that_lost_its_leader_or_is_gone_is_seen_in_the_metada
 async def test_silence_is_no_fault_and_names_the_topics_without_any_answer(impatient: None) -> None:
     with pytest.raises(NoAnswer) as silence:
         await deliver({("a", 0): [None, None], ("slow", 0): [None], ("silent", 0): []}, batches_each=2)
-    assert silence.value.silent == {"silent"}
+    assert silence.value.topics == {"silent"}
 
 
 async def test_a_throttled_producer_names_no_silent_topic(impatient: None) -> None:
     """The broker answers the first batches at once, and reads the others only when the producer may send again."""
     with pytest.raises(NoAnswer) as silence:
         await deliver({("own", 0): [None], ("unread", 0): []}, quota_ms=5_000)
-    assert silence.value.silent == set()
+    assert silence.value.topics == set()
 
 
 async def test_refused_records_are_reported_when_all_batches_are_answered(impatient: None) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from functools import partial
-from types import SimpleNamespace
+import logging
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
@@ -16,6 +15,7 @@ from aiokafka.errors import (
 )
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.sim_admin import SimAdmin
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.config.settings import Settings
 from timers.core.delivery import DeliveryProblem
@@ -26,66 +26,23 @@ from timers.worker.sending.producer import NoAnswer
 from timers.worker.sending.targets import Targets
 
 
-class SimAdmin:
-    """An admin client with given metadata: topic -> leader of each partition."""
-
-    def __init__(self, *_: Any) -> None:
-        self.topics: dict[str, list[int]] = {}
-        self.limits: dict[str, int] = {}
-        self.configs: dict[str, dict[str, str]] = {}
-        self.denied = False
-        self.config_requests = 0
-        self.metadata_requests = 0
-        self.created: list[list[str]] = []
-        self.refused: set[str] = set()
-        self.may_answer = threading.Event()
-
-    def list_topics(self, timeout: float) -> Any:
-        self.metadata_requests += 1
-        described = {
-            name: SimpleNamespace(
-                error=None, partitions={i: SimpleNamespace(leader=leader) for i, leader in enumerate(leaders)}
-            )
-            for name, leaders in self.topics.items()
-        }
-        return SimpleNamespace(topics=described)
-
-    def create_topics(self, topics: list[Any], operation_timeout: float, request_timeout: float) -> dict[str, Any]:
-        self.created.append([topic.topic for topic in topics])
-        self.may_answer.wait(DEADLINE_S)
-
-        def result(name: str) -> None:
-            if name in self.refused:
-                raise KafkaException(KafkaError(KafkaError.POLICY_VIOLATION, "no such names"))
-            self.topics[name] = [1]
-
-        return {topic.topic: SimpleNamespace(result=lambda _, name=topic.topic: result(name)) for topic in topics}
-
-    def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Any]:
-        self.config_requests += 1
-        return {resource: SimpleNamespace(result=partial(self._describe, resource.name)) for resource in resources}
-
-    def _describe(self, name: str) -> dict[str, Any]:
-        if self.denied:
-            raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-        if name not in self.topics:
-            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
-        config = {"segment.bytes": "1073741824", **self.configs.get(name, {})}
-        if name in self.limits:
-            config["max.message.bytes"] = str(self.limits[name])
-        return {key: SimpleNamespace(value=value) for key, value in config.items()}
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine an answer takes longer, too."""
+    monkeypatch.setattr(known_topics, "ANSWER_S", DEADLINE_S)
+    monkeypatch.setattr(known_topics, "UNKNOWN_FOR_S", DEADLINE_S)
 
 
 @pytest.fixture
 def targets(monkeypatch: pytest.MonkeyPatch) -> Targets:
-    monkeypatch.setattr(module, "AdminClient", SimAdmin)
+    monkeypatch.setattr(module, "asking_admin", SimAdmin)
     return Targets(Settings(brokers="localhost:1"), {"timer-request": 4})
 
 
 @pytest.fixture
 def creating(monkeypatch: pytest.MonkeyPatch) -> Targets:
     """Targets of a worker with ``TIMERS_CREATE_TARGET_TOPICS=1``."""
-    monkeypatch.setattr(module, "AdminClient", SimAdmin)
+    monkeypatch.setattr(module, "asking_admin", SimAdmin)
     return Targets(Settings(brokers="localhost:1", create_target_topics=True), {"timer-request": 4})
 
 
@@ -94,27 +51,119 @@ def cluster(targets: Targets) -> SimAdmin:
     return admin  # type: ignore[no-any-return]
 
 
+def ask(targets: Targets, topic: str, *, retried: bool = False) -> int | DeliveryProblem:
+    """The route of a topic, after the brokers have answered."""
+    found = targets.route(topic, retried=retried)
+    if found is None:
+        assert targets.wait([topic], lambda: True)
+        found = targets.route(topic, retried=retried)
+    assert found is not None
+    return found
+
+
+def look(targets: Targets) -> None:
+    """Ask for all topics, and wait until the answer is used."""
+    targets._known.ask()
+    wait_until_used(targets)
+
+
+def wait_until_used(targets: Targets) -> None:
+    wait_until(lambda: not targets._known._is_asking, "the answer is used")
+
+
 def test_an_existing_topic_is_usable(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1, 1, 1]
-    assert targets.route("t", retried=False) == 3
+    assert ask(targets, "t") == 3
     assert targets.usable == {"t": 3}
 
 
-def test_many_unknown_topics_cost_one_metadata_request_in_a_transaction(targets: Targets) -> None:
-    targets.refresh()
-    for number in range(100):
-        route = targets.route(f"none-{number}", retried=False)
+def test_many_unknown_topics_of_a_transaction_cost_at_most_two_metadata_requests(targets: Targets) -> None:
+    """The first name does not wait for the others, which are asked for together."""
+    admin = cluster(targets)
+    admin.may_list.clear()
+    names = [f"none-{number}" for number in range(100)]
+    assert [targets.route(name, retried=False) for name in names] == [None] * 100
+    admin.may_list.set()
+    assert targets.wait(names, lambda: True)
+    for name in names:
+        route = targets.route(name, retried=False)
         assert isinstance(route, DeliveryProblem) and (route.code, route.open_s) == ("topic-unknown", None)
-    assert cluster(targets).metadata_requests == 1
+    assert admin.metadata_requests <= 2
+
+
+def test_no_machine_waits_for_long_while_the_brokers_are_silent(
+    targets: Targets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One machine waits for an answer, for some time; the next one does not wait at all."""
+    admin, now_s = cluster(targets), 1000.0
+    monkeypatch.setattr(known_topics, "monotonic", lambda: now_s)
+    admin.topics["old"] = [1]
+    assert ask(targets, "old") == 1
+    targets.usable.clear()
+    admin.may_list.clear()
+    admin.topics["new"] = [1]
+    assert targets.route("new", retried=False) is None
+    polls = iter([True, False])
+    assert not targets.wait(["new"], lambda: next(polls)), "told to stop"
+    now_s += known_topics.ANSWER_S
+    assert not targets.wait(["new"], never_asked)
+    assert targets.route("other", retried=False) is None
+    assert not targets.wait(["other"], never_asked)
+    targets.forget("other")
+    targets.refresh()
+    assert targets.route("old", retried=False) == 1
+    admin.may_list.set()
+    wait_until(lambda: targets.route("new", retried=False) == 1, "it is usable")
+
+
+def never_asked() -> NoReturn:
+    raise AssertionError
+
+
+def test_brokers_that_list_no_topics_are_asked_again_until_they_do(
+    targets: Targets, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topic is not missing because they do not answer."""
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(known_topics, "POLL_S", 0.01)
+    metadata = targets._known._metadata
+    monkeypatch.setattr(metadata, "topics", fails_thrice(metadata.topics))
+    cluster(targets).topics["t"] = [1]
+    assert targets.route("t", retried=False) is None
+    wait_until(lambda: targets.route("t", retried=False) == 1, "it is usable")
+    assert len(caplog.records) == 1
+
+
+def test_a_topic_is_tried_while_no_broker_describes_it(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(known_topics, "monotonic", lambda: now_s)
+    metadata = targets._known._metadata
+    monkeypatch.setattr(metadata, "oldest_ms", fails_thrice(metadata.oldest_ms))
+    cluster(targets).topics["t"] = [1]
+    for _ in range(3):
+        assert ask(targets, "t") == 1 and not targets.usable
+        now_s += known_topics.AVOIDED_S
+    assert ask(targets, "t") == 1 and targets.usable
+
+
+def fails_thrice(answer: Callable[..., Any]) -> Callable[..., Any]:
+    failures = iter([KafkaException(KafkaError(KafkaError._TIMED_OUT)) for _ in range(3)])
+
+    def ask_or_fail(*args: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return answer(*args)
+
+    return ask_or_fail
 
 
 def test_the_circuit_of_a_topic_without_a_leader_is_open_briefly(targets: Targets) -> None:
     cluster(targets).topics.update(t=[1, -1], other=[1])
-    route = targets.route("t", retried=False)
+    route = ask(targets, "t")
     assert isinstance(route, DeliveryProblem)
     assert route.code == "target-failing" and "no leader" in route.reason
     assert route.open_s is not None and 0 < route.open_s <= module.ELECTION_S
-    assert targets.route("other", retried=False) == 1
+    assert ask(targets, "other") == 1
     assert targets.usable == {"other": 1}
 
 
@@ -126,41 +175,49 @@ def test_records_of_the_engine_avoid_a_partition_without_a_leader_until_it_has_o
     for each in (module, known_topics):
         monkeypatch.setattr(each, "monotonic", lambda: now_s)
     admin.topics[retry] = [1, 2, 2]
-    targets._look()
+    look(targets)
 
     def chosen() -> list[int]:
         return [targets.available(retry, partition) for partition in range(3)]
 
     assert chosen() == [0, 1, 2]
-    targets.note_failed({retry: LeaderNotAvailableError(retry, 1, 2), "t": UnknownError()})
+    assert not any(targets.was_moved(retry, partition) for partition in range(3))
+    targets.note_failed({retry: LeaderNotAvailableError(retry, 1), "t": UnknownError()})
+    targets.note_silent(NoAnswer([(retry, 2), ("t", 0)]), is_short=True)
     assert not targets.circuit_breaker.count, "the brokers may be the cause"
-    targets._look()
+    look(targets)
     assert chosen() == [0, 0, 0], "the metadata still name the dead leader"
     admin.topics[retry] = [1, -1, 2]
     now_s += known_topics.AVOIDED_S
     targets.refresh()
+    wait_until_used(targets)
     assert chosen() == [0, 2, 2]
     admin.topics[retry] = [-1, -1, -1]
     now_s += known_topics.AVOIDED_S
     targets.refresh()
+    wait_until_used(targets)
     assert chosen() == [0, 1, 2], "all have to wait"
     admin.topics[retry] = [1, 1, 1]
     now_s += known_topics.AVOIDED_S
     targets.refresh()
+    wait_until_used(targets)
     assert chosen() == [0, 1, 2]
+    assert [targets.was_moved(retry, partition) for partition in range(3)] == [False, True, True]
+    now_s += known_topics.MOVED_S
+    assert not targets.was_moved(retry, 1)
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (NoAnswer({"t"}), "does not answer"),
+        (NoAnswer([("t", 0)]), "does not answer"),
         (RecordsRefused("t", 0, INVALID_RECORD, "", (RefusedRecord(3, "too old"),)), "INVALID_RECORD (too old)"),
     ],
 )
 def test_a_circuit_is_open_briefly_if_the_cause_may_soon_be_over(targets: Targets, error: Exception, said: str) -> None:
     cluster(targets).topics["t"] = [1]
     targets.open_circuit("t", error)
-    route = targets.route("t", retried=False)
+    route = ask(targets, "t")
     assert isinstance(route, DeliveryProblem)
     assert route.code == "target-failing" and said in route.reason
     assert route.open_s is not None and 0 < route.open_s <= module.ELECTION_S
@@ -169,7 +226,7 @@ def test_a_circuit_is_open_briefly_if_the_cause_may_soon_be_over(targets: Target
 def test_an_unknown_server_error_is_the_fault_of_the_topic_and_of_no_record(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1]
     targets.note_failed({"t": UnknownError()})
-    route = targets.route("t", retried=False)
+    route = ask(targets, "t")
     assert isinstance(route, DeliveryProblem)
     assert route.code == "target-failing" and route.open_s is not None
 
@@ -184,36 +241,36 @@ def test_a_topic_that_takes_only_new_records_gets_none(targets: Targets) -> None
     admin.configs["old-broker"] = {"message.timestamp.type": "CreateTime", "message.timestamp.difference.max.ms": "999"}
     admin.configs["append-time"] = {"message.timestamp.type": "LogAppendTime", "message.timestamp.before.max.ms": "0"}
     for name in ("strict", "old-broker"):
-        route = targets.route(name, retried=False)
+        route = ask(targets, name)
         assert isinstance(route, DeliveryProblem)
         assert (route.code, route.open_s) == ("message-refused", None) and "INVALID_TIMESTAMP" in route.reason
-    assert targets.route("good", retried=False) == targets.route("append-time", retried=False) == 1
+    assert ask(targets, "good") == ask(targets, "append-time") == 1
     assert admin.config_requests == 1, "all topics are described together"
 
 
 def test_the_times_that_a_topic_takes_are_looked_up_again_after_a_refusal(targets: Targets) -> None:
     admin = cluster(targets)
     admin.topics["t"] = [1]
-    assert targets.route("t", retried=False) == 1
+    assert ask(targets, "t") == 1
     admin.configs["t"] = {"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": "0"}
     assert targets.usable == {"t": 1}
     targets.note_times_refused("t")
     assert targets.usable == {}
-    assert isinstance(targets.route("t", retried=False), DeliveryProblem)
+    assert isinstance(ask(targets, "t"), DeliveryProblem)
 
 
 def test_a_topic_whose_configuration_may_not_be_read_is_tried(targets: Targets) -> None:
     admin = cluster(targets)
     admin.topics["t"] = [1]
     admin.denied = True
-    assert targets.route("t", retried=False) == 1
+    assert ask(targets, "t") == 1
 
 
 def test_a_topic_with_a_known_limit_stays_on_the_fast_path(targets: Targets) -> None:
     admin = cluster(targets)
     admin.topics["t"] = [1]
     admin.limits["t"] = 2000
-    assert targets.route("t", retried=False) == 1
+    assert ask(targets, "t") == 1
     assert targets.learn_limit("t")
     assert targets.usable == {"t": 1}
     assert targets.max_message_bytes == {"t": 2000}
@@ -227,9 +284,11 @@ def test_limits_are_refreshed_at_intervals(targets: Targets, monkeypatch: pytest
     targets.learn_limit("t")
     admin.limits["t"] = 1_048_588
     targets.refresh()
+    wait_until_used(targets)
     assert targets.max_message_bytes == {"t": 2000}
     monkeypatch.setattr(targets, "_refresh_at", 0.0)
     targets.refresh()
+    wait_until_used(targets)
     assert targets.max_message_bytes == {"t": 1_048_588}
 
 
@@ -245,40 +304,42 @@ def test_a_deleted_topic_does_not_stop_the_refresh_of_other_limits(
     admin.limits["kept"] = 1_048_588
     monkeypatch.setattr(targets, "_refresh_at", 0.0)
     targets.refresh()
+    wait_until_used(targets)
     assert targets.max_message_bytes == {"kept": 1_048_588}
 
 
 def test_partition_numbers_are_refreshed_at_intervals(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
     admin = cluster(targets)
     admin.topics["t"] = [1]
-    targets.route("t", retried=False)
+    ask(targets, "t")
     admin.topics["t"] = [1, 1]
     monkeypatch.setattr(targets, "_refresh_at", 0.0)
     targets.refresh()
+    wait_until_used(targets)
     assert targets.usable == {"t": 2}
 
 
 def test_the_circuit_of_a_topic_that_comes_and_goes_is_opened(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1]
     targets.forget("t")
-    assert targets.route("t", retried=False) == 1
+    assert ask(targets, "t") == 1
     targets.forget("t")
-    assert isinstance(targets.route("t", retried=False), DeliveryProblem)
+    assert isinstance(ask(targets, "t"), DeliveryProblem)
 
 
 def test_one_failure_reported_by_several_machines_counts_once(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1]
-    targets.route("t", retried=False)
+    ask(targets, "t")
     for _ in range(4):
         targets.forget("t")
-    assert targets.route("t", retried=False) == 1
+    assert ask(targets, "t") == 1
 
 
 def test_an_unexplained_refusal_opens_the_circuit_of_the_topic(targets: Targets) -> None:
     cluster(targets).topics["t"] = [1]
-    targets.route("t", retried=False)
+    ask(targets, "t")
     targets.open_circuit("t", MessageSizeTooLargeError())
-    route = targets.route("t", retried=False)
+    route = ask(targets, "t")
     assert isinstance(route, DeliveryProblem) and route.code == "message-too-large"
     assert targets.usable == {}
 
@@ -287,7 +348,7 @@ def test_an_unexplained_refusal_opens_the_circuit_of_the_topic(targets: Targets)
 def test_topics_of_disabled_request_formats_are_ordinary_targets(
     monkeypatch: pytest.MonkeyPatch, open_format: bool
 ) -> None:
-    monkeypatch.setattr(module, "AdminClient", SimAdmin)
+    monkeypatch.setattr(module, "asking_admin", SimAdmin)
     settings = Settings(brokers="localhost:1", id_topic="timer-id-request" if open_format else "")
     targets = Targets(settings, {})
     targets.note_failed({settings.verdict_topic: TopicAuthorizationFailedError()})
@@ -298,15 +359,15 @@ def test_no_machine_waits_while_missing_topics_are_created_together(creating: Ta
     admin = cluster(creating)
     names = [f"new-{number}" for number in range(200)]
     for name in names:  # the brokers do not answer yet: a call that waited for them would fail
-        problem = creating.route(name, retried=False)
+        problem = ask(creating, name)
         assert isinstance(problem, DeliveryProblem) and problem.open_s is not None, "its timers are tried again"
         assert problem.reason.endswith("is being created")
     admin.topics["other"] = [1]
     creating.refresh()
-    assert creating.route("other", retried=False) == 1
+    assert ask(creating, "other") == 1
     admin.may_answer.set()
     wait_until(lambda: set(names) <= creating._known.counts.keys(), "they are known")  # route() may request one again
-    assert all(creating.route(name, retried=True) == 1 for name in names)
+    assert all(ask(creating, name, retried=True) == 1 for name in names)
     assert len(admin.created) <= 2, "the first one alone, as it does not wait for others, and all others together"
     assert sorted(name for names in admin.created for name in names) == sorted(names)
 
@@ -315,10 +376,10 @@ def test_the_reason_why_a_topic_cannot_be_created_reaches_its_dead_letter(creati
     admin = cluster(creating)
     admin.refused.add("refused")
     admin.may_answer.set()
-    assert isinstance(creating.route("refused", retried=False), DeliveryProblem)
+    assert isinstance(ask(creating, "refused"), DeliveryProblem)
 
     def said() -> bool:
-        problem = creating.route("refused", retried=True)
+        problem = ask(creating, "refused", retried=True)
         return isinstance(problem, DeliveryProblem) and problem.reason.endswith("cannot be created: no such names")
 
     wait_until(said, "the reason is known")
@@ -328,11 +389,11 @@ def test_topics_are_created_after_a_request_without_an_answer(creating: Targets)
     admin = cluster(creating)
     answer, admin.create_topics = admin.create_topics, lambda *_, **__: raise_timeout()  # type: ignore[method-assign]
     admin.may_answer.set()
-    creating.route("t", retried=False)
+    ask(creating, "t")
     wait_until(lambda: not creating._creator._running, "the request fails")
     admin.create_topics = answer  # type: ignore[method-assign]
-    creating.route("t", retried=True)
-    wait_until(lambda: creating.route("t", retried=True) == 1, "it is usable")
+    ask(creating, "t", retried=True)
+    wait_until(lambda: ask(creating, "t", retried=True) == 1, "it is usable")
 
 
 def raise_timeout() -> NoReturn:

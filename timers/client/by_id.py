@@ -5,7 +5,9 @@ for it, by the source of the request (``timer-source``).
 
 An update of an id without a timer gets no verdict. So after each update that waits, the client publishes a probe to the
 same partition: a cancel of a new id, whose verdict goes to the same verdict partition. When this verdict, ``unknown``,
-arrives, no verdict on the update can follow.
+arrives, no verdict on the update can follow. If that partition has no leader, workers write its verdicts to another
+one, and mark them (``timer-moved``): the two may then arrive in another order, so a marked verdict on a probe does not
+count, and the call waits for its timeout.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
 from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import POLL_S, OnResult, Publisher, set_result
@@ -34,7 +36,8 @@ READER = "timers-client-verdicts"
 class _Call:
     """A call that waits for the verdict on one request. The verdict may arrive before the source of the request."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_probe: bool = False) -> None:
+        self.is_probe = is_probe
         self._lock = threading.Lock()
         self._source: bytes | None = None
         self._verdicts: dict[bytes, VerdictMessage] = {}
@@ -95,7 +98,11 @@ class ById:
             try:
                 self._verdict_partitions = count = self._kafka.partitions_of(consumer, self._verdict_topic)
                 tps = [TopicPartition(self._verdict_topic, partition) for partition in range(count)]
+                found = consumer.list_topics(self._verdict_topic, timeout=self._kafka.timeout_s)
                 for tp in tps:
+                    if found.topics[self._verdict_topic].partitions[tp.partition].leader == -1:
+                        tp.offset = OFFSET_END  # its end when it has a leader; until then it gets no verdict
+                        continue
                     _, tp.offset = consumer.get_watermark_offsets(tp, timeout=self._kafka.timeout_s, cached=False)
                 consumer.assign(tps)
             except KafkaException as error:
@@ -199,7 +206,7 @@ class ById:
 
         def send(partition: int) -> None:
             probe = _probe(key, self._verdict_partitions)
-            probe_call = self._add_call(probe)
+            probe_call = self._add_call(probe, is_probe=True)
             probe_call.future.add_done_callback(on_probe_verdict)
             call.future.add_done_callback(lambda _: probe_call.future.cancel())
             try:
@@ -211,8 +218,8 @@ class ById:
 
     # ---- verdicts ---------------------------------------------------------------------------------------------------
 
-    def _add_call(self, key: bytes) -> _Call:
-        call = _Call()
+    def _add_call(self, key: bytes, *, is_probe: bool = False) -> _Call:
+        call = _Call(is_probe=is_probe)
         with self._lock:
             self._calls.setdefault(key, []).append(call)
         call.future.add_done_callback(lambda _: self._remove_call(key, call))
@@ -237,10 +244,13 @@ class ById:
         with self._lock:
             calls = list(self._calls.get(message.key() or b"", ()))
         if calls:
-            source = dict(message.headers() or ())[h.TIMER_SOURCE]
+            headers = dict(message.headers() or ())
+            source = headers[h.TIMER_SOURCE]
             assert isinstance(source, bytes), "only workers write verdicts"
             outcome = verdict.decode(message.value() or b"")
             for call in calls:
+                if call.is_probe and h.TIMER_MOVED in headers:
+                    continue
                 call.add_verdict(source, outcome)
 
 

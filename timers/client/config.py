@@ -183,9 +183,9 @@ class Connection:
     def unreachable_error(self) -> TimersError:
         """The error when no broker answered in time."""
         return self.reports.refusal or PublishError(
-            f"no broker at {self.brokers} acknowledged within {self.timeout_s:g} s: is it running, is TIMERS_BROKERS "
-            f"right, and {self.reports.hint()} (timers broker start runs one here.) What was already sent may still be "
-            "taken"
+            f"no broker at {self.brokers} acknowledged within {self.timeout_s:g} s: is it running, has the partition a "
+            f"leader, is TIMERS_BROKERS right, and {self.reports.hint()} (timers broker start runs one here.) What was "
+            "already sent may still be taken"
         )
 
 

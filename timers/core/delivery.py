@@ -66,6 +66,11 @@ class DeliveryProblem(NamedTuple):
         return cls("topic-unknown", f"callBackTopic {topic!r} does not exist", None)
 
     @classmethod
+    def unanswered(cls, topic: str) -> DeliveryProblem:
+        """Returns the problem of a callback for whose topic the brokers have no answer yet."""
+        return cls("target-failing", f"no broker says whether callBackTopic {topic!r} exists", 0.0)
+
+    @classmethod
     def too_large(cls, topic: str, size: int, limit: int) -> DeliveryProblem:
         """Returns the problem of a callback that alone makes a batch of ``size`` bytes."""
         reason = f"the callback makes a batch of {size} bytes, more than the {limit} that fit in {topic!r}"
@@ -92,15 +97,12 @@ class Routes(Protocol):
     def max_message_bytes(self) -> Mapping[str, int]:
         """Topic that has refused a batch as too large -> largest batch that it takes."""
 
-    def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
-        """The number of partitions of ``topic``, or why nothing can be sent there.
+    def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem | None:
+        """The number of partitions of ``topic``; or why nothing can be sent there; or None: no broker has said it yet.
 
         Args:
             topic: a callback topic that :class:`Rules` allow.
             retried: whether the timers come from the retry topic.
-
-        Raises:
-            Lost: the brokers do not answer.
         """
 
 
@@ -162,6 +164,9 @@ class PolicySettings:
 class Delivery:
     """The policy for timers of a request topic.
 
+    Attributes:
+        unanswered: topic -> its timers (due second, rows) in this transaction, until a broker says whether it exists.
+
     Args:
         settings: of the machine. routes: facts about topics. rules: which callbacks are allowed. output: writes the
         decisions as records.
@@ -175,6 +180,7 @@ class Delivery:
         self._rules = rules
         self._output = output
         self._tick = Tick(0)
+        self.unanswered: dict[str, list[tuple[int, Sequence[Row]]]] = {}
         self._refused: dict[str, dict[Callback, DeliveryProblem]] = {}
         self._keyless: dict[str, tuple[int, DeliveryProblem]] = {}
         """Topic -> (until which second no callback without a key is sent there, why)."""
@@ -182,6 +188,7 @@ class Delivery:
     def begin(self, tick: Tick) -> None:
         """Begin a transaction that happens at ``tick``."""
         self._tick = tick
+        self.unanswered = {}
         self._refused = {}
 
     def refuse(self, topic: str, callback: Callback, problem: DeliveryProblem) -> bool:
@@ -209,6 +216,13 @@ class Delivery:
         for rejection in rejected:
             self._output.reject(rejection)
 
+    def end_wait(self) -> None:
+        """Decide about the timers in :attr:`unanswered`. A topic without an answer counts as failing."""
+        unanswered, self.unanswered = self.unanswered, {}
+        for topic, groups in unanswered.items():
+            for due_s, rows in groups:
+                self._deliver_by(self._route(topic) or DeliveryProblem.unanswered(topic), topic, due_s, rows)
+
     # ---- decisions for one topic --------------------------------------------------------------------------------
 
     def _deliver(self, due_s: int, rows: Sequence[Row]) -> None:
@@ -224,6 +238,12 @@ class Delivery:
 
     def _deliver_to(self, topic: str, due_s: int, rows: Sequence[Row]) -> None:
         route = self._routes.usable.get(topic) or self._route(topic)
+        if route is None:
+            self.unanswered.setdefault(topic, []).append((due_s, rows))
+        else:
+            self._deliver_by(route, topic, due_s, rows)
+
+    def _deliver_by(self, route: int | DeliveryProblem, topic: str, due_s: int, rows: Sequence[Row]) -> None:
         if isinstance(route, DeliveryProblem):
             self._hold_back(due_s, rows, route)
             return
@@ -237,7 +257,7 @@ class Delivery:
         if rows:
             self._send(topic, route, due_s, rows)
 
-    def _route(self, topic: str) -> int | DeliveryProblem:
+    def _route(self, topic: str) -> int | DeliveryProblem | None:
         return self._rules.check_topic(topic) or self._routes.route(topic, retried=self.retried)
 
     def _split(self, topic: str, due_s: int, rows: Sequence[Row]) -> list[Row]:

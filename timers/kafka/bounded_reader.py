@@ -61,6 +61,7 @@ class BoundedReader:
             until: monotonic time after which no more is read.
 
         Raises:
+            LeaderNotAvailableError: the partition has no leader.
             KafkaError: the brokers do not answer, or do not allow it.
         """
         found: dict[int, RequestRecord] = {}

@@ -14,6 +14,9 @@ from timers.wire.dead_letter import OVERHEAD_BYTES
 TRANSACTION_TIMEOUT_MS = 10_000
 """Timeout of each transaction. An open one holds back all read_committed readers of its partitions."""
 
+SILENT_S = 5.0
+"""Time in which a broker answers a request for metadata."""
+
 LIBRDKAFKA_LOG = logging.getLogger("timers.kafka.librdkafka")
 """Takes librdkafka's own log, which would otherwise go to stderr. Failures reach the caller as exceptions."""
 
@@ -54,6 +57,14 @@ def reader(properties: Mapping[str, Any], log: logging.Logger = LIBRDKAFKA_LOG, 
         **{name.replace("_", "."): value for name, value in more.items()},
     }
     return Consumer(config, logger=log)
+
+
+def asking_admin(settings: Settings) -> AdminClient:
+    """An admin client of the worker that asks another broker after one was silent for :data:`SILENT_S`.
+
+    By default librdkafka waits for 60 s, and meanwhile it prefers the broker that it asked last.
+    """
+    return AdminClient({**librdkafka(settings), "socket.timeout.ms": int(SILENT_S * 1000)})
 
 
 def admin_client(settings: Settings, reports: connection.ErrorReports) -> AdminClient:

@@ -6,7 +6,7 @@ from confluent_kafka.admin import AdminClient
 
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
-from timers.kafka.clients import librdkafka
+from timers.kafka.clients import asking_admin
 
 TIMEOUT_S = 3.0
 
@@ -29,4 +29,4 @@ def leaderless(admin: AdminClient) -> frozenset[TopicPartition]:
 
 def admin_of(settings: Settings) -> AdminClient:
     """A client for :func:`leaderless`."""
-    return AdminClient(librdkafka(settings))
+    return asking_admin(settings)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from time import monotonic
 
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, LeaderNotAvailableError
 
 from timers.config.settings import Settings
 from timers.core.ports import Lost
@@ -44,18 +44,24 @@ class RequestReader:
         self._reader = BoundedReader(settings, isolation)
         self._closed = False
 
-    def find(self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord]:
+    def find(
+        self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Callable[[], bool]
+    ) -> dict[str, RequestRecord | None]:
         """Find the original requests of timers. Blocks: do not call it while a transaction is open.
 
         Args:
             timers: timers that were moved to the retry topic.
 
+        Returns:
+            The requests that :meth:`read` finds; None for those whose partition has no leader.
+
         Raises:
             Lost: the brokers do not answer, or ``keep_waiting`` returned False.
         """
         wanted = {origin.request: (row, origin) for row, origin in timers}
-        found = {}
-        for source, sent in self.read(wanted, keep_waiting).items():
+        read, leaderless = self._read(wanted, keep_waiting)
+        found: dict[str, RequestRecord | None] = dict.fromkeys(leaderless)
+        for source, sent in read.items():
             if self.request_format(source).is_request_of(sent, *wanted[source]):
                 found[source] = sent
         return found
@@ -71,14 +77,24 @@ class RequestReader:
             The requests that the log still has and that are not larger than any allowed one, by source.
 
         Raises:
-            Lost: the brokers do not answer, or ``keep_waiting`` returned False.
+            Lost: the brokers do not answer, a partition has no leader, or ``keep_waiting`` returned False.
         """
+        found, leaderless = self._read(sources, keep_waiting)
+        if leaderless:
+            raise Lost(f"{leaderless[0].rsplit('/', 1)[0]} has no leader")
+        return found
+
+    def _read(
+        self, sources: Iterable[str], keep_waiting: Callable[[], bool]
+    ) -> tuple[dict[str, RequestRecord], list[str]]:
+        """The requests that are found, and the sources on partitions without a leader."""
         wanted: dict[tuple[str, int], list[int]] = {}
         for source in sources:
             where = parse_source(source)
             if where is not None and where[0] in self._formats:
                 wanted.setdefault(where[:2], []).append(where[2])
         found: dict[str, RequestRecord] = {}
+        leaderless: list[str] = []
         deadline = monotonic() + MAX_READING_S
         for (topic, partition), offsets in wanted.items():
             while not self._lock.acquire(timeout=POLL_S):
@@ -88,13 +104,15 @@ class RequestReader:
                     raise Lost("told to stop")
                 read = self._reader.read(topic, partition, set(offsets), partial(_check, keep_waiting), deadline)
                 found |= {f"{topic}/{partition}/{offset}": record for offset, record in read.items()}
+            except LeaderNotAvailableError:
+                leaderless += [f"{topic}/{partition}/{offset}" for offset in offsets]
             except KafkaError as error:
                 raise Lost(f"{topic}/{partition} cannot be read for a dead letter: {error}") from error
             finally:
                 self._lock.release()
         if monotonic() > deadline:
             logger.warning("reading requests for dead letters took too long; only %d were found", len(found))
-        return found
+        return found, leaderless
 
     def close(self) -> None:
         with self._lock:

@@ -33,9 +33,9 @@ class TopicMetadata:
         self._admin = admin
         self._timeout_s = timeout_s
 
-    def topics(self) -> dict[str, Topic]:
+    def topics(self, timeout_s: float | None = None) -> dict[str, Topic]:
         """All topics. A request for one name would create the topic on brokers that allow it."""
-        found = self._admin.list_topics(timeout=self._timeout_s).topics
+        found = self._admin.list_topics(timeout=timeout_s or self._timeout_s).topics
         return {
             name: Topic(
                 len(topic.partitions),
@@ -65,9 +65,9 @@ class TopicMetadata:
             return DEFAULT_MAX_MESSAGE_BYTES
         return min(int(config["max.message.bytes"]), int(config["segment.bytes"]))
 
-    def oldest_ms(self, names: Iterable[str]) -> dict[str, int]:
+    def oldest_ms(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:
         """How old a record may be in topics that keep producers' times, without topics that may not be described."""
-        found = configs(self._admin, names, self._timeout_s, skip_denied=True)
+        found = configs(self._admin, names, timeout_s, skip_denied=True)
         limits = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")  # the latter before Kafka 4
         return {
             name: min(int(config[limit]) for limit in limits if limit in config)

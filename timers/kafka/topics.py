@@ -105,16 +105,16 @@ def _first_metadata(admin: AdminClient, reports: connection.ErrorReports, settin
         return connection.metadata(admin, reports, TIMEOUT_S)
 
 
-def existing_topics(admin: AdminClient, settings: Settings) -> Cluster:
-    """The worker's topics that exist now. Blocks.
+def existing_topics(admin: AdminClient, settings: Settings, timeout_s: float = TIMEOUT_S) -> Cluster:
+    """The worker's topics that exist now. Blocks, for up to ``timeout_s`` for each of its three requests.
 
     Raises:
         KafkaException: the brokers do not answer.
     """
-    cluster_id = admin.list_topics(timeout=TIMEOUT_S).cluster_id or ""
-    found = _describe(admin, [topic.name for topic in own_topics(settings)])
+    cluster_id = admin.list_topics(timeout=timeout_s).cluster_id or ""
+    found = _describe(admin, [topic.name for topic in own_topics(settings)], timeout_s=timeout_s)
     user_topics = [topic for topic in own_topics(settings) if topic.must_exist and topic.name in found]
-    return _cluster(cluster_id, found, _stale_after_s(admin, user_topics))
+    return _cluster(cluster_id, found, _stale_after_s(admin, user_topics, timeout_s))
 
 
 def config_problems(admin: AdminClient, settings: Settings, names: Collection[str]) -> dict[str, str]:
@@ -136,11 +136,11 @@ def config_problems(admin: AdminClient, settings: Settings, names: Collection[st
     return problems
 
 
-def _stale_after_s(admin: AdminClient, user_topics: list[OwnTopic]) -> dict[str, int]:
+def _stale_after_s(admin: AdminClient, user_topics: list[OwnTopic], timeout_s: float = TIMEOUT_S) -> dict[str, int]:
     """``stale_after_s`` of :class:`Cluster`. Called repeatedly, because users may change these topics."""
     return {
         name: max(MIN_STALE_S, int(config["delete.retention.ms"]) // 2000)
-        for name, config in configs(admin, [topic.name for topic in user_topics], TIMEOUT_S).items()
+        for name, config in configs(admin, [topic.name for topic in user_topics], timeout_s).items()
         if "compact" in config["cleanup.policy"]
     }
 
@@ -203,10 +203,12 @@ def _create(admin: AdminClient, settings: Settings, wanted: list[OwnTopic]) -> s
     return created
 
 
-def _describe(admin: AdminClient, names: list[str], denied: set[str] | None = None) -> dict[str, Any]:
+def _describe(
+    admin: AdminClient, names: list[str], denied: set[str] | None = None, timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
     """Descriptions of the topics that exist. Topics that may not be described are added to ``denied``."""
     described = admin.describe_topics(
-        TopicCollection(names), include_authorized_operations=True, request_timeout=TIMEOUT_S
+        TopicCollection(names), include_authorized_operations=True, request_timeout=timeout_s
     )
     found = {}
     for name, future in described.items():

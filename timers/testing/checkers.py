@@ -234,6 +234,8 @@ class Checkers:
             raise Violation(f"the dead letter of {source} differs from the request")
         if headers[h.TIMER_ERROR] == b"message-refused" and request.row is not None and request.row[2] is not None:
             raise Violation(f"no broker refused the callback of {source}")
+        if headers[h.TIMER_ERROR] == b"topic-unknown" and request.row and request.row[1] not in self._log.missing:
+            raise Violation(f"{source} became a dead letter, as if its topic did not exist")
         failing = headers[h.TIMER_ERROR] == b"target-failing" and not self._log.max_message_bytes
         if failing and not self._moved[request.name, self._settings.retry_attempts]:
             raise Violation(f"{source} became a dead letter before its last retry")

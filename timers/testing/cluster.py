@@ -47,7 +47,7 @@ class SimCluster:
         self._cold_random, self._schedule_random = Random(f"{seed} cold"), Random(f"{seed} schedules")
         self._delivery_random, self._flap_random = Random(f"{seed} delivery"), Random(f"{seed} flap")
         self._clock_random, self._level_random = Random(f"{seed} clocks"), Random(f"{seed} levels")
-        self._repair_random = Random(f"{seed} repairs")
+        self._repair_random, self._leader_random = Random(f"{seed} repairs"), Random(f"{seed} leaders")
         self._failure_random = Random(f"{seed} failures")
         self._machines_fail = self._failure_random.random() < 0.3
         """Whether machines fail with exceptions that no code expects."""
@@ -118,6 +118,10 @@ class SimCluster:
         if self._delivery_random.random() < 0.2:
             self.log.most_records = SLOW_RECORDS
             self._fetch_sizes = (20, 20, 50, 50)  # so that the output of one fetch may be too much for the brokers
+        given = self._settings
+        own = (given.retry_topic, given.dead_letter_topic, given.cold_topic, given.verdict_topic)
+        if self.log.partitions > 1 and self._leader_random.random() < 0.3:  # until the end of the run
+            self.log.leaderless = {(topic, 0) for topic in own if self._leader_random.random() < 0.5}
 
     def _upgrades(self, has_levels: bool) -> tuple[SimLevels, list[tuple[Callable[[], str], float]]]:
         """Returns the versions of the workers, and actions that change them, with weights."""

@@ -92,6 +92,8 @@ class SimLog:
         group_offsets: (group, partition) -> committed offset.
         failing: topics whose broker refuses records; a transaction with one for them fails.
         missing: topics that do not exist. All others do.
+        is_silent: whether no broker says which topics exist.
+        leaderless: partitions that take no records because they have no leader.
         compacted: topics that refuse records without a key in a transaction.
         lists_refused: whether a broker says which records it refuses.
         most_records: the brokers take no transaction of more records in time.
@@ -106,6 +108,8 @@ class SimLog:
         self.group_offsets: dict[tuple[str, TopicPartition], int] = {}
         self.failing: set[str] = set()
         self.missing: set[str] = set()
+        self.is_silent = False
+        self.leaderless: set[TopicPartition] = set()
         self.max_message_bytes: dict[str, int] = {}
         self.compacted: set[str] = set()
         self.lists_refused = True

@@ -98,11 +98,15 @@ class SimRoutes:
 
     def __init__(self, log: SimLog) -> None:
         self._log = log
+        self._answered: set[str] = set()
+        self._avoided: set[TopicPartition] = set()
         self._open_until_ms: dict[str, int] = {}
         self.max_message_bytes: dict[str, int] = {}
         self.chunks: dict[TopicPartition, ChunkSize] = {}
 
-    def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem:
+    def route(self, topic: str, *, retried: bool) -> int | DeliveryProblem | None:
+        if topic not in self._answered:
+            return None
         if topic in self._log.missing:
             return DeliveryProblem.unknown(topic)
         open_ms = self._open_until_ms.get(topic, 0) - self._log.clock.now_ms
@@ -110,12 +114,26 @@ class SimRoutes:
             return DeliveryProblem("target-failing", f"{topic} fails", open_ms / 1000)
         return self._log.partitions
 
+    def wait(self, topics: Iterable[str]) -> None:
+        """Ask the brokers about topics."""
+        if not self._log.is_silent:
+            self._answered.update(topics)
+
     def partitions(self, topic: str) -> int:
         return self._log.partitions
 
     def available(self, topic: str, partition: int) -> int:
-        """``partition``: each has a leader."""
-        return partition
+        """``partition``, or another one if it had no leader in an earlier transaction."""
+        self._avoided &= self._log.leaderless
+        others = ((partition + step) % self._log.partitions for step in range(self._log.partitions))
+        return next((each for each in others if (topic, each) not in self._avoided), partition)
+
+    def avoid(self, topic: str, partition: int) -> None:
+        """Note that a partition has no leader."""
+        self._avoided.add((topic, partition))
+
+    def was_moved(self, topic: str, partition: int) -> bool:
+        return False
 
     def open_circuit(self, topic: str) -> None:
         """Send nothing to a topic for ``CIRCUIT_OPEN_MS``."""
@@ -129,9 +147,11 @@ class SimRequests:
         self._log = log
         self._formats = formats
 
-    def find(self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Callable[[], bool]) -> dict[str, RequestRecord]:
+    def find(
+        self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Callable[[], bool]
+    ) -> dict[str, RequestRecord | None]:
         """Source -> request, without the requests that compaction has removed."""
-        found = {}
+        found: dict[str, RequestRecord | None] = {}
         for row, origin in timers:
             topic, partition, offset = origin.request.rsplit("/", 2)
             for record in self._log.fetch(topic, int(partition), int(offset), 1).records:
@@ -216,6 +236,8 @@ class SimOutbox(BaseOutbox):
         return sum(each[:2] == refused[:2] for each in self._records.added) > 1
 
     def _fill_and_send(self, progress: Progress) -> list[Buffered]:
+        self._routes.wait(self._delivery.unanswered)
+        self._delivery.end_wait()
         self._outgoing.add_given_up(self._requests, lambda: True)
         self._outgoing.add_progress(progress, TOPIC_ID, PROGRESS_PARTITION)
         # A producer sends to partitions in any order, so the progress may be sent first.
@@ -237,6 +259,9 @@ class SimOutbox(BaseOutbox):
             if topic in self._log.failing:
                 self._routes.open_circuit(topic)
                 raise Lost(f"{topic} refuses")
+            if (topic, partition) in self._log.leaderless:
+                self._routes.avoid(topic, partition)
+                raise Lost(f"{topic}/{partition} has no leader")
             created_ms = timestamp_ms if topic in self._settings.schedule_topics else None
             try:
                 self._producer.produce(topic, key, value, headers, partition, created_ms)

@@ -84,6 +84,8 @@ class Simulator(SimCluster):
             actions += [(self._repair, 4)]
         if self._settings.schedule_topics:
             actions += [(self._compact, 6)]
+        if self._leader_random.random() < 0.15:
+            actions += [(self._fall_silent, 2)]
         actions += self._level_actions
         # Each run does some actions often and others seldom. With equal weights, bugs that need the same action three
         # times in a row would be found too rarely.
@@ -321,6 +323,11 @@ class Simulator(SimCluster):
         (self.log.failing.discard if topic in self.log.failing else self.log.failing.add)(topic)
         return f"failing: {sorted(self.log.failing)}"
 
+    def _fall_silent(self) -> str:
+        """Let the brokers stop saying which topics exist, or say it again."""
+        self.log.is_silent = not self.log.is_silent
+        return f"silent: {self.log.is_silent}"
+
     # ---- the end ------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
@@ -329,6 +336,7 @@ class Simulator(SimCluster):
         self._workload.end_all_transactions()
         if self._delivery_random.random() < 0.5:  # else the topics keep failing, and must not delay other timers
             self.log.failing.clear()
+        self.log.is_silent = False
         newest_ms = max((r.timestamp_ms for r in self.log.committed), default=0)
         until_s = max(self._workload.latest_due_s, newest_ms // 1000) + 2
         self.clock.now_ms = max(self.clock.now_ms, until_s * 1000)

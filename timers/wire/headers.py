@@ -46,6 +46,10 @@ TIMER_SOURCE = "timer-source"
 """On a dead letter, a verdict and a cold request: ``<topic>/<partition>/<offset>`` of the request. On a callback: the
 same, for a timer with an id, which may be used again. On the retry topic: also for a timer that was cold."""
 
+TIMER_MOVED = "timer-moved"
+"""On a verdict, with the value ``1``: the partition of its id had no leader a short time ago, so verdicts on the same
+id may be on two partitions, and a reader may get them in another order."""
+
 TIMER_PROMOTED = "timer-promoted"
 """On a promoted copy of a cold request: ``<topic>/<partition>/<offset>`` of the request. It counts only with its seal,
 and only if these two are the last headers."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from timers.core.counters import Counters
 from timers.core.delivery import Delivery, DeliveryProblem, GivenUp, PolicySettings, Routes, Rules
 from timers.core.operation import Verdict
+from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, TopicPartition, id_bytes, id_text, key_bytes
 from timers.wire import cold, dead_letter, future, topics
@@ -24,6 +25,10 @@ from timers.wire.partitioner import partitions_for, partitions_of
 
 ALWAYS_FITS_BYTES = 32 * 1024
 """A request of this size without headers fits in the retry topic with any limit."""
+
+
+PUT_OFF_S = 30
+"""Seconds until a request is looked for again whose partition had no leader."""
 
 
 class Settings(Protocol):
@@ -55,6 +60,9 @@ class Topics(Routes, Protocol):
 
     def available(self, topic: str, partition: int) -> int:
         """Return ``partition`` of a topic of the engine, or another one while it has no leader."""
+
+    def was_moved(self, topic: str, partition: int) -> bool:
+        """Return whether :meth:`available` has returned another partition a short time ago."""
 
 
 class Records(Protocol):
@@ -90,8 +98,8 @@ class Requests(Protocol):
 
     def find(
         self, timers: Iterable[tuple[Row, Origin]], keep_waiting: Callable[[], bool]
-    ) -> Mapping[str, RequestRecord]:
-        """Return source -> request, for timers whose requests are still in the log.
+    ) -> Mapping[str, RequestRecord | None]:
+        """Return source -> request, for timers whose requests are still in the log; None: it cannot be read for now.
 
         Raises:
             Lost: the brokers do not answer, or ``keep_waiting`` returned False.
@@ -194,6 +202,9 @@ class Outgoing:
     def add_given_up(self, requests: Requests, keep_waiting: Callable[[], bool]) -> None:
         """Write the dead letters of the timers in ``given_up``, each with its request as it was sent.
 
+        A timer whose request cannot be read for now goes to the retry topic, for :data:`PUT_OFF_S`: without its request
+        the dead letter would not be what was sent, and the other timers of this machine must not wait for it.
+
         Raises:
             Lost: the requests cannot be read now.
         """
@@ -201,6 +212,10 @@ class Outgoing:
         found = requests.find([(each.row, each.origin) for each in given_up], keep_waiting)
         for row, origin, code, reason in given_up:
             request = found.get(origin.request)
+            if request is None and origin.request in found:
+                if self.retry(row, origin, self._now_ms() // 1000 + PUT_OFF_S) is not None:
+                    raise Lost(f"{origin.request} cannot be read for a dead letter: its partition has no leader")
+                continue
             request_format = requests.request_format(origin.request)
             if request is not None:
                 key, value, headers = request.key, request.value, list(request.headers or row[4] or ())
@@ -256,7 +271,10 @@ class Outgoing:
         now_ms, counts = self._now_ms(), self._counters.transaction.verdicts
         for verdict, partition in zip(verdicts, partitions_of(ids, self._topics.partitions(topic)), strict=True):
             headers = [(h.TIMER_SOURCE, b"%b%d" % (self._id_prefix, verdict.offset))]
-            self._records.add(topic, partition, verdict.id, verdict_record.encode(verdict), headers, now_ms)
+            chosen = self._topics.available(topic, partition)
+            if self._topics.was_moved(topic, partition):
+                headers.append((h.TIMER_MOVED, b"1"))
+            self._records.add(topic, chosen, verdict.id, verdict_record.encode(verdict), headers, now_ms)
             counts[verdict.verdict] = counts.get(verdict.verdict, 0) + 1
 
     def forward(self, forwarded: Sequence[Forwarded]) -> None:
@@ -293,6 +311,7 @@ class BaseOutbox:
     def _begin_again(self, tick: Tick, records: Records) -> None:
         """Fill a transaction anew, after brokers refused records of it: the policy moves these out of the way."""
         self._outgoing.begin_again(tick, records)
+        self._delivery.unanswered.clear()
         for ask in self._fill:
             ask()
 

@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.consumer import fetcher
-from aiokafka.errors import CorruptRecordException
+from aiokafka.errors import CorruptRecordException, LeaderNotAvailableError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.memory_records import MemoryRecords
 
 from timers.kafka.aiokafka_internals.batch_pieces import PIECE_BYTES, PIECE_RECORDS, Piece, pieces
+from timers.kafka.aiokafka_internals.produce import NO_LEADER
 
 MAX_VALUE_BYTES = 100 * 1024 * 1024
 """Above this size only the begin of a value is read, where no limit is known."""
@@ -56,8 +57,14 @@ def has_records(consumer: AIOKafkaConsumer, partitions: Collection[TopicPartitio
 
 
 async def exists(consumer: AIOKafkaConsumer, partition: TopicPartition) -> bool:
-    """Whether the brokers have a partition. The request does not create its topic."""
+    """Whether the brokers have a partition. The request does not create its topic.
+
+    Raises:
+        LeaderNotAvailableError: the partition has no leader.
+    """
     cluster = await consumer._client.fetch_all_metadata()
+    if cluster.leader_for_partition(partition) == NO_LEADER:
+        raise LeaderNotAvailableError(*partition)
     return partition.partition in (cluster.partitions_for_topic(partition.topic) or ())
 
 

@@ -22,6 +22,8 @@ This module relies on:
 ``MessageBatch.failure(exception=...)``                     the first call counts
 ``SendProduceReqHandler._sender``                           the producer's ``Sender``, an ordinary object
 ``AIOKafkaProducer._txn_manager``, ``_sender``, ``_closed`` state of the transaction, the task that sends, closed or not
+``Sender._coordinators``, ``_coordinator_dead``             the coordinators that it knows, by type; forgets one
+``AIOKafkaClient._conns``                                   (broker, group) -> connection
 ==========================================================  ==========================================================
 """
 
@@ -34,13 +36,20 @@ from typing import Any, NamedTuple
 
 import aiokafka
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
+    NodeNotReadyError,
     OutOfOrderSequenceNumber,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
 from aiokafka.producer import sender
+from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8, ProduceResponse_v8
 
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
@@ -52,6 +61,14 @@ INVALID_RECORD = 87
 
 INVALID_TIMESTAMP = 32
 """Code of a record whose time is too far from the broker's (``message.timestamp.before.max.ms``, ``.after.max.ms``)."""
+
+_NO_COORDINATOR = (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    KafkaConnectionError,
+    NodeNotReadyError,
+    RequestTimedOutError,
+)
 
 _NAMES: Mapping[int, str] = {INVALID_RECORD: "INVALID_RECORD", INVALID_TIMESTAMP: "INVALID_TIMESTAMP"}
 
@@ -199,6 +216,59 @@ def unavailable(producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]) -
         elif leader == NO_LEADER:
             found[topic] = LeaderNotAvailableError(topic, partition)
     return found
+
+
+def leaders(producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int | None]:
+    """Partition -> id of its leader by the last metadata, ``NO_LEADER``, or None if the partition is not known."""
+    leader_of = producer.client.cluster.leader_for_partition
+    return {place: leader_of(TopicPartition(*place)) for place in places}
+
+
+def no_leaders(places: Iterable[tuple[str, int]]) -> dict[str, BaseException]:
+    """Topic -> error that names its partitions, for partitions without a leader."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in places:
+        found.setdefault(topic, []).append(partition)
+    return {topic: LeaderNotAvailableError(topic, *partitions) for topic, partitions in found.items()}
+
+
+def is_connected(producer: AIOKafkaProducer, broker: int) -> bool:
+    """Whether there is a connection to a broker."""
+    connection = producer.client._conns.get((broker, ConnectionGroup.DEFAULT))
+    return connection is not None and connection.connected()
+
+
+async def connect(producer: AIOKafkaProducer, broker: int) -> None:
+    """Connect to a broker, unless there is a connection.
+
+    Raises:
+        NodeNotReadyError: it takes no connection.
+    """
+    if not await producer.client.ready(broker):
+        raise NodeNotReadyError(broker)
+
+
+async def ping(producer: AIOKafkaProducer, broker: int) -> None:
+    """Wait until a broker answers a small request; what it answers does not count."""
+    name = producer._txn_manager.transactional_id
+    await producer.client.send(broker, FindCoordinatorRequest(name, CoordinationType.TRANSACTION))
+
+
+async def group_coordinator(producer: AIOKafkaProducer, group: str, timeout_s: float) -> int | None:
+    """Id of the broker that coordinates a consumer group; None if there is none, or no answer in time."""
+    known: int | None = producer._sender._coordinators.get(CoordinationType.GROUP)
+    if known is not None:
+        return known
+    try:
+        lookup = producer.client.coordinator_lookup(CoordinationType.GROUP, group)
+        return int(await asyncio.wait_for(lookup, timeout_s))
+    except (TimeoutError, *_NO_COORDINATOR):
+        return None
+
+
+def forget_group_coordinator(producer: AIOKafkaProducer) -> None:
+    """Look up the coordinator of the group before the next offsets are sent to it."""
+    producer._sender._coordinator_dead(CoordinationType.GROUP)
 
 
 async def update_metadata(producer: AIOKafkaProducer, timeout_s: float) -> bool:

@@ -18,14 +18,13 @@ from time import monotonic
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 from mode import Service
 
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.errors import AccessError, TopicConfigError
 from timers.kafka import topics
-from timers.kafka.clients import librdkafka
+from timers.kafka.clients import asking_admin
 from timers.kafka.own_topics import own_topics
 from timers.kafka.topics import Cluster
 
@@ -39,6 +38,10 @@ GRACE_S = 15.0
 settings."""
 
 RETRY_S = 0.5
+
+FIRST_ANSWER_S, LAST_ANSWER_S = 1.0, 30.0
+"""Seconds for an answer about the topics, which double after each failure. New partitions wait for it. A request to a
+broker that has just died gets none, and the next request goes to another broker."""
 PAUSE_S = 0.1
 
 
@@ -64,7 +67,8 @@ class LogWatch(Service):
     ) -> None:
         super().__init__(**kwargs)
         self._settings = settings
-        self._admin = AdminClient(librdkafka(settings))
+        self._admin = asking_admin(settings)
+        self._answer_s = FIRST_ANSWER_S
         self._cluster = cluster
         self._on_checked = on_checked
         self._suspended: dict[TopicPartition, bool] = {}
@@ -109,16 +113,19 @@ class LogWatch(Service):
                 await self._look_up()
             except (KafkaException, TopicConfigError, AccessError) as error:
                 logger.warning("looking up topics failed (%s); trying again", error)
+                if isinstance(error, KafkaException):
+                    self._answer_s = min(2 * self._answer_s, LAST_ANSWER_S)
                 self.request_lookup()
                 await self.sleep(RETRY_S)
             await self.sleep(PAUSE_S)  # a partition without a leader is suspended again at once, many times
 
     async def _look_up(self) -> None:
         suspended = dict(self._suspended)
-        cluster = await asyncio.to_thread(topics.existing_topics, self._admin, self._settings)
+        cluster = await asyncio.to_thread(topics.existing_topics, self._admin, self._settings, self._answer_s)
+        self._answer_s = FIRST_ANSWER_S
         if self._note_missing(cluster):
             await asyncio.to_thread(topics.ensure, self._settings, user_topics=False)
-            cluster = await asyncio.to_thread(topics.existing_topics, self._admin, self._settings)
+            cluster = await asyncio.to_thread(topics.existing_topics, self._admin, self._settings, self._answer_s)
             self._note_missing(cluster)
         cluster = await self._without_unusable(cluster)
         checked = {tp: out_of_range for tp, out_of_range in suspended.items() if tp[0] in cluster.topic_ids}

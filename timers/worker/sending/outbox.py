@@ -159,12 +159,12 @@ class KafkaOutbox(BaseOutbox):
             self._batches = Batches(self._targets.max_message_bytes)
             self._begin_again(self._tick, self._batches)
             batches = self._complete(progress)
-        self._offset_sent = progress.next_offset
         self.chunk.committed(monotonic() - began_s + self._producer.throttled_s)
         self._targets.note_worked({topic for topic, _, _ in batches})
 
     def _complete(self, progress: Progress) -> list[Batch]:
         """Add the last records of a transaction, and take its batches."""
+        self._await_answers()
         self._outgoing.add_progress(progress, self._topic_id, self._progress_partition)
         if self._outgoing.given_up:
             self._release_compute_lock()  # so other machines do not wait while requests are read again
@@ -172,6 +172,16 @@ class KafkaOutbox(BaseOutbox):
         batches = list(self._batches.take())
         self._release_compute_lock()
         return batches
+
+    def _await_answers(self) -> None:
+        """Wait until the brokers have said what they know of topics that the transaction uses first.
+
+        If they do not say it at once, the timers of these topics go to the retry topic, and the others are sent.
+        """
+        if self._delivery.unanswered:
+            self._release_compute_lock()  # so other machines do not wait
+            self._targets.wait(self._delivery.unanswered, self._keep_waiting)
+            self._delivery.end_wait()
 
     def _note_refused(self, error: BatchesRefused, times_refused: set[str]) -> None:
         """Tell the policy which callbacks were refused, so that it moves them to the retry topic.
@@ -210,7 +220,7 @@ class KafkaOutbox(BaseOutbox):
         """Send and commit. Returns the refused records, if the transaction was rolled back because of them."""
         began_s = monotonic()
         try:
-            self._producer.transact(batches, offsets)
+            offsets_sent = self._producer.transact(batches, offsets)
         except BatchesRefused as error:
             self._metrics.transaction_failed("delivery")
             return error
@@ -220,9 +230,7 @@ class KafkaOutbox(BaseOutbox):
             raise
         except NoAnswer as failure:
             self._metrics.transaction_failed("delivery")
-            if sum(batch.count for _, _, batch in batches) <= FEW_RECORDS and not self._targets.own & failure.silent:
-                for topic in failure.silent:
-                    self._targets.open_circuit(topic, failure)
+            self._targets.note_silent(failure, is_short=sum(batch.count for _, _, batch in batches) <= FEW_RECORDS)
             raise
         except Fenced:
             self._metrics.transaction_failed("fenced")
@@ -231,6 +239,8 @@ class KafkaOutbox(BaseOutbox):
             self._metrics.transaction_failed("unknown")
             raise
         else:
+            if offsets_sent:
+                self._offset_sent = offsets[self._tp]
             self._metrics.transactions.observe(monotonic() - began_s)
             return None
         finally:

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillRunning
 from functools import partial
@@ -33,7 +33,6 @@ from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
-    LeaderNotAvailableError,
     OutOfOrderSequenceNumber,
     ProducerFenced,
     TopicAuthorizationFailedError,
@@ -47,9 +46,10 @@ from timers.kafka import connection
 from timers.kafka.aiokafka_internals import produce
 from timers.kafka.aiokafka_internals.produce import BatchesRefused
 from timers.kafka.aiokafka_internals.record_batch import RecordBatch
+from timers.kafka.awake import wait_awake
 from timers.kafka.clients import TRANSACTION_TIMEOUT_MS
 from timers.worker.partition_metrics import Heartbeat
-from timers.worker.sending.producer_loop import ProducerLoop, wait_awake
+from timers.worker.sending.producer_loop import ProducerLoop
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,9 @@ ROLLBACK_TIMEOUT_S = 5.0
 
 CHECK_S = 1.0
 """If a delivery takes longer, the metadata are checked again and again: aiokafka tries a deleted topic without end."""
+
+ANSWER_S = 5.0
+"""Time for an answer of each leader before a transaction begins; less than the time-out of a request."""
 
 DELIVERY_TIMEOUT_S = 6.0
 TRANSACTION_S = 8.0
@@ -92,13 +95,16 @@ class NoAnswer(TooMuch):
     """Some batches, or the group's offsets, had no answer in time. The next opening rolls the transaction back.
 
     Attributes:
-        silent: topics with a partition of which no batch was answered; none if a broker throttled the producer after
-            its first batches, because then it has not read the others.
+        places: (topic, partition) of which no batch was answered; none if a broker throttled the producer after its
+            first batches, because then it has not read the others.
+        topics: of these partitions.
     """
 
-    def __init__(self, silent: set[str]) -> None:
-        super().__init__(f"no answer in time: {', '.join(sorted(silent)) or 'the last requests'}")
-        self.silent = silent
+    def __init__(self, places: Collection[tuple[str, int]], *, rolled_back: bool = False) -> None:
+        self.places = places
+        self.topics = {topic for topic, _ in places}
+        names = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(places))
+        super().__init__(f"no answer in time: {names or 'the last requests'}", rolled_back=rolled_back)
 
 
 def _error(task: asyncio.Task[None]) -> BaseException | None:
@@ -188,8 +194,11 @@ class TransactionalProducer:
         """Seconds for which a broker reads no batches of this producer, because of a quota."""
         return 0.0 if self._producer is None else produce.throttled_s(self._producer)
 
-    def transact(self, batches: Iterable[Batch], offsets: dict[TopicPartition, int]) -> None:
+    def transact(self, batches: Iterable[Batch], offsets: dict[TopicPartition, int]) -> bool:
         """Send and commit.
+
+        Returns:
+            Whether the offsets were sent. Without the group's coordinator the transaction is committed without them.
 
         Raises:
             Fenced: another worker owns the machine.
@@ -201,20 +210,17 @@ class TransactionalProducer:
         by_partition: dict[tuple[str, int], list[RecordBatch]] = {}
         for topic, partition, batch in batches:
             by_partition.setdefault((topic, partition), []).append(batch)
-        self._wait(self._loop.submit(self._transact(by_partition, offsets)))
+        return self._wait(self._loop.submit(self._transact(by_partition, offsets)))
 
     async def _transact(
         self, batches: dict[tuple[str, int], list[RecordBatch]], offsets: dict[TopicPartition, int]
-    ) -> None:
+    ) -> bool:
         producer = self._producer
         assert producer is not None, "call open() first"
         produce.track_topics(producer, batches)
-        # A partition without a leader must not become part of a transaction: a rollback would also need the leader,
-        # and the machine could not begin another transaction before the leader is back.
-        unavailable = produce.unavailable(producer, batches)
-        leaderless = {topic: why for topic, why in unavailable.items() if isinstance(why, LeaderNotAvailableError)}
-        if leaderless:
-            raise DeliveryFailed(leaderless)
+        await self._check_leaders(producer, batches)
+        # The transaction could not end either if the group's partition of the offsets topic had no leader.
+        with_offsets = bool(offsets) and await self._loop.answers.has_coordinator(producer, self._settings.app_id)
         began_s = asyncio.get_running_loop().time()
         await producer.begin_transaction()
         try:
@@ -222,18 +228,48 @@ class TransactionalProducer:
         except BatchesRefused:
             await self._roll_back(producer)
             raise
-        if offsets:
+        if with_offsets:
             # Not together with the batches: while the coordinator adds the group, it cannot confirm a partition, and
             # the partition's leader would refuse the batch (KIP-890), which is tried again 100 ms later.
             offsets_sent = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._settings.app_id))
             try:
                 left_s = TRANSACTION_S - (asyncio.get_running_loop().time() - began_s)
                 if await wait_awake([offsets_sent], max(left_s, TRANSACTION_S - DELIVERY_TIMEOUT_S)):
-                    raise NoAnswer(set())
+                    raise NoAnswer(())
                 await offsets_sent
             finally:
                 offsets_sent.cancel()
         await producer.commit_transaction()
+        return with_offsets
+
+    async def _check_leaders(self, producer: AIOKafkaProducer, places: Collection[tuple[str, int]]) -> None:
+        """Check before a transaction that the leaders of its partitions answer.
+
+        Raises:
+            DeliveryFailed: partitions have no leader, or it takes no connection.
+            NoAnswer: leaders do not answer.
+            Lost: no broker answers.
+        """
+        refusing = {produce.NO_LEADER}
+        is_fresh = False
+        while True:
+            # After an update for other topics, aiokafka does not know the leaders of a topic that is used first.
+            leaders = produce.leaders(producer, places)
+            leaderless = [place for place, leader in leaders.items() if leader in refusing]
+            if leaderless and is_fresh:
+                raise DeliveryFailed(produce.no_leaders(leaderless))
+            known = {leader for leader in leaders.values() if leader is not None}
+            if not leaderless and (is_fresh or None not in leaders.values()):
+                absent = await self._loop.answers.absent(producer, known, ANSWER_S)
+                if absent.silent:
+                    silent = {place for place, leader in leaders.items() if leader in absent.silent}
+                    raise NoAnswer(silent, rolled_back=True)
+                if not absent.refusing:
+                    return
+                refusing |= absent.refusing
+            is_fresh = await produce.update_metadata(producer, ANSWER_S)  # another broker may be the leader now
+            if not is_fresh:
+                raise Lost(f"{self._transactional_id}: no broker answers")
 
     async def _roll_back(self, producer: AIOKafkaProducer) -> None:
         """End the open transaction, and open a producer whose sequence numbers match those of the brokers.
@@ -254,24 +290,23 @@ class TransactionalProducer:
             for place, queue in batches.items()
         }
         try:
-            late, return_when = set(sending), asyncio.FIRST_EXCEPTION
-            for _ in range(math.ceil(DELIVERY_TIMEOUT_S / CHECK_S)):
-                late = await wait_awake(late, CHECK_S, return_when)
+            late, is_updated = await wait_awake(sending, CHECK_S), False
+            for left in reversed(range(math.ceil(DELIVERY_TIMEOUT_S / CHECK_S))):
                 failed = self._failed(producer, sending)
+                if not failed and is_updated:
+                    failed = produce.unavailable(producer, {sending[task] for task in late})
                 if failed:
                     raise DeliveryFailed(failed)
-                if not late:
+                if not late or not left:
                     break
                 # A rollback needs all answers, and other batches may have bad records too.
-                return_when = asyncio.ALL_COMPLETED
-                if await produce.update_metadata(producer, CHECK_S):
-                    missing = produce.unavailable(producer, {sending[task] for task in late})
-                    if missing:
-                        raise DeliveryFailed(missing)
+                late, is_updated = await asyncio.gather(
+                    wait_awake(late, CHECK_S, asyncio.ALL_COMPLETED), produce.update_metadata(producer, CHECK_S)
+                )
             late |= {task for task in sending if isinstance(_error(task), KafkaTimeoutError)}
             if late:
-                silent = {sending[task][0] for task in late if sending[task] not in answered}
-                raise NoAnswer(set() if produce.throttled_since(producer, began_s) else silent)
+                silent = {sending[task] for task in late} - answered
+                raise NoAnswer(() if produce.throttled_since(producer, began_s) else silent)
             refused = [refused for task in sending if isinstance(refused := _error(task), BatchesRefused)]
             if refused:
                 raise BatchesRefused([batch for each in refused for batch in each.batches])

@@ -1,0 +1,190 @@
+"""Brokers that are dead or frozen are found before a transaction begins. The broker tests use real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka.errors import CoordinatorNotAvailableError, KafkaConnectionError, LeaderNotAvailableError
+
+from tests.harness.waiting import DEADLINE_S
+from timers.core.ports import Lost
+from timers.kafka import awake, broker_answers
+from timers.kafka.broker_answers import Absent, BrokerAnswers
+from timers.worker.sending import producer as module
+from timers.worker.sending.producer import DeliveryFailed, NoAnswer, TransactionalProducer
+
+GROUP = "timers"
+
+
+class SimProducer:
+    """The parts of aiokafka's producer that ask brokers.
+
+    Attributes:
+        dead: brokers that take no connection.
+        frozen: brokers that answer nothing.
+        broken: brokers whose connection breaks at a request.
+        asked: brokers that got a request.
+        leaders: partition -> its leader in the metadata.
+        next_leaders: the same after the next update; None: no broker answers.
+        coordinator: of the group; None: there is none.
+    """
+
+    def __init__(self) -> None:
+        self.dead: set[int] = set()
+        self.frozen: set[int] = set()
+        self.broken: set[int] = set()
+        self.asked: list[int] = []
+        self.leaders: dict[tuple[str, int], int] = {}
+        self.next_leaders: dict[tuple[str, int], int] | None = {}
+        self.coordinator: int | None = 1
+        self.lookups = 0
+        self.client = self._sender = self
+        self._conns: dict[tuple[int, ConnectionGroup], Any] = {}
+        self.cluster = SimpleNamespace(leader_for_partition=lambda place: self.leaders.get(tuple(place)))
+        self._txn_manager = SimpleNamespace(transactional_id="timers-timer-request-0")
+        self._coordinators: dict[CoordinationType, int] = {}
+
+    async def ready(self, broker: int) -> bool:
+        if broker not in self.dead:
+            self._conns[broker, ConnectionGroup.DEFAULT] = self
+        return broker not in self.dead
+
+    def connected(self) -> bool:
+        return not self.dead
+
+    async def send(self, broker: int, request: Any) -> None:
+        self.asked.append(broker)
+        await asyncio.sleep(0)
+        if broker in self.broken:
+            raise KafkaConnectionError
+        if broker in self.frozen:
+            await asyncio.Event().wait()
+
+    async def force_metadata_update(self) -> bool:
+        self.leaders |= self.next_leaders or {}
+        return self.next_leaders is not None
+
+    async def coordinator_lookup(self, kind: CoordinationType, group: str) -> int:
+        assert (kind, group) == (CoordinationType.GROUP, GROUP)
+        self.lookups += 1
+        if self.coordinator is None:
+            raise CoordinatorNotAvailableError
+        return self.coordinator
+
+    def _coordinator_dead(self, kind: CoordinationType) -> None:
+        self._coordinators.pop(kind, None)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(awake, "AWAKE_S", 0.01)
+    monkeypatch.setattr(module, "ANSWER_S", 0.05)
+    monkeypatch.setattr(broker_answers, "GROUP_ANSWER_S", 0.05)
+
+
+async def check(sim: SimProducer, *places: tuple[str, int]) -> None:
+    producer: Any = TransactionalProducer.__new__(TransactionalProducer)
+    producer._loop = SimpleNamespace(answers=BrokerAnswers())
+    producer._transactional_id = "timers-timer-request-0"
+    await producer._check_leaders(sim, places)
+
+
+async def test_each_broker_is_asked_once_for_all_producers() -> None:
+    answers, first, second = BrokerAnswers(), SimProducer(), SimProducer()
+    producers: list[Any] = [first, second]
+    for _ in range(2):
+        absent = await asyncio.gather(*(answers.absent(producer, [1, 2], DEADLINE_S) for producer in producers))
+        assert absent == 2 * [Absent(set(), set())]
+    assert sorted(first.asked + second.asked) == [1, 2]
+    second.dead = {1}
+    other: Any = second
+    assert await answers.absent(other, [1, 2], 0.05) == Absent({1}, set()), "although it has just answered"
+
+
+async def test_a_request_that_fails_with_its_connection_is_repeated_on_another() -> None:
+    answers, first, second = BrokerAnswers(), SimProducer(), SimProducer()
+    first.broken = {1}
+    producers: list[Any] = [first, second]
+    absent = await asyncio.gather(*(answers.absent(producer, [1], DEADLINE_S) for producer in producers))
+    assert absent == [Absent({1}, set()), Absent(set(), set())]
+    nothing: Any = first
+    assert await answers.absent(nothing, [], DEADLINE_S) == Absent(set(), set())
+
+
+async def test_no_transaction_begins_while_a_leader_is_dead_or_frozen() -> None:
+    sim = SimProducer()
+    sim.leaders = {("a", 0): 1, ("b", 0): 2, ("b", 1): 3, ("c", 0): -1}
+    await check(sim, ("a", 0), ("b", 0), ("b", 1))
+    with pytest.raises(DeliveryFailed) as failed:
+        await check(sim, ("a", 0), ("c", 0))
+    assert {topic: type(error) for topic, error in failed.value.culprits.items()} == {"c": LeaderNotAvailableError}
+    sim.dead = {2, 3}
+    with pytest.raises(DeliveryFailed) as failed:
+        await check(sim, ("a", 0), ("b", 0), ("b", 1))
+    assert {topic: error.args for topic, error in failed.value.culprits.items()} == {"b": ("b", 0, 1)}
+    sim.dead, sim.frozen = set(), {1}
+    with pytest.raises(NoAnswer) as silence:
+        await check(sim, ("a", 0), ("b", 0))
+    assert silence.value.places == {("a", 0)} and silence.value.rolled_back
+
+
+async def test_a_leader_that_moved_to_a_living_broker_is_found() -> None:
+    sim = SimProducer()
+    sim.leaders, sim.dead = {("a", 0): 1}, {1}
+    sim.next_leaders = {("a", 0): 2}
+    await check(sim, ("a", 0))
+    assert sim.asked == [2]
+
+
+async def test_the_leader_of_a_topic_that_is_used_first_is_looked_up() -> None:
+    sim = SimProducer()
+    sim.leaders, sim.dead = {("a", 0): 1}, {2}
+    sim.next_leaders = {("new", 0): 2}
+    with pytest.raises(DeliveryFailed) as failed:
+        await check(sim, ("a", 0), ("new", 0))
+    assert set(failed.value.culprits) == {"new"}
+    sim.leaders, sim.next_leaders = {("a", 0): 1}, {}
+    await check(sim, ("a", 0), ("new", 0))  # it does not exist: the delivery shows it
+
+
+async def test_without_any_broker_no_topic_is_at_fault() -> None:
+    sim = SimProducer()
+    sim.leaders, sim.dead, sim.next_leaders = {("a", 0): 1}, {1}, None
+    with pytest.raises(Lost) as lost:
+        await check(sim, ("a", 0))
+    assert not isinstance(lost.value, (DeliveryFailed, NoAnswer))
+
+
+@pytest.mark.parametrize("how", ["dead", "frozen", "without a leader"])
+async def test_one_machine_at_a_time_looks_for_an_absent_coordinator(
+    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    answers, sim = BrokerAnswers(), SimProducer()
+    producer: Any = sim
+    assert await answers.has_coordinator(producer, GROUP)
+    sim._coordinators[CoordinationType.GROUP] = 1  # as after the first offsets
+    assert await answers.has_coordinator(producer, GROUP)
+    assert sim.lookups == 1
+    answers._answered_at.clear()
+    if how == "without a leader":
+        sim.coordinator = None
+        sim._coordinators.clear()
+    else:
+        getattr(sim, how).add(1)
+    assert not await answers.has_coordinator(producer, GROUP)
+    lookups = sim.lookups
+    assert not await answers.has_coordinator(producer, GROUP)
+    assert sim.lookups == lookups, "not asked again at once"
+    monkeypatch.setattr(answers, "_group_from", 1e-9)
+    assert not await answers.has_coordinator(producer, GROUP)
+    assert sim.lookups == lookups + 1
+    sim.dead, sim.frozen, sim.coordinator = set(), set(), 2
+    monkeypatch.setattr(answers, "_group_from", 1e-9)
+    assert await answers.has_coordinator(producer, GROUP)
+    assert [record.message.rsplit(" ", 1)[-1] for record in caplog.records] == ["updated", "again"]

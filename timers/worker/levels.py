@@ -19,6 +19,7 @@ from timers.worker.consumer.group import Unsettled
 from timers.worker.consumer.transport import BatchConsumer
 from timers.worker.machines.pool import Pool
 from timers.worker.machines.runner import Ended, Runner
+from timers.worker.periodic import every
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +53,7 @@ class LevelWatch(Service):
 
     @Service.task
     async def _watch(self) -> None:
-        while True:
-            await self.sleep(LOOK_S)
-            if self.should_stop:  # a stop ends the sleep, and then its cancel is lost
-                return
+        async for _ in every(LOOK_S, self):
             try:
                 await self._look()
             except (KafkaException, LogMismatch, Unsettled) as error:

@@ -23,6 +23,7 @@ from timers.core.keys import NEVER
 from timers.core.timer import Tick
 from timers.errors import TimersError
 from timers.worker.machines.pool import Pool
+from timers.worker.periodic import every
 from timers.worker.topic_follower import TopicFollower
 
 logger = logging.getLogger(__name__)
@@ -169,8 +170,7 @@ class TickReader(TopicFollower):
 
     @Service.task
     async def _watch_silence(self) -> None:
-        while not self.should_stop:
-            await self.sleep(SILENCE_S / 2)
+        async for _ in every(SILENCE_S / 2, self):
             if self.age_s > SILENCE_S and not self._silent:
                 self._silent = True
                 self._on_silence()
@@ -181,8 +181,7 @@ class TickReader(TopicFollower):
     @Service.task
     async def _follow_the_app(self) -> None:
         """Let a worker whose own clock is wrong start: another one may have fired with a right clock."""
-        while not self.should_stop:
-            await self.sleep(FIRED_S)
+        async for _ in every(FIRED_S, self):
             if self.judge.is_waiting_for_the_first:
                 try:
                     newest_s = await asyncio.to_thread(self._read_fired_s)

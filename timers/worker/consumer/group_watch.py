@@ -20,6 +20,7 @@ from timers.kafka.aiokafka_internals import group_coordinator
 from timers.worker.consumer import group
 from timers.worker.consumer.transport import BatchConsumer
 from timers.worker.machines.pool import Pool
+from timers.worker.periodic import every
 
 logger = logging.getLogger(__name__)
 
@@ -117,10 +118,7 @@ class GroupWatch(Service):
 
     @Service.task
     async def _watch(self) -> None:
-        while True:
-            await self.sleep(LOOK_S)
-            if self.should_stop:  # a stop ends the sleep, and then its cancel is lost
-                return
+        async for _ in every(LOOK_S, self):
             consumer = self._consumer
             if not (consumer.was_assigned and consumer.flow_active):
                 continue  # the group rebalances, or the worker has not joined yet

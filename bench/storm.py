@@ -224,7 +224,7 @@ def run(
     subject: Subject,
     workload: Workload,
     *,
-    patience: float = 1.0,
+    time_factor: float = 1.0,
     observe: Callable[[str, RunNames], None] = lambda moment, names: None,
 ) -> StormResult:
     """Run one storm on one subject, with new topics and an empty disk.
@@ -233,7 +233,7 @@ def run(
     once with twice the time.
 
     Args:
-        patience: factor for the time for acceptance.
+        time_factor: multiplies the time for acceptance.
         observe: called when the subject is ``ready``, when all is ``pending`` and when all has ``fired``.
     """
     names = session.names(subject.name)
@@ -243,12 +243,12 @@ def run(
         running = subject.start(session, names, workload)
     observe("ready", names)
     try:
-        lead_s = patience * (subject.head_start_s + workload.timers / subject.accepts_per_s)
+        lead_s = time_factor * (subject.head_start_s + workload.timers / subject.accepts_per_s)
         publication = session.publication(
             names, workload, int(time.time() + lead_s) + 1, partitioner=subject.partitioner
         )
         acceptance = publish(session, subject, names, running, publication, publication.first_due_s - BEFORE_S)
-        if acceptance.accepted_at is not None or patience > 1.0:
+        if acceptance.accepted_at is not None or time_factor > 1.0:
             observe("pending", names)
             fired = wait_for_end(session, running, publication)
             observe("fired", names)
@@ -260,4 +260,4 @@ def run(
         if not running.exit_codes:
             running.stop()
     session.clear(names)
-    return run(session, subject, workload, patience=2.0, observe=observe)
+    return run(session, subject, workload, time_factor=2.0, observe=observe)

@@ -45,7 +45,7 @@ class PartitionSpec:
     tp: TopicPartition
     request_format: RequestFormat
     limits: Limits
-    new_seal: int = 1
+    new_seal_key: int = 1
     """Key for the seals, if the partition has none yet. Only the worker needs a secret one."""
     hot_horizon_s: int = 0
     """Seconds that a request may be due after its append time and stay hot; 0: no timer goes cold."""
@@ -96,7 +96,7 @@ class PartitionSpec:
             PartitionColdFormat(*self.tp),
             store,
             self.hot_horizon_s,
-            self.new_seal,
+            self.new_seal_key,
             self.retention_s,
             indexed=self.request_format.has_ids,
         )
@@ -111,7 +111,7 @@ def spec_of(
     settings: Settings,
     tp: TopicPartition,
     request_format: RequestFormat,
-    new_seal: int,
+    new_seal_key: int,
     *,
     partitions: int = 1,
     stale_after_s: int = 0,
@@ -119,7 +119,7 @@ def spec_of(
     """Returns the specification of one partition of an app.
 
     Args:
-        new_seal: key for the seals of cold requests, if the partition has none yet.
+        new_seal_key: key for the seals of cold requests, if the partition has none yet.
         stale_after_s: maximum age of a store, where the topic is compacted; else 0.
     """
     limits = Limits(
@@ -131,4 +131,4 @@ def spec_of(
         reject_overdue=settings.schedule_overdue == "reject",
         stale_after_s=stale_after_s,
     )
-    return PartitionSpec(tp, request_format, limits, new_seal, settings.hot_horizon_s, settings.verdict_retention_s)
+    return PartitionSpec(tp, request_format, limits, new_seal_key, settings.hot_horizon_s, settings.verdict_retention_s)

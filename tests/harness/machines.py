@@ -14,7 +14,7 @@ from timers.core.timer import Fetched, Forwarded, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import NATIVE, REQUEST_FORMATS
 from timers.store.memory import MemoryStore
-from timers.testing import SimClock, SimLedger, SimLog
+from timers.testing import ListOutbox, SimClock, SimLog
 from timers.wire import cold, future
 from timers.wire.formats import RequestFormat
 
@@ -29,8 +29,8 @@ BY_ID, SCHEDULES = (
 LIMITS = Limits(chunk_timers=1000, chunk_bytes=10**6, max_request_bytes=100)
 
 
-class ColdLedger(SimLedger):
-    """A ledger that also keeps the decoded cold records."""
+class ColdOutbox(ListOutbox):
+    """An outbox that also keeps the decoded cold records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class ColdLedger(SimLedger):
 
 
 class MachineRig:
-    """A machine with its log, ledger and store. It can be opened again, with another specification or an empty store.
+    """A machine with its log, outbox and store. It can be opened again, with another specification or an empty store.
 
     Args:
         request_format: request format of the topic.
@@ -53,12 +53,12 @@ class MachineRig:
         topic: name of the topic.
         progress: committed progress before the first opening.
         group: rows in a group of the store.
-        ledger: outbox of the machine.
+        outbox: of the machine.
         log: log of the topic; None: a new one.
         spec: other fields of the specification.
     """
 
-    ledger: Any
+    outbox: Any
 
     def __init__(
         self,
@@ -68,15 +68,15 @@ class MachineRig:
         topic: str = "requests",
         progress: Progress = Progress(),  # noqa: B008
         group: int = 3,
-        ledger: SimLedger | None = None,
+        outbox: ListOutbox | None = None,
         log: SimLog | None = None,
         **spec: Any,
     ) -> None:
         self.topic = topic
         self.spec = PartitionSpec((topic, 0), request_format, limits, **spec)
         self.log = log or SimLog(SimClock(0), partitions=1)
-        self.ledger = ledger or SimLedger()
-        self.ledger.progress = progress
+        self.outbox = outbox or ListOutbox()
+        self.outbox.progress = progress
         self.store = MemoryStore(group)
         self.tick_ms = 0
         self.machine: Machine = self.open()
@@ -84,9 +84,9 @@ class MachineRig:
     def open(self, *, wipe: bool = False, limits: Limits | None = None, **spec: Any) -> Machine:
         """Open the machine as a worker does: with the committed progress and the existing store."""
         self.spec = replace(self.spec, limits=limits or self.spec.limits, **spec)
-        if wipe or not self.spec.catch_up(self.store, self.ledger.progress):
+        if wipe or not self.spec.catch_up(self.store, self.outbox.progress):
             self.store = MemoryStore()
-        self.machine = self.spec.machine(self.ledger.progress, self.store, self.ledger)
+        self.machine = self.spec.machine(self.outbox.progress, self.store, self.outbox)
         return self.machine
 
     def observe(self, second: float, end: int | None = None) -> None:
@@ -115,7 +115,7 @@ class MachineRig:
 
     def finish(self) -> None:
         """Accept all requests and fire all timers, with a tick after all other ticks."""
-        self.ledger.failing = 0
+        self.outbox.failing = 0
         fired_s = max(self.machine.progress.fired_through[0], HORIZON_S)
         self.observe(fired_s)
         self.read_all()

@@ -32,7 +32,7 @@ from timers.request_formats import REQUEST_FORMATS
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
-from timers.testing import SimClock, SimLedger, SimLog
+from timers.testing import ListOutbox, SimClock, SimLog
 from timers.wire import future
 from timers.worker.machines.opening import open_store, store_path
 
@@ -111,8 +111,8 @@ class SimulatedWorker:
 
     def __init__(self, requests: Requests, data_dir: Path, progress: Progress, second: int, applied: int = 0) -> None:
         self.requests = requests
-        self.ledger = SimLedger()
-        self.ledger.progress = progress
+        self.outbox = ListOutbox()
+        self.outbox.progress = progress
         self.condemnations = Condemnations()
         self.second = second
         self.went_back = 0
@@ -130,12 +130,12 @@ class SimulatedWorker:
         """Open the store and the machine as the worker does."""
         log: Any = self.requests
         cluster: Any = SimpleNamespace(cluster_id="c", topic_ids={TOPIC: b"t"})
-        progress = self.ledger.progress
+        progress = self.outbox.progress
         self.store = open_store(
             log, self.settings, cluster, self._memory, self.condemnations, TP, progress, indexed=self.requests.has_ids
         )
         self.went_back += self.store.applied < self._applied
-        self.loop = Loop(self.requests.spec.machine(progress, self.store, self.ledger))
+        self.loop = Loop(self.requests.spec.machine(progress, self.store, self.outbox))
         self._tick()
 
     def step(self) -> None:
@@ -209,10 +209,10 @@ def images(requests: Requests, directory: Path) -> list[Image]:
                 data_dir = directory / f"image-{len(found)}"
                 worker.copy_to(data_dir)
                 if kind == "stopped":
-                    stopped = SimulatedWorker(requests, data_dir, worker.ledger.progress, worker.second)
+                    stopped = SimulatedWorker(requests, data_dir, worker.outbox.progress, worker.second)
                     stopped.store.close()
                 found.append(
-                    Image(data_dir, worker.ledger.progress, worker.second, worker.store.applied, worker.ledger.fired)
+                    Image(data_dir, worker.outbox.progress, worker.second, worker.store.applied, worker.outbox.fired)
                 )
     worker.store.close()
     return found
@@ -339,7 +339,7 @@ def run(seed: int, requests: Requests, disks: list[Image], directory: Path) -> R
     if left_open is not None:
         left_open.close()
     fired = Counter(image.fired)
-    fired.update(worker.ledger.fired)
+    fired.update(worker.outbox.fired)
     lost = len(requests.must_fire - fired.keys())
     wrong = sum(fired.values()) - len(requests.must_fire & fired.keys())
     shutil.rmtree(directory / f"killed-{seed}", ignore_errors=True)

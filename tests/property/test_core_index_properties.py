@@ -18,7 +18,7 @@ from timers.core.operation import ALREADY_FIRED, CANCELLED, REPLACED, UNKNOWN, E
 from timers.core.ports import Lost
 from timers.core.timer import Fetched
 from timers.store.memory import MemoryStore
-from timers.testing import SimLedger
+from timers.testing import ListOutbox
 from timers.testing.log import SimRecord
 from timers.wire import future
 from timers.wire.formats import future_by_id
@@ -60,8 +60,8 @@ def compacted(records: list[SimRecord]) -> list[SimRecord]:
 def recovered(rig: Rig, *, compact: bool = False, piece: int = 10**6) -> Any:
     """What a fresh machine finds in the log alone."""
     progress = rig.machine.progress
-    ledger, store = SimLedger(), MemoryStore()
-    fresh = rig.spec.machine(progress, store, ledger)
+    outbox, store = ListOutbox(), MemoryStore()
+    fresh = rig.spec.machine(progress, store, outbox)
     records = list(rig.log.fetch(TOPIC, 0, 0, progress.next_offset).records)
     if compact:
         records = compacted(records)
@@ -69,7 +69,7 @@ def recovered(rig: Rig, *, compact: bool = False, piece: int = 10**6) -> Any:
         start = fresh.position
         end = min(start + piece, progress.next_offset)
         fresh.accept(Fetched(start, end, [record for record in records if start <= record.offset < end]))
-    assert ledger.commits == [], "recovery emitted something"
+    assert outbox.commits == [], "recovery emitted something"
     return state(fresh, store, rig.spec.retention_s)
 
 
@@ -119,7 +119,7 @@ def happen(rig: Rig, event: Event) -> None:
         elif what == "commit":
             rig.machine.commit_progress(even_if_idle=True)
         elif what == "lost":
-            rig.ledger.failing = 1
+            rig.outbox.failing = 1
         else:
             rig.open(wipe=what == "lose disk")
     except Lost:
@@ -148,10 +148,10 @@ def test_each_version_fires_once_or_was_replaced_or_cancelled(events: list[Event
     for event in events:
         happen(rig, event)
     rig.finish()
-    assert max(Counter(rig.ledger.fired).values(), default=1) == 1
-    assert max(Counter(verdict.offset for verdict in rig.ledger.verdicts).values(), default=1) == 1
-    fired = {offset: due_s for due_s, offset in rig.ledger.fired}
-    verdicts = {verdict.offset: (verdict.id, verdict.verdict, verdict.due_s) for verdict in rig.ledger.verdicts}
+    assert max(Counter(rig.outbox.fired).values(), default=1) == 1
+    assert max(Counter(verdict.offset for verdict in rig.outbox.verdicts).values(), default=1) == 1
+    fired = {offset: due_s for due_s, offset in rig.outbox.fired}
+    verdicts = {verdict.offset: (verdict.id, verdict.verdict, verdict.due_s) for verdict in rig.outbox.verdicts}
     now: dict[bytes, tuple[int, int] | None] = {}  # id -> (offset, due second) of its present version
     pending: dict[int, int] = {}
     expected: dict[int, tuple[bytes, str, int | None]] = {}

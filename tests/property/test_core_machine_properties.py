@@ -67,7 +67,7 @@ def happen(rig: Rig, event: Event) -> None:
         elif what == "commit":
             rig.machine.commit_progress(even_if_idle=True)
         elif what == "lost":
-            rig.ledger.failing = 1
+            rig.outbox.failing = 1
         elif what == "setting":
             rig.open(limits=replace(rig.spec.limits, max_request_bytes=number))
         else:
@@ -85,7 +85,7 @@ def recovered(rig: Rig) -> list[OrderKey]:
     fresh = NativeRig(limits=limits, topic=rig.topic, progress=progress, log=rig.log)
     if progress.next_offset:
         fresh.machine.accept(rig.fetch(progress.next_offset, from_offset=0))
-    assert fresh.ledger.commits == [], "recovery emitted something"
+    assert fresh.outbox.commits == [], "recovery emitted something"
     return fresh.keys
 
 
@@ -107,7 +107,7 @@ def test_every_request_fires_once_in_the_end(events: list[Event], chunk_timers: 
         happen(rig, event)
     rig.finish()
     asked = [(int(record.key), record.offset) for record in rig.log.fetch(rig.topic, 0, 0).records]
-    assert sorted(rig.ledger.fired) == sorted(asked)
+    assert sorted(rig.outbox.fired) == sorted(asked)
 
 
 @settings(deadline=None)
@@ -130,7 +130,7 @@ def test_either_order_of_arrival_ends_in_the_same_state(due: list[int], ticks: l
                 rig.fire()
         rig.fire()
         rig.machine.commit_progress()
-        ends.append((rig.keys, sorted(rig.ledger.fired), rig.machine.progress))
+        ends.append((rig.keys, sorted(rig.outbox.fired), rig.machine.progress))
     assert ends[0] == ends[1]
 
 
@@ -145,12 +145,12 @@ def test_a_replay_decides_by_the_settings_of_then(events: list[Event]) -> None:
         if rig.machine.recovering:
             continue
         assert recovered(rig) == rig.keys
-        present = {offset: True for _, offset in rig.keys + rig.ledger.fired}
-        present |= {offset: False for offset, _ in rig.ledger.rejected}
+        present = {offset: True for _, offset in rig.keys + rig.outbox.fired}
+        present |= {offset: False for offset, _ in rig.outbox.rejected}
         assert present.items() >= decided.items(), "a decision was taken back"
-        decided = {offset: good for offset, good in present.items() if offset < rig.ledger.progress.next_offset}
+        decided = {offset: good for offset, good in present.items() if offset < rig.outbox.progress.next_offset}
     rig.finish()
-    outcomes = [offset for _, offset in rig.ledger.fired] + [offset for offset, _ in rig.ledger.rejected]
+    outcomes = [offset for _, offset in rig.outbox.fired] + [offset for offset, _ in rig.outbox.rejected]
     assert sorted(outcomes) == [record.offset for record in rig.log.fetch(rig.topic, 0, 0).records]
 
 
@@ -167,8 +167,8 @@ def test_firing_is_in_key_order_and_never_ahead(due: list[int], chunk_timers: in
     rig.observe(second)
     rig.fire()
     expected = sorted((due_s, offset) for offset, due_s in enumerate(due) if due_s <= second)
-    assert rig.ledger.fired == expected
-    assert set(late) <= set(rig.ledger.fired)
+    assert rig.outbox.fired == expected
+    assert set(late) <= set(rig.outbox.fired)
 
 
 @settings(deadline=None)
@@ -177,7 +177,7 @@ def test_an_out_of_place_fetch_changes_nothing(events: list[Event]) -> None:
     rig = Rig()
     for event in events:
         happen(rig, event)
-    before = (rig.machine.progress, rig.store.applied, rig.keys, len(rig.ledger.commits))
+    before = (rig.machine.progress, rig.store.applied, rig.keys, len(rig.outbox.commits))
     position = rig.machine.position
     try:
         rig.machine.accept(Fetched(position + 1, position + 3, []))
@@ -186,4 +186,4 @@ def test_an_out_of_place_fetch_changes_nothing(events: list[Event]) -> None:
     else:
         raise AssertionError("a gap was not noticed")
     rig.machine.accept(Fetched(0, position, rig.log.fetch(rig.topic, 0, 0, position).records))  # all of it is old news
-    assert (rig.machine.progress, rig.store.applied, rig.keys, len(rig.ledger.commits)) == before
+    assert (rig.machine.progress, rig.store.applied, rig.keys, len(rig.outbox.commits)) == before

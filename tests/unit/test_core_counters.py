@@ -15,7 +15,7 @@ from timers.core.timer import Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import NATIVE
 from timers.store.memory import MemoryStore
-from timers.testing import SimClock, SimLedger, SimLog
+from timers.testing import ListOutbox, SimClock, SimLog
 from timers.wire import future
 
 TOPIC = "timer-request"
@@ -124,7 +124,7 @@ def test_requests_that_another_worker_accepted_do_not_count() -> None:
 # ---- random ---------------------------------------------------------------------------------------------------------
 
 
-class UnreliableOutbox(SimLedger):
+class UnreliableOutbox(ListOutbox):
     """An outbox whose commits sometimes fail, with or without effect."""
 
     def __init__(self, dice: random.Random) -> None:
@@ -145,7 +145,7 @@ def test_accepted_are_the_readable_requests_below_the_committed_offset(seed: int
     """Commits fail with and without effect, and disks are wiped; the counters are compared after each commit."""
     dice = random.Random(seed)
     log = SimLog(SimClock(0), partitions=1)
-    ledger = UnreliableOutbox(dice)
+    outbox = UnreliableOutbox(dice)
     store = MemoryStore(3)
     counters = Counters()
     spec = PartitionSpec((TOPIC, 0), NATIVE, Limits(chunk_timers=3, chunk_bytes=10**6, max_request_bytes=100))
@@ -153,8 +153,8 @@ def test_accepted_are_the_readable_requests_below_the_committed_offset(seed: int
     now_s = 0
 
     def opened() -> Machine:
-        assert spec.catch_up(store, ledger.progress)
-        machine = spec.machine(ledger.progress, store, ledger, counters)
+        assert spec.catch_up(store, outbox.progress)
+        machine = spec.machine(outbox.progress, store, outbox, counters)
         machine.observe(Tick(now_s * 1000))
         return machine
 
@@ -177,8 +177,8 @@ def test_accepted_are_the_readable_requests_below_the_committed_offset(seed: int
             if dice.random() < 0.2:
                 store = MemoryStore(3)
             machine = opened()
-        fired = [key for fired, _, _ in ledger.commits for key in fired]
-        committed = ledger.progress.next_offset
+        fired = [key for fired, _, _ in outbox.commits for key in fired]
+        committed = outbox.progress.next_offset
         assert counters.accepted <= sum(readable)
         if machine.progress.next_offset == committed and not machine.recovering:
             assert counters.accepted == sum(readable[:committed])

@@ -23,7 +23,7 @@ WRONG_S = 1_000_000
 
 
 def repair(rig: MachineRig, **options: Any) -> None:
-    rig.ledger.progress = rig.ledger.progress.without_time()
+    rig.outbox.progress = rig.outbox.progress.without_time()
     rig.open(**options)
 
 
@@ -46,13 +46,13 @@ def test_nothing_fires_again_and_new_timers_fire_by_the_right_time(wipe: bool) -
     assert rig.keys == [(15, 3), (500, 4), (WRONG_S + 500, 2)]
     rig.observe(15)
     rig.fire()
-    assert rig.ledger.fired == [(20, 0), (500, 1), (15, 3)]
+    assert rig.outbox.fired == [(20, 0), (500, 1), (15, 3)]
     rig.machine.commit_progress()
     rig.open(wipe=True)
     rig.observe(WRONG_S + 500)
     rig.read_all()
     rig.fire()
-    assert rig.ledger.fired == [(20, 0), (500, 1), (15, 3), (500, 4), (WRONG_S + 500, 2)]
+    assert rig.outbox.fired == [(20, 0), (500, 1), (15, 3), (500, 4), (WRONG_S + 500, 2)]
 
 
 def test_a_second_repair_keeps_the_first_hole() -> None:
@@ -111,7 +111,7 @@ def test_a_cancel_of_a_timer_that_a_wrong_clock_fired_says_so(wipe: bool, retent
     rig.read_all()
     rig.log.append(rig.topic, b"id", None, partition=0)
     rig.read_all()
-    assert [each.verdict for each in rig.ledger.verdicts] == [verdict]
+    assert [each.verdict for each in rig.outbox.verdicts] == [verdict]
 
 
 def test_an_older_version_refuses_a_progress_with_a_hole() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.machines import BY_ID, ColdLedger, MachineRig
+from tests.harness.machines import BY_ID, ColdOutbox, MachineRig
 from timers.core.horizon import is_far, needs_horizon
 from timers.core.keys import NEVER
 from timers.core.limits import Limits
@@ -25,8 +25,8 @@ LIMITS = Limits(chunk_timers=1000, chunk_bytes=10**6, max_request_bytes=40_000)
 RETENTION_S = 100
 
 
-class NamesLedger(ColdLedger):
-    """A ledger that also keeps the ``timer-id`` of each firing."""
+class NamesOutbox(ColdOutbox):
+    """An outbox that also keeps the ``timer-id`` of each firing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,13 +44,13 @@ class ColdRig(MachineRig):
         self.indexed = indexed
         self.tick_s = 0
         super().__init__(
-            BY_ID if indexed else NATIVE, LIMITS, ledger=NamesLedger(), hot_horizon_s=horizon_s, retention_s=RETENTION_S
+            BY_ID if indexed else NATIVE, LIMITS, outbox=NamesOutbox(), hot_horizon_s=horizon_s, retention_s=RETENTION_S
         )
         self.tick(0)
 
     def reopen(self, horizon_s: int, *, wipe: bool = False) -> None:
         """Open the machine with another horizon, with ``wipe`` on an empty disk."""
-        self.open(wipe=wipe, hot_horizon_s=horizon_s, new_seal=self.spec.new_seal + 1)
+        self.open(wipe=wipe, hot_horizon_s=horizon_s, new_seal_key=self.spec.new_seal_key + 1)
         self.tick(self.tick_s)
 
     def tick(self, second: int) -> None:
@@ -78,7 +78,7 @@ class ColdRig(MachineRig):
         self.read_all()
 
     def promote(self, sent: SimRecord, *, read: bool = True) -> SimRecord:
-        decoded = next(each for each in self.ledger.cold if each.source == sent.source)
+        decoded = next(each for each in self.outbox.cold if each.source == sent.source)
         copy = self.append(sent.key, sent.value, cold.encode_promoted(decoded))
         if read:
             self.read_all()
@@ -91,7 +91,7 @@ class ColdRig(MachineRig):
 
     @property
     def verdicts(self) -> list[str]:
-        return [verdict.verdict for verdict in self.ledger.verdicts]
+        return [verdict.verdict for verdict in self.outbox.verdicts]
 
 
 @pytest.mark.parametrize(("due_s", "far"), [(109, False), (110, False), (111, True)])
@@ -103,10 +103,10 @@ def test_far_means_later_than_the_horizon_after_the_append_second(due_s: int, fa
 def test_far_requests_are_forwarded_in_a_transaction_and_not_stored() -> None:
     rig = ColdRig()
     near, far, other = rig.ask(10), rig.ask(11), rig.ask(12)
-    assert rig.ledger.forwarded == [far.offset, other.offset]
+    assert rig.outbox.forwarded == [far.offset, other.offset]
     assert [row[0] for row in rig.state[0]] == [near.offset]
-    assert rig.ledger.progress.next_offset == other.offset + 1
-    decoded = rig.ledger.cold[0]
+    assert rig.outbox.progress.next_offset == other.offset + 1
+    decoded = rig.outbox.cold[0]
     assert (decoded.source, decoded.due_s, decoded.append_ms) == (far.source, 11, far.timestamp_ms)
     assert (rig.machine.counters.accepted, rig.machine.counters.promoted) == (3, 0)
 
@@ -117,7 +117,7 @@ def test_far_depends_on_the_append_time_of_each_record() -> None:
     rig.log.clock.now_ms = 6000
     late = rig.append(b"15", future.encode("t", "k", b""), ())
     rig.read_all()
-    assert rig.ledger.forwarded == [0]
+    assert rig.outbox.forwarded == [0]
     assert [row[0] for row in rig.state[0]] == [late.offset]
 
 
@@ -128,9 +128,9 @@ def test_a_copy_fires_at_its_due_second_with_the_source_of_the_request() -> None
     rig.promote(sent)
     (row,) = rig.state[0]
     assert row[1:5] == ("t", "k", b"v", [("a", b"1")])
-    assert rig.ledger.fired == []
+    assert rig.outbox.fired == []
     rig.tick(20)
-    assert (rig.ledger.fired, rig.ledger.names) == ([(20, 1)], [sent.source])
+    assert (rig.outbox.fired, rig.outbox.names) == ([(20, 1)], [sent.source])
 
 
 @pytest.mark.parametrize("indexed", [False, True])
@@ -151,7 +151,7 @@ def test_a_second_copy_changes_nothing(when: str, indexed: bool, disk: str) -> N
     rig.promote(sent)
     rig.tick(30)
     rig.promote(sent)
-    assert [due_s for due_s, _ in rig.ledger.fired] == [20]
+    assert [due_s for due_s, _ in rig.outbox.fired] == [20]
     assert rig.machine.pending == 0
 
 
@@ -160,8 +160,8 @@ def test_a_late_copy_fires_at_once() -> None:
     sent = rig.ask(20)
     rig.tick(30)
     rig.promote(sent, read=True)
-    assert rig.ledger.fired == [(20, 1)]
-    assert rig.ledger.names == [sent.source]
+    assert rig.outbox.fired == [(20, 1)]
+    assert rig.outbox.names == [sent.source]
 
 
 def test_two_copies_in_one_batch_are_one_timer() -> None:
@@ -171,7 +171,7 @@ def test_two_copies_in_one_batch_are_one_timer() -> None:
     rig.promote(sent, read=False)
     rig.promote(sent, read=False)
     rig.read_all()
-    assert rig.ledger.fired == [(20, 1)]
+    assert rig.outbox.fired == [(20, 1)]
     assert (rig.machine.counters.promoted, rig.machine.counters.promoted_duplicates) == (2, 1)
 
 
@@ -182,15 +182,15 @@ def test_a_replay_uses_the_horizon_of_the_first_read(horizon_s: int) -> None:
     rig.reopen(horizon_s)
     after = rig.ask(9)
     forwarded = [cold_request.offset, *([after.offset] if horizon_s == 5 else [])]
-    assert rig.ledger.forwarded == forwarded
+    assert rig.outbox.forwarded == forwarded
     live = rig.state
     rig.reopen(horizon_s, wipe=True)
     assert rig.state == live
-    assert rig.ledger.forwarded == forwarded
+    assert rig.outbox.forwarded == forwarded
     rig.promote(cold_request)
     rig.tick(40)
-    assert sorted(rig.ledger.names, key=str) == [None] * (len(rig.ledger.fired) - 1) + [cold_request.source]
-    assert hot.offset in {offset for _, offset in rig.ledger.fired}
+    assert sorted(rig.outbox.names, key=str) == [None] * (len(rig.outbox.fired) - 1) + [cold_request.source]
+    assert hot.offset in {offset for _, offset in rig.outbox.fired}
 
 
 def test_a_copy_is_remembered_until_no_other_copy_can_be_written() -> None:
@@ -200,14 +200,14 @@ def test_a_copy_is_remembered_until_no_other_copy_can_be_written() -> None:
     rig.tick(15)
     rig.promote(sent)
     rig.tick(20 + RETENTION_S)
-    copy = rig.append(sent.key, sent.value, cold.encode_promoted(rig.ledger.cold[0]))
+    copy = rig.append(sent.key, sent.value, cold.encode_promoted(rig.outbox.cold[0]))
     rig.machine.observe(Tick(10**6 * 1000))  # time passes, and it is not read
     while rig.machine.fire_chunk():
         pass
     rig.machine.commit_progress(even_if_idle=True)
     rig.read_all()
     assert rig.machine.position > copy.offset
-    assert len(rig.ledger.fired) == 1
+    assert len(rig.outbox.fired) == 1
     assert len(rig.state[1]) == 1
     rig.log.clock.now_ms = (20 + RETENTION_S + 1) * 1000
     rig.ask(10**6 + 5)
@@ -220,13 +220,13 @@ def test_a_copy_is_remembered_until_no_other_copy_can_be_written() -> None:
 def test_the_seal_key_is_chosen_once() -> None:
     rig = ColdRig()
     sent = rig.ask(20)
-    first = rig.ledger.progress.setting_at(SEAL, 1, 0)
+    first = rig.outbox.progress.setting_at(SEAL, 1, 0)
     rig.reopen(5)
     rig.ask(30)
-    assert rig.ledger.progress.setting_at(SEAL, 10**9, 0) == first
-    assert [each.value for each in rig.ledger.progress.settings if each.name == HOT_HORIZON] == [10, 5]
+    assert rig.outbox.progress.setting_at(SEAL, 10**9, 0) == first
+    assert [each.value for each in rig.outbox.progress.settings if each.name == HOT_HORIZON] == [10, 5]
     rig.promote(sent)
-    assert rig.ledger.rejected == []
+    assert rig.outbox.rejected == []
 
 
 def test_without_a_horizon_headers_of_copies_have_no_effect() -> None:
@@ -244,7 +244,7 @@ def test_without_a_horizon_headers_of_copies_have_no_effect() -> None:
 def test_forged_copies_are_rejected(what: str) -> None:
     rig = ColdRig()
     sent, other = rig.ask(20, headers=[("a", b"1")]), rig.ask(21)
-    decoded = rig.ledger.cold[0]
+    decoded = rig.outbox.cold[0]
     key, value = sent.key, sent.value
     if what == "value":
         value = future.encode("t", "k", b"other")
@@ -265,16 +265,16 @@ def test_forged_copies_are_rejected(what: str) -> None:
         headers = [(h.TIMER_PROMOTED, b"\xff/0"), (h.TIMER_SEAL, None)]
     rig.append(key, value, headers)
     rig.read_all()
-    assert rig.ledger.rejected == [(2, "promotion-invalid")]
+    assert rig.outbox.rejected == [(2, "promotion-invalid")]
     rig.promote(sent)
     rig.tick(30)
-    assert rig.ledger.names == [sent.source]
+    assert rig.outbox.names == [sent.source]
 
 
 def test_copy_headers_that_are_not_the_last_two_are_dropped() -> None:
     rig = ColdRig()
     sent = rig.ask(20)
-    headers = [*cold.encode_promoted(rig.ledger.cold[0]), ("b", b"")]
+    headers = [*cold.encode_promoted(rig.outbox.cold[0]), ("b", b"")]
     rig.append(b"5", sent.value, headers)
     rig.read_all()
     assert [row[4] for row in rig.state[0]] == [[("b", b"")]]
@@ -283,9 +283,9 @@ def test_copy_headers_that_are_not_the_last_two_are_dropped() -> None:
 def test_a_request_with_too_large_headers_stays_hot() -> None:
     rig = ColdRig()
     rig.ask(20, headers=[("a", bytes(cold.MAX_KEY_AND_HEADERS_BYTES))])
-    assert (rig.ledger.forwarded, rig.machine.pending) == ([], 1)
+    assert (rig.outbox.forwarded, rig.machine.pending) == ([], 1)
     rig.tick(20)
-    assert rig.ledger.fired == [(20, 0)]
+    assert rig.outbox.fired == [(20, 0)]
 
 
 def test_a_lowered_limit_does_not_reject_a_copy() -> None:
@@ -293,7 +293,7 @@ def test_a_lowered_limit_does_not_reject_a_copy() -> None:
     sent = rig.ask(20, value=bytes(39_000))
     rig.machine.progress = rig.machine.progress.with_setting("TIMERS_MAX_REQUEST_BYTES", 100)
     rig.promote(sent)
-    assert (rig.ledger.rejected, rig.machine.pending) == ([], 1)
+    assert (rig.outbox.rejected, rig.machine.pending) == ([], 1)
 
 
 # ---- timers with an id ----------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_the_copy_of_a_cancelled_cold_timer_is_ignored() -> None:
     rig.tick(15)
     rig.promote(sent)
     rig.tick(30)
-    assert rig.ledger.fired == []
+    assert rig.outbox.fired == []
     assert rig.machine.counters.promoted_duplicates == 1
 
 
@@ -322,7 +322,7 @@ def test_a_cold_timer_can_be_replaced_by_a_hot_one_and_by_a_cold_one() -> None:
     assert rig.verdicts == [REPLACED, REPLACED]
     rig.promote(second)
     rig.tick(40)
-    assert rig.ledger.fired == [(25, 4)]
+    assert rig.outbox.fired == [(25, 4)]
 
 
 def test_an_overdue_cold_timer_without_a_copy_can_be_cancelled() -> None:
@@ -334,7 +334,7 @@ def test_an_overdue_cold_timer_without_a_copy_can_be_cancelled() -> None:
     rig.promote(other)
     rig.cancel(b"y")
     assert rig.verdicts == [CANCELLED, ALREADY_FIRED]
-    assert rig.ledger.fired == [(20, other.offset + 3)]
+    assert rig.outbox.fired == [(20, other.offset + 3)]
 
 
 def test_copies_and_changes_in_one_batch_take_effect_in_their_order() -> None:
@@ -347,7 +347,7 @@ def test_copies_and_changes_in_one_batch_take_effect_in_their_order() -> None:
     rig.append(b"y", None, ())
     rig.read_all()
     assert rig.verdicts == [CANCELLED, ALREADY_FIRED]
-    assert rig.ledger.names == ["y", "z"]
+    assert rig.outbox.names == ["y", "z"]
     live = rig.state
     rig.reopen(10, wipe=True)
     assert rig.state == live
@@ -361,7 +361,7 @@ def test_the_index_keeps_an_id_while_its_timer_is_cold() -> None:
     index = rig.spec.index(rig.store, rig.machine.is_cold)
     index.sweep((10**6, 0))
     rig.promote(sent)
-    assert rig.ledger.fired == [(20, 1)]
+    assert rig.outbox.fired == [(20, 1)]
     index.sweep((10**6, 0))
     assert rig.state[1] == []
 

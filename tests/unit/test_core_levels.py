@@ -32,7 +32,7 @@ def rig() -> Rig:
 def test_a_raise_is_a_commit_of_its_own_and_applies_to_later_requests(rig: Rig) -> None:
     rig.accept(5, 5)
     assert rig.machine.raise_level(LEVEL)
-    fired, rejected, progress = rig.ledger.commits[-1]
+    fired, rejected, progress = rig.outbox.commits[-1]
     assert (fired, rejected, progress.level, progress.next_offset) == ([], [], LEVEL, 2)
     assert progress.settings[-1] == SettingChange(FEATURE_LEVEL, 2, LEVEL)
     rig.accept(5)
@@ -52,9 +52,9 @@ def test_a_replay_reads_each_offset_at_its_level_also_inside_one_fetch(rig: Rig)
 
 def test_a_machine_is_raised_once(rig: Rig) -> None:
     assert rig.machine.raise_level(LEVEL)
-    commits = len(rig.ledger.commits)
+    commits = len(rig.outbox.commits)
     assert rig.machine.raise_level(LEVEL) and rig.machine.raise_level(LEVEL - 1)
-    assert (len(rig.ledger.commits), rig.machine.progress.level) == (commits, LEVEL)
+    assert (len(rig.outbox.commits), rig.machine.progress.level) == (commits, LEVEL)
 
 
 def test_a_machine_is_raised_only_when_it_may_send() -> None:
@@ -71,7 +71,7 @@ def test_a_machine_is_raised_only_when_it_may_send() -> None:
 
 def test_after_a_failed_raise_the_level_is_the_former_one(rig: Rig) -> None:
     rig.accept(5)
-    rig.ledger.failing = 1
+    rig.outbox.failing = 1
     with pytest.raises(Lost):
         rig.machine.raise_level(LEVEL)
     assert rig.machine.progress.level == 1
@@ -86,7 +86,7 @@ def test_a_store_keeps_its_rows_over_a_raise(rig: Rig) -> None:
     rig.machine.raise_level(LEVEL)
     rig.accept(5)
     rig.machine.commit_progress()
-    assert rig.spec.catch_up(rig.store, rig.ledger.progress)
+    assert rig.spec.catch_up(rig.store, rig.outbox.progress)
     rig.open()
     assert rig.keys == [(5, 0), (6, 1)]
 
@@ -104,4 +104,4 @@ def test_a_store_that_was_written_before_the_raise_of_another_owner_is_read_agai
     rig.read_all()
     rig.machine.commit_progress()
     former.accept(rig.fetch(from_offset=1))  # not committed: another worker fences it
-    assert not rig.spec.catch_up(former_store, rig.ledger.progress)
+    assert not rig.spec.catch_up(former_store, rig.outbox.progress)

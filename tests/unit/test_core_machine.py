@@ -22,12 +22,12 @@ def test_due_timers_fire_in_key_order_and_not_early() -> None:
     rig.accept(9, 7, 8, 7)
     rig.observe(6.999)
     rig.fire()
-    assert rig.ledger.fired == []
+    assert rig.outbox.fired == []
     rig.observe(8)
     rig.fire()
-    assert rig.ledger.fired == [(7, 1), (7, 3), (8, 2)]
+    assert rig.outbox.fired == [(7, 1), (7, 3), (8, 2)]
     assert rig.machine.progress.fired_through == (8, MAX_OFFSET)
-    assert rig.ledger.tick == Tick(8000)
+    assert rig.outbox.tick == Tick(8000)
     assert (rig.machine.pending, rig.machine.oldest_due_s) == (1, 9)
 
 
@@ -37,7 +37,7 @@ def test_the_next_tick_fires_the_timers_of_a_missed_second() -> None:
     rig.accept(*range(1, 50))
     rig.observe(49)
     rig.fire()
-    assert [due_s for due_s, _ in rig.ledger.fired] == list(range(1, 50))
+    assert [due_s for due_s, _ in rig.outbox.fired] == list(range(1, 50))
 
 
 def test_old_and_duplicate_ticks_change_nothing() -> None:
@@ -46,14 +46,14 @@ def test_old_and_duplicate_ticks_change_nothing() -> None:
     rig.accept(7, 8)
     rig.observe(7)
     rig.fire()
-    before, commits = rig.state, len(rig.ledger.commits)
+    before, commits = rig.state, len(rig.outbox.commits)
     for second in (7, 7.5, 6, 5.5):
         rig.observe(second)
         assert not rig.machine.clock_is_behind
         rig.fire()
-    assert (rig.state, len(rig.ledger.commits)) == (before, commits)
+    assert (rig.state, len(rig.outbox.commits)) == (before, commits)
     rig.accept(7)
-    assert rig.ledger.tick == Tick(7500), "the newest time known"
+    assert rig.outbox.tick == Tick(7500), "the newest time known"
 
 
 def test_without_a_tick_nothing_fires_and_nothing_new_is_accepted() -> None:
@@ -76,8 +76,8 @@ def test_a_backlog_fires_at_the_catch_up_limit_and_the_rest_is_postponed() -> No
     rig.accept(1, 2, 3, 4, 5)
     rig.observe(100)
     rig.fire()
-    assert rig.ledger.fired == [(1, 0), (2, 1)]
-    assert rig.ledger.postponed == [((3, 2), 101), ((4, 3), 101), ((5, 4), 102)]
+    assert rig.outbox.fired == [(1, 0), (2, 1)]
+    assert rig.outbox.postponed == [((3, 2), 101), ((4, 3), 101), ((5, 4), 102)]
     assert (rig.machine.pending, rig.machine.progress.fired_through) == (0, (100, MAX_OFFSET))
 
 
@@ -86,8 +86,8 @@ def test_overdue_requests_that_are_read_late_keep_the_catch_up_limit() -> None:
     rig.observe(100)
     rig.fire()
     rig.accept(1, 1, 1, 200)
-    assert rig.ledger.fired == [(1, 0), (1, 1)]
-    assert rig.ledger.postponed == [((1, 2), 101)]
+    assert rig.outbox.fired == [(1, 0), (1, 1)]
+    assert rig.outbox.postponed == [((1, 2), 101)]
     assert rig.state[2] == [(200, 3)], "acceptance goes on"
 
 
@@ -97,8 +97,8 @@ def test_punctual_timers_do_not_count_for_the_catch_up_limit() -> None:
     rig.accept(1, 1, 1, 90, 91, 99, 100, 100, 100)
     rig.observe(100)
     rig.fire()
-    assert rig.ledger.fired == [(1, 0), (1, 1), (90, 3), (91, 4), (99, 5), (100, 6), (100, 7), (100, 8)]
-    assert rig.ledger.postponed == [((1, 2), 101)]
+    assert rig.outbox.fired == [(1, 0), (1, 1), (90, 3), (91, 4), (99, 5), (100, 6), (100, 7), (100, 8)]
+    assert rig.outbox.postponed == [((1, 2), 101)]
 
 
 def test_postponed_timers_use_the_limit_of_later_seconds() -> None:
@@ -108,7 +108,7 @@ def test_postponed_timers_use_the_limit_of_later_seconds() -> None:
     rig.accept(1, 1, 1, 1, 1)  # seconds 100 and 101 are full, 102 has room for one
     rig.observe(101)
     rig.accept(1, 1)
-    assert rig.ledger.postponed[-2:] == [((1, 5), 102), ((1, 6), 103)]
+    assert rig.outbox.postponed[-2:] == [((1, 5), 102), ((1, 6), 103)]
 
 
 def test_without_a_limit_a_backlog_fires_at_once() -> None:
@@ -117,7 +117,7 @@ def test_without_a_limit_a_backlog_fires_at_once() -> None:
     rig.accept(*[1] * 50)
     rig.observe(100)
     rig.fire()
-    assert (len(rig.ledger.fired), rig.ledger.postponed) == (50, [])
+    assert (len(rig.outbox.fired), rig.outbox.postponed) == (50, [])
 
 
 # ---- late requests, [I2] --------------------------------------------------------------------------------------------
@@ -128,9 +128,9 @@ def test_a_late_request_fires_at_once() -> None:
     rig.observe(10)
     rig.fire()
     rig.accept(3, 11, 10, 2)
-    assert rig.ledger.fired == [(2, 3), (3, 0), (10, 2)]
+    assert rig.outbox.fired == [(2, 3), (3, 0), (10, 2)]
     assert rig.state[2] == [(11, 1)]
-    assert rig.ledger.progress.next_offset == 4
+    assert rig.outbox.progress.next_offset == 4
     assert (rig.machine.counters.late, rig.machine.counters.accepted) == (3, 4)
 
 
@@ -143,9 +143,9 @@ def test_in_a_partly_fired_second_the_offset_decides() -> None:
     assert rig.machine.fire_chunk()
     assert rig.machine.progress.fired_through == (5, 0)
     rig.accept(5, 4)
-    assert rig.ledger.fired == [(5, 0), (4, 4)]
+    assert rig.outbox.fired == [(5, 0), (4, 4)]
     rig.fire()
-    assert rig.ledger.fired == [(5, 0), (4, 4), (5, 1), (5, 2), (5, 3)]
+    assert rig.outbox.fired == [(5, 0), (4, 4), (5, 1), (5, 2), (5, 3)]
 
 
 def test_an_unreadable_request_becomes_a_dead_letter() -> None:
@@ -153,7 +153,7 @@ def test_an_unreadable_request_becomes_a_dead_letter() -> None:
     rig.observe(0)
     rig.log.append(rig.topic, b"soon", b"", partition=0)
     rig.accept(5)
-    assert rig.ledger.rejected == [(0, "topic-missing")]
+    assert rig.outbox.rejected == [(0, "topic-missing")]
     assert rig.state[1:] == (2, [(5, 1)])
     assert rig.machine.counters.accepted == 1
 
@@ -164,23 +164,23 @@ def test_output_is_committed_before_the_batch_is_stored() -> None:
     rig.fire()
     rig.ask(20, 3)
     before = rig.state
-    rig.ledger.failing = 1
+    rig.outbox.failing = 1
     with pytest.raises(Lost):
         rig.machine.accept(rig.fetch())
     assert rig.state == before
     rig.machine.accept(rig.fetch())
-    assert (rig.ledger.fired, rig.state[2]) == ([(3, 1)], [(20, 0)])
+    assert (rig.outbox.fired, rig.state[2]) == ([(3, 1)], [(20, 0)])
 
 
 def test_a_batch_without_output_needs_no_transaction() -> None:
     rig = NativeRig()
     rig.observe(0)
     rig.accept(5)
-    commits = len(rig.ledger.commits)
+    commits = len(rig.outbox.commits)
     rig.accept(6)
-    assert len(rig.ledger.commits) == commits
+    assert len(rig.outbox.commits) == commits
     assert rig.machine.commit_progress()
-    assert rig.ledger.progress.next_offset == 2
+    assert rig.outbox.progress.next_offset == 2
     assert not rig.machine.commit_progress()
 
 
@@ -198,7 +198,7 @@ def test_a_chunk_ends_at_its_limit_and_commits_the_last_fired_key() -> None:
         more = rig.machine.fire_chunk()
         through.append(rig.machine.progress.fired_through)
     assert through == [(5, 1), (6, MAX_OFFSET)]
-    assert [len(fired) for fired, _, _ in rig.ledger.commits if fired] == [2, 3], "give or take one group"
+    assert [len(fired) for fired, _, _ in rig.outbox.commits if fired] == [2, 3], "give or take one group"
     assert rig.machine.pending == 0
 
 
@@ -209,7 +209,7 @@ def test_a_chunk_is_also_limited_in_bytes() -> None:
     rig.machine.accept(rig.fetch())
     rig.observe(5)
     rig.fire()
-    assert [len(fired) for fired, _, _ in rig.ledger.commits if fired] == [2, 2, 2]
+    assert [len(fired) for fired, _, _ in rig.outbox.commits if fired] == [2, 2, 2]
 
 
 def test_a_scan_that_ends_exactly_at_the_limit_is_complete() -> None:
@@ -227,14 +227,14 @@ def test_a_failed_chunk_changes_nothing() -> None:
     rig.accept(5, 6)
     rig.observe(5)
     before = rig.state
-    rig.ledger.failing = 1
+    rig.outbox.failing = 1
     with pytest.raises(Lost):
         rig.machine.fire_chunk()
     assert rig.state == before
     rig.open()
     rig.observe(5)
     rig.fire()
-    assert rig.ledger.fired == [(5, 0)]
+    assert rig.outbox.fired == [(5, 0)]
 
 
 # ---- gaps, [I7] -----------------------------------------------------------------------------------------------------
@@ -296,10 +296,10 @@ def test_after_a_step_back_timers_fire_by_the_present_time() -> None:
     assert not rig.machine.clock_is_behind, "only second 11 has fired"
     rig.accept(60)
     rig.fire()
-    assert rig.ledger.fired == [(11, 0), (12, 1)]
+    assert rig.outbox.fired == [(11, 0), (12, 1)]
     rig.observe(60)
     rig.fire()
-    assert rig.ledger.fired[2:] == [(60, 2)]
+    assert rig.outbox.fired[2:] == [(60, 2)]
 
 
 # ---- progress -------------------------------------------------------------------------------------------------------
@@ -315,5 +315,5 @@ def test_progress_of_time_alone_is_committed_only_on_request() -> None:
     rig.fire()
     assert not rig.machine.commit_progress()
     assert rig.machine.commit_progress(even_if_idle=True)
-    assert rig.ledger.progress.fired_through == (40, MAX_OFFSET)
+    assert rig.outbox.progress.fired_through == (40, MAX_OFFSET)
     assert not rig.machine.commit_progress(even_if_idle=True)

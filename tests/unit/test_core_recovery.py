@@ -26,13 +26,13 @@ def test_recovery_fires_nothing_and_emits_nothing() -> None:
     rig.machine.accept(rig.fetch(count=2))
     rig.fire()
     assert not rig.machine.commit_progress(even_if_idle=True)
-    assert rig.ledger.commits == []
+    assert rig.outbox.commits == []
     rig.machine.accept(rig.fetch(count=2))
     assert not rig.machine.recovering
-    assert rig.ledger.commits == []
+    assert rig.outbox.commits == []
     assert rig.state[2] == [(6, 2)], "what was fired, or was late then, is not pending"
     rig.fire()
-    assert rig.ledger.fired == [(6, 2)]
+    assert rig.outbox.fired == [(6, 2)]
 
 
 def test_a_fetch_may_span_the_end_of_the_replay() -> None:
@@ -44,7 +44,7 @@ def test_a_fetch_may_span_the_end_of_the_replay() -> None:
     assert rig.state[1:] == (2, [(7, 1)])
     rig.observe(6)
     rig.machine.accept(rig.fetch())
-    assert (rig.ledger.fired, rig.state[2]) == ([(5, 2)], [(7, 1), (8, 3)])
+    assert (rig.outbox.fired, rig.state[2]) == ([(5, 2)], [(7, 1), (8, 3)])
 
 
 def test_the_next_commit_includes_requests_that_only_the_store_holds() -> None:
@@ -53,12 +53,12 @@ def test_the_next_commit_includes_requests_that_only_the_store_holds() -> None:
     rig.observe(0)
     rig.accept(5)
     rig.accept(6)
-    assert rig.ledger.progress.next_offset == 1
+    assert rig.outbox.progress.next_offset == 1
     rig.open()
     assert not rig.machine.recovering
     rig.observe(6)
     rig.fire()
-    assert rig.ledger.progress == Progress(2, (6, MAX_OFFSET), rig.machine.progress.settings)
+    assert rig.outbox.progress == Progress(2, (6, MAX_OFFSET), rig.machine.progress.settings)
 
 
 def test_requests_that_another_owner_had_not_read_are_read_again_and_fire_late() -> None:
@@ -67,13 +67,13 @@ def test_requests_that_another_owner_had_not_read_are_read_again_and_fire_late()
     rig.observe(0)
     rig.accept(50)
     rig.accept(5, 60)
-    assert rig.ledger.progress.next_offset == 1
-    rig.ledger.progress = Progress(1, (10, MAX_OFFSET), rig.ledger.progress.settings)
+    assert rig.outbox.progress.next_offset == 1
+    rig.outbox.progress = Progress(1, (10, MAX_OFFSET), rig.outbox.progress.settings)
     rig.open()
     assert rig.state[1:] == (1, [(50, 0)])
     rig.observe(10)
     rig.machine.accept(rig.fetch())
-    assert (rig.ledger.fired, rig.state[2]) == ([(5, 1)], [(50, 0), (60, 2)])
+    assert (rig.outbox.fired, rig.state[2]) == ([(5, 1)], [(50, 0), (60, 2)])
 
 
 def test_an_index_behind_the_progress_of_another_owner_is_rebuilt() -> None:
@@ -82,7 +82,7 @@ def test_an_index_behind_the_progress_of_another_owner_is_rebuilt() -> None:
     rig.observe(0)
     rig.accept(50)
     rig.accept(5, 60)
-    progress = Progress(1, (10, MAX_OFFSET), rig.ledger.progress.settings)
+    progress = Progress(1, (10, MAX_OFFSET), rig.outbox.progress.settings)
     assert catch_up(rig.store, replace(progress, next_offset=3), indexed=True)
     assert not catch_up(rig.store, replace(progress, next_offset=1, fired_through=(60, MAX_OFFSET)), indexed=True)
 
@@ -98,10 +98,10 @@ def test_a_changed_setting_is_committed_with_the_offset_from_which_it_applies() 
     rig.observe(0)
     rig.accept(5)
     history = (SettingChange(MAX_REQUEST_BYTES, 0, 100), SettingChange(MAX_REQUEST_BYTES, 1, 10))
-    assert rig.ledger.progress.settings == history, "durable, although the batch itself emitted nothing"
+    assert rig.outbox.progress.settings == history, "durable, although the batch itself emitted nothing"
     rig.ask(5, value=bytes(20))
     rig.machine.accept(rig.fetch())
-    assert rig.ledger.rejected == [(2, "value-too-large")]
+    assert rig.outbox.rejected == [(2, "value-too-large")]
 
 
 def test_a_replay_uses_the_settings_of_the_first_read() -> None:
@@ -127,7 +127,7 @@ def test_a_stored_timer_that_another_worker_rejected_does_not_fire() -> None:
     rig.observe(11)
     while rig.machine.position < 3:
         rig.machine.accept(rig.fetch())
-    assert rig.ledger.rejected == [(2, "value-too-large")]
+    assert rig.outbox.rejected == [(2, "value-too-large")]
 
     rig.store = ours
     rig.open(limits=LIMITS)

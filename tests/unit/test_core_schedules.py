@@ -12,14 +12,14 @@ from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.second_barrier import CLEANING_S, SecondBarrier
 from timers.core.timer import Row, Tick
-from timers.testing import SimClock, SimLedger, SimLog
+from timers.testing import ListOutbox, SimClock, SimLog
 from timers.wire.formats import schedule
 
 TOPIC = "schedules"
 
 
-class LogLedger(SimLedger):
-    """A ledger that writes tombstones and republished versions to the log, as a worker does."""
+class LogOutbox(ListOutbox):
+    """An outbox that writes tombstones and republished versions to the log, as a worker does."""
 
     def __init__(self, log: SimLog) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class ScheduleRig(MachineRig):
     def __init__(self, *, stale_after_s: int = 0) -> None:
         log = SimLog(SimClock(0), partitions=1)
         limits = replace(LIMITS, partitions=1, stale_after_s=stale_after_s)
-        super().__init__(SCHEDULES, limits, topic=TOPIC, log=log, ledger=LogLedger(log))
+        super().__init__(SCHEDULES, limits, topic=TOPIC, log=log, outbox=LogOutbox(log))
 
     def set(self, id: bytes, due_s: int, value: bytes = b"v") -> int:
         return self.log.append(TOPIC, id, value, schedule.encode_headers(due_s, "t", b"k"), 0).offset
@@ -70,7 +70,7 @@ class ScheduleRig(MachineRig):
 
     @property
     def fired(self) -> list[tuple[int, int]]:
-        fired: list[tuple[int, int]] = self.ledger.fired
+        fired: list[tuple[int, int]] = self.outbox.fired
         return fired
 
 
@@ -83,7 +83,7 @@ def test_a_tombstone_ends_the_version_that_it_names() -> None:
     rig.read_all()
     rig.second(9)
     assert rig.fired == [(5, 0)]
-    assert rig.ledger.republished == []
+    assert rig.outbox.republished == []
     assert rig.store.entries_after(b"", 9) == []
 
 
@@ -95,7 +95,7 @@ def test_a_version_before_the_tombstone_of_another_is_republished_and_fires_once
     newer = rig.set(b"a", 7, b"newer")  # before the tombstone, and unread when the second was released
     rig.second(5, newer)
     rig.read_all()
-    assert rig.ledger.republished == [newer]
+    assert rig.outbox.republished == [newer]
     copy = rig.log.fetch(TOPIC, 0, 0).records[-1]
     original = rig.log.fetch(TOPIC, 0, newer, 1).records[0]
     assert (copy.key, copy.value, copy.headers, copy.timestamp) == (
@@ -105,7 +105,7 @@ def test_a_version_before_the_tombstone_of_another_is_republished_and_fires_once
     rig.read_all()
     rig.second(20)
     assert rig.fired == [(5, 0), (7, copy.offset)]
-    assert rig.ledger.republished == [newer], "one tombstone, one copy"
+    assert rig.outbox.republished == [newer], "one tombstone, one copy"
 
 
 def test_no_version_fires_twice_between_a_tombstone_and_the_republished_copy() -> None:
@@ -116,7 +116,7 @@ def test_no_version_fires_twice_between_a_tombstone_and_the_republished_copy() -
     newer = rig.set(b"a", 7, b"newer")
     rig.second(5, newer)
     rig.read(2)  # the newer version, and the tombstone of the older; the copy is in the log, unread
-    assert rig.ledger.republished == [newer]
+    assert rig.outbox.republished == [newer]
     rig.second(7, rig.machine.position)
     assert rig.fired == [(5, 0)]
     rig.read_all()
@@ -134,7 +134,7 @@ def test_a_cancelled_version_is_not_republished() -> None:
     rig.second(5, newer)
     rig.read_all()
     rig.second(9)
-    assert rig.fired == [(5, 0)] and rig.ledger.republished == []
+    assert rig.fired == [(5, 0)] and rig.outbox.republished == []
 
 
 def test_several_unread_tombstones_cause_one_copy() -> None:
@@ -146,12 +146,12 @@ def test_several_unread_tombstones_cause_one_copy() -> None:
     rig.set(b"a", 20, b"alive")
     rig.read_all()
     assert rig.fired == [(1, 0), (2, 1)]
-    assert rig.ledger.republished == [2]
+    assert rig.outbox.republished == [2]
     rig.second(20)
     rig.read_all()
     rig.second(30)
     assert [due_s for due_s, _ in rig.fired] == [1, 2, 20]
-    assert len(rig.ledger.republished) == 1
+    assert len(rig.outbox.republished) == 1
 
 
 def test_a_replay_applies_tombstones_and_republishes_nothing() -> None:
@@ -166,7 +166,7 @@ def test_a_replay_applies_tombstones_and_republishes_nothing() -> None:
     rig.second(6)
     rig.read_all()
     rig.second(7)
-    assert rig.ledger.republished == [newer]
+    assert rig.outbox.republished == [newer]
     assert len(rig.fired) == 2
 
 
@@ -177,7 +177,7 @@ def test_an_unreadable_record_ends_the_version_of_its_id() -> None:
     rig.log.append(TOPIC, b"a", b"v", [("scheduler-epoch", b"soon")], 0)
     rig.read_all()
     rig.second(6)
-    assert rig.ledger.rejected == [(1, "key-not-a-number")]
+    assert rig.outbox.rejected == [(1, "key-not-a-number")]
     assert rig.fired == []
 
 
@@ -194,7 +194,7 @@ def test_a_changed_overdue_setting_applies_from_its_offset_on() -> None:
     rig.second(10)
     rig.log.append(TOPIC, b"c", b"v", schedule.encode_headers(24, "t", b"k"), 0)
     rig.read_all()
-    assert rig.ledger.rejected == [(2, "overdue")]
+    assert rig.outbox.rejected == [(2, "overdue")]
     rig.second(26)
     assert rig.fired == [(20, before), (24, 1)]
 

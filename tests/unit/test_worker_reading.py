@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.harness.machines import BY_ID, LIMITS, ColdLedger, MachineRig
+from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
 from timers.core.listing import START
 from timers.core.timer import Row
 from timers.request_formats import NATIVE
@@ -27,7 +27,7 @@ class Rig(MachineRig):
     def __init__(self, *, indexed: bool) -> None:
         limits = replace(LIMITS, max_request_bytes=40_000)
         super().__init__(
-            BY_ID if indexed else NATIVE, limits, ledger=ColdLedger(), hot_horizon_s=100, retention_s=RETENTION_S
+            BY_ID if indexed else NATIVE, limits, outbox=ColdOutbox(), hot_horizon_s=100, retention_s=RETENTION_S
         )
         self.place = Place(self.topic, 0, moved=False)
         self.tick(0)
@@ -47,7 +47,7 @@ class Rig(MachineRig):
         return sent
 
     def promote(self, sent: SimRecord) -> SimRecord:
-        decoded = next(each for each in self.ledger.cold if each.source == sent.source)
+        decoded = next(each for each in self.outbox.cold if each.source == sent.source)
         copy = self.log.append(self.topic, sent.key, sent.value, cold.encode_promoted(decoded), partition=0)
         self.read()
         return copy
@@ -150,9 +150,9 @@ def test_no_state_is_known_during_a_replay() -> None:
     rig = Rig(indexed=True)
     rig.ask(50, "a")
     rig.tick(1)
-    progress = rig.ledger.progress
+    progress = rig.outbox.progress
     assert progress.next_offset == 1
-    machine = rig.spec.machine(progress, MemoryStore(), rig.ledger)
+    machine = rig.spec.machine(progress, MemoryStore(), rig.outbox)
     row: Row = (0, "t", "k", b"", None, None)
     for ask in (
         lambda: reading.page(machine, rig.place, ANY, START, 1),

@@ -65,17 +65,17 @@ class Horizon:
 
     Args:
         horizon_s: the horizon in seconds for new requests; 0: no timer goes cold.
-        new_seal: secret for the seals, if the partition has none yet: 63 random bits.
+        new_seal_key: secret for the seals, if the partition has none yet: 63 random bits.
         retention_s: seconds after the due second, and after the first copy, in which another copy may be written.
     """
 
     def __init__(
-        self, format: ColdFormat, store: Store, horizon_s: int, new_seal: int, retention_s: int, *, indexed: bool
+        self, format: ColdFormat, store: Store, horizon_s: int, new_seal_key: int, retention_s: int, *, indexed: bool
     ) -> None:
         self._format = format
         self._store = store
         self._horizon_s = horizon_s
-        self._new_seal = new_seal
+        self._new_seal_key = new_seal_key
         self._retention_s = retention_s
         self._indexed = indexed
         self._history = Progress()
@@ -85,7 +85,7 @@ class Horizon:
     def enter(self, progress: Progress) -> Progress:
         """Returns ``progress`` with the horizon in its settings history, for all requests that are not yet accepted."""
         if not progress.setting_at(SEAL, progress.next_offset, 0):
-            progress = progress.with_setting(SEAL, self._new_seal)
+            progress = progress.with_setting(SEAL, self._new_seal_key)
         self._history = progress.with_setting(HOT_HORIZON, self._horizon_s)
         return self._history
 

@@ -12,7 +12,7 @@ from timers.testing.checkers import Checkers
 from timers.testing.clock import SimClock
 from timers.testing.faults import Crashed, Faults
 from timers.testing.id_oracle import Violation
-from timers.testing.ledger import SimLedger
+from timers.testing.list_outbox import ListOutbox
 from timers.testing.log import SimLog, SimProducer, SimRecord
 from timers.testing.outbox import SimOutbox
 from timers.testing.sim_timers import DeadLetter, Fired, SimTimers
@@ -26,10 +26,10 @@ __all__ = [
     "DeadLetter",
     "Faults",
     "Fired",
+    "ListOutbox",
     "Parts",
     "SimClock",
     "SimDisk",
-    "SimLedger",
     "SimLog",
     "SimOutbox",
     "SimProducer",

@@ -174,9 +174,9 @@ class SimWorker:
         """Returns the specification of a machine. The key of its seals is the same in each run."""
         request_format = self.formats[machine[0]]
         limits = self.limits if request_format.topic_is_compacted else replace(self.limits, stale_after_s=0)
-        new_seal = crc32(repr(machine).encode()) | 1
+        new_seal_key = crc32(repr(machine).encode()) | 1
         retention_s = self.settings.verdict_retention_s
-        return PartitionSpec(machine, request_format, limits, new_seal, self.hot_horizon_s, retention_s, self.parts)
+        return PartitionSpec(machine, request_format, limits, new_seal_key, self.hot_horizon_s, retention_s, self.parts)
 
     def open_store(self, spec: PartitionSpec, store: SimStore, progress: Progress) -> None:
         """Delete the rows that fired since the store was written, or empty the store."""

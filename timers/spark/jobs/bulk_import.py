@@ -24,7 +24,7 @@ from timers.kafka.clients import max_message_bytes
 from timers.kafka.topic_offsets import Offsets, TopicOffsets
 from timers.spark import kafka, rows
 from timers.spark.columns import schema
-from timers.spark.ledger import BEGUN, DONE, Steps
+from timers.spark.steps import BEGUN, DONE, Steps
 
 Console = Callable[[str], None]
 
@@ -32,7 +32,7 @@ LEDGER = schema("id string, due_s bigint, run string")
 """A timer that was sent. ``due_s`` is null if an interrupted run sent it."""
 
 RUNS = schema("run string, state string, starts string")
-"""A run: a row for its begin and one for its end (:class:`timers.spark.ledger.Steps`). ``starts``, in the row of the
+"""A run: a row for its begin and one for its end (:class:`timers.spark.steps.Steps`). ``starts``, in the row of the
 begin, is JSON: where the topic ended then."""
 
 
@@ -80,7 +80,7 @@ def run(spark: SparkSession, job: Import, say: Console) -> Imported:
     topics = TopicOffsets(job.settings)
     if topic not in topics.existing([topic]):
         raise SettingsError(f"topic TIMERS_ID_TOPIC={topic!r} does not exist at {job.settings.brokers}: start a worker")
-    ledger = Ledger(spark, job.ledger)
+    ledger = ImportLedger(spark, job.ledger)
     for interrupted, starts in ledger.unfinished():
         found = ledger.add(interrupted, _in_topic(spark, job, starts, topics.ends([topic])))
         ledger.end(interrupted)
@@ -172,7 +172,7 @@ def _reject(entries: DataFrame, target: str) -> None:
     bad.write.mode("overwrite").json(target)
 
 
-class Ledger:
+class ImportLedger:
     """The timers that were sent and the runs that sent them, in two Delta tables below one path.
 
     Only one import may run at a time.

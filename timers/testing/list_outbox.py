@@ -13,7 +13,7 @@ from timers.core.progress import Progress
 from timers.core.timer import Forwarded, Rejected, Row, Tick
 
 
-class SimLedger:
+class ListOutbox:
     """Implements :class:`timers.core.ports.Outbox`.
 
     Attributes:

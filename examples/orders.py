@@ -76,7 +76,7 @@ async def close_client(app, **kwargs):  # type: ignore[no-untyped-def]
 
 
 def create_topics() -> None:
-    """Create the topics before the app joins its group: one that appears later is assigned to nobody for a while."""
+    """Create the topics before the app joins its group: a topic that is created later has no owner for a while."""
     admin = AdminClient({"bootstrap.servers": brokers})
     names = ("orders", "order-timeouts", "order-results")
     for created in admin.create_topics([NewTopic(name, num_partitions=PARTITIONS) for name in names]).values():

@@ -1,4 +1,4 @@
-"""Timers with an id: replaced, cancelled, and told so; exactly once whatever happens meanwhile."""
+"""Timers with an id are replaced and cancelled with a verdict, and fire exactly once, also with faults."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_receivers_tell_versions_of_an_id_and_the_sources_of_others_apart(ids: I
 
 
 @pytest.mark.long
-def test_kills_empty_disks_and_changes_while_nobody_runs(ids: Ids) -> None:
+def test_kills_empty_disks_and_changes_while_no_worker_runs(ids: Ids) -> None:
     """A third is replaced, a third cancelled: before, while the worker is down, and on an empty disk."""
     (worker,) = ids.system.workers
     dice = random.Random(5)

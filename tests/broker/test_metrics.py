@@ -150,7 +150,7 @@ def test_each_counter_equals_the_count_in_the_topics(own_broker: EmbeddedBroker,
         assert found.total("timers_oldest_overdue_seconds") == 0
         assert found.total("timers_request_unread_offsets") == 0
 
-        # The broker dies with transactions under way whose outcome nobody knows, and requests that no commit covers.
+        # The broker dies during transactions, whose outcome is then unknown, and with requests that no commit covers.
         system.send(*timers(good, 4_000, due_in(4), 6))
         reader = system.reader(good)
         reader.take(438 + 700)

@@ -1,4 +1,4 @@
-"""Several systems share one cluster, whatever they are called and whatever their workers' clocks show.
+"""Several systems share one cluster, with any names and with any clocks of their workers.
 
 The brokers' clock decides: a worker whose own is wrong fires everything on time, and never early.
 """

@@ -1,4 +1,4 @@
-"""A queue on a real broker: acknowledged messages stay done, all others come back, whatever happens to the process."""
+"""A queue on a real broker: acknowledged messages stay done, all others come back, however the process ends."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_each_version_fires_once_or_was_replaced_or_cancelled(events: list[Event
             now[id] = record.offset, due_s
             pending[record.offset] = due_s
     assert verdicts == expected
-    # What nobody replaced or cancelled has fired; the rest has if its verdict says so, and it is in `fired` then.
+    # Timers that were neither replaced nor cancelled have fired. The others fired only if their verdict says so.
     replaced = {before for before in fired if before not in pending}
     assert {offset: due_s for offset, due_s in fired.items() if offset not in replaced} == pending
 

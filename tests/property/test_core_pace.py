@@ -1,4 +1,4 @@
-"""The pace of a backlog, whatever is asked of it and when."""
+"""The pace of a backlog, for any requests at any times."""
 
 from __future__ import annotations
 

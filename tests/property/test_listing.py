@@ -1,4 +1,4 @@
-"""Pages of many sources are one list: whatever their sizes, nothing is left out, listed twice or out of order."""
+"""Pages of many sources are one list: for all sizes, no timer is left out, listed twice or out of order."""
 
 from __future__ import annotations
 

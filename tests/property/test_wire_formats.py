@@ -1,4 +1,4 @@
-"""Every wire format comes back as it went out, and no bytes whatever stop the reading of a partition."""
+"""Every wire format is decoded to what was encoded, and no bytes stop the reading of a partition."""
 
 from __future__ import annotations
 

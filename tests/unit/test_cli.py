@@ -204,7 +204,7 @@ def test_schedule_warns_of_a_topic_that_does_not_exist(capsys: pytest.CaptureFix
         (["--in", "5s"], "give one of --value TEXT, --file PATH and - (standard input)"),
         (["--in", "5s", "--value", "x", "-"], "give one of --value TEXT, --file PATH and - (standard input)"),
         (["--in", "5s", "--value", "x", "--header", "novalue"], "--header 'novalue' is not NAME=VALUE"),
-        (["--in", "5s", "--value", "x", "--header", "timer-id=1"], "reserved name space timer-*"),
+        (["--in", "5s", "--value", "x", "--header", "timer-id=1"], "timer-* belongs to the engine"),
         (["--in", "5", "--value", "x"], "'5' is not a duration (did you mean 5s?)"),
         (["--at", "1735689600123", "--value", "x"], "did you mean 1735689601?"),
     ],

@@ -179,7 +179,7 @@ def test_a_missing_request_topic_is_reported_at_once_and_not_created(brokers: st
 
 
 def test_an_unreachable_broker_is_an_error_after_the_timeout() -> None:
-    with socket.socket() as silent:  # accepts nobody
+    with socket.socket() as silent:  # accepts no connection
         silent.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with (

@@ -14,7 +14,9 @@ CODE = [
     for name in FILES
     if name.startswith(("timers/", "tests/", "bench/")) and name.endswith(".py") and not name.startswith("timers/v1/")
 ]
-PROSE = [name for name in CODE if name.startswith("timers/")] + [name for name in FILES if name.endswith(".md")]
+PROSE = [name for name in CODE if name.startswith(("timers/", "bench/"))] + [
+    name for name in FILES if name.endswith(".md") or name.startswith(("examples/", "deploy/"))
+]
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 65

@@ -1,4 +1,4 @@
-"""A batch that is read in pieces has the records that aiokafka reads from the whole, whatever it unpacks to."""
+"""A batch that is read in pieces has the records that aiokafka reads from the whole batch, for any unpacked size."""
 
 from __future__ import annotations
 

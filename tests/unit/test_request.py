@@ -203,7 +203,7 @@ def test_a_key_with_a_lone_surrogate_is_refused() -> None:
         ({"value": None}, "callback value is of type NoneType: give bytes or str (b'' for none)"),
         ({"value": 5}, "callback value is of type int"),
         ({"value": "\ud800"}, "UTF-8 cannot carry"),
-        ({"headers": [("timer-id", b"x")]}, "reserved name space timer-*"),
+        ({"headers": [("timer-id", b"x")]}, "timer-* belongs to the engine"),
         ({"headers": [("a", 5)]}, "has a value of type int"),
         ({"headers": [("a", "\ud800")]}, "UTF-8 cannot carry"),
         ({"headers": [(b"a", b"b")]}, "header name b'a' is not a str"),

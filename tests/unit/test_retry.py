@@ -105,7 +105,7 @@ def test_the_last_attempt_is_a_dead_letter_whose_retry_counts_from_one(key: byte
     opened = dead_letter.decode(as_bytes(sent))
     assert (topic, opened and opened.code) == (DLQ, "retries-exhausted")
     assert opened is not None and opened.source == "timer-request/4/99"
-    assert "'orders' gave it up after 2 tries; it stood at orders/3/17" in opened.message
+    assert "the receiver of 'orders' gave up after 2 tries of the message at orders/3/17" in opened.message
     read = REQUEST_FORMATS[0].request_format.read(RequestRecord(0, sent_key, value, opened.headers, 0))
     ((row,),) = read.rows.values()
     assert (row[1], row[3], row[4]) == ("orders", b"v", [("a", None)])

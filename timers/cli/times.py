@@ -72,5 +72,5 @@ def parse_moment(text: str, now_s: float) -> int:
 
 
 def from_now(seconds: float) -> str:
-    """Words for a time that is ``seconds`` from now, or was."""
+    """Words for a time that is ``seconds`` from now; negative: in the past."""
     return f"in {seconds:,.0f} s" if seconds > 0 else f"{-seconds:,.0f} s ago"

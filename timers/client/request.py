@@ -198,7 +198,7 @@ def _relative(delay: object, now_ns: int) -> int:
     elif not _is_number(delay):
         raise InvalidTimerError(f"delay={delay!r} is not a time span: give a timedelta or seconds")
     else:
-        # More seconds than any due time are too many, but must not overflow. numpy's numbers have few digits.
+        # `min`: a huge delay must get the error of `in_range`. `float`: the product may be too large for numpy's types.
         seconds = delay if isinstance(delay, int | Decimal) else float(delay)
         delay_ns = math.ceil(min(seconds, 10 * MAX_DUE_S) * _NS)
     if delay_ns < 0:
@@ -260,8 +260,8 @@ def _headers(headers: HeadersLike, token: str | None) -> list[tuple[str, bytes |
             raise InvalidTimerError(f"header name {name!r} is not a str that UTF-8 can carry")
         if name.startswith(names.PREFIX):
             raise InvalidTimerError(
-                f"header {name!r} is in the reserved name space {names.PREFIX}*, which does not travel: rename it; "
-                "if it was copied from a fired record, leave it out"
+                f"header {name!r} is reserved: {names.PREFIX}* belongs to the engine; rename it, or leave it out if it "
+                "was copied from a callback"
             )
         if value is not None and not isinstance(value, str | BytesLike):
             raise InvalidTimerError(

@@ -159,7 +159,7 @@ def _dead_letter(
     fired = source_of(received.headers) or ""
     position = topics.source(received.topic, received.partition, received.offset)
     source = fired if topics.parse_source(fired) else position
-    reason = f"{received.topic!r} gave it up after {backoff.attempts} tries; it stood at {position}"
+    reason = f"the receiver of {received.topic!r} gave up after {backoff.attempts} tries of the message at {position}"
     all_headers = [*other_headers, *((name, data) for name, data in headers or () if not isinstance(data, str))]
     rejected = Rejected(0, dead_letter.RETRIES_EXHAUSTED, reason, key, value, all_headers)
     letter = dead_letter.encode(rejected, source, MAX_DEAD_LETTER_BYTES)

@@ -152,7 +152,7 @@ class ClockGuard:
         return self.anchor is None or tick.time_s > self.anchor.at(tick.boot_s) + self._max_leap_s
 
     def _agrees(self, tick: Seen, time_s: float) -> bool:
-        """Whether a clock agrees. Two-sided: a clock that is years ahead does not agree with every tick."""
+        """Whether a clock agrees, in both directions: a clock that is years ahead does not agree with every tick."""
         return abs(time_s - tick.time_s) <= self._max_leap_s
 
     def _broker_agrees(self, tick: Seen, broker: int | None, newer_than_s: float) -> bool:

@@ -168,8 +168,10 @@ class Delivery:
         unanswered: topic -> its timers (due second, rows) in this transaction, until a broker says whether it exists.
 
     Args:
-        settings: of the machine. routes: facts about topics. rules: which callbacks are allowed. output: writes the
-        decisions as records.
+        settings: of the machine.
+        routes: facts about topics.
+        rules: which callbacks are allowed.
+        output: writes the decisions as records.
     """
 
     retried: ClassVar[bool] = False

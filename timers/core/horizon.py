@@ -15,8 +15,8 @@ Which copy counts is a function of the log too, so a lost disk does not change i
     with ids      a copy counts if the index holds its request; it then takes the request's place there. So a second
                   copy is ignored, and so is a copy of a version that was replaced or cancelled while it was cold
 
-A copy is valid only with a correct seal. The secret of the seals is drawn once for each partition and is only in
-its progress. So a producer of requests cannot take the identity of a timer, or change a timer while it is cold.
+A copy is valid only with a correct seal. The key of the seals is a random number, chosen once for each partition, and
+is only in its progress. So a producer of requests cannot take the identity of a timer, or change a cold timer.
 """
 
 from __future__ import annotations

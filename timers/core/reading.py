@@ -16,8 +16,7 @@ class Reader:
     """Decodes the records of one machine.
 
     Args:
-        decoder: returns the decoder of the request format for a feature level, and for whether it rejects overdue
-            timers.
+        decoder: gets a feature level, and whether overdue timers are rejected; returns the decoder of the format.
         max_request_bytes: limit for records before the history begins.
     """
 

@@ -40,7 +40,7 @@ class Stream(Protocol):
     """Unpacked data that is read in parts."""
 
     def read(self, size: int) -> bytes:
-        """Return at most ``size`` bytes (snappy: or one block); an empty result is the end.
+        """Return at most ``size`` bytes, or one block of snappy; an empty result is the end.
 
         Raises:
             DamagedBatch: the data is damaged or cut short.

@@ -26,7 +26,8 @@ TIMEOUT_S = 25.0
 the broker looks for timed-out transactions, which it does every 10 s."""
 
 TAIL_RECORDS = 2_000
-"""Records read from the end first. The newest progress of a running machine is among them; fallback all are read."""
+"""Records read from the end first. The newest progress of a running machine is among them. If it is not,
+all records are read."""
 
 
 def progress_partition(tp: TopicPartition, cluster: Cluster, settings: Settings) -> int:

@@ -42,7 +42,7 @@ USER_TOPIC_WAIT_S = 5.0
 """How long to wait for a topic that its users may have created just now."""
 
 MIN_STALE_S = 10
-"""Smallest limit: a running machine may be this far behind for a moment."""
+"""Lower bound of ``stale_after_s``: the store of a running machine may be this many seconds behind for a moment."""
 
 
 @dataclass(frozen=True)

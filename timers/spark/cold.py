@@ -161,7 +161,7 @@ def day_of(due_s: Column) -> Column:
 
 
 def was_held_in_time(retention_s: int, id_topics: Iterable[str]) -> Column:
-    """Condition: a request without a recorded copy has certainly not been promoted.
+    """Condition: a request was held so early that, without a recorded copy, it has certainly not been promoted.
 
     If the tables were lost, `hold` reads the cold topic again from its start. A request that it then holds after its
     partition may have forgotten an earlier copy could fire twice. A partition never forgets a timer with an id.

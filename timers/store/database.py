@@ -161,7 +161,8 @@ class Database:
     def last_between(self, first: bytes, last: bytes) -> bytes | None:
         """The last key from ``first`` to ``last``, None if there is none; ``last`` must be below the last key.
 
-        Reads forward: backward, RocksDB would read every range tombstone below, 20 ms after many timers have fired.
+        It reads forward. Backward, RocksDB would read every range tombstone below ``last``, which takes 20 ms if many
+        timers have fired.
         """
         found = None
         for key in self._keys(first):

@@ -22,7 +22,7 @@ is an entry of one row.
 
 Only stores of timers with an id have entries of the index (0xFE) and of its journal (0xFD,
 :mod:`timers.store.index_journal`). A version that is replaced or cancelled stays in its entry until its second is
-scanned: to write the entry again would take more time than it saves space.
+scanned: writing the entry again would cost more than the space is worth.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Writ
 from timers.store.index_journal import IndexJournal
 
 BLOOM_BITS = 10
-"""Bits for each key. Most ids that are looked up are new; for one in a hundred of these, a block is read in vain."""
+"""Bits for each key. Most ids that are looked up are new; for one in a hundred of these, RocksDB reads a block that
+does not have it."""
 
 JOURNAL_BYTES = 30_000_000
 """Memory of one set of the index journals of all stores together (:mod:`timers.store.index_journal`): 100,000 ids of 32

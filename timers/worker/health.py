@@ -22,7 +22,7 @@ READY_TICK_S = 5.0
 
 
 def stuck(status: WorkerStatus) -> list[str]:
-    """A sentence for each thread that makes no progress. An answer proves that the main event loop makes some."""
+    """A sentence for each thread that makes no progress. This answer proves that the main event loop makes progress."""
     heartbeats = {
         "the producers' event loop": status.pool.producers.heartbeat,
         **{

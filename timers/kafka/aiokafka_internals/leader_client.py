@@ -25,7 +25,7 @@ from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.offset import OffsetRequest, OffsetResetStrategy
 
 UPDATE_PAUSE_S = 0.5
-"""Between two forced metadata updates. While a partition has no leader, aiokafka forces one after the other."""
+"""Seconds between two forced metadata updates. While a partition has no leader, aiokafka forces one after the other."""
 
 _READ_COMMITTED = 1
 _ANY_REPLICA = -1

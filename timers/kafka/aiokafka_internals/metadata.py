@@ -1,4 +1,4 @@
-"""Lets no request of aiokafka create a topic.
+"""Keeps the requests of aiokafka from creating topics.
 
 Unless a metadata request says otherwise, brokers with ``auto.create.topics.enable=true`` create each topic that it
 names, with their default configuration. A deleted topic of the worker would come back at once, for example with the

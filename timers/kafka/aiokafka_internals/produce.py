@@ -187,7 +187,7 @@ async def send(
     refused = [
         (batch, answer) for batch, answer in zip(batches, answers, strict=True) if isinstance(answer, RecordsRefused)
     ]
-    # A batch after a refused one is out of sequence: a consequence, and no fault of its records.
+    # The brokers refuse a batch after a refused one, as out of sequence: its records are not the cause.
     consequence = (RecordsRefused, OutOfOrderSequenceNumber) if refused else ()
     for answer in answers:
         if isinstance(answer, Exception) and not isinstance(answer, consequence):

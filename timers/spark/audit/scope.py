@@ -77,7 +77,7 @@ class Scope:
         """The offsets to read.
 
         Args:
-            whole: those of them that are read to their ends, whatever the scope is.
+            whole: those of ``topics`` that are read to their ends, also if the scope ends earlier.
         """
         starts = topics.starts(request_topics) if self.from_ms is None else topics.at_time(request_topics, self.from_ms)
         scope_ends = dict(ends) if self.to_ms is None else topics.at_time(request_topics, self.to_ms)

@@ -59,7 +59,7 @@ class Logs:
         return TopicOffsets(self._settings).ends(cold_sources(self._settings))
 
     def in_time(self) -> Column:
-        """Condition: a cold request without a recorded copy has certainly not been promoted."""
+        """Condition: see :func:`timers.spark.cold.was_held_in_time`."""
         settings = self._settings
         return cold.was_held_in_time(settings.verdict_retention_s, [settings.id_topic])
 

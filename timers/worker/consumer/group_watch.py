@@ -102,7 +102,7 @@ class GroupWatch(Service):
 
     Args:
         worker_id: id of this worker.
-        unowned: what is noted.
+        unowned: notes the partitions without an owner.
         consumer: the member of the group.
         pool: knows the request topics and their numbers of partitions.
     """

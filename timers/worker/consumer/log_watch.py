@@ -31,7 +31,8 @@ from timers.kafka.topics import Cluster
 logger = logging.getLogger(__name__)
 
 WATCH_S = 10.0
-"""Seconds between two lookups of topic ids without a suspended partition, as the consumer does not fetch all topics."""
+"""Seconds between two lookups of topic ids while no partition is suspended. The consumer does not fetch every topic, so
+a deletion need not cause a fetch error."""
 
 GRACE_S = 15.0
 """Seconds for which a topic must be missing before the worker creates it: an operator may want to create it with other

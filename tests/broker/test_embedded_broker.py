@@ -1,4 +1,4 @@
-"""The embedded broker itself: what its commands promise, also after a crash or an interruption, or if its port is taken.
+"""The embedded broker: what its commands promise, also after a crash or an interruption, or if its port is taken.
 
 Each test has a broker of its own in a directory of its own, on a free port; Kafka's jars come from the user's cache.
 """

@@ -1,15 +1,19 @@
 """Factories and properties of the librdkafka clients."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient
 
 from timers.config.settings import Settings
 from timers.kafka import connection
 from timers.wire.dead_letter import OVERHEAD_BYTES
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 TRANSACTION_TIMEOUT_MS = 10_000
 """Timeout of each transaction. An open one holds back all read_committed readers of its partitions."""
@@ -69,6 +73,8 @@ def asking_admin(settings: Settings) -> AdminClient:
 
 def admin_client(settings: Settings, reports: connection.ErrorReports) -> AdminClient:
     """An admin client for a command or a job. Its requests create no topics."""
+    from confluent_kafka.admin import AdminClient  # not at the top: the client library does not need this import
+
     config = {**connection.librdkafka(settings), **_CREATE_NO_TOPICS, "error_cb": reports}
     return AdminClient(config, logger=LIBRDKAFKA_LOG)
 

@@ -38,7 +38,7 @@ OPENED_S = 90.0
 OTHERS_S = 2.0
 """Time in which the other damaged stores of a worker may be noticed."""
 
-MORTAL = 3
+LEADERLESS_BROKER = 3
 """The broker whose partitions lose their leader."""
 LEADERLESS_S = 2.0
 """Least time for which partitions have no leader."""
@@ -176,15 +176,15 @@ def leaderless(state: RoundState, fault: Fault, victim: Member, held: dict[str, 
     """Kill one of three brokers: its partitions have no other replica, so they have no leader until it is back."""
     brokers = state.brokers
     assert isinstance(brokers, ThreeBrokers), "one broker alone has no partition that could lose its leader"
-    led = brokers.led_by(MORTAL)
+    led = brokers.led_by(LEADERLESS_BROKER)
     topic = state.system.request_topic
     injected = _inject(state, fault, {name: [p for p in mine if (topic, p) in led] for name, mine in held.items()})
     state.brokers_up = False
-    brokers.brokers[MORTAL].kill()
+    brokers.brokers[LEADERLESS_BROKER].kill()
     while led.isdisjoint(without := brokers.leaderless()):
         yield POLL_S
     yield LEADERLESS_S + fault.down_s
-    brokers.brokers[MORTAL].start()
+    brokers.brokers[LEADERLESS_BROKER].start()
     while brokers.leaderless():
         yield POLL_S
     state.note_brokers_up()

@@ -25,7 +25,7 @@ BYTES_A_TIMER = 400
 HEAD_START_S = 3
 LOOK_AHEAD_S = 1.0
 """The victim is chosen so many seconds before the injection."""
-PATIENCE_S = 240.0
+EXTRA_TIME_S = 240.0
 """Seconds that faults and publishing may take longer than planned, because the machine may be busy."""
 
 
@@ -116,12 +116,12 @@ class Round:
         publisher = start_publisher(publication, self._directory)
         planned = list(self._plan.faults)
         under_way: list[tuple[float, Steps, Fault]] = []
-        give_up = self._first_s + self._plan.storm_s + PATIENCE_S
+        give_up = self._first_s + self._plan.storm_s + EXTRA_TIME_S
         try:
             with self._console.doing("storm", self._progress):
                 while planned or under_way or publisher.running:
                     if time.time() > give_up:
-                        self._state.failures.append(f"faults or publishing did not end within {PATIENCE_S:.0f} s")
+                        self._state.failures.append(f"faults or publishing did not end within {EXTRA_TIME_S:.0f} s")
                         break
                     self._state.watch()
                     if planned and time.time() > self._moment(planned[0]) - LOOK_AHEAD_S:

@@ -158,8 +158,8 @@ class Reader:
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
-                # A record is fetched at once. This is how often readers ask in vain, which many do all the time,
-                # and how long one waits to know that it is at the end.
+                # How long a fetch waits if there is no record: many readers fetch all the time, and one that is at
+                # the end of the log must know it soon.
                 "fetch.wait.max.ms": 200,
             }
         )

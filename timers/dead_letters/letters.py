@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timers.core.timer import key_bytes
+from timers.kafka.records import headers_of
 from timers.wire import checks, dead_letter, future, topics
 from timers.wire.dead_letter import DecodedDeadLetter, Mark
 from timers.wire.formats import RequestFormat, RequestRecord
@@ -33,11 +34,7 @@ class Letter:
     @classmethod
     def of(cls, message: Any, formats: Mapping[str, RequestFormat]) -> Letter | None:
         """Return the letter in a confluent-kafka message; None if it is not a dead letter."""
-        try:
-            headers = message.headers() or []
-        except UnicodeDecodeError:  # workers write no such header
-            return None
-        decoded = dead_letter.decode(headers)
+        decoded = dead_letter.decode(headers_of(message))
         if decoded is None:
             return None
         where, written_ms = (message.topic(), message.partition(), message.offset()), message.timestamp()[1]

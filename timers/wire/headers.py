@@ -83,6 +83,11 @@ def identity(id: bytes, source: bytes) -> list[Header]:
     return [(TIMER_ID, id)] if id == source else [(TIMER_SOURCE, source), (TIMER_ID, id)]
 
 
+def firing(due_s: int, fired_ms: bytes) -> list[Header]:
+    """Return the last headers of a callback: the due second, and the time of the tick in epoch milliseconds."""
+    return [(TIMER_DUE, b"%d" % due_s), (TIMER_FIRED, fired_ms)]
+
+
 def last(headers: Sequence[Header], name: str) -> bytes | None:
     """Return the value of the last header of this name; None if there is none."""
     return next((value for found, value in reversed(headers) if found == name), None)

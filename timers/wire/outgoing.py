@@ -157,7 +157,7 @@ class Outgoing:
 
     def send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
         """Fire timers of a request topic, or schedules."""
-        self._records.fire(topic, partitions, rows, self._id_prefix, self._time_headers(due_s), self._now_ms())
+        self._records.fire(topic, partitions, rows, self._id_prefix, h.firing(due_s, self._fired_ms), self._now_ms())
         self._counters.transaction.fire(due_s, len(rows))
 
     def send_retried(self, topic: str, partitions: int, rows: Sequence[Row]) -> None:
@@ -175,10 +175,7 @@ class Outgoing:
 
     def _fired_headers(self, row: Row, origin: Origin) -> list[h.Header]:
         identity = h.identity(id_bytes(origin.timer_id), origin.request.encode())
-        return [*(row[4] or ()), *identity, *self._time_headers(origin.due_s)]
-
-    def _time_headers(self, due_s: int) -> list[h.Header]:
-        return [(h.TIMER_DUE, b"%d" % due_s), (h.TIMER_FIRED, self._fired_ms)]
+        return [*(row[4] or ()), *identity, *h.firing(origin.due_s, self._fired_ms)]
 
     def retry(self, row: Row, origin: Origin, due_s: int) -> int | None:
         """Move a timer to the retry topic; if its record is too large for the topic, return its bytes instead."""

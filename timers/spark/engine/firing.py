@@ -112,12 +112,8 @@ class FiringTask:
         key = key_bytes(row[2])
         if row[4] is None and len(row[3]) + len(key or b"") <= limits.safe_bytes:
             return row
-        ours: list[h.Header] = [
-            (h.TIMER_ID, f"{place}/{row[0]}".encode()),
-            (h.TIMER_DUE, b"%d" % due_s),
-            (h.TIMER_FIRED, b"%d" % tick_ms),
-        ]
-        headers = [*(row[4] or ()), *ours]
+        source = f"{place}/{row[0]}".encode()
+        headers = [*(row[4] or ()), *h.identity(source, source), *h.firing(due_s, b"%d" % tick_ms)]
         limit = limits.max_message_bytes
         if dead_letter.size(key, row[3], headers) <= limit:
             return row

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message, TopicPartition
@@ -42,9 +41,7 @@ class TopicReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
     def assign_partitions(self) -> bool:

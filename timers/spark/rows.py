@@ -71,7 +71,7 @@ def entries(rows: DataFrame, max_request_bytes: int, *, as_base64: bool) -> Data
     Returns:
         In the shape of :data:`ENTRY`.
     """
-    canonical = _canonical(rows, as_base64)
+    canonical = _canonical(rows)
 
     def read_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -80,7 +80,7 @@ def entries(rows: DataFrame, max_request_bytes: int, *, as_base64: bool) -> Data
     return canonical.mapInArrow(read_batches, ENTRY)
 
 
-def _canonical(rows: DataFrame, as_base64: bool) -> DataFrame:
+def _canonical(rows: DataFrame) -> DataFrame:
     """All fields with fixed types: due and topic as text, key and value as bytes, headers as they are."""
     types = {field.name: field.dataType for field in rows.schema.fields}
     missing = [name for name in REQUIRED if name not in types]

@@ -112,7 +112,7 @@ def run(spark: SparkSession, audit: Audit, say: Console) -> Findings:
     with stages("tables written") as stage:
         tables = {
             "totals": figures.totals(outcome_rows),
-            "offenders": _offenders(audit, plan, request_rows, outcome_rows, fired).persist(StorageLevel.DISK_ONLY),
+            "offenders": _offenders(plan, request_rows, outcome_rows, fired).persist(StorageLevel.DISK_ONLY),
             "lags": figures.lags(outcome_rows, figures.minute_s(), "callback_topic"),
             "forecast": figures.forecast(outcome_rows),
         }
@@ -257,9 +257,7 @@ def _in_scope(span: Span) -> Column:
     return inside(before(span.scope_ends), F.col("topic"), F.col("partition"), F.col("offset"))
 
 
-def _offenders(
-    audit: Audit, plan: _Plan, request_rows: DataFrame, outcome_rows: DataFrame, fired: DataFrame
-) -> DataFrame:
+def _offenders(plan: _Plan, request_rows: DataFrame, outcome_rows: DataFrame, fired: DataFrame) -> DataFrame:
     """Each fault of each timer, with the records that show it."""
     found = figures.offenders(outcome_rows)
     read = ranges_between({topic: plan.span.starts[topic] for topic in plan.topics(ids=False)}, plan.span.ends)

@@ -41,7 +41,7 @@ class UsageSampler:
     """
 
     EVERY_S = 0.2
-    FAMILY_EVERY = 10
+    CHILDREN_EVERY = 10
     """Child processes are listed in one of this many samples, because that reads all processes of the machine."""
 
     def __init__(self, groups: Mapping[str, Iterable[int]]) -> None:
@@ -62,7 +62,7 @@ class UsageSampler:
 
     def _sample(self) -> None:
         now = time.time()
-        look = len(self._at) % self.FAMILY_EVERY == 0
+        look = len(self._at) % self.CHILDREN_EVERY == 0
         for name, processes in self._groups.items():
             total = 0.0
             for process in processes:

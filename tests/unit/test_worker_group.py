@@ -16,7 +16,7 @@ from timers.worker.consumer.group import (
     SUPPORTS,
     Member,
     MemberLevels,
-    able,
+    able_members,
     assignor,
     levels_of,
     owners,
@@ -79,7 +79,7 @@ def test_partitions_go_to_members_that_support_the_level_of_the_app() -> None:
 
 
 def test_partitions_have_owners_although_no_member_supports_the_level_of_the_app() -> None:
-    assert able({"a": {SUPPORTS: 1, RAISED: 2}, "b": None}) == ["a", "b"]
+    assert able_members({"a": {SUPPORTS: 1, RAISED: 2}, "b": None}) == ["a", "b"]
 
 
 def member(worker_id: str, *topics: str, **partitions: list[int]) -> tuple[str, str, str, bytes, bytes]:

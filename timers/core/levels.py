@@ -37,7 +37,7 @@ def level_to_raise_to(allowed: int, supported: Iterable[int]) -> int:
     return min((allowed, *supported))
 
 
-def able(supported: Mapping[str, int], raised: int) -> list[str]:
+def able_members(supported: Mapping[str, int], raised: int) -> list[str]:
     """Returns the members of the group that may own partitions: those that support the level of the app.
 
     If there are none: all members, because each one then says that it does not support the level.

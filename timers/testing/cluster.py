@@ -155,7 +155,7 @@ class SimCluster:
 
     def _assign_unowned(self, excluded: SimWorker | None = None) -> None:
         self._owner = {name: worker for name, worker in self._owner.items() if name in worker.runners}
-        candidates = [worker for worker in self.levels.able() if worker is not excluded]
+        candidates = [worker for worker in self.levels.able_workers() if worker is not excluded]
         shares: dict[str, list[TopicPartition]] = {worker.name: [] for worker in candidates}
         for name in self.machines:
             if name not in self._owner and candidates:

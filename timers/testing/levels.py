@@ -59,12 +59,12 @@ class SimLevels:
                 worker.raise_level(machine, level)
         return f"{worker.name} to {level}"
 
-    def able(self) -> list[SimWorker]:
+    def able_workers(self) -> list[SimWorker]:
         """The running workers to which the leader of the group gives partitions.
 
         A leader of a version before levels gives partitions to all.
         """
-        names = levels.able(self.members, levels.FIRST if self._random.random() < 0.5 else self.raised)
+        names = levels.able_members(self.members, levels.FIRST if self._random.random() < 0.5 else self.raised)
         return [worker for worker in self._workers if worker.name in names]
 
     def finish_upgrade(self) -> None:

@@ -65,17 +65,17 @@ def sent_by(url: str) -> dict[str, Any]:
 
 def assignor(sent: MutableMapping[str, Any]) -> type[Any]:
     """The assignor of a worker that sends this. Workers that send something else may be in the same group."""
-    return assignor_with_user_data(sent, able)
+    return assignor_with_user_data(sent, able_members)
 
 
-def able(sent: Mapping[str, Any]) -> list[str]:
-    """The members that the leader of the group may give partitions to; see :func:`timers.core.levels.able`.
+def able_members(sent: Mapping[str, Any]) -> list[str]:
+    """The members that the leader of the group may give partitions to; see :func:`timers.core.levels.able_members`.
 
     Args:
         sent: member id -> what the member sent when it joined.
     """
     raised = max(_level(each, RAISED) for each in sent.values())
-    return levels.able({id: _level(each, SUPPORTS) for id, each in sent.items()}, raised)
+    return levels.able_members({id: _level(each, SUPPORTS) for id, each in sent.items()}, raised)
 
 
 async def members(consumer: Any) -> dict[TopicPartition, Member]:

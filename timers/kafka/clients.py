@@ -68,6 +68,8 @@ def asking_admin(settings: Settings) -> AdminClient:
 
     By default librdkafka waits for 60 s, and meanwhile it prefers the broker that it asked last.
     """
+    from confluent_kafka.admin import AdminClient  # not at the top: the client library does not need this import
+
     return AdminClient({**librdkafka(settings), "socket.timeout.ms": int(SILENT_S * 1000)})
 
 

@@ -146,7 +146,7 @@ class KnownTopics:
                 return False
         try:
             self._list(wanted)
-            self._describe(wanted & self.counts.keys())
+            self._describe(wanted)
         except KafkaException as error:
             if self._list_s == FIRST_LIST_S:
                 logger.warning("no broker answers about topics, asking again: %s", error)
@@ -157,7 +157,7 @@ class KnownTopics:
             self._silent_since, self._list_s = monotonic(), FIRST_LIST_S
         return True
 
-    def _list(self, wanted: Collection[str]) -> None:
+    def _list(self, wanted: set[str]) -> None:
         found = self._metadata.topics(self._list_s)
         with self._changed:
             self.leaderless = {name: topic.leaderless for name, topic in found.items() if topic.leaderless}
@@ -168,17 +168,19 @@ class KnownTopics:
             self._changed.notify_all()
         self._on_list()
 
-    def _describe(self, wanted: Collection[str]) -> None:
+    def _describe(self, wanted: set[str]) -> None:
         """Ask which times topics take.
 
         A topic that refuses them must not become part of a transaction: Kafka checks the time of the record that ends
         it, too, and if this record is refused, neither this transaction nor another one with the transactional id ever
         ends.
         """
-        names = {name for name in wanted if self._times.get(name, _NO_TIMES)[0] <= monotonic()}
+        with self._changed:
+            known = wanted & self.counts.keys()
+            names = {name for name in known if self._times.get(name, _NO_TIMES)[0] <= monotonic()}
+            others = list(islice((name for name in self.counts if name not in self._times), MAX_DESCRIBED))
         if not names:
             return
-        others = islice((name for name in self.counts if name not in self._times), MAX_DESCRIBED)
         oldest_ms: Mapping[str, int] = {}
         until = monotonic() + REFRESH_S
         for described in ({*names, *others}, names):

@@ -14,6 +14,7 @@ from timers.core.horizon import Horizon, NoHorizon, needs_horizon
 from timers.core.index import Index, NoIndex
 from timers.core.limits import Limits
 from timers.core.machine import Machine
+from timers.core.markers import MarkerIndex
 from timers.core.operation import Entry
 from timers.core.ports import Outbox, Store
 from timers.core.progress import MAX_REQUEST_BYTES, PARTITIONS, REJECT_OVERDUE, Hole, Progress
@@ -34,6 +35,7 @@ class Classes:
     machine: type[Machine] = Machine
     index: type[Index] = Index
     schedule_index: type[ScheduleIndex] = ScheduleIndex
+    marker_index: type[MarkerIndex] = MarkerIndex
     horizon: type[Horizon] = Horizon
     barrier: type[SecondBarrier] = SecondBarrier
 
@@ -86,6 +88,8 @@ class PartitionSpec:
         """Returns the index over the entries of ``store``."""
         if self.request_format.topic_is_compacted:
             return self.classes.schedule_index(store, holes)
+        if self.request_format.has_markers:
+            return self.classes.marker_index(store, self.request_format.callback_topic)
         has_ids = self.request_format.has_ids
         return self.classes.index(store, self.retention_s, is_cold, holes) if has_ids else NoIndex()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from timers.config.settings import Settings
-from timers.core.delivery import Delivery, RetryDelivery, ScheduleDelivery
+from timers.core.delivery import Delivery, MarkerDelivery, RetryDelivery, ScheduleDelivery
 from timers.wire import future
-from timers.wire.formats import RequestFormat, countdown, future_by_id, schedule
+from timers.wire.formats import RequestFormat, countdown, future_by_id, marker, schedule
 
 
 class ConfiguredFormat(NamedTuple):
@@ -82,6 +83,20 @@ REQUEST_FORMATS = (
         "headers scheduler-epoch, -target-topic and -target-key, as kafka-message-scheduler has them",
         ("TIMERS_SCHEDULE_OVERDUE",),
     ),
+    ConfiguredFormat(
+        RequestFormat(
+            "marker",
+            marker.decode,
+            marker.rebuild_request,
+            has_ids=True,
+            partitions_may_increase=True,
+            has_markers=True,
+        ),
+        "TIMERS_MARKER_TOPIC",
+        lambda settings: _as_list(settings.marker_topic),
+        "value = Marker of kafka-mq-go: START, KEEPALIVE or END of a message",
+        ("TIMERS_MESSAGE_TOPIC",),
+    ),
 )
 """Every request format that producers may use. The first one is always on."""
 
@@ -90,6 +105,10 @@ def enabled_formats(settings: Settings) -> dict[str, RequestFormat]:
     """Return topic -> request format, with the retry topic, which only the transactions of this app write to."""
     retry = RequestFormat("retry", future.decode_retry, future.rebuild_request)
     others = {topic: each.request_format for each in REQUEST_FORMATS for topic in each.topics(settings)}
+    if settings.marker_topic:
+        decode = partial(marker.decode, callback_topic=settings.message_topic)
+        bound = others[settings.marker_topic]._replace(decode=decode, callback_topic=settings.message_topic)
+        others[settings.marker_topic] = bound
     return {settings.request_topic: NATIVE, settings.retry_topic: retry, **others}
 
 
@@ -97,4 +116,6 @@ def delivery_of(settings: Settings, topic: str) -> type[Delivery]:
     """Return the delivery policy for timers of a request topic."""
     if topic == settings.retry_topic:
         return RetryDelivery
+    if topic == settings.marker_topic:
+        return MarkerDelivery
     return ScheduleDelivery if topic in settings.schedule_topics else Delivery

@@ -298,7 +298,7 @@ def test_an_existing_countdown_topic_is_not_changed(broker_address: str, tmp_pat
         before = config()
         assert before["message.timestamp.type"] == "CreateTime"
         worker = service.system.worker().start().ready()
-        assert "its countdowns begin at the producers' times" in worker.log
+        assert "countdowns and redeliveries begin at the producers' times" in worker.log
         month_ago_ms = int(time.time() * 1000) - 30 * 86_400_000
         value = f'{{"topic": "{service.target}", "message": "a month", "countdown": 120.5}}'
         service.publisher.producer.produce(service.topic, value.encode(), timestamp=month_ago_ms)

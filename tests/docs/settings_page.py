@@ -36,7 +36,8 @@ GROUPS = (
     Group(
         "Request formats",
         "Set these to use timers with an id, or to read the requests of another system.",
-        "id_topic verdict_topic verdict_retention_s countdown_topic schedule_topics schedule_overdue",
+        "id_topic verdict_topic verdict_retention_s countdown_topic schedule_topics schedule_overdue "
+        "marker_topic message_topic",
     ),
     Group(
         "Callbacks",
@@ -87,6 +88,7 @@ PAGES = {
     "id_topic": "timers-with-an-id.md",
     "countdown_topic": "coming-from-a-redis-delay-service.md",
     "schedule_topics": "coming-from-kafka-message-scheduler.md",
+    "marker_topic": "coming-from-kafka-mq-go.md",
     "hot_horizon_s": "cold-tier.md",
     "catch_up_per_s": "operations.md#after-a-downtime",
     "canary_interval_s": "operations.md#canary-timers",

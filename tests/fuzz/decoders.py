@@ -39,9 +39,10 @@ from timers.dead_letters.retrying import decide
 from timers.errors import LogMismatch
 from timers.kafka.aiokafka_internals.fetch import RecordsWithData, UncopiedRecords
 from timers.request_formats import REQUEST_FORMATS
+from timers.v1.marker_pb2 import Marker
 from timers.wire import checks, dead_letter, future, headers, progress, topics
 from timers.wire.dead_letter import CODES
-from timers.wire.formats import RequestRecord, countdown, future_by_id, schedule
+from timers.wire.formats import RequestRecord, countdown, future_by_id, marker, schedule
 from timers.worker.sending.batches import Batches
 
 MAX_REQUEST_BYTES = 200
@@ -153,6 +154,43 @@ def schedules(draw: Draw) -> set[str]:
     return outcomes
 
 
+def markers(draw: Draw) -> set[str]:
+    """Records of a topic of markers."""
+
+    def one(draw: Draw) -> tuple[Any, ...]:
+        kind = draw.number(15)
+        value = None if kind == 0 else b" " * (MAX_REQUEST_BYTES + 1) if kind == 1 else marker_bytes(draw)
+        at_ms = 1_800_000_000_123 if draw.number(15) else -1
+        return b"queue", value if kind > 5 or not value else draw.damaged(value), [], at_ms
+
+    sent = [TimedRecord(3 * index, *fields) for index, fields in enumerate(draw.many(8, one))]
+    decoded = marker.decode(sent, MAX_REQUEST_BYTES, "messages")
+    rows = {row[0]: (due_s, row) for due_s, group in decoded.rows.items() for row in group}
+    others = {operation[1] for operation in decoded.operations} - rows.keys()
+    for id, offset, due_s, _ in decoded.operations:
+        marker.encode_end(id.decode())
+        if offset in rows:
+            asked_s, row = rows[offset]
+            assert (due_s, id.decode()) == (asked_s, row[5] and row[5].timer_id)
+    for due_s, row in rows.values():
+        assert row[5] is not None
+        key, value, _ = marker.rebuild_request(row, row[5])
+        again = TimedRecord(row[0], key, value, [], due_s * 1000)
+        assert marker.decode([again], 10**6, "messages").rows == {due_s: [row]}
+    answered = [record for record in sent if record.offset not in others]
+    return _checked(answered, decoded) | ({"no message"} if others else set())
+
+
+def marker_bytes(draw: Draw) -> bytes:
+    """A marker, often with a wrong field."""
+    fields: dict[str, Any] = {"type": draw.pick([0, 0, 1, 2, 2, 3]), "version": 0 if draw.number(15) else 1}
+    if draw.number(15):
+        place = draw.pick([0, 1, 2**31 - 1, -1]), draw.pick([0, 4711, 2**63 - 1, -1])
+        fields["message_id"] = Marker.MessageId(partition=place[0], offset=place[1])
+    fields["redeliver_after_ms"] = draw.pick([0, 1, 60_000, 2**64 - 1])
+    return Marker(**fields, key=draw.blob(9), value=draw.blob(60)).SerializeToString()
+
+
 def _checked(sent: Sequence[Record | TimedRecord], decoded: Decoded, *, by_bytes: bool = False) -> set[str]:
     """Check that each record has one answer, and that accepted ones can be stored, fired and sent to the retry topic.
 
@@ -257,7 +295,7 @@ def record_batches(draw: Draw) -> set[str]:
     return {"broken names" if broken else "sound names"}
 
 
-_CODES = {code for code in CODES if code.startswith(("key-", "value-"))} - {"value-not-json"}
+_CODES = {code for code in CODES if code.startswith(("key-", "value-"))} - {"value-not-json", "value-not-a-marker"}
 _CODES |= {"topic-missing", "topic-invalid"}
 
 _ID_CODES = (_CODES - {"key-missing", "value-missing"}) | {"id-missing", "id-too-long", "id-not-text", "due-missing"}
@@ -268,6 +306,7 @@ _COUNTDOWN_CODES = (
     | {"id-missing", "id-too-long", "id-not-text", "id-not-key"}
     | {"key-not-a-number", "key-negative", "key-in-milliseconds"}  # of timer-again
 )
+_MARKER_CODES = {"value-missing", "value-too-large", "value-not-a-marker", "marker-invalid", "time-missing"}
 _SCHEDULE_CODES = (_ID_CODES - {"id-not-text", "value-not-a-future"}) | {"overdue"}
 
 FUZZES = {
@@ -276,6 +315,7 @@ FUZZES = {
     "requests-by-id": Fuzz(requests_by_id, frozenset(_ID_CODES | {"accepted", "cancel"})),
     "countdowns": Fuzz(countdowns, frozenset(_COUNTDOWN_CODES | {"accepted", "cancel"})),
     "schedules": Fuzz(schedules, frozenset(_SCHEDULE_CODES | {"accepted", "cancel"})),
+    "markers": Fuzz(markers, frozenset(_MARKER_CODES | {"accepted", "no message"})),
     "progress": Fuzz(progress_records, _SENTENCES | {"read"}),
     "dead-letters": Fuzz(dead_letters, frozenset({"no dead letter", "truncated", "whole"})),
     "record-batches": Fuzz(record_batches, frozenset({"broken names", "sound names"})),

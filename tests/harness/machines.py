@@ -21,9 +21,9 @@ from timers.wire.formats import RequestFormat
 HORIZON_S = 12
 """Due seconds and ticks of property tests are below this."""
 
-BY_ID, SCHEDULES = (
+BY_ID, SCHEDULES, MARKERS = (
     next(each.request_format for each in REQUEST_FORMATS if each.request_format.name == name)
-    for name in ("future-by-id", "schedule")
+    for name in ("future-by-id", "schedule", "marker")
 )
 
 LIMITS = Limits(chunk_timers=1000, chunk_bytes=10**6, max_request_bytes=100)

@@ -38,7 +38,7 @@ class SendsVerdictsInReplay(Machine):
     """A replay sends its verdicts again."""
 
     def _replay(self, records: Sequence[Any], to_offset: int) -> None:
-        verdicts = self._judge(self._read(records, to_offset).operations).verdicts
+        verdicts = self._settle(self._read(records, to_offset))[1].verdicts
         if verdicts and self._tick is not None:
             self._emit({}, Decoded(), OperationResults({}, verdicts), self.progress)
         super()._replay(records, to_offset)

@@ -66,7 +66,7 @@ class StoresBeforeCommit(Machine):
         decoded = self._read(records, to_offset)
         late, waiting = self._split_late(decoded.rows)
         after = replace(self.progress, next_offset=to_offset)
-        judged = self._judge(decoded.operations)
+        _, judged = self._settle(decoded)
         self._store.write(waiting, to_offset, judged.entries)
         if late or decoded.rejected or judged.verdicts or judged.superseded:
             self._emit(late, decoded, judged, after)

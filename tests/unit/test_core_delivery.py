@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from timers.core.delivery import KEYLESS_S, Delivery, DeliveryProblem, PolicySettings, RetryDelivery, ScheduleDelivery
+from timers.core.delivery import (
+    KEYLESS_S,
+    Delivery,
+    DeliveryProblem,
+    MarkerDelivery,
+    PolicySettings,
+    RetryDelivery,
+    ScheduleDelivery,
+)
 from timers.core.timer import Origin, Rejected, Row, Tick
 
 NOW_S, DUE_S = 1_000, 990
@@ -75,6 +83,13 @@ class Written:
 
     def end_schedule(self, rejected: Rejected) -> None:
         self.did.append(("end", [rejected.offset]))
+
+    def end_messages(self, rows: Sequence[Row]) -> list[Row]:
+        self.did.append(("end messages", [row[0] for row in rows]))
+        return [(row[0], "failing" if row[1] == "failing" else "fast", *row[2:]) for row in rows]
+
+    def send_spread(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        self.did.append(("send spread", topic, partitions, due_s, [row[0] for row in rows]))
 
 
 def policy(
@@ -232,6 +247,23 @@ def test_each_outcome_of_a_schedule_writes_a_tombstone() -> None:
     written = Written()
     policy(ScheduleDelivery, written).postpone(DUE_S, [schedule], NOW_S + 5)
     assert written.did == [("end", [1]), ("retry", 1, "id", 1, NOW_S + 5)]
+
+
+def test_each_outcome_of_a_message_writes_an_end_marker() -> None:
+    origin = Origin("0/7", DUE_S, 0)
+    written = Written()
+    made = policy(MarkerDelivery, written, failing=FAILING)
+    made.fire(DUE_S, [row(1, "former", origin=origin), row(2, "former", origin=origin)])
+    made.fire(DUE_S, [row(3, "failing", origin=origin)])
+    made.postpone(DUE_S, [row(4, "former", origin=origin)], NOW_S + 5)
+    assert written.did == [
+        ("end messages", [1, 2]),
+        ("send spread", "fast", 4, DUE_S, [1, 2]),
+        ("end messages", [3]),
+        ("retry", 3, "0/7", 1, NOW_S + 32),
+        ("end messages", [4]),
+        ("retry", 4, "0/7", 1, NOW_S + 5),
+    ]
 
 
 @pytest.mark.parametrize(("variant", "ended"), [(Delivery, []), (ScheduleDelivery, [("end", [2])])])

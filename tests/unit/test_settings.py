@@ -69,6 +69,8 @@ WRONG = [
     ("TIMERS_SESSION_TIMEOUT_S", "10s", "a whole number"),
     ("TIMERS_SCHEDULE_TOPICS", "schedules,", "'' is not one"),
     ("TIMERS_SCHEDULE_OVERDUE", "drop", "one of fire, reject"),
+    ("TIMERS_MARKER_TOPIC", "a/b", "legal topic name"),
+    ("TIMERS_MESSAGE_TOPIC", "a/b", "legal topic name"),
     ("TIMERS_CALLBACK_ALLOW", "orders-?", "'orders-?' is not one"),
     ("TIMERS_CALLBACK_ALLOW", "a,,b", "'' is not one"),
     ("TIMERS_CALLBACK_DENY", "a b", "a list of topic names"),

@@ -1,4 +1,4 @@
-"""The index journal is bounded by bytes, whatever the lengths of ids are."""
+"""The index journal is bounded by bytes, whatever the lengths of ids and messages are."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ MAX_BYTES = 100_000
 
 
 def held_bytes(journal: IndexJournal) -> int:
-    ids = [*journal._newer, *journal._older]
-    return sum(map(len, ids)) + ENTRY_BYTES * len(ids)
+    held = [*journal._newer.items(), *journal._older.items()]
+    messages = [len(each[3]) + len(each[4]) for _, each in held if each is not None and len(each) == 5]
+    return sum(len(id) for id, _ in held) + ENTRY_BYTES * len(held) + sum(messages)
 
 
+@pytest.mark.parametrize("of_messages", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_memory_is_bounded_and_every_entry_reaches_the_index(seed: int) -> None:
+def test_memory_is_bounded_and_every_entry_reaches_the_index(seed: int, of_messages: bool) -> None:
     draw = random.Random(seed)
     journal = IndexJournal(lambda: MAX_BYTES)
     index: dict[bytes, Entry | None] = {}
     expected: dict[bytes, Entry | None] = {}
     most = 0
     for number in range(400):
-        length = draw.choice([8, 8, 32, 500, 3000])  # of all ids of the batch
+        length = draw.choice([8, 8, 32, 500, 3000])  # of all ids, or of all messages, of the batch
+        entry: Entry = (number, number, number, b"queue", bytes(length)) if of_messages else (number, number, number)
+        id_length = 8 if of_messages else length
         batch: dict[bytes, Entry | None] = {
-            b"%0*d" % (length, draw.randrange(3000)): (number, number, number) for _ in range(draw.randint(1, 12))
+            b"%0*d" % (id_length, draw.randrange(3000)): entry for _ in range(draw.randint(1, 12))
         }
         expected |= batch
         index |= journal.next_to_index(batch)

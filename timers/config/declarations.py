@@ -215,6 +215,19 @@ class Declarations:
         "cases.",
         default="fire",
     )
+    marker_topic: str = _setting(
+        variables.topic,
+        "Topic of the markers of kafka-mq-go (its marker-topic). Workers take the place of its redelivery tracker. "
+        "They do not change the configuration of an existing topic, but write End markers to it. Unset: this request "
+        "format is off. Use one value for all workers of an app.",
+        default="",
+    )
+    message_topic: str = _setting(
+        variables.topic,
+        "Queue topic of kafka-mq-go (its message-topic), which messages are delivered to again. Needed with "
+        "TIMERS_MARKER_TOPIC.",
+        default="",
+    )
     session_timeout_s: int = _whole_number(
         (6, 1800),
         "How long the group waits for a silent worker before it gives its partitions to other workers. Shorter: faster "

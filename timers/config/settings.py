@@ -88,6 +88,7 @@ class Settings(Declarations):
             ("the topic of retried dead letters of TIMERS_APP_ID", self.retried_topic),
             ("TIMERS_ID_TOPIC", self.id_topic),
             ("TIMERS_COUNTDOWN_TOPIC", self.countdown_topic),
+            ("TIMERS_MARKER_TOPIC", self.marker_topic),
             ("TIMERS_VERDICT_TOPIC", self.verdict_topic if self.has_ids else ""),
             ("TIMERS_COLD_TOPIC", self.cold_topic if self.hot_horizon_s else ""),
             *(("TIMERS_SCHEDULE_TOPICS", topic) for topic in self.schedule_topics),
@@ -123,6 +124,7 @@ class Settings(Declarations):
         values.setdefault("worker_id", default_worker_id(values.get("web_port", cls.web_port)))
         loaded = cls(**values)
         loaded._check_allowed_topics()
+        loaded._check_message_topic()
         return loaded
 
     def with_web_port(self, web_port: int) -> Settings:
@@ -138,6 +140,20 @@ class Settings(Declarations):
                     f"TIMERS_CALLBACK_ALLOW={self.callback_allow!r} names {topic!r}, which is the engine's own: of its "
                     f"topics only {self.request_topic!r} may be a target"
                 )
+
+    def _check_message_topic(self) -> None:
+        if bool(self.marker_topic) != bool(self.message_topic):
+            missing = "TIMERS_MESSAGE_TOPIC" if self.marker_topic else "TIMERS_MARKER_TOPIC"
+            raise SettingsError(
+                f"{missing} is not set: TIMERS_MARKER_TOPIC={self.marker_topic!r} and "
+                f"TIMERS_MESSAGE_TOPIC={self.message_topic!r} need each other (marker-topic and message-topic of "
+                "kafka-mq-go)"
+            )
+        if self.message_topic in self.own_topics:
+            raise SettingsError(
+                f"TIMERS_MESSAGE_TOPIC={self.message_topic!r} is the topic of {self.own_topics[self.message_topic]}: "
+                "messages that are delivered again go to the queue topic"
+            )
 
 
 def _warn_of_unknown(env: Mapping[str, str], known: set[str]) -> None:

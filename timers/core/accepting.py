@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from timers.core.index import latest
 from timers.core.keys import NEVER, OrderKey
 from timers.core.machine_state import MachineState
-from timers.core.operation import Operation, OperationResults
+from timers.core.operation import OperationResults
 from timers.core.progress import Progress, reached
 from timers.core.timer import Decoded, Fetched, Row, RowsByDue
 
@@ -62,11 +61,12 @@ class Accepting(MachineState):
         """Read accepted records again: with the same decisions, without output [I15]."""
         decoded = self._read(records, to_offset)
         copy_entries = self._horizon.admit(decoded)
-        _, waiting = self._split_late(decoded.rows)
+        rows, entries = self._index.replay(decoded)
+        _, waiting = self._split_late(rows)
         if self._holes:
             waiting = self._without_holes(waiting)
         # A version that has fired also replaces the one before it: the older version must not fire after it.
-        self._store.write(waiting, to_offset, {**latest(decoded.operations), **copy_entries})
+        self._store.write(waiting, to_offset, {**entries, **copy_entries})
         self.replayed += len(records)
         self.counters.replayed += len(records)
 
@@ -79,8 +79,8 @@ class Accepting(MachineState):
                 self._accept_new(records[start : start + most], end)
             return
         copy_entries = self._horizon.admit(decoded)
-        late, waiting = self._split_late(decoded.rows)
-        judged = self._judge(decoded.operations)
+        rows, judged = self._settle(decoded)
+        late, waiting = self._split_late(rows)
         new_progress = replace(self.progress, next_offset=to_offset)
         ended = {offset for _, offset, due_s, _ in decoded.operations if due_s is None}
         ended.update(rejected.offset for rejected in decoded.rejected)
@@ -99,8 +99,8 @@ class Accepting(MachineState):
         late, _ = self._split_late(decoded.rows)
         return bool(late or decoded.rejected or decoded.forwarded or decoded.operations)
 
-    def _judge(self, operations: Sequence[Operation]) -> OperationResults:
-        return self._index.judge(operations, self.progress.fired_through, self._committed.fired_through)
+    def _settle(self, decoded: Decoded) -> tuple[RowsByDue, OperationResults]:
+        return self._index.settle(decoded, self.progress.fired_through, self._committed.fired_through)
 
     def _read(self, records: Sequence[Any], to_offset: int) -> Decoded:
         return self._reader.read(records, to_offset, self.progress)

@@ -147,6 +147,12 @@ class Output(Protocol):
     def end_schedule(self, rejected: Rejected) -> None:
         """Write the tombstone of a schedule that was rejected."""
 
+    def end_messages(self, rows: Sequence[Row]) -> list[Row]:
+        """Write an End marker for each message in the topic of its markers, and return the rows as they are sent."""
+
+    def send_spread(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        """Fire timers, spread over the partitions of their topic, whatever their keys are."""
+
 
 @dataclass(frozen=True)
 class PolicySettings:
@@ -374,3 +380,19 @@ class ScheduleDelivery(Delivery):
         for rejection in rejected:
             if rejection.code == OVERDUE:
                 self._output.end_schedule(rejection)
+
+
+class MarkerDelivery(Delivery):
+    """The policy for messages that markers track: each one gets an End marker, also if it is not sent."""
+
+    def fire(self, due_s: int, rows: Sequence[Row]) -> None:
+        """Write End markers, and decide what happens to the messages."""
+        self._deliver(due_s, self._output.end_messages(rows))
+
+    def postpone(self, due_s: int, rows: Sequence[Row], again_s: int) -> None:
+        """Write End markers, and move the messages to the retry topic."""
+        self._put_off(due_s, self._output.end_messages(rows), again_s)
+
+    def _send(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        # All messages of a queue have the same key: by their keys, one consumer would get all of them.
+        self._output.send_spread(topic, partitions, due_s, rows)

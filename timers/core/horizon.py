@@ -91,7 +91,7 @@ class Horizon:
 
     def is_cold(self, entry: Entry) -> bool:
         """Whether a version in the index is cold: it was forwarded and has not come back."""
-        due_s, offset, append_s = entry
+        due_s, offset, append_s = entry[:3]
         return is_far(due_s, append_s, self._history.setting_at(HOT_HORIZON, offset, 0))
 
     # ---- reading ------------------------------------------------------------------------------------------------

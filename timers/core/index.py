@@ -32,7 +32,7 @@ from timers.core.operation import (
 from timers.core.ports import Store
 from timers.core.progress import Hole, reached
 from timers.core.sweeping import Sweeper
-from timers.core.timer import Row, id_bytes
+from timers.core.timer import Decoded, Row, RowsByDue, id_bytes
 
 
 def nothing_is_cold(entry: Entry) -> bool:
@@ -50,7 +50,7 @@ def is_over(entry: Entry, fired_through: OrderKey, retention_s: int) -> bool:
 
     The time is the committed ``fired_through``, not a clock. So another worker forgets the id at the same point.
     """
-    due_s, offset, append_s = entry
+    due_s, offset, append_s = entry[:3]
     return (due_s, offset) <= fired_through and max(due_s, append_s) + retention_s <= fired_through[0]
 
 
@@ -79,6 +79,16 @@ class Index:
         self._is_cold = is_cold
         self._holes = holes
         self._sweeper = Sweeper(store)
+
+    def settle(
+        self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey
+    ) -> tuple[RowsByDue, OperationResults]:
+        """Returns the rows of new records, and what :meth:`judge` says of their operations."""
+        return decoded.rows, self.judge(decoded.operations, fired_through, committed)
+
+    def replay(self, decoded: Decoded) -> tuple[RowsByDue, Entries]:
+        """Returns rows and entries of records that are read again: the same as at the first time."""
+        return decoded.rows, latest(decoded.operations)
 
     def judge(self, operations: Sequence[Operation], fired_through: OrderKey, committed: OrderKey) -> OperationResults:
         """Returns entries and verdicts of new operations. Each one sees the effect of those before it in the log.

@@ -16,8 +16,9 @@ cancel the last number is the offset of the version that it cancels, or :data:`A
 ANY_VERSION = -1
 """In a cancel that a user wrote: it is for every version."""
 
-Entry: TypeAlias = tuple[int, int, int]
-"""(due second, source offset, append second) of the latest version of an id; the first two are its order key."""
+Entry: TypeAlias = tuple[int, int, int] | tuple[int, int, int, bytes, bytes]
+"""(due second, source offset, append second) of the latest version of an id; the first two are its order key. The entry
+of a message that a marker tracks (:mod:`timers.core.markers`) also has its key and value."""
 
 Entries: TypeAlias = dict[bytes, Entry | None]
 """Id -> its latest version; None removes the entry."""

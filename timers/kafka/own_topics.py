@@ -117,6 +117,18 @@ def _more_formats(settings: Settings, requests: dict[str, str]) -> list[OwnTopic
                 warn_only=True,
             )
         )
+    if settings.marker_topic:
+        # The deadline of a message follows from the time of its marker.
+        topics.append(
+            OwnTopic(
+                settings.marker_topic,
+                requests,
+                (_READ, _WRITE),
+                needs_append_time=True,
+                needs_all_records=True,
+                warn_only=True,
+            )
+        )
     if settings.has_ids:
         topics.append(OwnTopic(settings.verdict_topic, {"cleanup.policy": "delete"}, (_WRITE,)))
     return topics

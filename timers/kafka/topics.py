@@ -298,8 +298,8 @@ def _set_append_time(admin: AdminClient, settings: Settings, topic: str) -> None
 
 def _warn_of_producer_time(settings: Settings, topic: str) -> None:
     logger.warning(
-        "topic %s has %s=CreateTime: its countdowns begin at the producers' times; to use the brokers' times "
-        "instead: %s",
+        "topic %s has %s=CreateTime: countdowns and redeliveries begin at the producers' times; to use the brokers' "
+        "times instead: %s",
         topic,
         TIMESTAMP_TYPE,
         _alter_command(settings, topic, f"{TIMESTAMP_TYPE}={LOG_APPEND_TIME}"),

@@ -22,6 +22,12 @@ ENTRY_BYTES = 250
 _ABSENT: Final = (-1, -1, -1)
 
 
+def _size(entries: Mapping[bytes, Entry | None]) -> int:
+    """Memory of entries in one set."""
+    messages = [len(each[3]) + len(each[4]) for each in entries.values() if each is not None and len(each) == 5]
+    return sum(map(len, entries)) + ENTRY_BYTES * len(entries) + sum(messages)
+
+
 class IndexJournal:
     """Newest ids of an index, which are looked up in memory instead of in the database.
 
@@ -68,8 +74,7 @@ class IndexJournal:
 
     def _add(self, entries: Mapping[bytes, Entry | None]) -> None:
         newer = self._newer
-        added = [len(id) for id in entries if id not in newer]
-        self._newer_bytes += sum(added) + ENTRY_BYTES * len(added)
+        self._newer_bytes += _size({id: entry for id, entry in entries.items() if id not in newer})
         newer.update(entries)
 
     def next_to_index(self, entries: Mapping[bytes, Entry | None]) -> list[tuple[bytes, Entry | None]]:
@@ -79,7 +84,7 @@ class IndexJournal:
         newer set is full, whatever the lengths of ids are. They are in the order of ids, because RocksDB writes
         neighbouring keys faster.
         """
-        size = sum(map(len, entries)) + ENTRY_BYTES * len(entries)
+        size = _size(entries)
         share = 2 * len(self._unwritten) * size // self._max_bytes()
         self._written_next = min(self._written + max(2 * len(entries), share), len(self._unwritten))
         newer, older = self._newer, self._older

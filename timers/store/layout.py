@@ -3,8 +3,8 @@
 ::
 
     due_s (8) | offset (8)     ->  msgpack array of rows, all of that due second
-    0xFD number (8)            ->  msgpack map of id -> [due_s, offset, append second] or nil
-    0xFE id                    ->  due_s (8) | offset (8) | append second (8)
+    0xFD number (8)            ->  msgpack map of id -> entry of the index as an array, or nil
+    0xFE id                    ->  due_s (8) | offset (8) | append second (8) | bytes of key (8) | key | value
     0xFF "applied"             ->  8 bytes
     0xFF "batch" slot (2)      ->  8 bytes: number of the batch that wrote the slot last
     0xFF "batches"             ->  8 bytes: how many batches were written
@@ -21,8 +21,14 @@ batch has higher offsets, so entries of one second do not overlap. Compared with
 is an entry of one row.
 
 Only stores of timers with an id have entries of the index (0xFE) and of its journal (0xFD,
+<<<<<<< HEAD
 :mod:`timers.store.index_journal`). A version that is replaced or cancelled stays in its entry until its second is
 scanned: writing the entry again would cost more than the space is worth.
+=======
+:mod:`timers.store.index_journal`). Key and value are only in the entry of a message that a marker tracks. A version
+that is replaced or cancelled stays in its entry until its second is scanned: to write the entry again would take more
+time than it saves space.
+>>>>>>> 6ce94dc (Workers take the place of kafka-mq-go's redelivery tracker: its markers are a request format)
 """
 
 from __future__ import annotations
@@ -36,6 +42,7 @@ import msgpack
 from timers.core import keys
 from timers.core.grouping import groups
 from timers.core.keys import MAX_OFFSET, OrderKey
+from timers.core.operation import Entry
 from timers.core.timer import Row, bytes_of
 
 FORMAT = 1
@@ -73,6 +80,22 @@ _ANY_TEXT = "surrogatepass"
 def journal_key(number: int) -> bytes:
     """The key of one batch of the index journal."""
     return JOURNAL + U64.pack(number)
+
+
+def pack_entry(entry: Entry) -> bytes:
+    """The value of an entry of the index. Inverse: :func:`unpack_entry`."""
+    head = ENTRY.pack(*entry[:3])
+    return head if len(entry) == 3 else b"".join((head, U64.pack(len(entry[3])), *entry[3:]))
+
+
+def unpack_entry(value: bytes) -> Entry:
+    """The entry of the index in a value."""
+    due_s, offset, append_s = ENTRY.unpack_from(value)
+    if len(value) == ENTRY.size:
+        return due_s, offset, append_s
+    start = ENTRY.size + U64.size
+    end = start + U64.unpack_from(value, ENTRY.size)[0]
+    return due_s, offset, append_s, value[start:end], value[end:]
 
 
 def next_key(key: OrderKey) -> bytes:

@@ -27,7 +27,7 @@ from timers.store import layout
 from timers.store.database import Database
 from timers.store.failures import STALE, UNREADABLE, Condemnations, StoreDamaged, failure
 from timers.store.index_journal import IndexJournal
-from timers.store.layout import ENTRY, INDEX, JOURNAL, OTHER, ROWS_END, U64, journal_key, next_key, parts, unpack
+from timers.store.layout import INDEX, JOURNAL, OTHER, ROWS_END, U64, journal_key, next_key, parts, unpack
 from timers.store.memory_limit import RocksMemory
 
 logger = logging.getLogger(__name__)
@@ -180,9 +180,8 @@ class RocksStore:
             known, ids = self._journal.find(ids)
         if ids:
             found = self._db.get_all([INDEX + id for id in ids])
-            known |= {
-                id: self._decoded(_entry, value) for id, value in zip(ids, found, strict=True) if value is not None
-            }
+            decoded = (None if value is None else self._decoded(layout.unpack_entry, value) for value in found)
+            known |= zip(ids, decoded, strict=True)
         return known
 
     def entries_after(self, id: bytes, limit: int) -> Sequence[tuple[bytes, Entry]]:
@@ -190,7 +189,7 @@ class RocksStore:
         journal = self._journal or ()
         entries = ((key[1:], value) for key, value in self._db.items(INDEX + id + b"\0", OTHER))
         page = islice((entry for entry in entries if entry[0] not in journal), limit)
-        return [(id, self._decoded(_entry, value)) for id, value in page]
+        return [(id, self._decoded(layout.unpack_entry, value)) for id, value in page]
 
     def _decoded(self, decode: Callable[[Any], _T], value: Any) -> _T:
         try:
@@ -293,12 +292,7 @@ def _put(batch: WriteBatch, entries: Iterable[tuple[bytes, Entry | None]]) -> No
         if entry is None:
             batch.delete(INDEX + id)
         else:
-            batch.put(INDEX + id, ENTRY.pack(*entry))
-
-
-def _entry(value: bytes) -> Entry:
-    due_s, offset, append_s = ENTRY.unpack(value)
-    return due_s, offset, append_s
+            batch.put(INDEX + id, layout.pack_entry(entry))
 
 
 def _unpack_any(value: bytes) -> Any:

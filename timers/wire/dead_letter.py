@@ -22,6 +22,7 @@ CODES = (
     *("value-not-json", "field-missing", "field-repeated", "field-invalid", "countdown-invalid", "time-missing"),
     "id-not-key",
     "overdue",
+    *("value-not-a-marker", "marker-invalid"),
 )
 """Every value of ``timer-error``."""
 

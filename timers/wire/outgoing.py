@@ -15,12 +15,23 @@ from timers.core.delivery import Delivery, DeliveryProblem, GivenUp, PolicySetti
 from timers.core.operation import Verdict
 from timers.core.ports import Lost
 from timers.core.progress import Progress
-from timers.core.timer import Forwarded, Origin, Rejected, Row, Tick, TopicPartition, id_bytes, id_text, key_bytes
+from timers.core.timer import (
+    Forwarded,
+    Origin,
+    Rejected,
+    Row,
+    Tick,
+    TopicPartition,
+    id_bytes,
+    id_text,
+    key_bytes,
+    origin_of,
+)
 from timers.wire import cold, dead_letter, future, topics
 from timers.wire import headers as h
 from timers.wire import progress as progress_record
 from timers.wire import verdict as verdict_record
-from timers.wire.formats import RequestFormat, RequestRecord, schedule
+from timers.wire.formats import RequestFormat, RequestRecord, marker, schedule
 from timers.wire.partitioner import partitions_for, partitions_of
 
 ALWAYS_FITS_BYTES = 32 * 1024
@@ -46,6 +57,8 @@ class Settings(Protocol):
     def cold_topic(self) -> str: ...
     @property
     def progress_topic(self) -> str: ...
+    @property
+    def message_topic(self) -> str: ...
     @property
     def retry_attempts(self) -> int: ...
     @property
@@ -252,6 +265,23 @@ class Outgoing:
         """Write the tombstone of a schedule that was rejected."""
         tombstone = rejected.key, schedule.tombstone_headers(rejected.offset)
         self._records.add_tombstones(self._topic, self._partition, [tombstone], self._now_ms())
+
+    def end_messages(self, rows: Sequence[Row]) -> list[Row]:
+        """Write an End marker for each message, on the partition of its other markers; return the rows as they are
+        sent: to the queue topic of the present settings."""
+        now_ms = self._now_ms()
+        for key, value in marker.end_markers(rows):
+            self._records.add(self._topic, self._partition, key, value, (), now_ms)
+        return [(row[0], self._settings.message_topic, *row[2:]) for row in rows]
+
+    def send_spread(self, topic: str, partitions: int, due_s: int, rows: Sequence[Row]) -> None:
+        """Fire timers, each to the partition that follows from the offset of its request."""
+        now_ms = self._now_ms()
+        for row in rows:
+            origin = origin_of(row, due_s, f"{self._source_prefix}{row[0]}")
+            headers = self._fired_headers(row, origin)
+            self._records.add(topic, row[0] % partitions, key_bytes(row[2]), row[3], headers, now_ms)
+        self._counters.transaction.fire(due_s, len(rows))
 
     # ---- decisions of the machine ------------------------------------------------------------------------------
 

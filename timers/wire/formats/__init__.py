@@ -41,6 +41,10 @@ class RequestFormat(NamedTuple):
     """The topic may get more partitions, although an id may then move to another one: most timers have no id."""
     copy_needs_timer_again: bool = False
     """A copy of a request asks for the same timer only with the header ``timer-again``."""
+    has_markers: bool = False
+    """Its records are markers of messages (:mod:`timers.core.markers`). The engine appends End markers to the topic."""
+    callback_topic: str = ""
+    """Topic of all callbacks, if the records do not name it."""
     topic_is_compacted: bool = False
     """The topic belongs to its users and may be compacted. The engine ends a fired timer there with a tombstone, and
     does not write verdicts."""

@@ -81,7 +81,7 @@ def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Tim
     entry = machine.find(id_bytes(id))
     if entry is None:
         return None
-    due_s, offset, _ = entry
+    due_s, offset = entry[:2]
     cold = machine.is_cold(entry)
     if cold or machine.progress.has_fired((due_s, offset)):
         state = wire.COLD if cold else wire.FIRED

@@ -1,0 +1,274 @@
+"""Markers of kafka-mq-go, any order of events: a message is delivered again exactly if its markers say so."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.harness.machines import HORIZON_S, MARKERS, MachineRig
+from timers.core.accepting import ReadAgain
+from timers.core.index import Index
+from timers.core.keys import OrderKey
+from timers.core.limits import Limits
+from timers.core.machine import Machine
+from timers.core.markers import MarkerIndex
+from timers.core.operation import OperationResults
+from timers.core.ports import Lost
+from timers.core.timer import Decoded, Fetched, Row
+from timers.partition import Classes
+from timers.store.memory import MemoryStore
+from timers.testing import SimLedger
+from timers.v1.marker_pb2 import Marker
+from timers.wire.formats import marker
+
+TOPIC = "markers"
+
+
+class MarkerLedger(SimLedger):
+    """A ledger that keeps the rows, and appends an End marker for each one to the log when it commits, as the delivery
+    policy does."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__()
+        self._rig = rig
+        self._rows: list[Row] = []
+        self.redelivered: list[Row] = []
+
+    def begin(self, tick: Any) -> None:
+        super().begin(tick)
+        self._rows = []
+
+    def fire(self, due_s: int, rows: Any) -> None:
+        super().fire(due_s, rows)
+        self._rows.extend(rows)
+
+    def commit(self, progress: Any) -> None:
+        super().commit(progress)
+        self.redelivered.extend(self._rows)
+        for key, value in marker.end_markers(self._rows):
+            self._rig.log.append(TOPIC, key, value, partition=0)
+        self._rows = []
+
+
+class Rig(MachineRig):
+    """A machine of markers that keeps the time when it is opened again."""
+
+    def __init__(self, chunk_timers: int = 2, index: type[MarkerIndex] = MarkerIndex) -> None:
+        self.tick_ms = 0
+        super().__init__(
+            MARKERS,
+            Limits(chunk_timers, 10**9, 1000),
+            topic=TOPIC,
+            ledger=MarkerLedger(self),
+            classes=Classes(marker_index=index),
+        )
+
+    def open(self, **changes: Any) -> Machine:
+        second = self.tick_ms // 1000
+        machine = super().open(**changes)
+        self.observe(second)
+        return machine
+
+
+def state(machine: Machine, store: MemoryStore) -> tuple[list[Any], dict[bytes, Any]]:
+    """Rows that may fire, and the index."""
+    index = Index(store, 0)
+    rows = [(due_s, row) for due_s, group in store.scan((-1, 0), 10**12) for row in index.alive(due_s, group)]
+    return rows, dict(store.entries_after(b"", 10**6))
+
+
+def recovered(rig: Rig, piece: int) -> Any:
+    """The state that a fresh machine finds in the log alone."""
+    progress = rig.machine.progress
+    ledger, store = SimLedger(), MemoryStore()
+    fresh = rig.spec.machine(progress, store, ledger)
+    records = rig.log.fetch(TOPIC, 0, 0, progress.next_offset).records
+    while fresh.recovering:
+        start = fresh.position
+        end = min(start + piece, progress.next_offset)
+        fresh.accept(Fetched(start, end, [record for record in records if start <= record.offset < end]))
+    assert ledger.commits == [], "recovery emitted something"
+    return state(fresh, store)
+
+
+Event: TypeAlias = tuple[str, Any]
+
+IDS = st.sampled_from(["0/1", "0/2", "1/1"])
+AFTER_MS = st.integers(0, 5000)
+FLOW = (
+    st.tuples(st.just("start"), st.tuples(IDS, AFTER_MS)),
+    st.tuples(st.just("start"), st.tuples(IDS, AFTER_MS)),
+    st.tuples(st.just("keep alive"), st.tuples(IDS, AFTER_MS)),
+    st.tuples(st.just("keep alive"), st.tuples(IDS, AFTER_MS)),
+    st.tuples(st.just("end"), IDS),
+    st.tuples(st.just("fetch"), st.integers(1, 6)),
+    st.tuples(st.just("fetch"), st.integers(1, 6)),
+    st.tuples(st.just("pass"), st.integers(1, 2500)),
+    st.tuples(st.just("tick"), st.none()),
+    st.tuples(st.sampled_from(["chunk", "commit"]), st.none()),
+)
+TROUBLE = st.tuples(st.sampled_from(["lost", "restart", "lose disk", "bad"]), st.none())
+EVENTS = st.one_of(
+    st.lists(st.one_of(*FLOW, TROUBLE), min_size=20, max_size=60), st.lists(st.one_of(*FLOW, TROUBLE), max_size=20)
+)
+
+
+def happen(rig: Rig, event: Event) -> None:
+    what, argument = event
+    clock = rig.log.clock
+    try:
+        if what == "start":
+            id, after_ms = argument
+            value = marker.encode_start(id, b"queue", b"%d" % rig.log.end(TOPIC, 0), after_ms)
+            rig.log.append(TOPIC, b"queue", value, partition=0)
+        elif what == "keep alive":
+            rig.log.append(TOPIC, b"queue", marker.encode_keep_alive(*argument), partition=0)
+        elif what == "end":
+            rig.log.append(TOPIC, b"queue", marker.encode_end(argument), partition=0)
+        elif what == "bad":
+            rig.log.append(TOPIC, None, b"\xff", partition=0)
+        elif what == "fetch":
+            rig.read(argument)
+        elif what == "pass":
+            clock.now_ms += argument
+        elif what == "tick":
+            rig.observe(clock.now_ms / 1000)
+        elif what == "chunk":
+            rig.machine.fire_chunk()
+        elif what == "commit":
+            rig.machine.commit_progress(even_if_idle=True)
+        elif what == "lost":
+            rig.ledger.failing = 1
+        else:
+            rig.open(wipe=what == "lose disk")
+    except Lost:
+        rig.open()
+    except ReadAgain:
+        pass  # the end of a replay, at a time when nothing new may be accepted
+
+
+def finish(rig: Rig) -> None:
+    """Let all leases end, and deliver what is left."""
+    rig.ledger.failing = 0
+    for _ in range(3):  # the End markers of the engine are read too
+        rig.log.clock.now_ms += HORIZON_S * 1000
+        rig.observe(rig.log.clock.now_ms / 1000)
+        rig.read_all()
+        rig.fire()
+        rig.machine.commit_progress()
+
+
+def leases_over(rig: Rig) -> dict[bytes, int]:
+    """Value of each message whose lease was over before a marker ended it -> the end of its lease, from the log alone.
+
+    An End after the lease may come too late, or in time if no tick came between.
+    """
+    tracked: dict[str, tuple[int, bytes]] = {}
+    over: dict[bytes, int] = {}
+    for record in rig.log.fetch(TOPIC, 0, 0).records:
+        if record.key is None:
+            continue
+        read = Marker.FromString(record.value)
+        id = f"{read.message_id.partition}/{read.message_id.offset}"
+        due_s = -(-(record.timestamp_ms + read.redeliver_after_ms) // 1000)
+        due_before_s, value = tracked.get(id, (record.timestamp_ms, b""))
+        if id in tracked and due_before_s <= record.timestamp_ms // 1000:
+            over[value] = due_before_s
+        if read.type == Marker.END:
+            tracked.pop(id, None)
+        elif read.type == Marker.START:
+            tracked[id] = due_s, read.value
+        elif id in tracked and value not in over:
+            tracked[id] = due_s, value
+    assert not tracked, "lost: its lease is over, and no End follows"
+    return over
+
+
+def check(events: list[Event], chunk_timers: int, piece: int, index: type[MarkerIndex] = MarkerIndex) -> None:
+    """Run ``events``, and check the state after each one, and at the end what was delivered again."""
+    rig = Rig(chunk_timers, index)
+    for event in events:
+        happen(rig, event)
+        if not rig.machine.recovering:
+            assert recovered(rig, piece) == state(rig.machine, rig.store), "recovery finds another state"
+    finish(rig)
+    delivered = [(row[3], row[5].due_s) for row in rig.ledger.redelivered if row[5] is not None]
+    assert len(dict(delivered)) == len(delivered) == len(rig.ledger.redelivered), "twice"
+    assert dict(delivered).items() <= leases_over(rig).items(), "delivered again, though its lease was not over"
+    assert all(row[1:3] == (rig.spec.request_format.callback_topic, b"queue") for row in rig.ledger.redelivered)
+    assert dict(rig.store.entries_after(b"", 10**6)) == {}, "nothing is remembered of messages that have ended"
+    assert rig.store.pending == 0
+
+
+CHUNKS, PIECES = st.integers(1, 4), st.integers(1, 5)
+
+
+@settings(deadline=None)
+@given(EVENTS, CHUNKS, PIECES)
+def test_a_message_is_delivered_again_after_its_lease_and_only_then(
+    events: list[Event], chunk_timers: int, piece: int
+) -> None:
+    check(events, chunk_timers, piece)
+
+
+class KeepAlivesAlwaysCount(MarkerIndex):
+    """A KeepAlive counts also if the lease was over before it."""
+
+    def _is_in_time(self, former_due_s: int, append_s: int) -> bool:
+        return True
+
+
+class KeepAlivesNeverCount(MarkerIndex):
+    """A KeepAlive has no effect."""
+
+    def _is_in_time(self, former_due_s: int, append_s: int) -> bool:
+        return False
+
+
+class JudgesByWhatHasFired(MarkerIndex):
+    """A KeepAlive counts unless the message was delivered again: a replay does not know when that was."""
+
+    _fired_through = (-1, 0)
+
+    def settle(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> Any:
+        self._fired_through = fired_through
+        return super().settle(decoded, fired_through, committed)
+
+    def _is_in_time(self, former_due_s: int, append_s: int) -> bool:
+        return former_due_s > self._fired_through[0]
+
+
+class ReplaysTheLastMarker(MarkerIndex):
+    """A replay takes the last marker of each message, and so forgets the message itself."""
+
+    def replay(self, decoded: Decoded) -> Any:
+        return Index.replay(self, decoded)
+
+    def settle(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> Any:
+        rows, entries = MarkerIndex.replay(self, decoded)
+        return rows, OperationResults(entries)
+
+
+class IgnoresEnds(MarkerIndex):
+    """An End has no effect."""
+
+    def _fold(self, decoded: Decoded) -> Any:
+        decoded.operations = [each for each in decoded.operations if each[2] is not None]
+        return super()._fold(decoded)
+
+
+MUTATIONS = (KeepAlivesAlwaysCount, KeepAlivesNeverCount, JudgesByWhatHasFired, ReplaysTheLastMarker, IgnoresEnds)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_broken_index_is_noticed(mutation: type[MarkerIndex]) -> None:
+    @settings(deadline=None, database=None, derandomize=True, max_examples=1000, phases=[Phase.generate])
+    @given(EVENTS, CHUNKS, PIECES)
+    def run(events: list[Event], chunk_timers: int, piece: int) -> None:
+        check(events, chunk_timers, piece, mutation)
+
+    with pytest.raises(AssertionError):
+        run()

@@ -9,15 +9,20 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.harness.machines import HORIZON_S, MARKERS, MachineRig
+from tests.simulation.marker_mutations import (
+    IgnoresEnds,
+    JudgesByWhatHasFired,
+    KeepAlivesAlwaysCount,
+    KeepAlivesNeverCount,
+    ReplaysTheLastMarker,
+)
 from timers.core.accepting import ReadAgain
 from timers.core.index import Index
-from timers.core.keys import OrderKey
 from timers.core.limits import Limits
 from timers.core.machine import Machine
 from timers.core.markers import MarkerIndex
-from timers.core.operation import OperationResults
 from timers.core.ports import Lost
-from timers.core.timer import Decoded, Fetched, Row
+from timers.core.timer import Fetched, Row
 from timers.partition import Classes
 from timers.store.memory import MemoryStore
 from timers.testing import SimLedger
@@ -212,52 +217,6 @@ def test_a_message_is_delivered_again_after_its_lease_and_only_then(
     events: list[Event], chunk_timers: int, piece: int
 ) -> None:
     check(events, chunk_timers, piece)
-
-
-class KeepAlivesAlwaysCount(MarkerIndex):
-    """A KeepAlive counts also if the lease was over before it."""
-
-    def _is_in_time(self, former_due_s: int, append_s: int) -> bool:
-        return True
-
-
-class KeepAlivesNeverCount(MarkerIndex):
-    """A KeepAlive has no effect."""
-
-    def _is_in_time(self, former_due_s: int, append_s: int) -> bool:
-        return False
-
-
-class JudgesByWhatHasFired(MarkerIndex):
-    """A KeepAlive counts unless the message was delivered again: a replay does not know when that was."""
-
-    _fired_through = (-1, 0)
-
-    def settle(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> Any:
-        self._fired_through = fired_through
-        return super().settle(decoded, fired_through, committed)
-
-    def _is_in_time(self, former_due_s: int, append_s: int) -> bool:
-        return former_due_s > self._fired_through[0]
-
-
-class ReplaysTheLastMarker(MarkerIndex):
-    """A replay takes the last marker of each message, and so forgets the message itself."""
-
-    def replay(self, decoded: Decoded) -> Any:
-        return Index.replay(self, decoded)
-
-    def settle(self, decoded: Decoded, fired_through: OrderKey, committed: OrderKey) -> Any:
-        rows, entries = MarkerIndex.replay(self, decoded)
-        return rows, OperationResults(entries)
-
-
-class IgnoresEnds(MarkerIndex):
-    """An End has no effect."""
-
-    def _fold(self, decoded: Decoded) -> Any:
-        decoded.operations = [each for each in decoded.operations if each[2] is not None]
-        return super()._fold(decoded)
 
 
 MUTATIONS = (KeepAlivesAlwaysCount, KeepAlivesNeverCount, JudgesByWhatHasFired, ReplaysTheLastMarker, IgnoresEnds)

@@ -51,19 +51,7 @@ class SimCluster:
         self._failure_random = Random(f"{seed} failures")
         self._machines_fail = self._failure_random.random() < 0.3
         """Whether machines fail with exceptions that no code expects."""
-        self._settings = Settings(
-            max_request_bytes=2000,
-            retry_attempts=3,
-            callback_allow=random.choice(["", "*,timer-request"]),
-            callback_deny=random.choice(["", "mails"]),
-            max_depth=2,
-            id_topic=random.choice(["", ID_REQUEST, ID_REQUEST]),
-            verdict_retention_s=random.choice([4, 86_400]),
-            hot_horizon_s=self._cold_random.choice([0, 0, 3, 6]),
-            schedule_topics=self._schedule_random.choice([(), ("schedules",)]),
-            schedule_overdue=self._schedule_random.choice(["fire", "fire", "reject"]),
-            max_clock_leap_s=MAX_CLOCK_LEAP_S,
-        )
+        self._settings = self._choose_settings()
         self.limits = Limits(
             chunk_timers=random.choice([1, 1, 3, 1000]),
             chunk_bytes=1_000_000,
@@ -83,7 +71,7 @@ class SimCluster:
         has_levels = worker.has_levels and not self._settings.hot_horizon_s
         formats = enabled_formats(self._settings)
         self.machines: list[TopicPartition] = [(topic, p) for topic in formats for p in range(self.log.partitions)]
-        self.checkers = Checkers(self.log, self._settings, self.machines)
+        self.checkers = self._new_checkers()
         self._workload = Workload(
             random,
             self.log,
@@ -105,6 +93,25 @@ class SimCluster:
             each.is_owner = partial(self._owns, each)
             each.wall_offset_s = self._clock_random.choice(WALL_OFFSETS_S)
         self._oscillator = SimOscillator(self.log, self._settings.oscillator_topic, self._clock_random)
+
+    def _choose_settings(self) -> Settings:
+        random = self._random
+        return Settings(
+            max_request_bytes=2000,
+            retry_attempts=3,
+            callback_allow=random.choice(["", "*,timer-request"]),
+            callback_deny=random.choice(["", "mails"]),
+            max_depth=2,
+            id_topic=random.choice(["", ID_REQUEST, ID_REQUEST]),
+            verdict_retention_s=random.choice([4, 86_400]),
+            hot_horizon_s=self._cold_random.choice([0, 0, 3, 6]),
+            schedule_topics=self._schedule_random.choice([(), ("schedules",)]),
+            schedule_overdue=self._schedule_random.choice(["fire", "fire", "reject"]),
+            max_clock_leap_s=MAX_CLOCK_LEAP_S,
+        )
+
+    def _new_checkers(self) -> Checkers:
+        return Checkers(self.log, self._settings, self.machines)
 
     def _limit_log(self) -> None:
         """Choose what the brokers refuse."""

@@ -25,15 +25,15 @@ from timers.core.ports import Lost
 from timers.core.timer import Fetched, Row
 from timers.partition import Classes
 from timers.store.memory import MemoryStore
-from timers.testing import SimLedger
+from timers.testing import ListOutbox
 from timers.v1.marker_pb2 import Marker
 from timers.wire.formats import marker
 
 TOPIC = "markers"
 
 
-class MarkerLedger(SimLedger):
-    """A ledger that keeps the rows, and appends an End marker for each one to the log when it commits, as the delivery
+class MarkerOutbox(ListOutbox):
+    """An outbox that keeps the rows, and appends an End marker for each one to the log when it commits, as the delivery
     policy does."""
 
     def __init__(self, rig: Rig) -> None:
@@ -67,7 +67,7 @@ class Rig(MachineRig):
             MARKERS,
             Limits(chunk_timers, 10**9, 1000),
             topic=TOPIC,
-            ledger=MarkerLedger(self),
+            outbox=MarkerOutbox(self),
             classes=Classes(marker_index=index),
         )
 
@@ -88,14 +88,14 @@ def state(machine: Machine, store: MemoryStore) -> tuple[list[Any], dict[bytes, 
 def recovered(rig: Rig, piece: int) -> Any:
     """The state that a fresh machine finds in the log alone."""
     progress = rig.machine.progress
-    ledger, store = SimLedger(), MemoryStore()
-    fresh = rig.spec.machine(progress, store, ledger)
+    outbox, store = ListOutbox(), MemoryStore()
+    fresh = rig.spec.machine(progress, store, outbox)
     records = rig.log.fetch(TOPIC, 0, 0, progress.next_offset).records
     while fresh.recovering:
         start = fresh.position
         end = min(start + piece, progress.next_offset)
         fresh.accept(Fetched(start, end, [record for record in records if start <= record.offset < end]))
-    assert ledger.commits == [], "recovery emitted something"
+    assert outbox.commits == [], "recovery emitted something"
     return state(fresh, store)
 
 
@@ -146,7 +146,7 @@ def happen(rig: Rig, event: Event) -> None:
         elif what == "commit":
             rig.machine.commit_progress(even_if_idle=True)
         elif what == "lost":
-            rig.ledger.failing = 1
+            rig.outbox.failing = 1
         else:
             rig.open(wipe=what == "lose disk")
     except Lost:
@@ -157,7 +157,7 @@ def happen(rig: Rig, event: Event) -> None:
 
 def finish(rig: Rig) -> None:
     """Let all leases end, and deliver what is left."""
-    rig.ledger.failing = 0
+    rig.outbox.failing = 0
     for _ in range(3):  # the End markers of the engine are read too
         rig.log.clock.now_ms += HORIZON_S * 1000
         rig.observe(rig.log.clock.now_ms / 1000)
@@ -200,10 +200,10 @@ def check(events: list[Event], chunk_timers: int, piece: int, index: type[Marker
         if not rig.machine.recovering:
             assert recovered(rig, piece) == state(rig.machine, rig.store), "recovery finds another state"
     finish(rig)
-    delivered = [(row[3], row[5].due_s) for row in rig.ledger.redelivered if row[5] is not None]
-    assert len(dict(delivered)) == len(delivered) == len(rig.ledger.redelivered), "twice"
+    delivered = [(row[3], row[5].due_s) for row in rig.outbox.redelivered if row[5] is not None]
+    assert len(dict(delivered)) == len(delivered) == len(rig.outbox.redelivered), "twice"
     assert dict(delivered).items() <= leases_over(rig).items(), "delivered again, though its lease was not over"
-    assert all(row[1:3] == (rig.spec.request_format.callback_topic, b"queue") for row in rig.ledger.redelivered)
+    assert all(row[1:3] == (rig.spec.request_format.callback_topic, b"queue") for row in rig.outbox.redelivered)
     assert dict(rig.store.entries_after(b"", 10**6)) == {}, "nothing is remembered of messages that have ended"
     assert rig.store.pending == 0
 

@@ -7,7 +7,7 @@ A message is delivered again when no further marker of it comes in time. Its id 
     End        id -> no entry
 
 A KeepAlive does not hold the message, so the entry does. Whether a KeepAlive counts depends on append times only, and
-not on what has fired: so a replay builds the same index [I25]. A KeepAlive after an End or without a Start has no
+not on what has fired: so a replay builds the same index [I26]. A KeepAlive after an End or without a Start has no
 effect.
 
 When a message is delivered again, the engine appends an End in the same transaction, as the redelivery tracker does:

@@ -20,12 +20,12 @@ from timers.kafka.topic_metadata import REFRESH_S, TopicMetadata
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S = 1.0
+ANSWER_S = 3.0
 """Seconds for which :meth:`KnownTopics.wait` waits; they begin with the first request that has no answer."""
 
 POLL_S = 0.2
 
-FIRST_LIST_S, LAST_LIST_S = 1.0, 30.0
+FIRST_LIST_S, LAST_LIST_S = 3.0, 30.0
 """Seconds for a list of all topics, which double after each failure. A request to a broker that has just died gets no
 answer, and the next one goes to another broker."""
 

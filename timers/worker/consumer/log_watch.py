@@ -40,7 +40,7 @@ settings."""
 
 RETRY_S = 0.5
 
-FIRST_ANSWER_S, LAST_ANSWER_S = 1.0, 30.0
+FIRST_ANSWER_S, LAST_ANSWER_S = 3.0, 30.0
 """Seconds for an answer about the topics, which double after each failure. New partitions wait for it. A request to a
 broker that has just died gets none, and the next request goes to another broker."""
 PAUSE_S = 0.1

@@ -29,12 +29,15 @@ def here(running: System, monkeypatch: pytest.MonkeyPatch) -> System:
     return running
 
 
-def receive(queue: Queue, count: int) -> list[Message]:
-    """Receive exactly ``count`` messages."""
+def receive(queue: Queue, count: int, *, ack: bool = False) -> list[Message]:
+    """Receive exactly ``count`` messages, and acknowledge each before the next ones come."""
     received: list[Message] = []
 
     def enough() -> bool:
-        received.extend(queue.receive(count - len(received), wait_s=1))
+        for message in queue.receive(count - len(received), wait_s=1):
+            received.append(message)
+            if ack:
+                message.ack()
         return len(received) == count
 
     wait_until(enough, f"{count} messages of {queue.name}", 2 * DEADLINE_S)
@@ -61,12 +64,10 @@ def test_after_a_kill_only_unsettled_messages_come_back(here: System, tmp_path: 
     rejected = {b"%d" % number for number in numbers if number % 20 == 0}
     left = {b"%d" % number for number in numbers} - acked - rejected
     with Queue(topic, **PATIENT) as queue:
-        messages = receive(queue, len(left))
+        messages = receive(queue, len(left), ack=True)
         assert {message.value for message in messages} == left
         assert {message.value for message in messages if message.attempt == 2} == retried
         assert {message.source for message in messages} <= set(sources)
-        for message in messages:
-            message.ack()
         queue.settle()
         assert queue.receive(1, wait_s=0.5) == []
     letters = [each for each in here.dead_letters().rest() if each.text("timer-source") in sources]

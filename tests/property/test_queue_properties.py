@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import MAX_BYTES, ForeignMetadataError, NewerMetadataError, Saved, decode, encode
+from timers.queue.starts import NOTHING, Start
 
 LOG = "log-name"
+ALL = Start(0, 10**9)
 LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A machine that runs many tests may be ten times slower."""
 
@@ -25,8 +27,11 @@ def saved_states(draw: st.DrawFn) -> Saved:
     for opened, finished in draw(st.lists(pairs, max_size=30)):
         done.append((end + opened, end + opened + finished))
         end = done[-1][1]
-    attempts = draw(st.dictionaries(st.integers(offset, offset + 10**6), st.integers(1, 10**6), max_size=20))
-    return Saved(offset, tuple(done), attempts)
+    counts = st.dictionaries(st.integers(offset, offset + 10**6), st.integers(1, 10**6), max_size=20)
+    first, size, group = draw(st.tuples(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6)))
+    start = draw(st.sampled_from([NOTHING, Start(offset + first, offset + first + size, group)]))
+    suspects_end = draw(st.just(0) | st.integers(offset + 1, offset + 10**6))
+    return Saved(offset, tuple(done), draw(counts), start, suspects_end, draw(counts))
 
 
 @LOADED
@@ -42,10 +47,12 @@ def test_metadata_says_what_was_saved(saved: Saved) -> None:
 def test_metadata_keeps_its_limit_and_loses_only_attempts(saved: Saved, most: int) -> None:
     text = encode(saved, LOG, most)
     if text is None:
-        assert len(encode(saved._replace(attempts={}), LOG, 10**6) or "") > most
+        assert len(encode(saved._replace(attempts={}, crashes={}), LOG, 10**6) or "") > most
     else:
         assert len(text) <= most
-        assert decode(text, LOG, saved.offset).done == saved.done
+        assert decode(text, LOG, saved.offset)._replace(attempts={}, crashes={}) == saved._replace(
+            attempts={}, crashes={}
+        )
 
 
 @LOADED
@@ -63,14 +70,17 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     [
         ("", "empty"),
         ("an application's own", "not written by a queue"),
-        ("q1.log-name.8....", "this is log log-name at 7"),
-        ("q1.another1.7....", "written for log another1"),
-        ("q1.log-name.7.A...", "pairs"),
-        ("q1.log-name.7.AB..", "not written"),
-        ("q1.log-name.7.AB...", "pairs of numbers above 0"),
-        ("q1.log-name.7.g...", "no end"),
-        ("q1.log-name.7." + 40 * "g" + "...", "64 bits"),
-        ("q1.log-name.7..\u00e9..", "no digit"),
+        ("q1.log-name.8......", "this is log log-name at 7"),
+        ("q1.another1.7......", "written for log another1"),
+        ("q1.log-name.7.A.....", "pairs"),
+        ("q1.log-name.7.AB....", "not written"),
+        ("q1.log-name.7.AB.....", "pairs of numbers above 0"),
+        ("q1.log-name.7.g.....", "no end"),
+        ("q1.log-name.7." + 40 * "g" + ".....", "64 bits"),
+        ("q1.log-name.7..\u00e9....", "no digit"),
+        ("q1.log-name.7....A..", "four numbers"),
+        ("q1.log-name.7.....A.", "pairs"),
+        ("q1.log-name.7......A", "pairs"),
     ],
 )
 def test_foreign_metadata_is_refused_with_a_reason(text: str, error: str) -> None:
@@ -85,7 +95,7 @@ def test_metadata_of_a_newer_version_is_not_foreign() -> None:
 
 def test_sizes_that_the_documents_name() -> None:
     one_open = Saved(10**9, ((10**9 + 1, 10**9 + 10_000_000),))
-    assert len(encode(one_open, LOG) or "") <= 32
+    assert len(encode(one_open, LOG) or "") <= 34
     every_second = Saved(0, tuple((each, each + 1) for each in range(1, 24_000, 2)))
     assert encode(every_second, LOG) is not None
 
@@ -93,6 +103,7 @@ def test_sizes_that_the_documents_name() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_the_metadata_fits_whatever_is_done_first(seed: int) -> None:
     rng, ledger, end = random.Random(seed), Ledger(Saved(0)), 0
+    ledger.starts.allow(ALL)
     for _ in range(25):
         ledger.measure()
         most = min(ledger.read_limit, end + rng.choice([1, 10, 500, 2500]))
@@ -123,6 +134,7 @@ def test_a_restarted_ledger_delivers_what_is_not_done(offsets: list[int], steps:
     """Compared with a set. A restart reads all messages again, by what the last commit says."""
     done: set[int] = set()
     ledger = Ledger(Saved(0))
+    ledger.starts.allow(ALL)
     for offset in offsets:
         ledger.read(offset, offset)
     held: list[tuple[Entry, int]] = []
@@ -139,6 +151,7 @@ def test_a_restarted_ledger_delivers_what_is_not_done(offsets: list[int], steps:
             saved = decode(encode(ledger.saved(), LOG) or "", LOG, ledger.saved().offset)
             ledger.drop()
             ledger, held, bound = Ledger(saved), [], []
+            ledger.starts.allow(ALL)
             added = {offset for offset in offsets if ledger.read(offset, offset)}
             assert added == set(offsets) - done
         elif step == "finish" and bound:
@@ -160,6 +173,7 @@ def test_a_restarted_ledger_delivers_what_is_not_done(offsets: list[int], steps:
 
 def test_messages_of_a_lane_are_delivered_one_after_the_other() -> None:
     ledger = Ledger(Saved(0))
+    ledger.starts.allow(ALL)
     for offset, lane in enumerate([b"a", b"b", b"a", b"a"]):
         ledger.read(offset, None, lane)
     first, other = ledger.take(9), ledger.take(9)

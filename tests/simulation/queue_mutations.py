@@ -10,6 +10,7 @@ from tests.simulation.queue_simulator import Parts, SimProcess
 from timers.queue.ledger import HELD, READY, Entry, Ledger
 from timers.queue.metadata import Saved
 from timers.queue.settling import Commit, Partition, Plan, Settler
+from timers.queue.starts import Start, Starts
 
 
 class CommitsWhileUnknown(Settler):
@@ -65,8 +66,8 @@ class CommitsThePosition(Ledger):
 
 
 class ForgetsWhatWasDone(Ledger):
-    def __init__(self, saved: Saved) -> None:
-        super().__init__(Saved(saved.offset))
+    def __init__(self, saved: Saved, **arguments: Any) -> None:
+        super().__init__(Saved(saved.offset), **arguments)
 
 
 class AcceptsFormerDeliveries(Ledger):
@@ -80,7 +81,7 @@ class FreesTheLaneOfAWaitingMessage(Ledger):
         others = self._lanes.get(entry.lane or b"", deque())
         if accepted and len(others) > 1:
             others[1].state = READY
-            self._ready.append(others[1])
+            self.starts.add(others[1])
         return accepted
 
 
@@ -94,6 +95,65 @@ class KeepsDroppedDeliveries(Ledger):
         pass
 
 
+class AllowsBeforeTheCommit(Settler):
+    def plan(self, *, in_transaction: bool = False, with_jobs: bool = True) -> Plan | None:
+        plan = super().plan(in_transaction=in_transaction, with_jobs=with_jobs)
+        if plan is not None:
+            self._allow(plan)
+        return plan
+
+
+class AllowsAfterARefusedCommit(Settler):
+    def fail(self, plan: Plan) -> None:
+        super().fail(plan)
+        self._allow(plan)
+
+
+class BeginsGroupsWhileOthersRun(Settler):
+    def plan(self, *, in_transaction: bool = False, with_jobs: bool = True) -> Plan | None:
+        held = {partition: ledger.held_count for partition, ledger in self.ledgers.items()}
+        for ledger in self.ledgers.values():
+            ledger.held_count = 0
+        plan = super().plan(in_transaction=in_transaction, with_jobs=with_jobs)
+        for partition, ledger in self.ledgers.items():
+            ledger.held_count = held[partition]
+        return plan
+
+
+class KeepsThePlanOfAPartitionGivenUp(Settler):
+    def stop(self, partitions: Iterable[Partition]) -> None:
+        pass
+
+
+class BlamesEachSuspect(Ledger):
+    def __init__(self, saved: Saved, **arguments: Any) -> None:
+        super().__init__(saved, **arguments)
+        suspects = range(saved.start.first, self.starts.suspects_end)
+        self._crashes = {each: saved.crashes.get(each, 0) + 1 for each in suspects if saved.is_open(each)}
+
+
+class ForgetsSuspects(Ledger):
+    def __init__(self, saved: Saved, **arguments: Any) -> None:
+        super().__init__(saved, **arguments)
+        self.starts.suspects_end = 0
+
+
+class ForgetsCrashes(Ledger):
+    def saved(self, finished: Iterable[Entry] = ()) -> Saved:
+        return super().saved(finished)._replace(crashes={})
+
+
+class StartsWithoutACommit(Starts[Any]):
+    def allow(self, start: Start) -> None:
+        super().allow(start)
+        self._horizon += 2
+
+
+class DoesNotTakeBackTheHorizon(Starts[Any]):
+    def forbid(self) -> None:
+        pass
+
+
 class FetchesTheNewestGeneration(SimProcess):
     def generation_of(self, plan: Plan) -> int:
         return self.brokers.generation
@@ -102,6 +162,17 @@ class FetchesTheNewestGeneration(SimProcess):
 class LoadsBeforeTransactionsAreDecided(SimProcess):
     def may_load(self, partition: Partition) -> bool:
         return True
+
+
+def with_starts(kind: type[Starts[Any]]) -> type[Ledger]:
+    """A ledger with other starts."""
+
+    class Changed(Ledger):
+        def __init__(self, saved: Saved, **arguments: Any) -> None:
+            super().__init__(saved, **arguments)
+            self.starts.__class__ = kind
+
+    return Changed
 
 
 MUTATIONS = {
@@ -121,5 +192,15 @@ MUTATIONS = {
     "a waiting message is overtaken": Parts(ledger=FreesTheLaneOfAWaitingMessage),
     "no lanes": Parts(ledger=HasNoLanes),
     "deliveries outlive their partition": Parts(ledger=KeepsDroppedDeliveries),
+    "starts 1 allowed before the commit": Parts(settler=AllowsBeforeTheCommit),
+    "starts 1 allowed after a refused commit": Parts(settler=AllowsAfterARefusedCommit),
+    "starts 1 more is started than a commit says": Parts(ledger=with_starts(StartsWithoutACommit)),
+    "starts 1 allowed again without a commit": Parts(ledger=with_starts(DoesNotTakeBackTheHorizon)),
+    "starts 1 no suspects": Parts(ledger=ForgetsSuspects),
+    "starts 2 neighbours are blamed": Parts(ledger=BlamesEachSuspect),
+    "starts 2 crashes are forgotten": Parts(ledger=ForgetsCrashes),
+    "starts 3 a group begins while others run": Parts(settler=BeginsGroupsWhileOthersRun),
+    "starts 4 a partition that was given up has suspects": Parts(settler=KeepsThePlanOfAPartitionGivenUp),
 }
-"""Rule -> the classes that break it. The numbers are those of :mod:`timers.queue.settling`."""
+"""Rule -> the classes that break it. The numbers are those of :mod:`timers.queue.settling`, and of
+:mod:`timers.queue.starts` after the word starts."""

@@ -1,32 +1,20 @@
 """Simulates the processes of a queue: they receive, settle, crash, sleep, and lose partitions between any two steps.
 
-The real ledgers and settlers run over a simulated group coordinator. The coordinator keeps what Kafka's does: it checks
-the generation of a member and not that it owns a partition, and of two commits the one that was written later counts,
-even if it was written in a transaction that commits earlier.
+The real ledgers and settlers run over a simulated group coordinator (:mod:`tests.simulation.queue_brokers`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from timers.queue.ledger import Entry, Ledger
-from timers.queue.metadata import MAX_BYTES, Saved, decode
-from timers.queue.settling import Commit, Job, Partition, Plan, Settler
+from tests.simulation.queue_brokers import END, LOG, MESSAGES, PARTITIONS, Brokers, Violation
+from timers.queue.ledger import HELD, Entry, Ledger
+from timers.queue.settling import Job, Partition, Plan, Settler
+from timers.queue.starts import MAX_CRASHES, NOTHING
 
-LOG = "simulate"
-PARTITIONS: tuple[Partition, ...] = (("jobs", 0), ("jobs", 1))
 LEASE_S = 3.0
-MESSAGES = 12
-"""Messages of each partition."""
-
-END = 20
-"""End of each partition's log."""
-
-
-class Violation(Exception):
-    """A promise was broken."""
 
 
 @dataclass
@@ -36,108 +24,6 @@ class Parts:
     ledger: type[Ledger] = Ledger
     settler: type[Settler] = Settler
     process: type[SimProcess] | None = None
-
-
-class Brokers:
-    """The log, the group's offsets, transactions, and the checks of each commit.
-
-    Attributes:
-        messages: offsets of each partition that hold a message; the others are holes.
-        acked: messages that a receiver acknowledged while it held them.
-        visible: message -> how many committed transactions hold its records.
-    """
-
-    def __init__(self, rng: random.Random) -> None:
-        self.messages = {each: sorted(rng.sample(range(END), MESSAGES)) for each in PARTITIONS}
-        self.acked: set[tuple[Partition, int]] = set()
-        self.visible: dict[tuple[Partition, int], int] = {}
-        self.generation = 0
-        self.owners: dict[Partition, str] = {}
-        self._written = 0
-        self._offsets: dict[Partition, tuple[int, Commit]] = {}
-        self._done_sets: dict[Partition, set[int]] = {}
-        self._open: dict[str, tuple[list[tuple[Partition, int]], dict[Partition, tuple[int, Commit]]]] = {}
-
-    # ---- offsets -------------------------------------------------------------------------------------------------
-
-    def committed(self, partition: Partition) -> Commit | None:
-        found = self._offsets.get(partition)
-        return None if found is None else found[1]
-
-    def is_stable(self, partition: Partition) -> bool:
-        """Whether no transaction on the partition's offset is undecided."""
-        return all(partition not in offsets for _, offsets in self._open.values())
-
-    def commit(self, generation: int, commits: Mapping[Partition, Commit]) -> bool:
-        """A plain commit."""
-        if generation != self.generation:
-            return False
-        for partition, commit in commits.items():
-            self._written += 1
-            self._materialize(partition, self._written, commit)
-        self._check_visible()
-        return True
-
-    def _materialize(self, partition: Partition, at: int, commit: Commit) -> None:
-        found = self._offsets.get(partition)
-        if found is not None and found[0] > at:
-            return
-        if len(commit.metadata) > MAX_BYTES:
-            raise Violation("the metadata is too long")
-        before, after = self.done(partition), self._done(partition, commit)
-        if before - after:
-            raise Violation(f"{partition}: messages {sorted(before - after)} were done and are open again")
-        for offset in after - before:
-            if (partition, offset) not in self.acked and not self.visible.get((partition, offset)):
-                raise Violation(f"{partition}: message {offset} is done, and it was not acknowledged")
-        self._offsets[partition] = (at, commit)
-        self._done_sets[partition] = after
-
-    def done(self, partition: Partition) -> set[int]:
-        """The messages that the committed metadata says are done."""
-        return self._done_sets.get(partition, set())
-
-    def _done(self, partition: Partition, commit: Commit) -> set[int]:
-        saved = decode(commit.metadata, LOG, commit.offset)
-        ranges = [(0, saved.offset), *saved.done]
-        return {each for each in self.messages[partition] if any(first <= each < end for first, end in ranges)}
-
-    # ---- transactions --------------------------------------------------------------------------------------------
-
-    def begin(self, id: str) -> None:
-        self._open[id] = ([], {})
-
-    def write(self, id: str, jobs: list[Job]) -> None:
-        self._open[id][0].extend((job.partition, job.entry.offset) for job in jobs)
-
-    def send_offsets(self, id: str, generation: int, commits: Mapping[Partition, Commit]) -> bool:
-        if generation != self.generation:
-            return False
-        for partition, commit in commits.items():
-            self._written += 1
-            self._open[id][1][partition] = (self._written, commit)
-        return True
-
-    def end(self, id: str, *, commit: bool) -> None:
-        """Commit or abort the transaction of a process, if it has one."""
-        outputs, offsets = self._open.pop(id, ([], {}))
-        if not commit:
-            return
-        for message in outputs:
-            self.visible[message] = self.visible.get(message, 0) + 1
-            if self.visible[message] > 1:
-                raise Violation(f"the records of {message} are visible twice")
-        for partition, (at, each) in offsets.items():
-            self._materialize(partition, at, each)
-        self._check_visible()
-
-    def _check_visible(self) -> None:
-        for partition, offset in self.visible:
-            if offset not in self.done(partition):
-                raise Violation(f"the records of {partition} {offset} are visible, and the message is open")
-
-    def has_transaction(self, id: str) -> bool:
-        return id in self._open
 
 
 class SimProcess:
@@ -155,6 +41,8 @@ class SimProcess:
         self.commit: Iterator[None] | None = None
         self.in_flight: list[Callable[[], object]] = []
         self.now_s = 0.0
+        self.is_dead = False
+        self.loaded_at: dict[Partition, int] = {}
         brokers.end(name, commit=False)
 
     # ---- the group -----------------------------------------------------------------------------------------------
@@ -164,7 +52,7 @@ class SimProcess:
         if not self.rebalances or self.commit is not None:
             return False
         generation, owned = self.rebalances[0]
-        new = [each for each in owned if self.settler.ledger(each) is None]
+        new = [each for each in sorted(owned) if each not in self.settler.ledgers]
         self.settler.revoke([each for each in self.settler.ledgers if each not in owned])
         self.settler.join(generation)
         if not all(self.may_load(each) for each in new):
@@ -178,13 +66,45 @@ class SimProcess:
         return self.brokers.is_stable(partition)
 
     def load(self, partition: Partition) -> None:
-        commit = self.brokers.committed(partition)
-        saved = Saved(0) if commit is None else decode(commit.metadata, LOG, commit.offset)
-        self.settler.assign(partition, self.parts.ledger(saved), LOG, commit)
+        saved = self.brokers.saved(partition)
+        if partition in self.brokers.released and saved.start != NOTHING:
+            raise Violation(f"{partition}: a partition that was given up has suspects")
+        self.brokers.released.discard(partition)
+        ledger = self.parts.ledger(saved, log_end=END)
+        if ledger.crash_count:
+            message = partition, saved.start.first
+            if self.brokers.ran[partition] - {message}:
+                raise Violation(f"{message} is blamed, and others ran")
+            self.brokers.blamed.setdefault(message, set()).add(self.brokers.committed_at(partition))
+        self.loaded_at[partition] = self.brokers.committed_at(partition)
+        self.settler.assign(partition, ledger, LOG, self.brokers.committed(partition))
 
     def generation_of(self, plan: Plan) -> int:
         generation: int = plan.member
         return generation
+
+    def give_up(self, partitions: list[Partition]) -> None:
+        """The callback of a rebalance comes before the partitions have another owner."""
+        if self.commit is not None or self.rebalances or self.in_flight or self.settler.unknown is not None:
+            return
+        self.settler.stop(partitions)
+        plan = self.settler.plan(with_jobs=False)
+        if plan is not None and self.brokers.commit(self.name, self.generation_of(plan), plan.commits):
+            self.settler.succeed(plan)
+            self.brokers.released |= set(partitions)
+
+    def running(self) -> set[tuple[Partition, int]]:
+        """The messages that receivers hold."""
+        return {
+            (partition, entry.offset)
+            for partition, ledger, entry, delivery in self.held
+            if entry.state == HELD and entry.delivery == delivery and self.settler.owns(partition, ledger)
+        }
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether it has served all rebalances."""
+        return not self.rebalances
 
     # ---- messages ------------------------------------------------------------------------------------------------
 
@@ -207,13 +127,32 @@ class SimProcess:
             entry = ledger.take(self.now_s + LEASE_S)
             if entry is None:
                 continue
-            if self.brokers.owners.get(partition) == self.name and not self.rebalances:
+            if entry.crashes >= MAX_CRASHES:
+                if len(self.brokers.blamed.get((partition, entry.offset), ())) < MAX_CRASHES:
+                    raise Violation(f"{partition}: {entry.offset} is dead, and it did not crash twice alone")
+                ledger.bind(entry, entry.delivery)
+                self.settler.add(Job(partition, ledger, entry, ()))
+                return True
+            if self.brokers.owners.get(partition) == self.name and self.is_owner:
+                self._check_start(partition, ledger, entry)
                 if entry.offset in self.brokers.done(partition):
                     raise Violation(f"{partition}: message {entry.offset} is delivered, and it was done")
                 self._check_order(partition, ledger, entry)
             self.held.append((partition, ledger, entry, entry.delivery))
+            self.is_dead = (partition, entry.offset) in self.brokers.poison
             return True
         return False
+
+    def _check_start(self, partition: Partition, ledger: Ledger, entry: Entry) -> None:
+        committed, running = self.brokers.saved(partition).start, self.running()
+        if not committed.first <= entry.offset < committed.end:
+            raise Violation(f"{partition}: {entry.offset} starts, and no commit says so")
+        group = ledger.starts.start
+        if entry.is_suspect:
+            if not group.group or any(each != partition or not group.first <= at < group.end for each, at in running):
+                raise Violation(f"{partition}: the suspect {entry.offset} does not run alone")
+        elif any(other.starts.start.group and other.held_count for other in self.settler.ledgers.values()):
+            raise Violation(f"{partition}: {entry.offset} runs beside suspects")
 
     def _check_order(self, partition: Partition, ledger: Ledger, entry: Entry) -> None:
         commit = self.brokers.done(partition)
@@ -274,10 +213,10 @@ class SimProcess:
         self._land()
         if self.rng.random() < 0.25:
             generation = self.generation_of(plan)
-            self.in_flight.append(lambda: self.brokers.commit(generation, plan.commits))
+            self.in_flight.append(lambda: self.brokers.commit(self.name, generation, plan.commits))
             self.settler.lose_answer(plan)
             return
-        accepted = self.brokers.commit(self.generation_of(plan), plan.commits)
+        accepted = self.brokers.commit(self.name, self.generation_of(plan), plan.commits)
         yield
         self.settler.succeed(plan) if accepted else self.settler.fail(plan)
 
@@ -331,6 +270,7 @@ class QueueSimulator:
         self.ordered = self.rng.random() < 0.5
         self.rebalance_share = self.rng.choice((0.01, 0.05))
         self.processes = [self._process(name) for name in ("a", "b")]
+        self.brokers.running = lambda name: next(each for each in self.processes if each.name == name).running()
         self.rebalance()
 
     def _process(self, name: str) -> SimProcess:
@@ -338,20 +278,30 @@ class QueueSimulator:
         return kind(name, self.brokers, self.rng, self.parts, ordered=self.ordered)
 
     def rebalance(self) -> None:
-        """Every member gets a new generation at once, and serves its callback later."""
-        self.brokers.generation += 1
+        """Every member gets a new generation at once, and serves its callback later; some give up partitions before."""
         names = [each.name for each in self.processes]
-        self.brokers.owners = {each: self.rng.choice(names) for each in PARTITIONS}
+        owners = {each: self.rng.choice(names) for each in PARTITIONS}
+        for process in self.processes if self.rng.random() < 0.5 else ():
+            process.give_up([each for each in process.settler.ledgers if owners[each] != process.name])
+        self._note_running()
+        self.brokers.generation += 1
+        self.brokers.owners = owners
         for process in self.processes:
             owned = {each for each, owner in self.brokers.owners.items() if owner == process.name}
             process.rebalances.append((self.brokers.generation, owned))
 
-    def crash(self) -> None:
-        index = self.rng.randrange(len(self.processes))
+    def _note_running(self) -> None:
+        for process in self.processes:
+            for partition in process.settler.ledgers:
+                owns = process.name == self.brokers.owners.get(partition) == self.brokers.committers.get(partition)
+                if owns and self.brokers.committed_at(partition) != process.loaded_at[partition]:
+                    self.brokers.ran[partition] = process.running()
+
+    def crash(self, index: int) -> None:
+        self._note_running()
         name = self.processes[index].name
-        if not self.brokers.has_transaction(name) or self.rng.random() < 0.5:
-            self.processes[index] = self._process(name)
-            self.rebalance()
+        self.processes[index] = self._process(name)
+        self.rebalance()
 
     def step(self, process: SimProcess) -> bool:
         actions = (process.poll, process.read, process.take, process.answer, process.settle, process.settle)
@@ -369,11 +319,17 @@ class QueueSimulator:
             if choice < self.rebalance_share:
                 self.rebalance()
             elif choice > 0.995:
-                self.crash()
+                self.crash(self.rng.randrange(len(self.processes)))
             else:
-                self.step(self.rng.choice(self.processes))
+                self._step_one()
         for _ in range(20_000):
-            self.step(self.rng.choice(self.processes))
+            self._step_one()
             if all(len(self.brokers.done(each)) == MESSAGES for each in PARTITIONS):
                 return
         raise Violation("messages stay open")
+
+    def _step_one(self) -> None:
+        index = self.rng.randrange(len(self.processes))
+        self.step(self.processes[index])
+        if self.processes[index].is_dead:
+            self.crash(index)

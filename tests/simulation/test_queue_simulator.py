@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.queue_brokers import Violation
 from tests.simulation.queue_mutations import MUTATIONS
-from tests.simulation.queue_simulator import QueueSimulator, Violation
+from tests.simulation.queue_simulator import QueueSimulator
 
 MOST_SEEDS = 400
 

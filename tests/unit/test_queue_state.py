@@ -9,9 +9,12 @@ import pytest
 from timers.client import Backoff
 from timers.errors import LeaseLostError
 from timers.queue import Message
+from timers.queue.guards import Guards
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import Saved
+from timers.queue.records import Letter
 from timers.queue.settling import Commit
+from timers.queue.starts import Start
 from timers.queue.state import State, Terms
 
 JOBS, OTHER = ("jobs", 0), ("jobs", 1)
@@ -45,16 +48,34 @@ class Record:
         return ()
 
 
-def opened(messages: int = 10, *, attempts: int = 3, ordered: bool = False) -> State:
+class SimGuards(Guards):
+    """Guards whose cancels have the given verdict."""
+
+    def __init__(self, *, is_cancelled: bool = True) -> None:
+        self.are_possible = True
+        self.timeout_s = 0.0
+        self.is_cancelled = is_cancelled
+        self.calls: list[str] = []
+
+    def cancel(self, id: str) -> bool:
+        self.calls.append("cancel")
+        return self.is_cancelled
+
+    def publish(self, letter: Letter, due_s: int) -> None:
+        self.calls.append("publish")
+
+
+def opened(messages: int = 10, *, attempts: int = 3, ordered: bool = False, guards: Guards | None = None) -> State:
     """A process with messages in one partition."""
     terms = Terms("jobs", "jobs", "queue.jobs-returns", Backoff(attempts=attempts), 30.0, ordered, False, 1_000_000)
-    state = State(terms)
+    state = State(terms, guards or SimGuards())
     add(state, JOBS, messages)
     return state
 
 
 def add(state: State, partition: tuple[str, int], messages: int, *, attempt: int = 1) -> Ledger:
     ledger = Ledger(Saved(0))
+    ledger.starts.allow(Start(0, messages))
     state.settler.assign(partition, ledger, "log", Commit(0, "1234"))
     for offset in range(messages):
         ledger.read(offset, Record(*partition, offset), attempt=attempt)
@@ -109,3 +130,89 @@ def test_calls_that_wait_for_a_commit_end_with_the_queue() -> None:
     state.end()
     assert second.exception(0) is not None
     assert state.wait_for_commit().result(0) is None, "nothing is left to commit"
+
+
+def guarded(state: State, *, commit: bool = True) -> Message:
+    """A message whose partition moved while its handler worked on it."""
+    (message,) = receive(state, 1)
+    (guard,) = state.guard([JOBS])
+    plan = state.settler.plan()
+    assert plan is not None and plan.in_transaction
+    if commit:
+        state.settler.succeed(plan)
+    guard.give_up()
+    state.settler.revoke([JOBS])
+    return message
+
+
+@pytest.mark.parametrize("call", ["ack", "retry", "reject"])
+def test_a_guarded_message_is_settled_once(call: str) -> None:
+    guards = SimGuards()
+    state = opened(guards=guards)
+    message = guarded(state)
+    assert not message.is_settled
+    with pytest.raises(LeaseLostError):
+        message.extend(60)
+    with pytest.raises(LeaseLostError):
+        message.output("results", b"")
+    getattr(message, call)(*(["bad"] if call == "reject" else []))
+    assert guards.calls == {"ack": ["cancel"], "retry": [], "reject": ["publish", "cancel"]}[call]
+    assert message.is_settled
+    for again in ("ack", "retry"):
+        with pytest.raises(LeaseLostError):
+            getattr(message, again)()
+    counters = state.counters()
+    assert (counters.acked, counters.retried, sum(counters.dead.values())) == (
+        call == "ack",
+        call == "retry",
+        call == "reject",
+    )
+
+
+def test_an_acknowledgement_after_the_guard_fired_does_not_count() -> None:
+    state = opened(guards=SimGuards(is_cancelled=False))
+    message = guarded(state)
+    with pytest.raises(LeaseLostError):
+        message.ack()
+    assert state.counters().acked == 0
+
+
+def test_without_the_commit_of_the_guard_the_new_owner_has_the_message() -> None:
+    guards = SimGuards()
+    message = guarded(opened(guards=guards), commit=False)
+    with pytest.raises(LeaseLostError):
+        message.ack()
+    assert guards.calls == []
+
+
+def test_messages_with_outputs_and_ordered_ones_have_no_guard() -> None:
+    state = opened()
+    with_output, without, *_ = receive(state, 3)
+    with_output.output("results", b"")
+    without.ack()
+    assert len(state.guard([JOBS])) == 1
+    assert state.settler.job_count == 1
+    ordered = opened(ordered=True)
+    receive(ordered, 3)
+    assert state.guard([JOBS]) == ordered.guard([JOBS]) == []
+
+
+def test_each_commit_is_copied_also_if_nothing_changed_since() -> None:
+    state = opened(messages=1)
+    (message,) = receive(state, 1)
+    message.ack()
+    plain = state.settler.plan()
+    assert plain is not None and not plain.in_transaction
+    state.settler.succeed(plain)
+    copy = state.settler.plan(in_transaction=True)
+    assert copy is not None and copy.commits == plain.commits
+    state.settler.succeed(copy)
+    assert state.settler.plan(in_transaction=True) is None
+    assert state.settler.copied == plain.commits
+
+
+def test_a_guard_whose_commit_is_known_too_late_does_not_hold() -> None:
+    guard = SimGuards().new("jobs/0/1")
+    guard.give_up()
+    guard.confirm()
+    assert not guard.leave(0)

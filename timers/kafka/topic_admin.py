@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
@@ -60,11 +61,18 @@ def describe(settings: Settings, topic: str) -> tuple[int, str]:
 
 
 def create_if_missing(
-    settings: Settings, topic: str, *, partitions: int, cleanup_policy: str = "delete", append_time: bool = True
+    settings: Settings,
+    topic: str,
+    *,
+    partitions: int,
+    cleanup_policy: str = "delete",
+    append_time: bool = True,
+    config: Mapping[str, str] = MappingProxyType({}),
 ) -> bool:
     """Create a topic unless it exists.
 
     Args:
+        config: further settings of the topic.
         append_time: its record times are the broker's, so that lags are exact; else the producers'.
 
     Returns:
@@ -75,7 +83,8 @@ def create_if_missing(
     """
     reports = connection.ErrorReports(settings)
     admin = admin_client(settings, reports)
-    config = {"cleanup.policy": cleanup_policy, **({TIMESTAMP_TYPE: LOG_APPEND_TIME} if append_time else {})}
+    time_config = {TIMESTAMP_TYPE: LOG_APPEND_TIME} if append_time else {}
+    config = {"cleanup.policy": cleanup_policy, **time_config, **config}
     try:
         connection.metadata(admin, reports, connection.TIMEOUT_S)
         return create(admin, NewTopic(topic, partitions, settings.replication or -1, config=config))

@@ -66,6 +66,9 @@ class Committer:
             else:
                 self._settler.lose_answer(plan)
             for job in self._transport.transactions.take_refused():
+                if isinstance(job.records[0], records.Guarding):
+                    self._settler.discard(job)
+                    continue
                 if not isinstance(job.records[0], records.Letter):
                     self._state.totals.dead[REJECTED] += 1
                 job.records = [records.stub(job.records[0], _TOO_LARGE)]

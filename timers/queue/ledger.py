@@ -19,8 +19,11 @@ from itertools import pairwise
 from typing import Any
 
 from timers.queue.metadata import MAX_BYTES, Saved, layout
+from timers.queue.starts import NOTHING, Starts
 
 READY, HELD, BOUND, WAITING, OVER = range(5)
+
+_NEVER = float("inf")
 
 _RESERVE_BYTES = 512
 """Part of the metadata that is kept free: for its first fields, and because the last batch may exceed the limit."""
@@ -35,11 +38,20 @@ class Entry:
         attempt: number of the present delivery, or of the next one; counted from 1.
         delivery: changes with each delivery, so that a former receiver's calls are refused.
         until_s: end of the lease of a held message; when a waiting one becomes ready.
+        is_suspect: a process ended while it may have run (:mod:`timers.queue.starts`).
+        crashes: how often its process ended while it ran alone.
+        holder: the delivery, while a receiver holds the message.
     """
 
-    __slots__ = ("attempt", "delivery", "first_attempt", "item", "lane", "offset", "state", "until_s")
+    __slots__ = (
+        *("attempt", "crashes", "delivery", "first_attempt", "holder", "is_suspect", "item", "lane", "offset", "state"),
+        "until_s",
+    )
 
     def __init__(self, offset: int, item: Any, lane: bytes | None, attempt: int, first_attempt: int) -> None:
+        self.is_suspect = False
+        self.crashes = 0
+        self.holder: Any = None
         self.offset = offset
         self.item = item
         self.lane = lane
@@ -56,21 +68,33 @@ class Ledger:
     Args:
         saved: what the last commit says.
         max_bytes: longest metadata that the brokers take.
+        log_end: end of the partition's log now.
 
     Attributes:
+        starts: the ready messages.
+        held_count: how many messages receivers hold.
+        crash_count: 1 if a message is known to have killed its process, else 0.
         position: all offsets below it were read.
         read_limit: messages at this offset and above it should not be read before :meth:`measure` raised it, because
             the metadata could become too long.
     """
 
-    def __init__(self, saved: Saved, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, saved: Saved, max_bytes: int = MAX_BYTES, log_end: float = _NEVER) -> None:
+        self.starts: Starts[Entry] = Starts(saved.start, saved.suspects_end, log_end)
+        self.held_count = 0
+        self._suspect_count = 0
+        self._crashes = dict(saved.crashes)
+        self.crash_count = 0
+        crashed = self.starts.crashed
+        if crashed is not None and saved.is_open(crashed):
+            self._crashes[crashed] = self._crashes.get(crashed, 0) + 1
+            self.crash_count = 1
         self.position = saved.offset
         self.read_limit = saved.offset
         self._done_ahead = deque(saved.done)
         self._attempts = dict(saved.attempts)
         self._max_bytes = max_bytes
         self._open: dict[int, Entry] = {}
-        self._ready: deque[Entry] = deque()
         self._lanes: dict[bytes, deque[Entry]] = {}
         self.pass_holes(saved.offset)
         self.measure()
@@ -85,11 +109,16 @@ class Ledger:
         """
         if offset < self.position:
             return False
-        self.pass_holes(offset)
-        if offset < self.position:
-            return False
-        self.pass_holes(offset + 1)
-        entry = Entry(offset, item, lane, max(attempt, self._attempts.pop(offset, attempt)), attempt)
+        if self._done_ahead:
+            self.pass_holes(offset)
+            if offset < self.position:
+                return False
+            self.pass_holes(offset + 1)
+        else:
+            self.position = offset + 1
+        entry = Entry(offset, item, lane, attempt, attempt)
+        if offset < self.starts.suspects_end or self._attempts or self._crashes:
+            self._restore(entry)
         self._open[offset] = entry
         if lane is not None:
             others = self._lanes.setdefault(lane, deque())
@@ -98,8 +127,15 @@ class Ledger:
                 entry.state = WAITING
                 entry.until_s = _NEVER
                 return True
-        self._ready.append(entry)
+        self.starts.add(entry)
         return True
+
+    def _restore(self, entry: Entry) -> None:
+        """Set what the last commit of another process says about a message."""
+        entry.attempt = max(entry.attempt, self._attempts.pop(entry.offset, 0))
+        entry.crashes = self._crashes.pop(entry.offset, 0)
+        entry.is_suspect = entry.offset < self.starts.suspects_end
+        self._suspect_count += entry.is_suspect
 
     def pass_holes(self, end: int) -> None:
         """Note that there is no message from the position to ``end`` that was not added."""
@@ -111,10 +147,11 @@ class Ledger:
     # ---- deliveries ----------------------------------------------------------------------------------------------
 
     def take(self, until_s: float) -> Entry | None:
-        """Deliver the next ready message, with a lease until ``until_s``; None if there is none."""
-        if not self._ready:
+        """Deliver the next message that may be started, with a lease until ``until_s``; None if there is none."""
+        entry = self.starts.next()
+        if entry is None:
             return None
-        entry = self._ready.popleft()
+        self.held_count += 1
         entry.state = HELD
         entry.until_s = until_s
         entry.delivery += 1
@@ -124,6 +161,7 @@ class Ledger:
         """The message is done; False if this delivery of it is over."""
         if entry.state != HELD or entry.delivery != delivery:
             return False
+        self._survive(entry)
         self._remove(entry)
         return True
 
@@ -131,6 +169,7 @@ class Ledger:
         """The message is done when a transaction commits: then comes :meth:`finish`. False if the delivery is over."""
         if entry.state != HELD or entry.delivery != delivery:
             return False
+        self._survive(entry)
         entry.state = BOUND
         return True
 
@@ -151,6 +190,7 @@ class Ledger:
         over."""
         if entry.state != HELD or entry.delivery != delivery:
             return False
+        self._survive(entry)
         entry.state = WAITING
         entry.attempt += 1
         entry.until_s = until_s
@@ -160,8 +200,10 @@ class Ledger:
         """Deliver the message again at once, with the same number of attempts; False if the delivery is over."""
         if entry.state != HELD or entry.delivery != delivery:
             return False
+        self.held_count -= 1
+        entry.holder = None
         entry.state = READY
-        self._ready.appendleft(entry)
+        self.starts.add(entry, first=True)
         return True
 
     def expire(self, now_s: float) -> list[Entry]:
@@ -170,11 +212,20 @@ class Ledger:
         for entry in self._open.values():
             if entry.until_s <= now_s and entry.state in (HELD, WAITING):
                 if entry.state == HELD:
+                    self._survive(entry)
                     entry.attempt += 1
                     expired.append(entry)
                 entry.state = READY
-                self._ready.append(entry)
+                self.starts.add(entry)
         return expired
+
+    def _survive(self, entry: Entry) -> None:
+        """A delivery ends, and the process lives."""
+        self.held_count -= 1
+        entry.holder = None
+        if entry.is_suspect:
+            entry.is_suspect = False
+            self._suspect_count -= 1
 
     def _remove(self, entry: Entry) -> None:
         entry.state = OVER
@@ -184,7 +235,7 @@ class Ledger:
             others.popleft()
             if others:
                 others[0].state = READY
-                self._ready.append(others[0])
+                self.starts.add(others[0])
             else:
                 del self._lanes[entry.lane]
 
@@ -192,8 +243,10 @@ class Ledger:
         """The partition has another owner: end all deliveries."""
         for entry in self._open.values():
             entry.state = OVER
+            entry.holder = None
         self._open = {}
-        self._ready.clear()
+        self.starts.clear()
+        self.held_count = 0
         self._lanes = {}
 
     # ---- commits -------------------------------------------------------------------------------------------------
@@ -218,7 +271,12 @@ class Ledger:
             if entry.attempt > entry.first_attempt and offset not in without
         }
         later = {offset: attempt for offset, attempt in self._attempts.items() if offset >= self.position}
-        return Saved(first, tuple(done), {**attempts, **later})
+        crashes = {offset: self._open[offset].crashes for offset in opened if self._open[offset].crashes}
+        crashes_later = {offset: count for offset, count in self._crashes.items() if offset >= self.position}
+        suspects_end = self.starts.suspects_end
+        if self.position >= suspects_end and not self._suspect_count:
+            suspects_end = 0
+        return Saved(first, tuple(done), {**attempts, **later}, NOTHING, suspects_end, {**crashes, **crashes_later})
 
     def measure(self) -> None:
         """Set ``read_limit`` so that the metadata fits whatever subset of the read messages is done.
@@ -244,21 +302,18 @@ class Ledger:
         else:
             self.read_limit = self.position
 
+    def holders(self) -> list[Any]:
+        """Return the present deliveries."""
+        return [entry.holder for entry in self._open.values() if entry.state == HELD]
+
     @property
     def open_count(self) -> int:
         return len(self._open)
 
-    def held_count(self) -> int:
-        """Return how many messages receivers hold."""
-        return sum(entry.state == HELD for entry in self._open.values())
-
     def ready_items(self) -> Iterator[Any]:
         """Yield the messages that wait for a receiver."""
-        return (entry.item for entry in self._ready)
+        return (entry.item for entry in self.starts.ready())
 
     @property
     def ready_count(self) -> int:
-        return len(self._ready)
-
-
-_NEVER = float("inf")
+        return self.starts.ready_count

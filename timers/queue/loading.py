@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Protocol
 
 from timers.errors import QueueError
 from timers.queue.ledger import Ledger
-from timers.queue.metadata import ForeignMetadataError, NewerMetadataError, Saved, decode
+from timers.queue.metadata import DeletedLogError, ForeignMetadataError, NewerMetadataError, Saved, decode
 from timers.queue.settling import Commit, Partition
-from timers.queue.transport import Transport
 from timers.wire import topics
 
 _log = logging.getLogger("timers.queue")
 
 
+class Log(Protocol):
+    """What this module asks the brokers."""
+
+    def committed(self, partitions: Iterable[Partition]) -> dict[Partition, Commit | None]: ...
+    def copies(self) -> dict[Partition, Commit]: ...
+    def bounds(self, partition: Partition) -> tuple[int, int]: ...
+    def log_tag(self, topic: str) -> str: ...
+
+
 def load(
-    transport: Transport, partitions: Iterable[Partition], *, accept_loss: bool
+    transport: Log, partitions: Iterable[Partition], *, accept_loss: bool
 ) -> list[tuple[Partition, Ledger, Commit | None]]:
     """Return a ledger for each partition, and what is committed for it.
 
@@ -42,28 +51,34 @@ def load(
                     "Queue(accept_loss=True) goes on without them"
                 )
             saved = saved if saved.offset < low else Saved(low)
-        ledger = Ledger(saved)
+        ledger = Ledger(saved, log_end=high)
         ledger.pass_holes(low)
         loaded.append((partition, ledger, commit))
     return loaded
 
 
 def _decode(partition: Partition, commit: Commit | None, copy: Commit | None, log: str) -> Saved | None:
+    """Return what is saved; None if the first message of the log is the next one. Say what was lost."""
     found = commit or copy
     if found is None:
         return None
+    name = topics.partition_name(*partition)
     try:
-        return decode(found.metadata, log, found.offset)
+        saved = decode(found.metadata, log, found.offset)
     except NewerMetadataError as error:
-        raise QueueError(f"{topics.partition_name(*partition)}: {error}") from error
+        raise QueueError(f"{name}: {error}") from error
+    except DeletedLogError:
+        _log.error("%s: the topic was deleted and created again, so all its messages are delivered", name)
+        return None
     except ForeignMetadataError as error:
         if commit is None:
-            return None  # a copy of a deleted topic
-        _log.warning(
-            "%s: the metadata of the committed offset is not this queue's (%s): messages from %d on that were done are "
-            "delivered again",
-            topics.partition_name(*partition),
-            error,
-            commit.offset,
+            return None
+        _log.error(
+            "%s: the metadata of the committed offset is not this queue's (%s). A tool or another program of the group "
+            "committed it. Messages below %d count as done; those from there on that were done are delivered again",
+            *(name, error, commit.offset),
         )
         return Saved(commit.offset)
+    if commit is None:
+        _log.error("%s: the group has no offset, so the copy of its last commits counts, up to a minute old", name)
+    return saved

@@ -8,18 +8,20 @@ import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from timers.client.request import BytesLike, HeadersLike
 from timers.errors import InvalidTimerError, LeaseLostError
 from timers.queue import records
 from timers.queue.ledger import HELD, Entry, Ledger
 from timers.queue.settling import Job, Partition
-from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, REJECTED
+from timers.queue.starts import MAX_CRASHES
+from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, CRASHED, REJECTED
 
 _log = logging.getLogger("timers.queue")
 
 if TYPE_CHECKING:
+    from timers.queue.guards import Guard
     from timers.queue.state import State
 
 
@@ -33,6 +35,7 @@ class Message:
     __slots__ = (
         "_delivery",
         "_entry",
+        "_guard",
         "_ledger",
         "_outputs",
         "_partition",
@@ -57,11 +60,15 @@ class Message:
         self._record = entry.item
         self._returned = returned
         self._outputs: list[records.Output] = []
+        self._guard: Guard | None = None
+        entry.holder = self._protect
         self.attempt = entry.attempt
 
     @property
     def is_settled(self) -> bool:
         """Whether the message is settled, or this delivery is over."""
+        if self._guard is not None:
+            return self._guard.is_over
         return self._entry.state != HELD or self._entry.delivery != self._delivery
 
     @property
@@ -103,20 +110,26 @@ class Message:
     def ack(self) -> None:
         """Mark the message as done. A process commits every 100 ms; :meth:`Queue.settle` waits for it.
 
+        It returns at once, except for a message whose partition moved to another process meanwhile: then it waits until
+        the timer that would return the message is cancelled.
+
         If the message has outputs, they are written in the transaction in which it is done.
 
         Raises:
             LeaseLostError: the lease is over, the partition has another owner, or the message is settled.
         """
-        if self._outputs:
-            with self._state.lock:
-                self._bind(*self._outputs)
-                self._count_acked()
-            return
+        totals = self._state.totals
+        with self._state.lock:  # the usual case, without calls that it does not need
+            if not self._outputs and self._ledger.ack(self._entry, self._delivery):
+                totals.acked += 1
+                totals.handling_s += monotonic() - self._received_s
+                return
+        is_accepted = self._settle(
+            lambda: bool(self._outputs) and self._bind(*self._outputs),
+            lambda guard, timeout_s: guard.cancel(timeout_s),
+        )
         with self._state.lock:
-            if not self._ledger.ack(self._entry, self._delivery):
-                raise self._lost()
-            self._count_acked()
+            totals.acked += is_accepted
 
     def output(
         self,
@@ -132,14 +145,19 @@ class Message:
 
         Raises:
             InvalidTimerError: the topic is not legal, or a value is neither str nor bytes.
+            LeaseLostError: the partition has another owner.
         """
-        self._outputs = [*self._outputs, records.output(self, topic, key, value, headers)]
+        with self._state.lock:
+            if self._guard is not None:
+                raise self._lost()
+            self._outputs = [*self._outputs, records.output(self, topic, key, value, headers)]
 
     def retry(self, after: float | timedelta | None = None, error: str = "") -> None:
         """Deliver the message again after a delay; after the last attempt it becomes a dead letter.
 
         The delay is a timer: the brokers' clocks count it, in whole seconds, rounded up. In an ordered queue the
-        message waits in this process instead, and the later messages of its key wait with it.
+        message waits in this process instead, and the later messages of its key wait with it. If its partition moved
+        to another process meanwhile, the message is delivered there when the lease is over.
 
         Args:
             after: seconds; None takes the queue's backoff.
@@ -150,6 +168,10 @@ class Message:
             InvalidTimerError: the message is too large for a request, or ``after`` is no delay.
         """
         terms = self._terms
+        if self._entry.crashes >= MAX_CRASHES:
+            times = f"{self._entry.crashes} times while it ran alone"
+            self._give_up(CRASHED, f"its process in the queue {terms.name!r} ended {times}")
+            return
         if self.attempt > terms.backoff.attempts:
             reason = f"the queue {terms.name!r} gave it up in attempt {self.attempt}"
             self._give_up(ATTEMPTS_EXHAUSTED, f"{reason}: {error}" if error else reason)
@@ -161,13 +183,12 @@ class Message:
         later = None
         if not terms.ordered:
             later = records.later(self, terms.returns_topic, after, error, terms.max_request_bytes)
+        is_accepted = self._settle(
+            lambda: self._bind(later) if later else self._ledger.wait(self._entry, self._delivery, monotonic() + after),
+            lambda guard, timeout_s: guard.leave(timeout_s),
+        )
         with self._state.lock:
-            if later is not None:
-                self._bind(later)
-            elif not self._ledger.wait(self._entry, self._delivery, monotonic() + after):
-                raise self._lost()
-            self._state.totals.retried += 1
-            self._count_handled()
+            self._state.totals.retried += is_accepted
 
     def reject(self, reason: str) -> None:
         """Make the message a dead letter with the code ``rejected``.
@@ -195,22 +216,47 @@ class Message:
 
     def _give_up(self, code: str, reason: str) -> None:
         letter = records.letter(self, self._terms.topic, code, reason, self._terms.max_request_bytes)
+        is_accepted = self._settle(
+            lambda: self._bind(letter),
+            lambda guard, timeout_s: guard.bury(letter, self.sent_ms // 1000, timeout_s),
+        )
         with self._state.lock:
-            self._bind(letter)
-            self._state.totals.dead[code] += 1
-            self._count_handled()
+            self._state.totals.dead[code] += is_accepted
 
-    def _bind(self, *written: Any) -> None:
-        if not self._ledger.bind(self._entry, self._delivery):
+    def _settle(self, settle: Callable[[], bool], settle_guarded: Callable[[Guard, float], bool]) -> Literal[True]:
+        """Settle the message in the ledger, or by its guard.
+
+        Raises:
+            LeaseLostError: this delivery is over.
+        """
+        with self._state.lock:
+            is_accepted = settle()
+        if not is_accepted and (self._guard is None or not settle_guarded(self._guard, self._state.guards.timeout_s)):
             raise self._lost()
+        with self._state.lock:
+            self._state.totals.handling_s += monotonic() - self._received_s
+        return True
+
+    def _bind(self, *written: Any) -> bool:
+        if not self._ledger.bind(self._entry, self._delivery):
+            return False
         self._state.settler.add(Job(self._partition, self._ledger, self._entry, written))
+        return True
 
-    def _count_acked(self) -> None:
-        self._state.totals.acked += 1
-        self._count_handled()
-
-    def _count_handled(self) -> None:
-        self._state.totals.handling_s += monotonic() - self._received_s
+    def _protect(self) -> Guard | None:
+        """Set a guard, because the partition moves, and return it; None if the message cannot have one."""
+        if self._outputs:
+            return None
+        guard, terms = self._state.guards.new(self.source), self._terms
+        left_s = self._entry.until_s - monotonic()
+        try:
+            timer = records.guarding(self, terms.returns_topic, left_s, guard.id, terms.max_request_bytes)
+        except InvalidTimerError:
+            return None
+        self._ledger.bind(self._entry, self._delivery)
+        self._state.settler.add(Job(self._partition, self._ledger, self._entry, [timer], guard.confirm))
+        self._guard = guard
+        return guard
 
     def _lost(self) -> LeaseLostError:
         return LeaseLostError(

@@ -2,14 +2,17 @@
 
 The committed offset says that all messages below it are done. The metadata says which messages above it are done too::
 
-    q1.<log>.<offset>.<runs>.<bits>.<runs>.<attempts>
+    q1.<log>.<offset>.<runs>.<bits>.<runs>.<starts>.<attempts>.<crashes>
 
 * ``log``: name of the log, so that the metadata of a deleted topic does not count for a new one of the same name.
 * ``offset``: the committed offset again, in decimal digits. A tool that moves the offset and keeps the metadata, such
   as MirrorMaker, thereby makes the metadata invalid.
 * ``runs``: numbers of offsets that are alternately open and done, from the committed offset on.
 * ``bits``: one bit for each offset after these runs, 1 if it is done. The second runs begin after the last 1.
+* ``starts``: which messages may be running (:mod:`timers.queue.starts`): the first and the end, counted from the
+  committed offset, the size of their group, the end of the suspects. Empty if nothing runs and there are no suspects.
 * ``attempts``: for open messages that were delivered before: distance to the previous one, number of the next attempt.
+* ``crashes``: for open messages that killed their process: distance to the previous one, how often.
 
 Numbers have 5 bits in a character and a sixth bit if more characters follow, the lowest bits first. Bits are 6 in a
 character, the lowest first. All characters are ASCII, because brokers keep metadata as text.
@@ -22,6 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+from timers.queue.starts import NOTHING, Start
 
 MAX_BYTES = 4095
 """Longest metadata that a broker takes by default: ``offset.metadata.max.bytes`` is 4096, and 4,096 bytes fail."""
@@ -39,6 +44,10 @@ class ForeignMetadataError(ValueError):
     """The metadata was not written by a queue for this log and offset."""
 
 
+class DeletedLogError(ForeignMetadataError):
+    """The metadata is of this offset, and of another log: the topic was deleted and created again."""
+
+
 class NewerMetadataError(ValueError):
     """A newer version of this package wrote the metadata."""
 
@@ -50,15 +59,25 @@ class Saved(NamedTuple):
         offset: all messages below it are done.
         done: ranges [first, end) of done messages above it, ascending, with open messages before each of them.
         attempts: open offset -> number of the next attempt, for messages that were delivered before.
+        start: messages that may be running.
+        suspects_end: open messages below it are suspects.
+        crashes: open offset -> how often its process ended while it ran alone.
     """
 
     offset: int
     done: tuple[tuple[int, int], ...] = ()
     attempts: Mapping[int, int] = {}
+    start: Start = NOTHING
+    suspects_end: int = 0
+    crashes: Mapping[int, int] = {}
+
+    def is_open(self, offset: int) -> bool:
+        """Whether the message at ``offset`` is not done."""
+        return offset >= self.offset and not any(first <= offset < end for first, end in self.done)
 
 
 def encode(saved: Saved, log: str, max_bytes: int = MAX_BYTES) -> str | None:
-    """Return the metadata, without the attempts if they do not fit; None if the rest does not fit either.
+    """Return the metadata, without attempts and crashes if they do not fit; None if the rest does not fit either.
 
     Inverse: :func:`decode`.
     """
@@ -66,10 +85,11 @@ def encode(saved: Saved, log: str, max_bytes: int = MAX_BYTES) -> str | None:
     first, last, _ = layout(runs)
     before, after = _encode_runs(runs[:first]), _encode_runs(runs[last:])
     done = f"{_VERSION}.{log}.{saved.offset}.{before}.{_encode_bits(runs[first:last])}.{after}."
-    text = done + _encode_attempts(saved)
+    done += _encode_starts(saved) + "."
+    text = f"{done}{_encode_counts(saved.attempts, saved.offset)}.{_encode_counts(saved.crashes, saved.offset)}"
     if len(text) <= max_bytes:
         return text
-    return done if len(done) <= max_bytes else None
+    return f"{done}." if len(done) < max_bytes else None
 
 
 def decode(text: str, log: str, offset: int) -> Saved:
@@ -77,19 +97,29 @@ def decode(text: str, log: str, offset: int) -> Saved:
 
     Raises:
         NewerMetadataError: this version does not know the form.
-        ForeignMetadataError: the text is of another log or offset, or no queue wrote it.
+        DeletedLogError: the text is of another log.
+        ForeignMetadataError: the text is of another offset, or no queue wrote it.
     """
     version, *fields = text.split(".")
     if version != _VERSION and version[:1] == "q" and version[1:].isdecimal():
         raise NewerMetadataError(f"metadata of version {version[1:]}, and this is version {_VERSION[1:]}: upgrade")
-    if version != _VERSION or len(fields) != 6:
+    if version != _VERSION or len(fields) != 8:
         raise ForeignMetadataError("not written by a queue" if text else "empty")
+    if fields[0] != log and fields[1] == str(offset):
+        raise DeletedLogError(f"written for log {fields[0]}, and this is log {log}")
     if fields[0] != log or fields[1] != str(offset):
         raise ForeignMetadataError(f"written for log {fields[0]} at {fields[1]}, and this is log {log} at {offset}")
     done, end = _decode_runs(fields[2], offset)
     done += _decode_bits(fields[3], end)
     done += _decode_runs(fields[4], done[-1][1] if done else offset)[0]
-    return Saved(offset, tuple(done), _decode_attempts(fields[5], offset))
+    starts = _decode_numbers(fields[5]) or [0, 0, 0, 0]
+    if len(starts) != 4:
+        raise ForeignMetadataError("the starts are not four numbers")
+    first, size, group, suspects = starts
+    start = Start(offset + first, offset + first + size, group) if size else NOTHING
+    suspects_end = offset + suspects if suspects else 0
+    attempts, crashes = (_decode_counts(field, offset) for field in fields[6:])
+    return Saved(offset, tuple(done), attempts, start, suspects_end, crashes)
 
 
 def layout(runs: Sequence[tuple[int, int]]) -> tuple[int, int, int]:
@@ -194,24 +224,31 @@ def _decode_runs(text: str, offset: int) -> tuple[list[tuple[int, int]], int]:
     return done, offset
 
 
-def _encode_attempts(saved: Saved) -> str:
+def _encode_starts(saved: Saved) -> str:
+    first = max(saved.start.first, saved.offset)
+    size, suspects = max(0, saved.start.end - first), max(0, saved.suspects_end - saved.offset)
+    if not size and not suspects:
+        return ""
+    return _encode_numbers((first - saved.offset if size else 0, size, saved.start.group if size else 0, suspects))
+
+
+def _encode_counts(counts: Mapping[int, int], before: int) -> str:
     numbers: list[int] = []
-    before = saved.offset
-    for offset, attempt in sorted(saved.attempts.items()):
-        numbers += offset - before, attempt
+    for offset, count in sorted(counts.items()):
+        numbers += offset - before, count
         before = offset
     return _encode_numbers(numbers)
 
 
-def _decode_attempts(text: str, offset: int) -> dict[int, int]:
+def _decode_counts(text: str, offset: int) -> dict[int, int]:
     numbers = _decode_numbers(text)
     if len(numbers) % 2:
-        raise ForeignMetadataError("the attempts are not pairs of numbers")
-    attempts = {}
+        raise ForeignMetadataError("the attempts or crashes are not pairs of numbers")
+    counts = {}
     for index in range(0, len(numbers), 2):
         offset += numbers[index]
-        attempts[offset] = numbers[index + 1]
-    return attempts
+        counts[offset] = numbers[index + 1]
+    return counts
 
 
 def _value(digit: str) -> int:

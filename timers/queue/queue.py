@@ -15,6 +15,7 @@ from timers.client.config import DEFAULT_TIMEOUT_S, Connection
 from timers.client.request import BytesLike, HeadersLike
 from timers.errors import LeaseLostError, QueueError, SettingsError
 from timers.queue.counters import Counters
+from timers.queue.guards import Guards
 from timers.queue.message import Message, handle
 from timers.queue.receiver import Receiver
 from timers.queue.sending import Sendable, Sender
@@ -92,11 +93,13 @@ class Queue:
             accept_loss=accept_loss,
             max_request_bytes=kafka.max_request_bytes,
         )
-        self._state = State(terms)
-        self._receiver = Receiver(self._state, transport)
         self._timeout_s = timeout_s
         self._sender = Sender(kafka, topic)
         self._timers = TimersClient(kafka.brokers, timeout_s=timeout_s)
+        settings = kafka.settings
+        guards = Guards(self._timers, self._sender, settings.id_topic, settings.dead_letter_topic, timeout_s)
+        self._state = State(terms, guards)
+        self._receiver = Receiver(self._state, transport)
 
     def __enter__(self) -> Self:
         return self

@@ -6,10 +6,10 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterable
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 
 from timers.errors import QueueError, TimersError
 from timers.queue import records
@@ -19,6 +19,7 @@ from timers.queue.loading import load
 from timers.queue.settling import Partition
 from timers.queue.state import State
 from timers.queue.transport import Transport
+from timers.wire import topics
 
 SETTLE_S = 0.1
 """Time between two commits: after a crash, what was acknowledged in this time is delivered again."""
@@ -34,8 +35,12 @@ _CONTROL_BYTES = 8 * 1024 * 1024
 
 _COPY_S = 60.0
 _RETRY_S = 0.5
+_MOST_LOAD_PAUSE_S = 5.0
 _DRAIN_S = 15.0
 """How long a process that closes tries to settle."""
+
+_HAND_OVER_S = 3.0
+_HAND_OVER_PAUSE_S = 0.1
 
 _LONG_SKIP = 2000
 """Done messages that are skipped by a seek instead of by reading them."""
@@ -53,8 +58,12 @@ class Receiver:
         self._committer = Committer(transport, state)
         self._thread: threading.Thread | None = None
         self._paused: set[Partition] = set()
+        self._not_loaded: set[Partition] = set()
+        self._next_load = 0.0
+        self._load_pause_s = _RETRY_S
         self._fed_bytes = 0
         self._next_settle = self._next_copy = 0.0
+        self._did_settle = True
 
     def start(self) -> None:
         """Start the thread, unless it was started or the queue is closed."""
@@ -76,12 +85,9 @@ class Receiver:
         try:
             self._transport.open(self._assigned, self._revoked)
             while not self._state.closing:
-                self._feed(self._transport.poll(_BATCH, _POLL_S))
-                if monotonic() >= self._next_settle:
-                    self._settle()
-                    self._control_reading()
-                elif self._fed_bytes > _CONTROL_BYTES:
-                    self._control_reading()
+                self._work()
+                if self._state.is_abandoned(monotonic()):
+                    self._leave()
             self._drain()
         except TimersError as error:
             self._state.fail(error)
@@ -96,9 +102,34 @@ class Receiver:
             with contextlib.suppress(KafkaException, RuntimeError):
                 self._transport.close()
 
+    def _work(self) -> None:
+        # Callbacks run in each call of poll; what it returns is of the partitions that they leave.
+        self._feed(self._transport.poll(1, _POLL_S))
+        self._feed(self._transport.poll(_BATCH, 0))
+        if self._not_loaded and monotonic() >= self._next_load:
+            self._load()
+        if monotonic() >= self._next_settle or self._wants_commit():
+            self._settle()
+            self._control_reading()
+        elif self._fed_bytes > _CONTROL_BYTES:
+            self._control_reading()
+
+    def _leave(self) -> None:
+        """Let other processes have the messages until a receiver of this one asks again."""
+        _log.warning(
+            "the queue %s gives its partitions to other processes: no handler of this one asked for a message for %g s",
+            *(self._terms.name, self._terms.lease_s),
+        )
+        is_settled = self._settle_last()
+        self._transport.close()
+        self._not_loaded.clear()
+        self._paused.clear()
+        if self._state.wait_for_receiver(is_settled=is_settled):
+            self._transport.open(self._assigned, self._revoked)
+
     def _drain(self) -> None:
         give_up = monotonic() + _DRAIN_S
-        while not self._settle(with_copy=True):
+        while not self._settle_last(with_copy=True):
             if monotonic() > give_up:
                 _log.warning(
                     "the queue %s is closed, and its last calls of ack or retry are not committed", self._terms.name
@@ -110,25 +141,27 @@ class Receiver:
 
     def _feed(self, polled: Iterable[Any]) -> None:
         """Add records to the ledgers."""
-        seeks: list[TopicPartition] = []
+        skipped: dict[Partition, int] = {}
         with self._state.lock:
             ledgers = self._state.settler.ledgers
             for record in polled:
-                error = record.error()
-                ledger = ledgers.get((record.topic(), record.partition()))
+                partition = record.topic(), record.partition()
+                error, ledger = record.error(), ledgers.get(partition)
                 if error is not None:
                     self._note(error, record, ledger)
                 elif ledger is not None:
-                    offset, returned = record.offset(), record.topic() == self._terms.returns_topic
-                    lane = record.key() if self._terms.ordered and not returned else None
-                    attempt = records.identity(record, returned=True).attempt if returned else 1
+                    offset, lane, attempt = record.offset(), None, 1
+                    if partition[0] == self._terms.returns_topic:
+                        attempt = records.identity(record, returned=True).attempt
+                    elif self._terms.ordered:
+                        lane = record.key()
                     ledger.read(offset, record, lane, attempt)
                     self._fed_bytes += len(record)
                     if ledger.position > offset + _LONG_SKIP:
-                        seeks.append(TopicPartition(record.topic(), record.partition(), ledger.position))
+                        skipped[partition] = ledger.position
             self._state.lock.notify_all()
-        for each in seeks[-1:]:
-            self._transport.consumer.seek(each)
+        for partition, position in skipped.items():
+            self._transport.seek(partition, position)
 
     def _note(self, error: KafkaError, record: Any, ledger: Ledger | None) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
@@ -159,14 +192,15 @@ class Receiver:
             full = {each for each, ledger in ledgers.items() if ledger.position >= ledger.read_limit}
             wanted = full | (set(ledgers) if share > 1 else self._paused & ledgers.keys() if share > 0.5 else set())
             self._state.lock.notify_all()
-        pause, resume = wanted - self._paused, (self._paused - wanted) & ledgers.keys()
-        if pause:
-            self._transport.consumer.pause([TopicPartition(*each) for each in pause])
-        if resume:
-            self._transport.consumer.resume([TopicPartition(*each) for each in resume])
+        self._transport.pause(wanted - self._paused)
+        self._transport.resume((self._paused - wanted) & ledgers.keys())
         self._paused = wanted
 
     # ---- settling ------------------------------------------------------------------------------------------------
+
+    def _wants_commit(self) -> bool:
+        with self._state.lock:
+            return self._did_settle and self._state.settler.wants_commit
 
     def _settle(self, *, with_copy: bool = False) -> bool:
         now_s = monotonic()
@@ -174,32 +208,92 @@ class Receiver:
         waiting = self._state.waiting()
         done = self._committer.commit_all(with_copy=with_copy)
         self._next_settle = monotonic() + (SETTLE_S if done else _RETRY_S)
+        self._did_settle = done
         if not done:
             return False
         self._state.committed(waiting)
         if with_copy:
             self._next_copy = now_s + _COPY_S
+            if not self._state.closing:
+                self._check_logs()
         return True
+
+    def _settle_last(self, *, with_copy: bool = False) -> bool:
+        """Commit what was settled, and that nothing runs."""
+        with self._state.lock:
+            self._state.settler.stop(list(self._state.settler.ledgers))
+        return self._settle(with_copy=with_copy)
+
+    def _check_logs(self) -> None:
+        """Say which messages the brokers deleted before they were done, and delete those that are done on the topic of
+        returns, which has no retention.
+
+        Raises:
+            QueueError: a topic was deleted and created again.
+        """
+        self._transport.check_topics()
+        with self._state.lock:
+            commits, copied = self._state.settler.commits, self._state.settler.copied
+            held = {each for each, ledger in self._state.settler.ledgers.items() if ledger.open_count}
+        for partition, commit in commits.items():
+            low = self._transport.first_offset(partition) if partition in held else 0
+            if low > commit.offset:
+                _log.error(
+                    "%s: messages from %d on are not done, and retention deleted all below %d. They are lost if this "
+                    "process ends before they are done",
+                    *(topics.partition_name(*partition), commit.offset, low),
+                )
+        returned = {each: commit.offset for each, commit in copied.items() if each[0] == self._terms.returns_topic}
+        self._transport.delete_below(returned)
 
     # ---- rebalances ----------------------------------------------------------------------------------------------
 
-    def _assigned(self, partitions: list[TopicPartition]) -> None:
-        names = [(each.topic, each.partition) for each in partitions]
-        loaded = load(self._transport, names, accept_loss=self._terms.accept_loss)
+    def _assigned(self, partitions: list[Partition]) -> None:
+        """Note new partitions. They are loaded outside the callback, where a failed request can be repeated."""
+        self._not_loaded |= set(partitions)
+        self._next_load, self._load_pause_s = 0.0, _RETRY_S
         with self._state.lock:
+            self._state.settler.join(self._transport.member())
+
+    def _load(self) -> None:
+        try:
+            loaded = load(self._transport, self._not_loaded, accept_loss=self._terms.accept_loss)
+        except KafkaException as error:
+            _log.warning("the queue %s loads its partitions later: %s", self._terms.name, error.args[0])
+            self._next_load = monotonic() + self._load_pause_s
+            self._load_pause_s = min(2 * self._load_pause_s, _MOST_LOAD_PAUSE_S)
+            return
+        with self._state.lock:
+            self._state.totals.crashes += sum(ledger.crash_count for _, ledger, _ in loaded)
             for partition, ledger, commit in loaded:
                 self._state.settler.assign(partition, ledger, self._transport.log_tag(partition[0]), commit)
-            self._state.settler.join(self._transport.member())
-        starts = [TopicPartition(*partition, ledger.position) for partition, ledger, _ in loaded]
-        self._transport.consumer.incremental_assign(starts)
+        self._transport.start({partition: ledger.position for partition, ledger, _ in loaded})
+        self._not_loaded.clear()
 
-    def _revoked(self, partitions: list[TopicPartition], *, lost: bool) -> None:
-        if not lost:
-            # The settler's generation is over by now, so the brokers would refuse a transaction.
-            self._committer.commit_all(only_plain=True)
-        names = [(each.topic, each.partition) for each in partitions]
+    def _revoked(self, partitions: list[Partition], *, lost: bool) -> None:
         with self._state.lock:
-            self._state.totals.leases_lost += self._state.settler.revoke(names)
+            self._state.settler.stop(partitions)
+        if not lost:
+            self._hand_over(partitions)
+        with self._state.lock:
+            self._state.totals.leases_lost += self._state.settler.revoke(partitions)
             self._state.settler.join(self._transport.member())
-        self._paused -= set(names)
-        self._transport.consumer.incremental_unassign(partitions)
+        self._paused -= set(partitions)
+        self._transport.stop(set(partitions) - self._not_loaded)
+        self._not_loaded -= set(partitions)
+
+    def _hand_over(self, partitions: list[Partition]) -> None:
+        """Commit what was settled, and guards of what receivers hold.
+
+        The partitions have no other owner until this callback returns, unless the process was silent for so long that
+        the group went on without it. Then its generation is over, and the brokers refuse the commit.
+        """
+        with self._state.lock:
+            self._state.settler.join(self._transport.member())
+            guards = self._state.guard(partitions)
+        self._committer.commit_all(only_plain=True)
+        give_up = monotonic() + _HAND_OVER_S
+        while not self._committer.commit_all() and monotonic() < give_up:
+            sleep(_HAND_OVER_PAUSE_S)
+        for guard in guards:
+            guard.give_up()

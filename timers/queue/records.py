@@ -54,6 +54,16 @@ class Later(NamedTuple):
     source: str
 
 
+class Guarding(NamedTuple):
+    """A timer with an id that returns a message, counted as :class:`Later`."""
+
+    id: str
+    after_ms: int
+    value: bytes
+    headers: list[tuple[str, bytes | str | None]]
+    source: str
+
+
 class Letter(NamedTuple):
     """A dead letter. Its key is a due second, which the transaction sets; None if the letter is truncated."""
 
@@ -144,6 +154,18 @@ def later(message: Delivered, returns_topic: str, after_s: float, error: str, ma
     request = TimerRequest(returns_topic, message.key, message.value or b"", at=_AT_ONCE_S, headers=[*kept, *own])
     _, value, headers = Encoder(max_request_bytes)(request)
     return Later(math.ceil(after_s * 1000), value, headers or [], message.source)
+
+
+def guarding(message: Delivered, returns_topic: str, after_s: float, id: str, max_request_bytes: int) -> Guarding:
+    """Return the timer that returns a message at the end of its lease.
+
+    Raises:
+        InvalidTimerError: the message is too large for a request.
+    """
+    timer = later(
+        message, returns_topic, max(0.0, after_s), "the partition moved, and then the lease ended", max_request_bytes
+    )
+    return Guarding(id, *timer)
 
 
 def letter(message: Delivered, queue_topic: str, code: str, reason: str, max_request_bytes: int) -> Letter:

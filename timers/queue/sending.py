@@ -13,6 +13,7 @@ from timers.client.config import Connection
 from timers.client.publish import Publisher, set_result
 from timers.client.request import BytesLike, HeadersLike, SentHeaders
 from timers.queue.records import as_bytes
+from timers.wire.headers import Header
 
 _FULL_QUEUE_WAIT_S = 0.01
 
@@ -35,19 +36,28 @@ class Sender:
             PublishError: the brokers did not take one of them.
         """
         self._publisher.open()
-        futures = [self._submit(*message) for message in messages]
+        futures = [self._submit_message(*message) for message in messages]
         return [future.result() for future in futures]
 
-    def _submit(self, key: str | BytesLike | None, value: str | BytesLike, headers: HeadersLike) -> Future[str]:
-        future: Future[str] = Future()
+    def publish(self, topic: str, key: bytes | None, value: bytes | None, headers: list[Header]) -> None:
+        """Write a record to any topic, and return when the brokers have it.
+
+        Raises:
+            PublishError: the brokers did not take it.
+        """
+        self._publisher.open()
+        self._submit(topic, key, value, [*headers]).result()
+
+    def _submit_message(self, key: str | BytesLike | None, value: str | BytesLike, headers: HeadersLike) -> Future[str]:
         pairs = headers.items() if isinstance(headers, Mapping) else headers
         listed: SentHeaders = [(name, None if data is None else as_bytes(data)) for name, data in pairs]
-        record_key, record_value = None if key is None else as_bytes(key), as_bytes(value)
+        return self._submit(self._topic, None if key is None else as_bytes(key), as_bytes(value), listed)
+
+    def _submit(self, topic: str, key: bytes | None, value: bytes | None, headers: SentHeaders) -> Future[str]:
+        future: Future[str] = Future()
         while True:
             with contextlib.suppress(BufferError):
-                self._publisher.submit_record(
-                    self._topic, record_key, record_value, listed, partial(set_result, future)
-                )
+                self._publisher.submit_record(topic, key, value, headers, partial(set_result, future))
                 return future
             sleep(_FULL_QUEUE_WAIT_S)
 

@@ -19,12 +19,13 @@ the steps that break a promise without it:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.queue.ledger import Entry, Ledger
 from timers.queue.metadata import MAX_BYTES, encode
+from timers.queue.starts import Start, plan_starts, wants_commit
 
 Partition: TypeAlias = tuple[str, int]
 
@@ -41,12 +42,17 @@ class Commit(NamedTuple):
 
 @dataclass(eq=False)
 class Job:
-    """Records that are written in the transaction in which a message is done."""
+    """Records that are written in the transaction in which a message is done.
+
+    Attributes:
+        on_commit: called when the transaction is committed.
+    """
 
     partition: Partition
     ledger: Ledger
     entry: Entry
     records: Sequence[Any]
+    on_commit: Callable[[], None] | None = None
 
 
 @dataclass
@@ -57,6 +63,7 @@ class Plan:
         in_transaction: whether it is a transaction.
         member: the group metadata to commit with.
         ledgers: the ledgers whose state it commits.
+        starts: the messages that may be started when it is committed.
     """
 
     in_transaction: bool
@@ -64,6 +71,7 @@ class Plan:
     ledgers: dict[Partition, Ledger]
     commits: dict[Partition, Commit]
     jobs: list[Job]
+    starts: dict[Partition, Start]
 
 
 class _Owned:
@@ -73,6 +81,7 @@ class _Owned:
         self.ledger = ledger
         self.log = log
         self.committed = committed
+        self.copied: Commit | None = None
         self.is_full = False
 
 
@@ -81,10 +90,12 @@ class Settler:
 
     Attributes:
         unknown: the transaction whose outcome is unknown; :meth:`resolve` ends this state.
+        ledgers: the ledger of each partition.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.unknown: Plan | None = None
+        self.ledgers: dict[Partition, Ledger] = {}
         self._max_bytes = max_bytes
         self._owned: dict[Partition, _Owned] = {}
         self._member: Any = None
@@ -96,6 +107,7 @@ class Settler:
     def assign(self, partition: Partition, ledger: Ledger, log: str, committed: Commit | None) -> None:
         """Own a partition whose last commit is ``committed``."""
         self._owned[partition] = _Owned(ledger, log, committed)
+        self.ledgers[partition] = ledger
 
     def revoke(self, partitions: Iterable[Partition]) -> int:
         """Drop the ledgers of partitions, and the jobs of their messages; return how many deliveries ended."""
@@ -103,7 +115,8 @@ class Settler:
         for partition in partitions:
             owned = self._owned.pop(partition, None)
             if owned is not None:
-                held += owned.ledger.held_count()
+                del self.ledgers[partition]
+                held += owned.ledger.held_count
                 owned.ledger.drop()
         self._jobs = [job for job in self._jobs if self.owns(job.partition, job.ledger)]
         return held
@@ -112,17 +125,19 @@ class Settler:
         """Commit with this group metadata from now on. Call it in each rebalance, after :meth:`revoke`."""
         self._member = member
 
-    def ledger(self, partition: Partition) -> Ledger | None:
-        owned = self._owned.get(partition)
-        return None if owned is None else owned.ledger
-
     def owns(self, partition: Partition, ledger: Ledger) -> bool:
         """Whether this ledger counts: the partition was not lost since it was loaded."""
-        return self.ledger(partition) is ledger
+        return self.ledgers.get(partition) is ledger
 
     @property
-    def ledgers(self) -> dict[Partition, Ledger]:
-        return {partition: owned.ledger for partition, owned in self._owned.items()}
+    def commits(self) -> dict[Partition, Commit]:
+        """What is committed."""
+        return {each: owned.committed for each, owned in self._owned.items() if owned.committed is not None}
+
+    @property
+    def copied(self) -> dict[Partition, Commit]:
+        """The newest copies."""
+        return {each: owned.copied for each, owned in self._owned.items() if owned.copied is not None}
 
     def metadata_bytes(self) -> int:
         """Return the length of the longest metadata that is committed."""
@@ -133,11 +148,26 @@ class Settler:
         """Partitions whose metadata is too long to be committed until older messages are done."""
         return [partition for partition, owned in self._owned.items() if owned.is_full]
 
+    def stop(self, partitions: Iterable[Partition]) -> None:
+        """Start no messages of these partitions any more. The next commit says that nothing runs."""
+        for partition in partitions:
+            if partition in self.ledgers:
+                self.ledgers[partition].starts.stop()
+
+    @property
+    def wants_commit(self) -> bool:
+        """Whether ready messages wait for a commit."""
+        return wants_commit(self.ledgers)
+
     # ---- commits -------------------------------------------------------------------------------------------------
 
     def add(self, job: Job) -> None:
         """Add a job for a bound message."""
         self._jobs.append(job)
+
+    def discard(self, job: Job) -> None:
+        """The brokers refuse the records of a job: its message stays open."""
+        self._jobs.remove(job)
 
     @property
     def job_count(self) -> int:
@@ -147,7 +177,8 @@ class Settler:
         """Return the next commit; None if there is nothing to commit, or :meth:`resolve` must come first.
 
         Args:
-            in_transaction: commit in a transaction also without jobs, if a transaction may begin now.
+            in_transaction: commit in a transaction also without jobs, if a transaction may begin now. Then all commits
+                are in it of which no copy was written, because the transaction writes copies.
             with_jobs: False for a plain commit: jobs that cannot be done now do not delay acknowledgements.
         """
         if self.unknown is not None:
@@ -156,33 +187,52 @@ class Settler:
         by_ledger: dict[int, list[Entry]] = {}
         for job in jobs:
             by_ledger.setdefault(id(job.ledger), []).append(job.entry)
+        starts = plan_starts(self.ledgers)
         commits, full = {}, set()
         for partition, owned in self._owned.items():
-            saved = owned.ledger.saved(by_ledger.get(id(owned.ledger), ()))
+            saved = owned.ledger.saved(by_ledger.get(id(owned.ledger), ()))._replace(start=starts[partition])
             text = encode(saved, owned.log, self._max_bytes)
             owned.is_full = text is None
             if text is None:
                 full.add(partition)
-            elif (commit := Commit(saved.offset, text)) != owned.committed:
+                del starts[partition]
+            elif (commit := Commit(saved.offset, text)) != owned.committed or (
+                in_transaction and commit != owned.copied
+            ):
                 commits[partition] = commit
         jobs = [job for job in jobs if job.partition not in full]
         in_transaction = bool(jobs) or (in_transaction and not self._plain_unanswered)
-        return Plan(in_transaction, self._member, self.ledgers, commits, jobs) if commits else None
+        plan = Plan(in_transaction, self._member, dict(self.ledgers), commits, jobs, starts)
+        if commits:
+            return plan
+        self._allow(plan)
+        return None
+
+    def _allow(self, plan: Plan) -> None:
+        for partition, start in plan.starts.items():
+            if self.owns(partition, plan.ledgers[partition]):
+                plan.ledgers[partition].starts.allow(start)
 
     def succeed(self, plan: Plan) -> None:
         """The plan was committed. Only now its jobs' messages are done."""
         for partition, commit in plan.commits.items():
             if self.owns(partition, plan.ledgers[partition]):
                 self._owned[partition].committed = commit
+                if plan.in_transaction:
+                    self._owned[partition].copied = commit
         for job in plan.jobs:
             job.ledger.finish(job.entry)
+            if job.on_commit is not None:
+                job.on_commit()
         finished = set(plan.jobs)
         self._jobs = [job for job in self._jobs if job not in finished]
+        self._allow(plan)
         if not plan.in_transaction:
             self._plain_unanswered = False
 
     def fail(self, plan: Plan) -> None:
-        """The plan was refused: nothing of it was committed. The next plan repeats it."""
+        """The plan was refused, at least for one partition. The next plan repeats it."""
+        self._forget(plan)
         if not plan.in_transaction:
             self._plain_unanswered = False
 
@@ -191,19 +241,29 @@ class Settler:
         if plan.in_transaction:
             self.unknown = plan
         else:
+            self._forget(plan)
             self._plain_unanswered = True
+
+    def _forget(self, plan: Plan) -> None:
+        """It is not known what is committed for these partitions, so that the next plan commits them."""
+        for partition in plan.commits:
+            if self.owns(partition, plan.ledgers[partition]):
+                self._owned[partition].committed = None
 
     def resolve(self, committed: Mapping[Partition, Commit | None]) -> None:
         """Decide the unknown transaction, after it was decided at the brokers.
 
-        If something else is committed than the transaction commits, the transaction was aborted, or the partition has
-        another owner by now. In that case the brokers refuse what this process commits until the rebalance is served.
+        A commit with a job says that a message is done that is open in all earlier commits. So if something else is
+        committed, the transaction was aborted, or the partition has another owner by now. In that case the brokers
+        refuse what this process commits until the rebalance is served. Without a job the next plan repeats it.
 
         Args:
             committed: what is now committed for the partitions of the transaction.
         """
         plan, self.unknown = self.unknown, None
         assert plan is not None
-        owned = [partition for partition in plan.commits if self.owns(partition, plan.ledgers[partition])]
-        if any(committed[partition] == plan.commits[partition] for partition in owned):
+        decided = {job.partition for job in plan.jobs if self.owns(job.partition, job.ledger)}
+        if any(committed[partition] == plan.commits[partition] for partition in decided):
             self.succeed(plan)
+        else:
+            self._forget(plan)

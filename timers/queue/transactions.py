@@ -18,6 +18,7 @@ from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, max_message_bytes
 from timers.queue import records
 from timers.queue.settling import Commit, Job, Partition, Plan
+from timers.wire.formats import future_by_id
 
 TRANSACTION_TIMEOUT_MS = 5000
 """An open transaction holds back the next owner of a partition."""
@@ -158,10 +159,13 @@ class Transactions:
     def _write_job(self, producer: Producer, job: Job, now_ms: int, written: _Deliveries) -> None:
         for each in job.records:
             key: bytes | None
-            partition, refusals = -1, _RECORD_REFUSALS
+            partition, refusals, headers = -1, _RECORD_REFUSALS, list(each.headers)
             if isinstance(each, records.Later):
                 topic, key = self._kafka.request_topic, records.due_key(now_ms, each.after_ms)
                 partition = random.randrange(self._request_partitions)  # spreads a second with many retries
+            elif isinstance(each, records.Guarding):
+                topic, key = self._settings.id_topic, each.id.encode()
+                headers += future_by_id.encode_headers(int(records.due_key(now_ms, each.after_ms)))
             elif isinstance(each, records.Output):
                 topic, key, refusals = each.topic, each.key, _OUTPUT_REFUSALS
             else:
@@ -169,7 +173,7 @@ class Transactions:
             note = partial(written, job=job, refusals=refusals)
             while True:
                 try:
-                    producer.produce(topic, each.value, key, partition, on_delivery=note, headers=list(each.headers))
+                    producer.produce(topic, each.value, key, partition, on_delivery=note, headers=headers)
                     break
                 except BufferError:
                     producer.poll(0.05)

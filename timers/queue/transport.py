@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
+from functools import partial
+from time import monotonic, sleep
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -13,14 +16,18 @@ from timers.client.config import Connection
 from timers.errors import QueueError, TimersError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, reader
-from timers.kafka.topic_admin import create_if_missing
+from timers.kafka.topic_admin import configs, create_if_missing
 from timers.queue import records
 from timers.queue.settling import Commit, Partition, Plan
 from timers.queue.transactions import Outcome, Transactions, login, offsets
 from timers.wire import topics
 
 _TIMEOUT_S = 10.0
+_COMMITTED_TIMEOUT_S = 3.0
+"""Short, because this process commits nothing while it waits for the transactions of others."""
+
 _TAG_CHARACTERS = 8
+_RETURNS_CONFIG = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 _log = logging.getLogger("timers.queue")
 
 
@@ -43,23 +50,25 @@ class Transport:
         self._member = member
         self._session_timeout_s = session_timeout_s
         self._reports = connection.ErrorReports(kafka.settings)
+        self._admin: Any = None
+        self._described: dict[str, Any] = {}
         self._consumer: Consumer | None = None
         self._logs: dict[str, str] = {}
         self.transactions = Transactions(kafka, self._reports, group, member, self.ledger_topic)
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
-    def open(self, assigned: Callable[[list[TopicPartition]], None], revoked: Callable[..., None]) -> None:
+    def open(self, assigned: Callable[[list[Partition]], None], revoked: Callable[..., None]) -> None:
         """Create the internal topics and join the group.
 
         Args:
-            assigned: called in :meth:`poll` with new partitions.
+            assigned: called in :meth:`poll` with new partitions, which are not read before :meth:`start`.
             revoked: called in :meth:`poll` with lost ones, and ``lost=True`` if another member may own them already.
 
         Raises:
             QueueError: the topic does not exist, or the brokers do not answer.
         """
-        admin = admin_client(self._settings, self._reports)
+        self._admin = admin = admin_client(self._settings, self._reports)
         try:
             count = connection.partitions_of(admin, self._reports, self.topic)
             if not count:
@@ -67,10 +76,11 @@ class Transport:
             # They exist before the process joins: partitions of a topic that appears later have no owner for a while.
             # To ask first needs fewer rights: brokers refuse to create a topic before they look whether it exists.
             if not connection.partitions_of(admin, self._reports, self.returns_topic):
-                create_if_missing(self._settings, self.returns_topic, partitions=count)
+                create_if_missing(self._settings, self.returns_topic, partitions=count, config=_RETURNS_CONFIG)
             if not connection.partitions_of(admin, self._reports, self.ledger_topic):
                 create_if_missing(self._settings, self.ledger_topic, partitions=1, cleanup_policy="compact")
             self._logs = self._topic_tags(admin)
+            self._check_returns(admin)
         except KafkaException as error:
             raise self._reports.user_error(error, f"the queue {self.topic!r} cannot be opened", QueueError) from error
         self._consumer = Consumer(
@@ -94,16 +104,43 @@ class Transport:
         )
         self._consumer.subscribe(
             [self.topic, self.returns_topic],
-            on_assign=lambda _, partitions: assigned(partitions),
-            on_revoke=lambda _, partitions: revoked(partitions, lost=False),
-            on_lost=lambda _, partitions: revoked(partitions, lost=True),
+            on_assign=partial(self._on_assign, assigned),
+            on_revoke=lambda _, partitions: revoked(_names(partitions), lost=False),
+            on_lost=lambda _, partitions: revoked(_names(partitions), lost=True),
         )
+
+    def _on_assign(
+        self, assigned: Callable[[list[Partition]], None], _: Consumer, partitions: list[TopicPartition]
+    ) -> None:
+        assigned(_names(partitions))
+        self.consumer.incremental_assign([])  # without this call the client reads them from where it likes
 
     def _topic_tags(self, admin: Any) -> dict[str, str]:
         """Return a few characters of each topic's id, which differs from that of a deleted topic of the same name."""
-        names = [self.topic, self.returns_topic]
-        described = admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)
-        return {name: str(described[name].result().topic_id)[:_TAG_CHARACTERS] for name in names}
+        give_up = monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                return {name: _tag(future.result()) for name, future in self._describe(admin).items()}
+            except KafkaException as error:  # a broker may not know a new topic yet
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or monotonic() > give_up:
+                    raise
+                sleep(0.1)
+
+    def _describe(self, admin: Any) -> dict[str, Any]:
+        names = TopicCollection([self.topic, self.returns_topic])
+        described: dict[str, Any] = admin.describe_topics(names, request_timeout=_TIMEOUT_S)
+        return described
+
+    def _check_returns(self, admin: Any) -> None:
+        """Log an error if the brokers may delete returned messages that were not received."""
+        found = configs(admin, [self.returns_topic], skip_denied=True).get(self.returns_topic, {})
+        wrong = {name: value for name, value in found.items() if _RETURNS_CONFIG.get(name, value) != value}
+        if wrong:
+            _log.error(
+                "topic %s has %s: the brokers may delete retried messages that no process received. Set %s with "
+                "kafka-configs.sh --alter",
+                *(self.returns_topic, wrong, _RETURNS_CONFIG),
+            )
 
     @property
     def consumer(self) -> Consumer:
@@ -122,17 +159,37 @@ class Transport:
         """Leave the group."""
         if self._consumer is not None:
             self._consumer.close()
-        self._consumer = None
+        self._consumer = self._admin = None
+        self._described = {}
         self.transactions.close()
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def poll(self, most: int, wait_s: float) -> list[Any]:
         """Return up to ``most`` records and ends of partitions. Callbacks of rebalances run in this call."""
-        first = self.consumer.poll(wait_s)
-        if first is None:
-            return []
-        return [first, *self.consumer.consume(most - 1, 0)] if most > 1 else [first]
+        records: list[Any] = self.consumer.consume(most, wait_s)
+        return records
+
+    def start(self, positions: Mapping[Partition, int]) -> None:
+        """Read new partitions from these offsets on."""
+        self.consumer.incremental_assign([TopicPartition(*each, offset) for each, offset in positions.items()])
+
+    def stop(self, partitions: Iterable[Partition]) -> None:
+        """Read these partitions no more. Call it in the callback that revokes them, also for none."""
+        self.consumer.incremental_unassign([TopicPartition(*each) for each in partitions])
+
+    def pause(self, partitions: Collection[Partition]) -> None:
+        if partitions:
+            self.consumer.pause([TopicPartition(*each) for each in partitions])
+
+    def resume(self, partitions: Collection[Partition]) -> None:
+        if partitions:
+            self.consumer.resume([TopicPartition(*each) for each in partitions])
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Continue to read at an offset. If this fails, the records before it are read and skipped."""
+        with contextlib.suppress(KafkaException):
+            self.consumer.seek(TopicPartition(*partition, offset))
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, Commit | None]:
         """Return what is committed, once no transaction on it is undecided.
@@ -142,7 +199,7 @@ class Transport:
         """
         asked = [TopicPartition(*each) for each in partitions]
         found = {}
-        for each in self.consumer.committed(asked, timeout=3 * _TIMEOUT_S) if asked else ():
+        for each in self.consumer.committed(asked, timeout=_COMMITTED_TIMEOUT_S) if asked else ():
             if each.error is not None:
                 raise KafkaException(each.error)
             none = each.offset < 0
@@ -153,6 +210,28 @@ class Transport:
         """Return the first offset of a partition's log, and its end."""
         low, high = self.consumer.get_watermark_offsets(TopicPartition(*partition), timeout=_TIMEOUT_S)
         return low, high
+
+    def first_offset(self, partition: Partition) -> int:
+        """Return the first offset of the log; 0 if the brokers do not answer."""
+        with contextlib.suppress(KafkaException):
+            return self.bounds(partition)[0]
+        return 0
+
+    def check_topics(self) -> None:
+        """Ask for the topics' ids, without waiting, and look at the answers to the call before.
+
+        Raises:
+            QueueError: a topic was deleted and created again.
+        """
+        for name, future in self._described.items():
+            if future.done() and future.exception() is None and _tag(future.result()) != self._logs[name]:
+                raise QueueError(f"topic {name!r} was deleted and created again. Open the queue again")
+        self._described = self._describe(self._admin)
+
+    def delete_below(self, offsets: Mapping[Partition, int]) -> None:
+        """Ask the brokers to delete the records below these offsets, without waiting. They may refuse."""
+        if offsets:
+            self._admin.delete_records([TopicPartition(*each, offset) for each, offset in offsets.items()])
 
     def copies(self) -> dict[Partition, Commit]:
         """Return the newest copy of each partition's commit. Groups without members lose their offsets after 7 days."""
@@ -192,6 +271,14 @@ class Transport:
     def user_error(self, error: KafkaException, failed: str) -> TimersError:
         """Return librdkafka's error as a sentence for users."""
         return self._reports.user_error(error, failed, QueueError)
+
+
+def _names(partitions: Iterable[TopicPartition]) -> list[Partition]:
+    return [(each.topic, each.partition) for each in partitions]
+
+
+def _tag(described: Any) -> str:
+    return str(described.topic_id)[:_TAG_CHARACTERS]
 
 
 _REFUSALS = frozenset(

@@ -29,7 +29,7 @@ CODES = (
 RETRIES_EXHAUSTED = "retries-exhausted"
 """Code of a dead letter that a receiver writes after its last attempt (:mod:`timers.client.retry`)."""
 
-REJECTED, ATTEMPTS_EXHAUSTED = "rejected", "attempts-exhausted"
+REJECTED, ATTEMPTS_EXHAUSTED, CRASHED = "rejected", "attempts-exhausted", "crashed"
 """Codes of a queue's dead letters (:mod:`timers.queue`)."""
 
 MAX_LENGTH_DIGITS = 10

@@ -1,0 +1,115 @@
+"""What a process of a queue does with a commit that is lost, foreign, or of messages that are gone. No brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from timers.errors import QueueError
+from timers.queue.ledger import Ledger
+from timers.queue.loading import load
+from timers.queue.metadata import Saved, encode
+from timers.queue.settling import Commit, Partition
+
+JOBS = ("jobs", 0)
+LOG = "this-log"
+SAVED = Saved(5, ((7, 9),))
+
+
+class SimLog:
+    """A partition whose log has the offsets from ``low`` to before ``high``."""
+
+    def __init__(self, commit: Commit | None, copy: Commit | None = None, low: int = 0, high: int = 20) -> None:
+        self.commit = commit
+        self.copy = copy
+        self.low, self.high = low, high
+
+    def committed(self, partitions: Iterable[Partition]) -> dict[Partition, Commit | None]:
+        return dict.fromkeys(partitions, self.commit)
+
+    def copies(self) -> dict[Partition, Commit]:
+        return {JOBS: self.copy} if self.copy is not None else {}
+
+    def bounds(self, partition: Partition) -> tuple[int, int]:
+        return self.low, self.high
+
+    def log_tag(self, topic: str) -> str:
+        return LOG
+
+
+def commit(saved: Saved = SAVED, log: str = LOG) -> Commit:
+    return Commit(saved.offset, encode(saved, log) or "")
+
+
+def loaded(log: SimLog, *, accept_loss: bool = False) -> Ledger:
+    ((_, ledger, _),) = load(log, [JOBS], accept_loss=accept_loss)
+    return ledger
+
+
+def delivered(ledger: Ledger, log: SimLog) -> list[int]:
+    """Offsets of the messages that are not done."""
+    return [offset for offset in range(log.low, log.high) if ledger.read(offset, None)]
+
+
+def test_a_commit_is_continued(caplog: pytest.LogCaptureFixture) -> None:
+    log = SimLog(commit())
+    assert delivered(loaded(log), log) == [5, 6, *range(9, 20)]
+    assert caplog.text == ""
+
+
+def test_a_new_queue_begins_with_the_first_message(caplog: pytest.LogCaptureFixture) -> None:
+    log = SimLog(None, low=3)
+    assert delivered(loaded(log), log) == list(range(3, 20))
+    assert caplog.text == ""
+
+
+def test_an_offset_that_expired_is_taken_from_its_copy(caplog: pytest.LogCaptureFixture) -> None:
+    log = SimLog(None, commit())
+    assert delivered(loaded(log), log) == [5, 6, *range(9, 20)]
+    assert "the group has no offset" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ("", "empty"),
+        ("an application's own", "not written by a queue"),
+        (commit(Saved(9)).metadata, "written for log this-log at 9"),
+    ],
+    ids=["lost", "foreign", "moved by a tool"],
+)
+def test_metadata_that_is_not_of_the_offset_is_said(
+    metadata: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = SimLog(Commit(4, metadata))
+    assert delivered(loaded(log), log) == list(range(4, 20))
+    assert reason in caplog.text and "Messages below 4 count as done" in caplog.text
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_a_topic_that_was_created_again_begins_with_its_first_message(
+    is_copy: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    former = commit(log="a-former-log")
+    log = SimLog(None, former) if is_copy else SimLog(former)
+    assert delivered(loaded(log), log) == list(range(20))
+    assert "the topic was deleted and created again" in caplog.text
+
+
+@pytest.mark.parametrize(("low", "high", "first"), [(6, 20, 6), (0, 4, 0)], ids=["deleted", "cut"])
+def test_messages_that_are_gone_end_the_queue_unless_that_is_accepted(low: int, high: int, first: int) -> None:
+    log = SimLog(commit(), low=low, high=high)
+    with pytest.raises(QueueError, match="messages from 5 on are not done"):
+        loaded(log)
+    assert delivered(loaded(log, accept_loss=True), log)[0] == first
+
+
+def test_messages_that_are_gone_and_were_done_are_no_loss() -> None:
+    log = SimLog(commit(Saved(5)), low=5)
+    assert delivered(loaded(log), log) == list(range(5, 20))
+
+
+def test_metadata_of_a_newer_version_ends_the_queue() -> None:
+    with pytest.raises(QueueError, match="upgrade"):
+        loaded(SimLog(Commit(5, "q2.unknown")))

@@ -1,0 +1,150 @@
+"""How many commits and crashes it takes to find a message that kills its process. No brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from timers.queue.ledger import Ledger
+from timers.queue.metadata import Saved, decode, encode
+from timers.queue.settling import Settler
+from timers.queue.starts import MAX_CRASHES, NOTHING, Start, plan_starts, wants_commit
+
+LOG = "log-name"
+JOBS = ("jobs", 0)
+
+
+class SimProcess:
+    """A process with one partition, which commits whenever it must."""
+
+    def __init__(self, saved: Saved, messages: int) -> None:
+        self.ledger = Ledger(saved, max_bytes=10**6, log_end=messages)
+        self.committed = saved
+        self.commits = 0
+        for offset in range(saved.offset, messages):
+            self.ledger.read(offset, None)
+
+    def commit(self) -> None:
+        self.commits += 1
+        start = plan_starts({JOBS: self.ledger})[JOBS]
+        self.committed = self.ledger.saved()._replace(start=start)
+        text = encode(self.committed, LOG, 10**6)
+        assert text is not None
+        assert decode(text, LOG, self.committed.offset).start.group == start.group
+        self.ledger.starts.allow(start)
+
+    def run(self, poison: int, most: int = 10**6) -> list[int]:
+        """Acknowledge messages until the poison is started; return the offsets of dead ones."""
+        dead: list[int] = []
+        for _ in range(most):
+            entry = self.ledger.take(10)
+            while entry is None and (self.ledger.open_count or self.ledger.starts.has_group):
+                assert wants_commit({JOBS: self.ledger})
+                self.commit()
+                entry = self.ledger.take(10)
+            if entry is None:
+                break
+            if entry.crashes >= MAX_CRASHES:
+                dead.append(entry.offset)
+            elif entry.offset == poison:
+                break
+            assert self.ledger.ack(entry, entry.delivery)
+        return dead
+
+
+@pytest.mark.parametrize("poison", [4_321, 9_999])
+def test_one_of_ten_thousand_suspects_is_found_with_few_crashes_and_commits(poison: int) -> None:
+    messages, ends, commits = 10_000, 1, 0
+    saved = Saved(0, start=Start(0, messages))
+    while True:
+        process = SimProcess(saved, messages)
+        dead = process.run(poison)
+        commits += process.commits
+        if not process.ledger.open_count:
+            break
+        ends += 1
+        saved = process.committed
+    assert dead == [poison]
+    assert ends <= 6
+    assert commits <= 120
+
+
+def test_a_fast_queue_needs_few_commits() -> None:
+    process = SimProcess(Saved(0), 20_000)
+    process.run(poison=-1)
+    assert process.ledger.open_count == 0
+    assert process.commits <= 10
+
+
+def test_a_slow_queue_has_few_suspects() -> None:
+    process = SimProcess(Saved(0), 1_000)
+    for _ in range(50):
+        process.run(poison=-1, most=1)
+        process.commit()
+    assert process.committed.start.end <= 50 + 100
+
+
+def test_suspects_that_are_left_are_suspects_in_the_next_process_too() -> None:
+    process = SimProcess(Saved(0, start=Start(0, 100)), 100)
+    process.run(poison=1)
+    again = SimProcess(process.committed, 100)
+    again.commit()
+    assert again.committed.start == Start(0, 1, 1)
+    assert again.committed.suspects_end == 100
+    while again.ledger.open_count > 50:
+        again.run(poison=-1, most=1)
+    assert again.ledger.saved().suspects_end == 100
+    again.run(poison=-1)
+    assert again.ledger.saved().suspects_end == 0
+
+
+def test_messages_that_were_sent_after_the_end_of_a_process_are_no_suspects() -> None:
+    ledger = Ledger(Saved(0, start=Start(0, 64)), log_end=3)
+    assert ledger.starts.suspects_end == 3
+
+
+def test_a_message_that_was_done_is_not_blamed() -> None:
+    ledger = Ledger(Saved(5, ((7, 8),), start=Start(7, 8, 1)))
+    assert ledger.crash_count == 0
+    assert Ledger(Saved(5, ((6, 7),), start=Start(7, 8, 1))).crash_count == 1
+
+
+def test_suspects_run_when_no_message_of_another_partition_does() -> None:
+    other = Ledger(Saved(0))
+    other.read(0, None)
+    ledgers = {JOBS: Ledger(Saved(0, start=Start(0, 1))), ("jobs", 1): other}
+    other.starts.allow(Start(0, 64))
+    entry = other.take(10)
+    assert entry is not None
+    ledgers[JOBS].read(0, None)
+    for _ in range(2):
+        assert plan_starts(ledgers) == {JOBS: NOTHING, ("jobs", 1): Start(0, 64)}
+        assert not wants_commit(ledgers)
+    other.read(1, None)
+    assert other.take(10) is None, "nothing starts while suspects wait"
+    assert other.ack(entry, entry.delivery)
+    assert plan_starts(ledgers) == {JOBS: Start(0, 1, 1), ("jobs", 1): NOTHING}
+
+
+@pytest.mark.parametrize("answer", ["refused", "none"])
+def test_what_may_be_started_is_committed_again_after_a_commit_that_may_have_failed(answer: str) -> None:
+    settler = Settler()
+    suspects, other = Ledger(Saved(0, start=Start(0, 1))), Ledger(Saved(0))
+    settler.assign(("jobs", 1), other, LOG, None)
+    first = settler.plan()
+    assert first is not None
+    settler.succeed(first)
+    settler.assign(JOBS, suspects, LOG, None)
+    suspects.read(0, None)
+    alone = settler.plan()
+    assert alone is not None and alone.starts == {JOBS: Start(0, 1, 1), ("jobs", 1): NOTHING}
+    if answer == "refused":
+        settler.fail(alone)
+    else:
+        settler.lose_answer(alone)
+    settler.revoke([JOBS])
+    again = settler.plan()
+    assert again is not None and again.commits == first.commits
+    other.read(0, None)
+    assert other.take(10) is None
+    settler.succeed(again)
+    assert other.take(10) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -20,6 +20,7 @@ from timers.queue.settling import Commit, Job, Partition, Plan
 from timers.queue.starts import NOTHING
 from timers.queue.state import State, Terms
 from timers.queue.transactions import Outcome
+from timers.queue.transport import Transport
 
 JOBS, OTHER = ("jobs", 0), ("jobs", 1)
 LOG = "log"
@@ -163,7 +164,7 @@ class Opened:
         guards: Guards = Guards.__new__(Guards)
         guards.are_possible = False
         self.state = State(terms, guards)
-        self.receiver = Receiver(self.state, self.transport)
+        self.receiver = Receiver(self.state, cast(Transport, self.transport))
         self.receiver.start()
         assert self.transport.opened.wait(30)
 

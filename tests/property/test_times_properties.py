@@ -7,7 +7,7 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timers.cli.times import parse_due, parse_duration
+from timers.client.times import parse_due, parse_duration
 from timers.errors import InvalidTimerError
 from timers.wire.query import format_due
 

@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from timers.cli.main import main
-from timers.cli.timer_lines import numbered, parse_line
 from timers.client import TimersClient
 from timers.client.request import Encoder, TimerRequest
+from timers.client.timer_lines import numbered, parse_line
 from timers.errors import InvalidTimerError
 from timers.wire.topics import ID_REQUEST, REQUEST
 

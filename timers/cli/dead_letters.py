@@ -13,7 +13,7 @@ import click
 
 from timers.cli.output import Output, output_option
 from timers.cli.reach import load_settings
-from timers.cli.times import parse_moment
+from timers.client.times import parse_moment
 from timers.wire import topics
 from timers.wire.dead_letter import CODES, RETRIES_EXHAUSTED
 

@@ -8,7 +8,7 @@ import click
 
 from timers.cli.asking import ask
 from timers.cli.output import Output, output_option
-from timers.cli.times import from_now
+from timers.client.times import from_now
 from timers.config.settings import Settings
 from timers.wire import query as wire
 from timers.wire.printable import one_line

@@ -10,7 +10,7 @@ import click
 
 from timers.cli.asking import ask, missing
 from timers.cli.output import Output, output_option
-from timers.cli.times import parse_ahead
+from timers.client.times import parse_ahead
 from timers.config.settings import Settings
 from timers.errors import QueryError
 from timers.wire import query as wire

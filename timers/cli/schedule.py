@@ -15,7 +15,7 @@ import click
 
 from timers.cli.output import Output, output_option
 from timers.cli.reach import load_settings
-from timers.cli.times import from_now, parse_due, parse_duration
+from timers.client.times import from_now, parse_due, parse_duration
 from timers.config.settings import Settings
 from timers.errors import InvalidTimerError
 from timers.wire.query import format_due
@@ -134,8 +134,8 @@ def _warn_of_missing_topics(settings: Settings, topics: Iterable[str]) -> None:
 
 def _schedule_lines(settings: Settings, lines: BinaryIO, topic: str | None, create_topic: bool, output: Output) -> None:
     """Check all lines, then send their timers, then print the ids."""
-    from timers.cli.timer_lines import numbered, parse_line
     from timers.client import PartlyPublishedError, TimersClient
+    from timers.client.timer_lines import numbered, parse_line
 
     # A copy, because the lines are read twice: the source may be a pipe, or a file that another program changes.
     with tempfile.TemporaryFile() as copy:
@@ -178,9 +178,9 @@ def _check(settings: Settings, lines: BinaryIO, topic: str | None, copy: IO[byte
     Raises:
         InvalidTimerError: at least one line is wrong; the reasons are on stderr.
     """
-    from timers.cli.timer_lines import numbered, parse_line
     from timers.client.config import id_topic_of
     from timers.client.request import Encoder
+    from timers.client.timer_lines import numbered, parse_line
 
     encode = Encoder(settings.max_request_bytes)
     now_ns = time.time_ns()

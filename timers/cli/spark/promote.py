@@ -10,7 +10,7 @@ import click
 from timers.cli.output import Output, output_option
 from timers.cli.reach import check_brokers
 from timers.cli.spark.options import MakeLaunch, launch_options, stop_event, tables_option
-from timers.cli.times import parse_duration
+from timers.client.times import parse_duration
 from timers.config.settings import Settings
 from timers.kafka import connection
 

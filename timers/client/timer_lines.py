@@ -19,8 +19,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from timers.cli.times import parse_due, parse_duration
 from timers.client.request import TimerRequest, due_second
+from timers.client.times import parse_due, parse_duration
 from timers.errors import InvalidTimerError
 
 _FIELDS = ("topic", "key", "value", "at", "delay", "id", "token", "headers")

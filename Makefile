@@ -61,7 +61,7 @@ test-lowest: $(VENV)/.dev ## The unit tests and one broker test, with the lowest
 	@$(BIN)/python -m tests.harness.lowest_versions > $(LOWEST).txt
 	@$(PYTHON) -m venv --clear $(LOWEST)
 	@echo "setting up $(LOWEST) (packages of $(LOWEST).txt) ..."
-	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST).txt '.[worker,broker,spark,test]'
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST).txt '.[worker,broker,console,spark,test]'
 	@$(LOWEST)/bin/python -m pytest --numprocesses $(JOBS) -m "not broker and not spark" tests/unit
 	@$(LOWEST)/bin/python -m pytest tests/broker/test_fires.py
 
@@ -109,8 +109,9 @@ format: $(VENV)/.dev ## Let ruff lay out and mend the code
 protos: $(VENV)/.dev ## Generate timers/v1 from protos/
 	@$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. protos/timers/v1/*.proto
 
-docs: $(VENV)/.dev ## Write docs/settings.md from the code, and the figures of the README from bench/results
+docs: $(VENV)/.dev ## Write docs/settings.md and docs/http-api.md from the code, and the figures of the README from bench/results
 	@$(BIN)/python -m tests.docs.settings_page
+	@$(BIN)/python -m tests.docs.http_api_page
 	@$(BIN)/python -m bench.readme
 
 bench: $(VENV)/.dev ## Measure; ONLY=storm runs one
@@ -125,8 +126,8 @@ PIP_COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-uns
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --build-deps-for editable
 
 lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of timers/broker/jgo.toml
-	@$(PIP_COMPILE) --extra worker --extra broker -o requirements.txt pyproject.toml
-	@$(PIP_COMPILE) --extra worker --extra broker --extra test --extra dev --extra spark -o requirements-dev.txt pyproject.toml
+	@$(PIP_COMPILE) --extra worker --extra broker --extra console -o requirements.txt pyproject.toml
+	@$(PIP_COMPILE) --extra worker --extra broker --extra console --extra test --extra dev --extra spark -o requirements-dev.txt pyproject.toml
 	@$(BIN)/python -m timers.broker.relock
 
 clean: ## Remove .venv, caches and the embedded broker's data

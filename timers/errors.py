@@ -5,7 +5,10 @@
     TimersError
     ├── SettingsError          an environment variable or option is wrong           (exit code 2)
     ├── InvalidTimerError      a timer that cannot be requested as given      (exit code 2 on the command line)
+    │   └── TimerTooLargeError it is larger than a request may be
     ├── PublishError           the broker did not take a request                    (exit code 1)
+    │   ├── UnreachableError   no broker answers, and nothing was sent
+    │   └── UnacknowledgedError it did not answer: the request may have been taken
     ├── NoVerdictError         the verdict on a cancel or update did not arrive in time (exit code 1)
     ├── QueueError             a queue cannot be read, or messages of it were lost  (exit code 1)
     │   └── LeaseLostError     a message is no longer this receiver's
@@ -43,8 +46,20 @@ class InvalidTimerError(TimersError):
     exit_code = 2
 
 
+class TimerTooLargeError(InvalidTimerError):
+    """The request would be larger than the worker or the broker accepts."""
+
+
 class PublishError(TimersError):
     """The broker did not take a request. No timer is set; the caller may try again."""
+
+
+class UnreachableError(PublishError):
+    """No broker answers, and nothing was sent."""
+
+
+class UnacknowledgedError(PublishError):
+    """The brokers did not answer in time, or not clearly: they may have taken the request, or may still take it."""
 
 
 class NoVerdictError(TimersError):

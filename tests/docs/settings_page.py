@@ -56,6 +56,12 @@ GROUPS = (
         "web_port web_bind advertised_url queries worker_url",
     ),
     Group(
+        "Console",
+        "Set these to run the [HTTP API](http-api.md), `timers console`.",
+        "console_bind console_port console_url console_write console_users_file console_cert_file console_key_file "
+        "console_client_ca_file console_proxies console_proxy_header console_rate_per_s console_secret_file",
+    ),
+    Group(
         "Sizes and memory",
         "Change these if requests are large or millions of timers wait. See [Capacity](operations.md#capacity).",
         "max_request_bytes chunk_timers chunk_bytes store_memory_mb",
@@ -89,6 +95,9 @@ PAGES = {
     "countdown_topic": "coming-from-a-redis-delay-service.md",
     "schedule_topics": "coming-from-kafka-message-scheduler.md",
     "marker_topic": "coming-from-kafka-mq-go.md",
+    "console_users_file": "http-api.md#who-may-use-it",
+    "console_write": "http-api.md#who-may-use-it",
+    "console_url": "http-api.md#behind-a-proxy",
     "hot_horizon_s": "cold-tier.md",
     "catch_up_per_s": "operations.md#after-a-downtime",
     "canary_interval_s": "operations.md#canary-timers",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from timers.cli.fired import CallbackRecord
+from timers.client.fired import CallbackRecord
 
 HEADERS: list[tuple[str, bytes | None]] = [
     ("trace", b"\xff"),

@@ -44,11 +44,18 @@ def demo(topic: str, output: Output) -> None:
     run_demo(load_settings(), topic, output)
 
 
-def run_demo(settings: Settings, topic: str, output: Output, check_worker: Callable[[], None] = lambda: None) -> None:
+def run_demo(
+    settings: Settings,
+    topic: str,
+    output: Output,
+    check_worker: Callable[[], None] = lambda: None,
+    when_firing: Callable[[], None] = lambda: None,
+) -> None:
     """Run the demo until it is interrupted.
 
     Args:
         check_worker: called several times a second; raises to end the demo.
+        when_firing: called once, when a worker fires.
     """
     from timers.client import TimersClient
     from timers.kafka import topic_admin  # not at the top: `--help` needs no librdkafka
@@ -65,6 +72,7 @@ def run_demo(settings: Settings, topic: str, output: Output, check_worker: Calla
         )
         running = _Demo(client, reader, topic, output, check_worker)
         running.wait_for_worker()
+        when_firing()
         running.run()
 
 
@@ -134,7 +142,7 @@ class _Demo:
 
     def _own_callbacks(self, *, show: bool = False) -> Iterator[str | None]:
         """Keys of this run's callbacks as they arrive; None if none has arrived for 0.1 s."""
-        from timers.cli.fired import CallbackRecord
+        from timers.client.fired import CallbackRecord
 
         for message in self._messages:
             self._check_worker()

@@ -34,6 +34,7 @@ _COMMANDS = {
     "demo": "Schedule timers and show each one fire.",
     "run": "Start everything on this machine: broker, worker and demo.",
     "spark": "Jobs on Spark: audit and more, on this machine or a cluster.",
+    "console": "Run the HTTP API to set, find, change and watch timers.",
     "worker": "Run the worker: faust -A timers.app worker.",
     "broker": "Start, stop and look at the embedded Kafka broker.",
     "settings": "Show every setting: variable, value, source and reason.",

@@ -1,4 +1,4 @@
-"""``timers run``, which ``make run`` calls: starts a broker, a worker and the demo, and stops them at the end."""
+"""``timers run``, which ``make run`` calls: starts a broker, a worker, the demo and a console, and stops them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -33,15 +33,22 @@ _ERROR = re.compile(r"^(?:\[.*\[(?:ERROR|CRITICAL)\] (?:\[[^\]]*\]: )?|timers: )
 @click.option("--topic", "-t", default=TOPIC, show_default=True, help="Where the callbacks go; created when missing.")
 @output_option()
 def run(topic: str, output: Output) -> None:
-    """Start a broker and a worker on this machine, and show timers fire until Ctrl-C.
+    """Start a broker, a worker and a console on this machine, and show timers fire until Ctrl-C.
 
     With TIMERS_BROKERS set, or this project's broker running, that broker is used and not stopped. The command stops
-    what it started. The worker's log is .timers/worker.log.
+    what it started. The worker's log is .timers/worker.log. The console may also set and cancel timers, unless
+    TIMERS_BROKERS or TIMERS_CONSOLE_WRITE is set.
     """
     require("worker")
     check_port(Settings.load())  # a worker without its port fails only after the broker has started
-    with on_signals(END_SIGNALS, _interrupt_once), _broker() as settings, _worker(settings) as worker:
-        run_demo(settings, topic, output, worker.check)
+    with (
+        on_signals(END_SIGNALS, _interrupt_once),
+        _broker() as settings,
+        _worker(settings) as worker,
+        _console(settings) as start_console,
+    ):
+        # The console starts when the worker fires: it does not take the processor from the start of the worker.
+        run_demo(settings, topic, output, worker.check, start_console)
 
 
 def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
@@ -51,12 +58,15 @@ def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _names_brokers(settings: Settings) -> bool:
+    return any(setting.env == "TIMERS_BROKERS" and from_env for setting, _, from_env in describe(settings))
+
+
 @contextmanager
 def _broker() -> Iterator[Settings]:
     """Settings that name a running broker. It is started, and stopped at the end, if there is none."""
     settings = Settings.load()
-    given = any(setting.env == "TIMERS_BROKERS" and from_env for setting, _, from_env in describe(settings))
-    if given or project_broker() is not None:
+    if _names_brokers(settings) or project_broker() is not None:
         click.echo(f"using the broker at {settings.brokers}", err=True)
         check_brokers(settings)
         yield settings
@@ -112,6 +122,30 @@ class _Worker:
             click.echo(f"the worker did not stop within {_STOP_TIMEOUT_S:.0f} s: killing it", err=True)
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+
+@contextmanager
+def _console(settings: Settings) -> Iterator[Callable[[], None]]:
+    """A function that starts the console, whose process prints its address. It is stopped at the end."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        write = "0" if _names_brokers(settings) else "1"
+        command = [sys.executable, "-m", "timers.cli.main", "console"]
+        environment = {"TIMERS_CONSOLE_WRITE": write, **os.environ, "TIMERS_BROKERS": settings.brokers}
+        # A session of its own, so that Ctrl-C reaches only this command.
+        started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment))
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.terminate()
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def watch(topic: str, from_beginning: bool, count: int | None, output: Output) -
         raise click.BadParameter(f"{topic!r} is not {topics.LEGAL_FORM}")
     settings = load_settings()
 
-    from timers.cli.fired import CallbackRecord
+    from timers.client.fired import CallbackRecord
     from timers.kafka.topic_reader import TopicReader  # not at the top: `--help` needs no librdkafka
 
     with TopicReader(settings, topic, from_beginning=from_beginning) as reader:

@@ -24,7 +24,7 @@ from timers.client.config import ID_PARTITIONER, Connection
 from timers.client.publish import POLL_S, OnResult, Publisher, set_result
 from timers.client.request import Encoder, Record, SentHeaders, TimerRequest, id_key
 from timers.core.operation import UNKNOWN
-from timers.errors import NoVerdictError, PublishError, TimersError
+from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError
 from timers.wire import headers as h
 from timers.wire import verdict
 from timers.wire.verdict import VerdictMessage
@@ -212,7 +212,7 @@ class ById:
             try:
                 self._publish(probe, None, [], partial(self._sent, probe_call), partition)
             except (TimersError, BufferError) as error:
-                call.set_result(error if isinstance(error, TimersError) else PublishError(str(error)))
+                call.set_result(UnacknowledgedError(f"the verdict on the request cannot be awaited: {error}"))
 
         return send
 

@@ -11,7 +11,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from timers.config import variables
 from timers.config.settings import Settings
-from timers.errors import InvalidTimerError, PublishError, SettingsError, TimersError
+from timers.errors import (
+    PublishError,
+    SettingsError,
+    TimersError,
+    TimerTooLargeError,
+    UnacknowledgedError,
+    UnreachableError,
+)
 from timers.kafka import connection
 from timers.kafka.clients import reader
 from timers.kafka.error_codes import NO_TOPIC, UNREACHABLE
@@ -157,32 +164,37 @@ class Connection:
             raise self._no_topic_error(topic)
         return count
 
-    def user_error(self, error: KafkaError) -> TimersError:
-        """librdkafka's error as an exception whose message says what to do."""
+    def user_error(self, error: KafkaError, *, sent: bool = False) -> TimersError:
+        """librdkafka's error as an exception whose message says what to do.
+
+        Args:
+            sent: whether a record may have reached a broker.
+        """
+        kind = UnacknowledgedError if sent else PublishError
         code = error.code()
         topic = self.request_topic
         if error.fatal():
-            return PublishError(f"the producer cannot go on ({error.str()}): open a new client")
+            return kind(f"the producer cannot go on ({error.str()}): open a new client")
         if code in UNREACHABLE:
-            return self.unreachable_error()
+            return self.unreachable_error(UnacknowledgedError if sent else UnreachableError)
         if code in NO_TOPIC:
             return self._no_topic_error(topic)
         if code == KafkaError.MSG_SIZE_TOO_LARGE:
-            return InvalidTimerError(
+            return TimerTooLargeError(
                 f"the request with its headers is larger than the limit, which is {self.max_request_bytes} bytes "
                 f"(TIMERS_MAX_REQUEST_BYTES) and {HEADER_ROOM_BYTES} for headers here, and max.message.bytes of topic "
                 f"{topic!r} at the broker: send a reference instead of the data"
             )
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return PublishError(f"this client may not write to topic {topic!r}: it needs the ACLs WRITE and DESCRIBE")
-        return PublishError(f"the broker did not take the request to {topic!r}: {error.str()} ({error.name()})")
+        return kind(f"the broker did not take the request to {topic!r}: {error.str()} ({error.name()})")
 
     def _no_topic_error(self, topic: str) -> PublishError:
         return PublishError(f"topic {topic!r} does not exist at {self.brokers}: start a worker, which creates it")
 
-    def unreachable_error(self) -> TimersError:
+    def unreachable_error(self, kind: type[PublishError] = UnacknowledgedError) -> TimersError:
         """The error when no broker answered in time."""
-        return self.reports.refusal or PublishError(
+        return self.reports.refusal or kind(
             f"no broker at {self.brokers} acknowledged within {self.timeout_s:g} s: is it running, has the partition a "
             f"leader, is TIMERS_BROKERS right, and {self.reports.hint()} (timers broker start runs one here.) What was "
             "already sent may still be taken"

@@ -145,7 +145,7 @@ class Publisher:
                 raise self._kafka.with_topic(topic).user_error(error.args[0]) from error
 
     def _report(self, on_result: OnResult, error: KafkaError | None, message: Message) -> None:
-        on_result(_timer_id(message) if error is None else self._kafka.user_error(error))
+        on_result(_timer_id(message) if error is None else self._kafka.user_error(error, sent=True))
 
     def poll(self, wait_s: float) -> bool:
         """Call back with the brokers' answers; wait up to ``wait_s`` for the first one.

@@ -13,7 +13,7 @@ from decimal import Decimal
 from numbers import Real
 from typing import NamedTuple, TypeAlias, TypeGuard
 
-from timers.errors import InvalidTimerError
+from timers.errors import InvalidTimerError, TimerTooLargeError
 from timers.v1.future_pb2 import Future
 from timers.wire import headers as names
 from timers.wire import topics
@@ -116,7 +116,7 @@ class Encoder:
         except (TypeError, ValueError, AttributeError) as error:
             raise InvalidTimerError(_what_is_wrong(key, value)) from error
         if len(payload) > self._max_request_bytes:
-            raise InvalidTimerError(
+            raise TimerTooLargeError(
                 f"this timer makes a request of {len(payload)} bytes, and the limit is "
                 f"TIMERS_MAX_REQUEST_BYTES={self._max_request_bytes}: raise it for workers and clients, or send a "
                 "reference instead of the data"

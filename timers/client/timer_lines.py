@@ -1,4 +1,4 @@
-"""Reads timers from JSON lines, for ``timers schedule --from-file``. Pure, except for the file.
+"""Reads timers from JSON, for ``timers schedule --from-file`` and the HTTP API. Pure, except for the file.
 
 One object a line. Bytes that are not text are ``{"base64": "..."}``, as ``timers watch -o json`` shows them::
 
@@ -16,7 +16,7 @@ import base64
 import binascii
 import difflib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from timers.client.request import TimerRequest, due_second
@@ -45,26 +45,71 @@ def parse_line(line: bytes, topic: str | None, now_ns: int) -> TimerRequest:
     Raises:
         InvalidTimerError: the line is no timer; the sentence says what is expected.
     """
+    fields = parse_object(line)
+    return parse_fields({"topic": topic, **fields} if topic is not None else fields, now_ns)
+
+
+def parse_object(text: bytes) -> dict[str, Any]:
+    """The fields of one JSON object.
+
+    Raises:
+        InvalidTimerError: the text is something else, or has a field twice.
+    """
     try:
-        fields = json.loads(line, object_pairs_hook=_unique)
+        fields = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise InvalidTimerError(f"this is no JSON object ({error}): write {_EXAMPLE}") from None
     if not isinstance(fields, dict):
         raise InvalidTimerError(f"this is no JSON object, but {_kind(fields)}: write {_EXAMPLE}")
+    return fields
+
+
+def parse_fields(fields: Mapping[str, Any], now_ns: int) -> TimerRequest:
+    """The timer with these fields. Its due time is an epoch second.
+
+    Raises:
+        InvalidTimerError: they are no timer; the sentence says what is expected.
+    """
+    check_names(fields)
+    return request_of(fields, due_of(fields, now_ns))
+
+
+def check_names(fields: Mapping[str, Any]) -> None:
+    """Check that timers have all these fields.
+
+    Raises:
+        InvalidTimerError: there is no such field.
+    """
     for name in fields.keys() - set(_FIELDS):
         nearest = difflib.get_close_matches(name, _FIELDS, n=1)
         meant = f"did you mean {nearest[0]!r}?" if nearest else f"the fields are {', '.join(_FIELDS)}"
         raise InvalidTimerError(f"there is no field {name!r}: {meant}")
+
+
+def due_of(fields: Mapping[str, Any], now_ns: int) -> int:
+    """The due second that the fields name.
+
+    Raises:
+        InvalidTimerError: there is none, or there are two, or it is wrong.
+    """
+    return due_second(_at(fields.get("at")), _delay(fields.get("delay")), now_ns=now_ns)
+
+
+def request_of(fields: Mapping[str, Any], due_s: int) -> TimerRequest:
+    """The timer with these fields, due then.
+
+    Raises:
+        InvalidTimerError: another field than the due time is wrong.
+    """
     if fields.get("value") is None:
         raise InvalidTimerError('there is no value: give text, "" for an empty one')
-    target = fields.get("topic", topic)
-    if target is None:
-        raise InvalidTimerError("there is no topic: add the field, or give --topic for all lines without one")
+    if fields.get("topic") is None:
+        raise InvalidTimerError("there is no topic: name the callback topic")
     return TimerRequest(
-        target,
+        fields["topic"],
         _data("key", fields.get("key")),
         _data("value", fields["value"]) or b"",
-        due_second(_at(fields.get("at")), _delay(fields.get("delay")), now_ns=now_ns),
+        due_s,
         None,
         _headers(fields.get("headers")),
         fields.get("token"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from timers.config import security, variables
+from timers.config.console import ConsoleDeclarations
+from timers.config.fields import setting, whole_number
 from timers.config.variables import Setting
 from timers.wire import topics
 
@@ -16,63 +18,51 @@ _ID = variables.matching_text(re.compile(r"[a-zA-Z0-9._-]{1,200}"), "1 to 200 le
 _ACCEPT_LOSS = variables.matching_text(re.compile(r"[a-zA-Z0-9._/,-]*"), "topic/partition[,topic/partition...]")
 
 
-def _setting(parse: Callable[[str, str], Any], why: str, *, default: Any = None, unit: str = "", env: str = "") -> Any:
-    return field(default=default, metadata={"env": env, "unit": unit, "why": why, "parse": parse})
-
-
-def _whole_number(
-    bounds: tuple[int, int], why: str, *, default: int, unit: str = "", example: int | None = None
-) -> Any:
-    """A setting that is a whole number within ``bounds``. Errors suggest ``example``, or else the default."""
-    parse = variables.whole_number(*bounds, default if example is None else example)
-    return _setting(parse, why, default=default, unit=unit)
-
-
 @dataclass(frozen=True)
-class Declarations:
+class Declarations(ConsoleDeclarations):
     """One field for each setting, in the order in which ``timers settings`` shows them.
 
     The variable of a setting is ``TIMERS_`` and its name in capitals, if no other variable is given.
     """
 
-    brokers: str = _setting(
+    brokers: str = setting(
         variables.brokers,
         "Kafka bootstrap servers. Unset: the running embedded broker of this project if TIMERS_SECURITY_PROTOCOL is "
         "PLAINTEXT, else 127.0.0.1:9092.",
         default="",
         unit="host:port,...",
     )
-    app_id: str = _setting(
+    app_id: str = setting(
         _ID,
         "Consumer group id, and prefix of transactional ids and internal topics. Give each system on a cluster its "
         "own.",
         default="timers",
     )
-    worker_id: str = _setting(
+    worker_id: str = setting(
         _ID,
         "Id of the static group member: a restarted worker gets its partitions back without a rebalance. Unset: host "
         "name and web port. These differ between workers on one machine, and stay the same if the disk is lost.",
         default="",
     )
-    data_dir: Path = _setting(
+    data_dir: Path = setting(
         variables.directory,
         "Directory of the stores. They are a cache of the request log and may be lost. Other files in the directory "
         "are left alone.",
         default=Path(),
     )
-    web_port: int = _whole_number(
+    web_port: int = whole_number(
         (1, 65535),
         "Port of the worker's web server, the only port it opens; the same as Faust's --web-port. Workers on one "
         "machine need different ports.",
         default=6066,
         unit="port",
     )
-    web_bind: str = _setting(
+    web_bind: str = setting(
         variables.bind,
         "Address that the web port binds to. The default accepts connections from this machine only.",
         default="127.0.0.1",
     )
-    advertised_url: str = _setting(
+    advertised_url: str = setting(
         variables.url,
         "URL by which the other workers of the app ask this worker for timers of its partitions (`timers get`, "
         "`timers list`). The worker sends it with its group membership. Unset: the address and port that it binds to; "
@@ -80,104 +70,104 @@ class Declarations:
         default="",
         unit="URL",
     )
-    queries: str = _setting(
+    queries: str = setting(
         variables.one_of("off", "timers", "values"),
         "What the web port shows of pending timers. timers: ids, due seconds, topics and keys. values: also the "
         "values of callbacks, to every client that can reach the port. off: nothing. Use one value for all workers of "
         "an app.",
         default="timers",
     )
-    worker_url: str = _setting(
+    worker_url: str = setting(
         variables.url,
         "The worker that `timers get` and `timers list` ask. Any worker of the app can answer, because it asks the "
         "others. Unset: TIMERS_WEB_PORT of this machine.",
         default="",
         unit="URL",
     )
-    security_protocol: str = _setting(
+    security_protocol: str = setting(
         variables.one_of(*security.PROTOCOLS),
         "Protocol of connections to the brokers. SSL encrypts the connection, and the broker proves its identity. SASL "
         "sends a user name and a password.",
         default="PLAINTEXT",
     )
-    sasl_mechanism: str = _setting(
+    sasl_mechanism: str = setting(
         variables.one_of(*security.MECHANISMS),
         "How the client proves its password. SCRAM does not send the password. PLAIN does: use it with SASL_SSL only.",
         default="SCRAM-SHA-512",
     )
-    sasl_username: str = _setting(
+    sasl_username: str = setting(
         variables.one_line, "User name for the brokers; in ACLs it is User:<name>.", default=""
     )
-    sasl_password: security.Secret = _setting(
+    sasl_password: security.Secret = setting(
         security.secret,
         "Password of TIMERS_SASL_USERNAME. It is never shown. A file is safer, because other processes of the same "
         "user can read an environment.",
         default=security.Secret(),
     )
-    sasl_password_file: Path | None = _setting(
+    sasl_password_file: Path | None = setting(
         variables.file,
         "File that holds the password instead, such as a mounted Kubernetes secret. It is read once, at the start.",
     )
-    ssl_ca_file: Path | None = _setting(
+    ssl_ca_file: Path | None = setting(
         variables.file,
         "PEM certificates of the authorities that this client trusts to sign broker certificates. Unset: those that "
         "the system trusts.",
     )
-    ssl_cert_file: Path | None = _setting(
+    ssl_cert_file: Path | None = setting(
         variables.file,
         "PEM certificate of this client, with its chain, for brokers that require one (ssl.client.auth).",
     )
-    ssl_key_file: Path | None = _setting(variables.file, "PEM private key of TIMERS_SSL_CERT_FILE.")
-    ssl_key_password: security.Secret = _setting(
+    ssl_key_file: Path | None = setting(variables.file, "PEM private key of TIMERS_SSL_CERT_FILE.")
+    ssl_key_password: security.Secret = setting(
         security.secret,
         "Password of TIMERS_SSL_KEY_FILE, if the key is encrypted. It is never shown.",
         default=security.Secret(),
     )
-    ssl_key_password_file: Path | None = _setting(variables.file, "File that holds the key's password instead.")
-    ssl_check_hostname: bool = _setting(
+    ssl_key_password_file: Path | None = setting(variables.file, "File that holds the key's password instead.")
+    ssl_check_hostname: bool = setting(
         variables.flag,
         "1: a broker's certificate must name the host that the client connects to. 0: any certificate of a trusted "
         "authority is accepted, so a host with such a certificate can act as a broker.",
         default=True,
     )
-    partitions: int = _whole_number(
+    partitions: int = whole_number(
         (1, 10_000),
         "Partitions of the topics that the worker creates. At most this many workers can share a topic.",
         default=4,
     )
-    replication: int = _whole_number(
+    replication: int = whole_number(
         (0, 100),
         "Replication factor of the topics that the worker creates. 0: the default of the brokers.",
         default=0,
         example=3,
     )
-    request_topic: str = _setting(variables.topic, "Topic of requests: records with a Future.", default=topics.REQUEST)
-    oscillator_topic: str = _setting(variables.topic, "Topic of ticks, one for each second.", default=topics.OSCILLATOR)
-    dead_letter_topic: str = _setting(
+    request_topic: str = setting(variables.topic, "Topic of requests: records with a Future.", default=topics.REQUEST)
+    oscillator_topic: str = setting(variables.topic, "Topic of ticks, one for each second.", default=topics.OSCILLATOR)
+    dead_letter_topic: str = setting(
         variables.topic,
         "Topic of dead letters: requests that cannot be read or sent.",
         default=topics.DEAD_LETTER,
     )
-    id_topic: str = _setting(
+    id_topic: str = setting(
         variables.topic,
         f"Topic of requests for timers with an id ({topics.ID_REQUEST} by convention). The key is the id, the header "
         "timer-due holds the due second, the value is a Future. A later request with the same id replaces the timer; a "
         "null value cancels it. Unset: this request format is off. Use one value for all workers of an app.",
         default="",
     )
-    countdown_topic: str = _setting(
+    countdown_topic: str = setting(
         variables.topic,
         "Topic of countdown requests: JSON with topic, message and countdown in seconds. The worker does not change "
         "the configuration of an existing topic. Unset: this request format is off. Use one value for all workers of "
         "an app.",
         default="",
     )
-    verdict_topic: str = _setting(
+    verdict_topic: str = setting(
         variables.topic,
         "Topic of verdicts: the result of each cancel and update of a timer with an id.",
         default=topics.VERDICT,
     )
-    verdict_retention_s: int = _whole_number(
+    verdict_retention_s: int = whole_number(
         (1, 31_536_000),
         "How long the worker remembers the id of a timer after it fired. During this time a cancel gets the verdict "
         "already-fired, afterwards unknown. For the same time after its due second, a second promoted copy of a cold "
@@ -185,7 +175,7 @@ class Declarations:
         default=86_400,
         unit="s",
     )
-    hot_horizon_s: int = _whole_number(
+    hot_horizon_s: int = whole_number(
         (0, 3_155_760_000),
         "A timer that is due more than this after its request was appended goes to TIMERS_COLD_TOPIC. `timers spark "
         "hold` keeps it, and `timers spark promote` brings it back in time. Without these two jobs it does not fire. "
@@ -195,12 +185,12 @@ class Declarations:
         unit="s",
         example=604_800,
     )
-    cold_topic: str = _setting(
+    cold_topic: str = setting(
         variables.topic,
         "Topic of timers that are due beyond TIMERS_HOT_HORIZON_S.",
         default=topics.COLD,
     )
-    schedule_topics: tuple[str, ...] = _setting(
+    schedule_topics: tuple[str, ...] = setting(
         variables.topic_names,
         "Topics of schedules in the format of kafka-message-scheduler, with scheduler-* headers. They must exist. "
         "Workers do not change their configuration, but write tombstones to them. Unset: this request format is off. "
@@ -208,34 +198,34 @@ class Declarations:
         default=(),
         unit="topic,...",
     )
-    schedule_overdue: str = _setting(
+    schedule_overdue: str = setting(
         variables.one_of("fire", "reject"),
         "What happens to a schedule whose epoch is before the timestamp of its own record. fire: it fires at once. "
         "reject: it becomes a dead letter (overdue). A schedule that became due while no worker ran fires in both "
         "cases.",
         default="fire",
     )
-    marker_topic: str = _setting(
+    marker_topic: str = setting(
         variables.topic,
         "Topic of the markers of kafka-mq-go (its marker-topic). Workers take the place of its redelivery tracker. "
         "They do not change the configuration of an existing topic, but write End markers to it. Unset: this request "
         "format is off. Use one value for all workers of an app.",
         default="",
     )
-    message_topic: str = _setting(
+    message_topic: str = setting(
         variables.topic,
         "Queue topic of kafka-mq-go (its message-topic), which messages are delivered to again. Needed with "
         "TIMERS_MARKER_TOPIC.",
         default="",
     )
-    session_timeout_s: int = _whole_number(
+    session_timeout_s: int = whole_number(
         (6, 1800),
         "How long the group waits for a silent worker before it gives its partitions to other workers. Shorter: faster "
         "takeover after a crash. Longer: a slow restart keeps its partitions. By default brokers allow 6 to 1800.",
         default=10,
         unit="s",
     )
-    callback_allow: str = _setting(
+    callback_allow: str = setting(
         variables.topic_patterns,
         "Topics that callbacks may go to; `*` stands for any characters, as in `orders-*`. Unset: all topics except "
         "internal ones. TIMERS_REQUEST_TOPIC is allowed if it is named in full, as in `*,timer-request`; then timers "
@@ -243,52 +233,52 @@ class Declarations:
         default="",
         unit="topic,...",
     )
-    callback_deny: str = _setting(
+    callback_deny: str = setting(
         variables.topic_patterns,
         "Topics that callbacks may not go to, even if TIMERS_CALLBACK_ALLOW names them. A timer for such a topic "
         "becomes a dead letter when it is due (topic-denied).",
         default="",
         unit="topic,...",
     )
-    max_depth: int = _whole_number(
+    max_depth: int = whole_number(
         (1, 1000),
         "Longest chain of timers that set timers, if callbacks to TIMERS_REQUEST_TOPIC are allowed. A request holds "
         "all later requests of its chain, and each firing writes them again.",
         default=16,
     )
-    create_target_topics: bool = _setting(
+    create_target_topics: bool = setting(
         variables.flag,
         "1: a callback to a topic that does not exist creates the topic. 0: the timer becomes a dead letter "
         "(topic-unknown).",
         default=False,
     )
-    max_request_bytes: int = _whole_number(
+    max_request_bytes: int = whole_number(
         (1024, 64 * 1024 * 1024),
         "Largest accepted value of a request. A larger one becomes a dead letter (value-too-large). Kafka's default "
         "message.max.bytes is 1 MiB.",
         default=1_000_000,
         unit="bytes",
     )
-    chunk_timers: int = _whole_number(
+    chunk_timers: int = whole_number(
         (100, 1_000_000),
         "Largest number of timers in one transaction. Larger: less overhead when many timers are due. Smaller: "
         "read_committed receivers wait less.",
         default=20_000,
     )
-    chunk_bytes: int = _whole_number(
+    chunk_bytes: int = whole_number(
         (65_536, 1_073_741_824),
         "Largest number of callback bytes in one transaction. It limits the memory that firing a partition takes.",
         default=16 * 1024 * 1024,
         unit="bytes",
     )
-    store_memory_mb: int = _whole_number(
+    store_memory_mb: int = whole_number(
         (16, 1_048_576),
         "Memory for the stores of all partitions together: two thirds for timers not yet on disk, one third for cached "
         "blocks. Give at least 0.5 MB for each partition. Larger: fewer timers are written to disk and read back.",
         default=192,
         unit="MiB",
     )
-    catch_up_per_s: int = _whole_number(
+    catch_up_per_s: int = whole_number(
         (0, 10_000_000),
         "Largest number of overdue timers (more than 10 s late) that fire in a second, for each request topic, over "
         "all workers; at least one for each partition. It protects receivers after a downtime. Timers above the limit "
@@ -298,20 +288,20 @@ class Declarations:
         unit="timers/s",
         example=10_000,
     )
-    retry_attempts: int = _whole_number(
+    retry_attempts: int = whole_number(
         (1, 1000),
         "How often a callback to a failing target is tried again before it becomes a dead letter. The waits are 30 s, "
         "60 s and so on, up to 10 min. 10 attempts take about an hour, in which the target can be repaired.",
         default=10,
     )
-    accept_loss: str = _setting(
+    accept_loss: str = setting(
         _ACCEPT_LOSS,
         "Partitions that may continue although their log has lost records that their progress depends on. Set it for "
         "one start after a request topic lost records. Timers whose requests are lost do not fire.",
         default="",
         unit="topic/partition,...",
     )
-    max_clock_leap_s: int = _whole_number(
+    max_clock_leap_s: int = whole_number(
         (10, 3_155_760_000),
         "How far ahead of the expected time a tick may be. A tick that is further ahead is held until another "
         "broker's clock or this machine's clock agrees with it, within the same number of seconds. Clocks that use "
@@ -319,7 +309,7 @@ class Declarations:
         default=300,
         unit="s",
     )
-    accept_time_s: int | None = _setting(
+    accept_time_s: int | None = setting(
         variables.instant,
         "Ticks up to this instant count, although no second clock agrees with them. Set it for one start if the "
         "worker holds ticks whose time is right; its health page names the value. If the brokers' clock is wrong "
@@ -327,7 +317,7 @@ class Declarations:
         unit="ISO 8601",
         env="TIMERS_ACCEPT_TIME",
     )
-    canary_interval_s: int = _whole_number(
+    canary_interval_s: int = whole_number(
         (0, 3600),
         "How often the worker sets a canary timer on each of its request partitions and measures when the callback "
         "arrives (timers_canary_lag_seconds, timers_canary_age_seconds). A canary costs as much as any other timer, "
@@ -336,13 +326,13 @@ class Declarations:
         unit="s",
         example=30,
     )
-    log_format: str = _setting(
+    log_format: str = setting(
         variables.one_of("console", "json"),
         "Format of the worker's log on stderr. json: one object per line, with time, level, logger, message and "
         "exception.",
         default="console",
     )
-    clock_offset_s: float = _setting(
+    clock_offset_s: float = setting(
         variables.seconds,
         "For tests only: how far the worker's clock is ahead; a negative value means behind.",
         default=0.0,
@@ -355,5 +345,10 @@ def _declared(name: str, declaration: Mapping[str, Any]) -> Setting:
     return Setting(**{**declaration, "env": declaration["env"] or f"TIMERS_{name.upper()}"})
 
 
-SETTINGS = {entry.name: _declared(entry.name, entry.metadata) for entry in fields(Declarations)}
+_OF_CONSOLE = ConsoleDeclarations.__dataclass_fields__
+
+SETTINGS = {
+    entry.name: _declared(entry.name, entry.metadata)
+    for entry in sorted(fields(Declarations), key=lambda entry: entry.name in _OF_CONSOLE)
+}
 """Field of :class:`Declarations` -> its variable."""

@@ -66,6 +66,10 @@ class Settings(Declarations):
         return topics.retried(self.app_id)
 
     @property
+    def console_log_topic(self) -> str:
+        return topics.console_log(self.app_id)
+
+    @property
     def has_ids(self) -> bool:
         """Whether a request format with ids and verdicts is on."""
         return bool(self.id_topic or self.countdown_topic)
@@ -86,6 +90,7 @@ class Settings(Declarations):
             ("the retry topic of TIMERS_APP_ID", self.retry_topic),
             ("the canary topic of TIMERS_APP_ID", self.canary_topic),
             ("the topic of retried dead letters of TIMERS_APP_ID", self.retried_topic),
+            ("the console's log of TIMERS_APP_ID", self.console_log_topic),
             ("TIMERS_ID_TOPIC", self.id_topic),
             ("TIMERS_COUNTDOWN_TOPIC", self.countdown_topic),
             ("TIMERS_MARKER_TOPIC", self.marker_topic),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -159,6 +160,32 @@ def url(env: str, value: str) -> str:
     if not re.fullmatch(r"https?://([^\s/?#@:\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?/?", value):
         raise invalid(env, value, "http://host:port (try http://127.0.0.1:6066)")
     return value.rstrip("/")
+
+
+def public_url(env: str, value: str) -> str:
+    """Parse the URL of a web server, with or without a path."""
+    scheme, separator, rest = value.partition("//")
+    name, slash, rest = rest.partition("/")
+    host, path = scheme + separator + name, slash + rest
+    try:
+        if re.fullmatch(r"(/[A-Za-z0-9._~-]+)*/?", path):
+            return url(env, host) + path.rstrip("/")
+    except SettingsError:
+        pass
+    raise invalid(env, value, "http://host:port/path (try https://timers.example.com/console)")
+
+
+def networks(env: str, value: str) -> tuple[str, ...]:
+    """Parse addresses and networks, separated by commas."""
+    found = [each.strip() for each in value.split(",")]
+    for each in found:
+        try:
+            ipaddress.ip_network(each)
+        except ValueError:
+            raise invalid(
+                env, value, f"a list of addresses and networks, but {each!r} is not one (try 10.0.0.7,10.1.0.0/16)"
+            ) from None
+    return tuple(found)
 
 
 def bind(env: str, value: str) -> str:

@@ -55,6 +55,8 @@ class Query(NamedTuple):
     after: Position = START
     """Position of the last timer of the page before."""
     with_values: bool = False
+    prefix: str = ""
+    """The id begins with this text."""
 
     @property
     def start(self) -> Position:
@@ -128,7 +130,7 @@ def parse_cursor(text: str) -> Position:
 
 def parse_query(parameters: Mapping[str, str]) -> Query:
     """Return the query for a listing."""
-    _check_names(parameters, ("topic", "from", "to", "limit", "cursor", "value"))
+    _check_names(parameters, ("topic", "from", "to", "limit", "cursor", "value", "prefix"))
     topic = parameters.get("topic")
     if topic is not None and not topics.is_legal(topic):
         raise InvalidQueryError(f"topic={topic!r} is not {topics.LEGAL_FORM}")
@@ -142,6 +144,7 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
         limit,
         parse_cursor(parameters["cursor"]) if "cursor" in parameters else START,
         _parse_flag(parameters, "value"),
+        parameters.get("prefix", ""),
     )
 
 
@@ -161,6 +164,8 @@ def parameters_of(query: Query) -> dict[str, str]:
         parameters["topic"] = query.topic
     if query.to_s is not None:
         parameters["to"] = str(query.to_s)
+    if query.prefix:
+        parameters["prefix"] = query.prefix
     if query.after != START:
         parameters["cursor"] = cursor(query.after)
     return parameters

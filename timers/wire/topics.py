@@ -41,6 +41,11 @@ def retried(app_id: str) -> str:
     return f"{app_id}-dead-letters-retried"
 
 
+def console_log(app_id: str) -> str:
+    """The log of the changes that users made through the console."""
+    return f"{app_id}-console-log"
+
+
 def transactional_id(app_id: str, topic: str, partition: int) -> str:
     """Transactional id of one machine. It fences a former owner, so it is never configured [I12]."""
     return f"{app_id}-{topic}-{partition}"

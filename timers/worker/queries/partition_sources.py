@@ -93,7 +93,7 @@ class LocalSource:
 
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers, from one slice of the store."""
-        timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, query.with_values)
+        timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, query.with_values, query.prefix)
         await self._idle_window.wait()
         begun = monotonic()
         page = await self._ask(lambda machine: reading.page(machine, self._place, timer_filter, after, limit))

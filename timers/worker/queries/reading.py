@@ -41,6 +41,8 @@ class TimerFilter(NamedTuple):
     """Callback topic whose timers are listed only if ``topic`` names it."""
     to_s: int | None
     with_values: bool
+    prefix: str = ""
+    """Beginning of the ids."""
 
 
 def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Position, limit: int) -> Page:
@@ -61,9 +63,10 @@ def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Posit
                 timer = wire.describe(
                     row, due_s, place.topic, place.partition, moved=place.moved, with_value=timer_filter.with_values
                 )
-                listed.append(Listed(position, timer))
-                if len(listed) == limit:
-                    return Page(listed, position)
+                if timer["id"].startswith(timer_filter.prefix):
+                    listed.append(Listed(position, timer))
+                    if len(listed) == limit:
+                        return Page(listed, position)
             size += len(row[3])
         seen += len(rows) or 1
         if rows and (seen >= SLICE_ROWS or size >= SLICE_BYTES):

@@ -1,0 +1,96 @@
+"""The console as a process of its own, over a worker and a broker: one story of a timer, told with HTTP only."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.harness.process import Process, clean_environment, python
+from tests.harness.system import System
+from tests.harness.waiting import due_in, wait_until
+from timers.broker.config import free_port
+
+pytestmark = pytest.mark.broker
+
+
+class ConsoleProcess(Process):
+    """``timers console`` as a user starts it."""
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        directory.mkdir(parents=True)
+        self.port = free_port()
+        variables = clean_environment(**{**environment, "TIMERS_CONSOLE_PORT": str(self.port)})
+        super().__init__("the console", python("timers.cli.main", "console"), variables, directory, directory / "log")
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """Status and JSON of an answer."""
+        data = None if body is None else json.dumps(body).encode()
+        headers |= {"Content-Type": "application/json"} if data else {}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, json.loads(response.read() or b"null")
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def stop(self) -> None:
+        """Stop it as an operator does."""
+        self.send(signal.SIGTERM)
+        assert self.exit_code() == 0, self.tail()
+
+
+@pytest.fixture
+def served(broker_address: str, tmp_path: Path) -> Iterator[tuple[System, ConsoleProcess]]:
+    """A worker with ids, and a console that may write."""
+    name = f"by-id-{time.time_ns()}"
+    system = System(broker_address, tmp_path, TIMERS_ID_TOPIC=name, TIMERS_VERDICT_TOPIC=f"{name}-verdict")
+    worker = system.worker()
+    environment = {**system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"}
+    console = ConsoleProcess(tmp_path / "console", {**environment, "TIMERS_CONSOLE_WRITE": "1"})
+    try:
+        worker.start()
+        console.start().wait_for(r"console: http://127\.0\.0\.1:\d+ \(reads and writes\)")
+        worker.ready()
+        yield system, console
+        console.stop()
+    finally:
+        console.end()
+        system.close()
+
+
+def test_a_timer_is_set_seen_moved_cancelled_and_fires(served: tuple[System, ConsoleProcess]) -> None:
+    system, console = served
+    target, id = system.target(), "a/../b ü"
+    path = f"/v1/timer?id={quote(id, safe='')}&wait=30"
+    far = {"topic": target, "key": "k", "value": "v", "delay": "1h"}
+    wait_until(lambda: console.ask("GET", "/v1/health/ready")[0] == 200, "brokers and worker answer")
+    assert console.ask("POST", "/v1/timers", {**far, "id": id})[0] == 201
+    wait_until(lambda: console.ask("GET", path[:-8])[0] == 200, "the timer is seen")
+    before = console.ask("GET", path[:-8])[1]["timers"][0]["due"]
+    status, verdict = console.ask("PUT", path, {**far, "delay": "2h"})
+    assert (status, verdict["verdict"], verdict["due"]) == (200, "replaced", before)
+    _, listed = console.ask("GET", f"/v1/timers?topic={target}&prefix=a%2F")
+    assert ([timer["id"] for timer in listed["timers"]], listed["complete"]) == ([id], True)
+    assert console.ask("GET", f"/v1/timers?topic={target}&prefix=b")[1]["timers"] == []
+    assert console.ask("DELETE", path)[1]["verdict"] == "cancelled"
+    assert console.ask("DELETE", path)[0] == 404
+    assert console.ask("PUT", "/v1/timer?id=soon&wait=30", {**far, "delay": "1s"})[1]["verdict"] == "unknown"
+    status, plain = console.ask("POST", "/v1/timers", {"topic": target, "value": {"base64": "/w=="}, "at": due_in(1)})
+    assert status == 201 and re.fullmatch(rf"{system.request_topic}/\d+/\d+", plain["id"])
+    fired = system.reader(target).take(2)
+    assert {record.value for record in fired} == {b"v", b"\xff"}
+    wait_until(lambda: console.ask("DELETE", "/v1/timer?id=soon&wait=30")[0] in (404, 409), "it has fired")
+    log = system.reader(f"{system.app_id}-console-log").take(7)
+    operations = [json.loads(record.value or b"")["operation"] for record in log]
+    assert operations[:4] == ["setTimer", "putTimer", "cancelTimer", "cancelTimer"]

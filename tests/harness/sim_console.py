@@ -1,0 +1,122 @@
+"""A console over a cluster in memory, and a client that sends it requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp.test_utils import TestClient, TestServer
+
+from timers.client.request import Encoder, TimerRequest, id_key
+from timers.config.settings import Settings
+from timers.console.cluster import WorkerAnswer
+from timers.console.server import Server
+from timers.core.operation import CANCELLED, REPLACED, UNKNOWN
+from timers.errors import QueryError, TimersError
+from timers.wire import query as wire
+from timers.wire.printable import json_value
+from timers.wire.verdict import VerdictMessage
+
+TOPIC = "sim-requests"
+
+
+def shown_key(key: Any) -> Any:
+    """A callback key as a worker shows it."""
+    return json_value(key) if isinstance(key, bytes) else key
+
+
+class SimCluster:
+    """Implements :class:`timers.console.cluster.Cluster` in memory.
+
+    Attributes:
+        timers: id or source -> timer.
+        recorded: the log of changes.
+        failure: what all writes raise.
+        worker_fails: whether no worker answers.
+        answer: what a worker answers instead.
+        questions: asked of the worker.
+    """
+
+    def __init__(self) -> None:
+        self.timers: dict[str, TimerRequest] = {}
+        self.recorded: list[dict[str, Any]] = []
+        self.failure: TimersError | None = None
+        self.log_failure: TimersError | None = None
+        self.worker_fails = False
+        self.answer: WorkerAnswer | None = None
+        self.questions: list[tuple[str, dict[str, str]]] = []
+        self._encode = Encoder(1_000_000)
+
+    def _write(self, request: TimerRequest) -> str:
+        assert self.recorded, "a change is recorded before it is made"
+        if self.failure is not None:
+            raise self.failure
+        self._encode(request)
+        id = request.id or f"{TOPIC}/0/{len(self.timers)}"
+        self.timers[id] = request
+        return id
+
+    async def schedule(self, request: TimerRequest) -> str:
+        return self._write(request)
+
+    async def update(self, request: TimerRequest, timeout_s: float) -> VerdictMessage:
+        before = self.timers.get(request.id or "")
+        id = self._write(request)
+        return VerdictMessage(id, REPLACED if before else UNKNOWN, int(before.at) if before else None)  # type: ignore[arg-type]
+
+    async def cancel(self, id: str, timeout_s: float) -> VerdictMessage:
+        assert self.recorded, "a change is recorded before it is made"
+        id_key(id)
+        if self.failure is not None:
+            raise self.failure
+        timer = self.timers.pop(id, None)
+        return VerdictMessage(id, CANCELLED if timer else UNKNOWN, int(timer.at) if timer else None)  # type: ignore[arg-type]
+
+    async def ask(self, path: str, parameters: Mapping[str, str]) -> WorkerAnswer:
+        self.questions.append((path, dict(parameters)))
+        if self.worker_fails:
+            raise QueryError("no worker answers")
+        if self.answer is not None:
+            return self.answer
+        if path == wire.FIND_PATH:
+            id = parameters["id"]
+            found = [self._shown(id)] if id in self.timers else []
+            return WorkerAnswer(200 if found else 404, {"id": id, "timers": found, "missing": []})
+        query = wire.parse_query(parameters)
+        listed = [self._shown(id) for id in sorted(self.timers) if query.topic in (None, self.timers[id].topic)]
+        listed = [timer for timer in listed if timer["id"].startswith(query.prefix)]
+        first = query.after[3] + 1
+        page = listed[first : first + query.limit]
+        more = first + query.limit < len(listed)
+        following = f"1/{TOPIC}/0/{first + query.limit - 1}" if more else None
+        return WorkerAnswer(200, {"timers": page, "missing": [], "next": following})
+
+    def _shown(self, id: str) -> dict[str, Any]:
+        timer = self.timers[id]
+        due_s = int(timer.at)  # type: ignore[arg-type]
+        shown = {"id": id, "state": "pending", "due": due_s, "due_at": wire.format_due(due_s), "topic": timer.topic}
+        return {**shown, "key": shown_key(timer.key), "value_bytes": len(timer.value), "source": f"{TOPIC}/0/1"}
+
+    async def record(self, entry: bytes) -> None:
+        if self.log_failure is not None:
+            raise self.log_failure
+        self.recorded.append(json.loads(entry))
+
+    async def problems(self) -> list[str]:
+        return ["no worker answers"] if self.worker_fails else []
+
+
+@asynccontextmanager
+async def console(cluster: SimCluster, **environment: str) -> AsyncIterator[TestClient[Any, Any]]:
+    """A client of a console that writes, unless the settings say otherwise."""
+    settings = Settings.load({"TIMERS_BROKERS": "nowhere:1", "TIMERS_CONSOLE_WRITE": "1", **environment})
+    async with TestClient(TestServer(Server(settings, cluster).application())) as client:
+        yield client
+
+
+async def answer_of(client: TestClient[Any, Any], method: str, path: str, **more: Any) -> tuple[int, Any]:
+    """Status and JSON of an answer."""
+    async with client.request(method, path, **more) as response:
+        return response.status, await response.json(content_type=None)

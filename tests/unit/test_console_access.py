@@ -1,0 +1,332 @@
+"""Who may use the console: the matrix of roles and routes from the table, logins, hosts, origins, limits."""
+
+from __future__ import annotations
+
+import base64
+import re
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from aiohttp import ClientError, ClientSession, TCPConnector, web
+from aiohttp.test_utils import unused_port
+
+from tests.harness.sim_console import SimCluster, answer_of, console
+from timers.config.settings import Settings
+from timers.console import passwords
+from timers.console.access import check_settings
+from timers.console.passwords import ScryptHash, hash_token
+from timers.console.rates import Rates
+from timers.console.routes import OPERATOR, PUBLIC, READER, ROUTES, Route
+from timers.console.server import Server, tls_context
+from timers.console.users import Users
+from timers.errors import SettingsError
+
+SALT = b"0123456789abcdef"
+QUICK = ScryptHash(10, 8, 1, SALT, passwords._scrypt("right", SALT, 10, 8, 1))
+"""A hash that is checked in a millisecond."""
+
+USERS = f"""
+[[user]]
+name = "ada"
+role = "operator"
+password = "{QUICK}"
+values = true
+token_sha256 = "{hash_token("token-of-ada")}"
+
+[[user]]
+name = "rob"
+token_sha256 = "{hash_token("token-of-rob")}"
+
+[[user]]
+name = "tenant"
+role = "operator"
+topics = ["tenant-*"]
+ids = ["tenant/*"]
+token_sha256 = "{hash_token("token-of-tenant")}"
+"""
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer token-of-{name}"}
+
+
+def basic(name: str, password: str) -> dict[str, str]:
+    return {"Authorization": f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"}
+
+
+@pytest.fixture
+def users_file(tmp_path: Path) -> str:
+    path = tmp_path / "users.toml"
+    path.write_text(USERS)
+    return str(path)
+
+
+def request_of(route: Route) -> tuple[str, dict[str, Any]]:
+    """A path and arguments that the route accepts."""
+    required = "&".join(f"{each.name}=x" for each in route.parameters if each.required)
+    return f"{route.path}?{required}", {"json": route.example} if route.body else {}
+
+
+@pytest.mark.parametrize("write", ["0", "1"])
+@pytest.mark.parametrize("role", ["", READER, OPERATOR])
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+async def test_each_route_answers_those_roles_that_the_table_names(
+    route: Route, role: str, write: str, users_file: str
+) -> None:
+    cluster = SimCluster()
+    async with console(cluster, TIMERS_CONSOLE_USERS_FILE=users_file, TIMERS_CONSOLE_WRITE=write) as client:
+        path, more = request_of(route)
+        headers = {"": {}, READER: bearer("rob"), OPERATOR: bearer("ada")}[role]
+        async with client.request(route.method, path, headers=headers, **more) as response:
+            refused = response.status in (401, 403)
+    allowed = {PUBLIC: True, READER: role != "", OPERATOR: role == OPERATOR and write == "1"}[route.role]
+    assert refused is not allowed, response.status
+    assert (response.status == 401) is (route.role != PUBLIC and role == "")
+    assert bool(cluster.recorded) is (allowed and route.writes), "a change is recorded, and nothing else"
+
+
+async def test_reading_needs_no_login_on_this_machine_and_writing_needs_the_switch() -> None:
+    async with console(SimCluster(), TIMERS_CONSOLE_WRITE="0") as client:
+        assert (await answer_of(client, "GET", "/v1/timers"))[0] == 200
+        status, answer = await answer_of(client, "POST", "/v1/timers", json={})
+        assert (status, answer["code"]) == (403, "read-only")
+
+
+async def test_passwords_and_tokens(users_file: str) -> None:
+    async with console(SimCluster(), TIMERS_CONSOLE_USERS_FILE=users_file) as client:
+        for headers, status in (
+            (basic("ada", "right"), 200),
+            (bearer("rob"), 200),
+            (basic("ada", "wrong"), 401),
+            (basic("rob", ""), 401),
+            (basic("nobody-of-this-name", "right"), 401),
+            (bearer("eve"), 401),
+            ({"Authorization": "Basic !"}, 401),
+            ({"Authorization": "Basic"}, 401),
+            ({"Authorization": "Digest x"}, 401),
+            ({"Authorization": ""}, 401),
+        ):
+            async with client.get("/v1/timers", headers=headers) as response:
+                assert response.status == status, headers
+                assert ("WWW-Authenticate" in response.headers) == (status == 401)
+
+
+async def test_trying_passwords_is_slowed_down_and_does_not_lock_others_out(
+    users_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = []
+    matches = ScryptHash.matches
+    monkeypatch.setattr(ScryptHash, "matches", lambda self, text: checked.append(text) or matches(self, text))
+    async with console(SimCluster(), TIMERS_CONSOLE_USERS_FILE=users_file) as client:
+        assert (await answer_of(client, "GET", "/v1/timers", headers=basic("ada", "right")))[0] == 200
+        found = [
+            (await answer_of(client, "GET", "/v1/timers", headers=basic("ada", f"guess-{n}")))[0] for n in range(30)
+        ]
+        assert found.count(429) >= 15 and set(found) == {401, 429}
+        assert (await answer_of(client, "GET", "/v1/timers", headers=basic("ada", "right")))[0] == 200
+        assert (await answer_of(client, "GET", "/v1/timers", headers=bearer("rob")))[0] == 200
+    assert len(checked) <= 15, "most guesses cost no scrypt"
+
+
+async def test_a_user_may_be_limited_to_topics_and_ids(users_file: str) -> None:
+    cluster = SimCluster()
+    async with console(cluster, TIMERS_CONSOLE_USERS_FILE=users_file) as client:
+        for id, topic in (("tenant/1", "tenant-a"), ("other/1", "orders")):
+            body = {"topic": topic, "value": "v", "delay": 60, "id": id}
+            assert (await answer_of(client, "POST", "/v1/timers", json=body, headers=bearer("ada")))[0] == 201
+        as_tenant: dict[str, Any] = {"headers": bearer("tenant")}
+        _, answer = await answer_of(client, "GET", "/v1/timers", **as_tenant)
+        assert [timer["id"] for timer in answer["timers"]] == ["tenant/1"]
+        assert (await answer_of(client, "GET", "/v1/timers?topic=orders", **as_tenant))[1]["code"] == "topic-forbidden"
+        assert (await answer_of(client, "GET", "/v1/timer?id=other/1", **as_tenant))[0] == 404
+        assert (await answer_of(client, "GET", "/v1/timer?id=tenant/1", **as_tenant))[0] == 200
+        new = {"topic": "tenant-a", "value": "v", "delay": 60}
+        for method, path, more, code in (
+            ("POST", "/v1/timers", {"json": {**new, "topic": "orders"}}, "topic-forbidden"),
+            ("POST", "/v1/timers", {"json": {**new, "id": "other/1"}}, "id-forbidden"),
+            ("PUT", "/v1/timer?id=other/1", {"json": new}, "id-forbidden"),
+            ("DELETE", "/v1/timer?id=other/1", {}, "id-forbidden"),
+        ):
+            status, answer = await answer_of(client, method, path, **more, **as_tenant)
+            assert (status, answer["code"]) == (403, code), path
+        assert cluster.timers["other/1"].topic == "orders"
+        assert (await answer_of(client, "POST", "/v1/timers", json={**new, "id": "tenant/2"}, **as_tenant))[0] == 201
+        assert (await answer_of(client, "DELETE", "/v1/timer?id=tenant/2", **as_tenant))[0] == 200
+
+
+async def test_values_are_hidden_unless_both_the_setting_and_the_user_allow_them(users_file: str) -> None:
+    path = "/v1/timers?value=1"
+    async with console(SimCluster(), TIMERS_CONSOLE_USERS_FILE=users_file, TIMERS_QUERIES="values") as client:
+        assert (await answer_of(client, "GET", path, headers=bearer("ada")))[0] == 200
+        assert (await answer_of(client, "GET", path, headers=bearer("rob")))[1]["code"] == "values-hidden"
+    async with console(SimCluster()) as client:
+        assert (await answer_of(client, "GET", path))[1]["code"] == "values-hidden"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.", "a b", "[::1"])
+async def test_another_host_is_refused(host: str) -> None:
+    async with console(SimCluster()) as client:
+        status, answer = await answer_of(client, "GET", "/v1/timers", headers={"Host": host})
+        assert (status, answer["code"]) == (421, "misdirected")
+        assert (await answer_of(client, "GET", "/v1/timers", headers={"Host": "localhost:8080"}))[0] == 200
+
+
+async def test_a_page_of_another_site_cannot_change_anything() -> None:
+    cluster = SimCluster()
+    timer = {"topic": "t", "value": "v", "delay": 60}
+    own = "https://timers.example.com"
+    async with console(cluster, TIMERS_CONSOLE_URL=own) as client:
+        for headers in (
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Origin": "http://localhost:3000"},
+            {"Origin": f"{own}.evil.example", "Sec-Fetch-Site": "same-origin"},
+        ):
+            status, answer = await answer_of(client, "POST", "/v1/timers", json=timer, headers=headers)
+            assert (status, answer["code"]) == (403, "cross-site"), headers
+        assert cluster.recorded == []
+        for headers in ({"Origin": own, "Sec-Fetch-Site": "same-origin", "Host": "timers.example.com"}, {}):
+            assert (await answer_of(client, "POST", "/v1/timers", json=timer, headers=headers))[0] == 201
+
+
+async def test_a_trusted_proxy_names_the_user(users_file: str) -> None:
+    settings = {"TIMERS_CONSOLE_USERS_FILE": users_file, "TIMERS_CONSOLE_PROXIES": "127.0.0.0/8"}
+    async with console(SimCluster(), **settings) as client:
+        for headers, status in (
+            ([("X-Forwarded-User", "rob")], 200),
+            ([("X-Forwarded-User", "eve")], 401),
+            ([("X-Forwarded-User", "rob"), ("X-Forwarded-User", "ada")], 400),
+            ([("X-Forwarded-User", "rob"), ("X_Forwarded_User", "ada")], 400),
+            ([("X_Forwarded-User", "ada")], 400),
+            ([], 401),
+        ):
+            async with client.get("/v1/timers", headers=headers) as response:
+                assert response.status == status, headers
+    async with console(SimCluster(), **{**settings, "TIMERS_CONSOLE_PROXIES": "10.0.0.1"}) as client:
+        assert (await answer_of(client, "GET", "/v1/timers", headers={"X-Forwarded-User": "rob"}))[0] == 401
+
+
+async def test_a_client_certificate_is_a_login(tmp_path: Path, users_file: str) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    server = authority.issue_cert("localhost")
+    server.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    server.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    settings = Settings.load(
+        {
+            "TIMERS_BROKERS": "nowhere:1",
+            "TIMERS_CONSOLE_USERS_FILE": users_file,
+            "TIMERS_CONSOLE_CERT_FILE": str(tmp_path / "cert.pem"),
+            "TIMERS_CONSOLE_KEY_FILE": str(tmp_path / "key.pem"),
+            "TIMERS_CONSOLE_CLIENT_CA_FILE": str(tmp_path / "ca.pem"),
+        }
+    )
+    runner = web.AppRunner(Server(settings, SimCluster()).application())
+    await runner.setup()
+    port = unused_port()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls_context(settings)).start()
+
+    async def status_with(certificate: trustme.LeafCert | None) -> int:
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        if certificate is not None:
+            certificate.configure_cert(context)
+        url = f"https://localhost:{port}/v1/timers"
+        async with ClientSession(connector=TCPConnector(ssl=context)) as session, session.get(url) as response:
+            return response.status
+
+    try:
+        assert await status_with(authority.issue_cert("rob", common_name="rob")) == 200
+        assert await status_with(authority.issue_cert("eve", common_name="eve")) == 401
+        assert await status_with(None) == 401
+        with pytest.raises(ClientError):
+            await status_with(other.issue_cert("rob", common_name="rob"))
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_user_has_a_limit_of_requests_a_second(users_file: str) -> None:
+    settings = {"TIMERS_CONSOLE_USERS_FILE": users_file, "TIMERS_CONSOLE_RATE_PER_S": "1"}
+    async with console(SimCluster(), **settings) as client:
+        async with client.get("/v1/timers", headers=bearer("rob")):
+            pass
+        found = set()
+        for _ in range(5):
+            async with client.get("/v1/timers", headers=bearer("rob")) as response:
+                found.add((response.status, response.headers.get("Retry-After")))
+        assert (429, "1") in found
+        assert (await answer_of(client, "GET", "/v1/timers", headers=bearer("ada")))[0] == 200
+
+
+def test_a_bucket_fills_again() -> None:
+    rates = Rates(per_s=2, burst=3)
+    for _ in range(3):
+        assert rates.wait_s("a", 100.0) == 0
+        rates.take("a", 100.0)
+    assert rates.wait_s("a", 100.0) == 0.5
+    assert rates.wait_s("b", 100.0) == 0
+    assert rates.wait_s("a", 100.5) == 0
+    rates.take("a", 1000.0)
+    assert rates.wait_s("a", 1000.0) == 0
+
+
+async def test_the_users_are_read_again_and_a_wrong_file_changes_nothing(users_file: str) -> None:
+    async with console(SimCluster(), TIMERS_CONSOLE_USERS_FILE=users_file) as client:
+        path = Path(users_file)
+        path.write_text("[[user]]\nname = 7")
+        assert (await answer_of(client, "GET", "/v1/timers", headers=bearer("rob")))[0] == 200
+        path.write_text(USERS.replace('name = "rob"', 'name = "robert"').replace("token-of-rob", "x"))
+        path.write_text(re.sub(r'name = "rob"\ntoken_sha256 = "\w+"', 'name = "rob"', USERS))
+        assert (await answer_of(client, "GET", "/v1/timers", headers=bearer("rob")))[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no [[user]]"),
+        ("[[user]]", "no name"),
+        ('[[user]]\nname = "a:b"', "with ':'"),
+        ('[[user]]\nname = "a"\npasswort = "x"', "'passwort'"),
+        ('[[user]]\nname = "a"\npassword = "secret"', "no hash of scrypt"),
+        ('[[user]]\nname = "a"\npassword = "scrypt$ln=30,r=8,p=1$AAAA$AAAA"', "no hash of scrypt"),
+        ('[[user]]\nname = "a"\nrole = "admin"', "role is reader or operator"),
+        ('[[user]]\nname = "a"\ntopics = "orders"', "not a list"),
+        ('[[user]]\nname = "a"\ntoken_sha256 = "abc"', "64 hexadecimal"),
+        ('[[user]]\nname = "a"\n[[user]]\nname = "a"', "the same name"),
+        ("user = ", "Invalid"),
+    ],
+)
+def test_a_wrong_file_of_users_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "users.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=re.escape(why)) as raised:
+        Users.read(path)
+    assert "secret" not in str(raised.value)
+
+
+def test_other_machines_reach_the_console_only_with_login_and_encryption(users_file: str) -> None:
+    needed = {
+        "TIMERS_CONSOLE_USERS_FILE": users_file,
+        "TIMERS_CONSOLE_URL": "https://timers.example.com",
+        "TIMERS_CONSOLE_PROXIES": "10.0.0.7",
+    }
+    for bind in ("0.0.0.0", "::", "192.168.0.1", "host.example.com"):
+        everything = {"TIMERS_BROKERS": "b:1", "TIMERS_CONSOLE_BIND": bind, **needed}
+        check_settings(Settings.load(everything))
+        for name in needed:
+            with pytest.raises(SettingsError, match=name):
+                check_settings(Settings.load({key: value for key, value in everything.items() if key != name}))
+    for bind in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
+        check_settings(Settings.load({"TIMERS_BROKERS": "b:1", "TIMERS_CONSOLE_BIND": bind}))
+    with pytest.raises(SettingsError, match="TIMERS_CONSOLE_KEY_FILE"):
+        check_settings(Settings.load({"TIMERS_BROKERS": "b:1", "TIMERS_CONSOLE_CERT_FILE": users_file}))
+
+
+def test_a_hash_of_a_password_can_be_read_again() -> None:
+    assert ScryptHash.parse(str(QUICK)) == QUICK
+    assert QUICK.matches("right") and not QUICK.matches("wrong")

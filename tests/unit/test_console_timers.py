@@ -1,0 +1,233 @@
+"""The HTTP API for timers, over a cluster in memory: what it sets, shows, changes and refuses."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.harness.sim_console import SimCluster, answer_of, console
+from timers.console.cluster import WorkerAnswer
+from timers.errors import (
+    AccessError,
+    NoVerdictError,
+    PublishError,
+    SettingsError,
+    TimersError,
+    UnacknowledgedError,
+    UnreachableError,
+)
+
+TIMER = {"topic": "timeouts", "key": "k", "value": "unpaid", "delay": "15m"}
+
+
+async def test_a_timer_is_set_found_moved_and_cancelled() -> None:
+    cluster = SimCluster()
+    async with console(cluster) as client:
+        status, answer = await answer_of(client, "POST", "/v1/timers", json={**TIMER, "id": "a/b ü"})
+        assert (status, answer["id"]) == (201, "a/b ü")
+        assert 890 < answer["due"] - time.time() <= 901
+        async with client.get("/v1/timer", params={"id": "a/b ü"}) as response:
+            assert response.status == 200
+            assert response.headers["ETag"] == '"sim-requests/0/1"'
+            assert (await response.json())["timers"][0]["key"] == "k"
+        status, answer = await answer_of(client, "PUT", "/v1/timer", params={"id": "a/b ü"}, json=TIMER)
+        assert (status, answer["verdict"]) == (200, "replaced")
+        assert (await answer_of(client, "DELETE", "/v1/timer", params={"id": "a/b ü"}))[0] == 200
+        assert (await answer_of(client, "DELETE", "/v1/timer", params={"id": "a/b ü"}))[0] == 404
+        assert (await answer_of(client, "GET", "/v1/timer", params={"id": "a/b ü"}))[0] == 404
+        status, answer = await answer_of(client, "PUT", "/v1/timer", params={"id": "new"}, json=TIMER)
+        assert (status, answer["verdict"]) == (201, "unknown")
+
+
+async def test_all_fields_reach_the_request() -> None:
+    cluster = SimCluster()
+    at = "2030-01-31T12:00:00.5+02:00"
+    sent = {"topic": "t", "key": {"base64": "/wA="}, "value": {"base64": "AAE="}, "at": at, "token": "tok"}
+    async with console(cluster) as client:
+        async with client.post("/v1/timers", json={**sent, "headers": [["n", "1"], ["n", None]]}) as response:
+            assert response.status == 201
+            location = response.headers["Location"]
+        assert (await answer_of(client, "GET", location))[1]["timers"][0]["due_at"] == "2030-01-31T10:00:01Z"
+    (request,) = cluster.timers.values()
+    assert (request.key, request.value, request.token) == (b"\xff\x00", b"\x00\x01", "tok")
+    assert list(request.headers) == [("n", "1"), ("n", None)]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({**TIMER, "topic": "a b"}, 422, "topic-invalid"),
+        ({**TIMER, "topic": ""}, 422, "topic-missing"),
+        ({**TIMER, "topic": 7}, 422, "topic-invalid"),
+        ({"value": "v", "delay": 1}, 422, "topic-missing"),
+        ({"topic": "t", "delay": 1}, 422, "value-missing"),
+        ({**TIMER, "value": 5}, 422, "field-invalid"),
+        ({"topic": "t", "value": "v"}, 422, "due-invalid"),
+        ({**TIMER, "at": 1896091200}, 422, "due-invalid"),
+        ({**TIMER, "delay": "soon"}, 422, "due-invalid"),
+        ({**TIMER, "delay": -1}, 422, "due-invalid"),
+        ({**TIMER, "delay": {"a": 1}}, 422, "due-invalid"),
+        ({"topic": "t", "value": "v", "at": 1896091200000}, 422, "due-invalid"),
+        ({**TIMER, "id": ""}, 422, "id-missing"),
+        ({**TIMER, "id": 7}, 422, "id-missing"),
+        ({**TIMER, "id": "x" * 513}, 422, "id-too-long"),
+        ({**TIMER, "headers": {"timer-id": "x"}}, 422, "field-invalid"),
+        ({**TIMER, "headers": "x"}, 422, "field-invalid"),
+        ({**TIMER, "token": 7}, 422, "field-invalid"),
+        ({**TIMER, "value": "x" * 1_000_001}, 422, "value-too-large"),
+        ({**TIMER, "colour": "red"}, 422, "field-invalid"),
+        ([TIMER], 400, "parameter-invalid"),
+    ],
+)
+async def test_what_would_be_a_dead_letter_is_refused_with_its_code(body: Any, status: int, code: str) -> None:
+    cluster = SimCluster()
+    async with console(cluster) as client:
+        async with client.post("/v1/timers", json=body) as response:
+            answer = await response.json(content_type=None)
+            assert response.content_type == "application/problem+json"
+        assert (response.status, answer["code"]) == (status, code), answer
+        assert len(answer["detail"]) > 10
+    assert cluster.timers == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"topic": "t", "topic": "u"}', "[" * 100_000, '{"delay": ' + "9" * 5000 + "}"]
+)
+async def test_a_body_that_is_no_object_is_refused(text: str) -> None:
+    async with console(SimCluster()) as client:
+        headers = {"Content-Type": "application/json"}
+        status, answer = await answer_of(client, "POST", "/v1/timers", data=text, headers=headers)
+        assert (status, answer["code"]) == (400, "parameter-invalid")
+        status, answer = await answer_of(client, "POST", "/v1/timers", data=json.dumps(TIMER))
+        assert (status, answer["code"]) == (415, "body-not-json")
+        status, answer = await answer_of(client, "POST", "/v1/timers", data=b"x" * 3_000_000, headers=headers)
+        assert (status, answer["code"]) == (413, "body-too-large")
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "code"),
+    [
+        (UnacknowledgedError("no answer"), 504, "unknown"),
+        (AccessError("refused since"), 504, "unknown"),
+        (UnreachableError("no broker"), 503, "brokers-unreachable"),
+        (PublishError("no ACL"), 502, "publish-refused"),
+        (SettingsError("TIMERS_ID_TOPIC is not set"), 501, "ids-off"),
+    ],
+)
+async def test_a_time_out_is_unknown_and_never_failed(failure: TimersError, status: int, code: str) -> None:
+    cluster = SimCluster()
+    cluster.failure = failure
+    async with console(cluster) as client:
+        for method, path, more in (
+            ("POST", "/v1/timers", {"json": TIMER}),
+            ("PUT", "/v1/timer?id=x", {"json": TIMER}),
+            ("DELETE", "/v1/timer?id=x", {}),
+        ):
+            found, answer = await answer_of(client, method, path, **more)
+            assert (found, answer["code"]) == (status, code)
+            assert (answer.get("outcome") == "unknown") == (status == 504)
+        cluster.failure = NoVerdictError("none came")
+        for method, more in (("PUT", {"json": TIMER}), ("DELETE", {})):
+            found, answer = await answer_of(client, method, "/v1/timer?id=x&wait=0", **more)
+            assert (found, answer["verdict"]) == (202, "undecided")
+
+
+async def test_a_change_that_cannot_be_recorded_is_not_made() -> None:
+    cluster = SimCluster()
+    cluster.log_failure = PublishError("no broker")
+    async with console(cluster) as client:
+        status, answer = await answer_of(client, "POST", "/v1/timers", json=TIMER)
+        assert (status, answer["code"]) == (503, "not-recorded")
+        cluster.log_failure = None
+        assert (await answer_of(client, "POST", "/v1/timers", json={**TIMER, "headers": {"h": "secret-h"}}))[0] == 201
+        assert (await answer_of(client, "DELETE", "/v1/timer?id=x"))[0] == 404
+    assert len(cluster.timers) == 1
+    posted, deleted = cluster.recorded
+    assert (posted["user"], posted["operation"], posted["body"]["topic"]) == ("local", "setTimer", "timeouts")
+    assert "unpaid" not in json.dumps(posted) and "secret-h" not in json.dumps(posted)
+    assert (deleted["operation"], deleted["parameters"]["id"]) == ("cancelTimer", "x")
+
+
+async def test_pages_follow_each_other_and_a_cursor_belongs_to_its_filter() -> None:
+    cluster = SimCluster()
+    async with console(cluster) as client:
+        for number in range(5):
+            await answer_of(client, "POST", "/v1/timers", json={**TIMER, "id": f"a{number}"})
+        await answer_of(client, "POST", "/v1/timers", json={**TIMER, "id": "b"})
+        seen, cursor = [], None
+        while True:
+            parameters = {"prefix": "a", "limit": 2} | ({"cursor": cursor} if cursor else {})
+            status, answer = await answer_of(client, "GET", "/v1/timers", params=parameters)
+            assert status == 200 and answer["complete"] is True
+            seen += [timer["id"] for timer in answer["timers"]]
+            last, cursor = cursor, answer["next"]
+            if cursor is None:
+                break
+        assert seen == ["a0", "a1", "a2", "a3", "a4"]
+        for wrong in ({"prefix": "b", "cursor": last}, {"prefix": "a", "cursor": f"{last}x"}, {"cursor": "1/x/0/1"}):
+            status, answer = await answer_of(client, "GET", "/v1/timers", params=wrong)
+            assert (status, answer["code"]) == (400, "cursor-invalid")
+
+
+async def test_what_a_worker_does_not_answer_is_said() -> None:
+    cluster = SimCluster()
+    missing = [{"partition": "timer-request/1", "reason": "no worker owns it"}]
+    async with console(cluster) as client:
+        cluster.answer = WorkerAnswer(200, {"timers": [], "missing": missing, "next": None})
+        status, answer = await answer_of(client, "GET", "/v1/timers")
+        assert (status, answer["complete"], answer["missing"]) == (200, False, missing)
+        cluster.answer = WorkerAnswer(503, {"id": "x", "timers": [], "missing": missing})
+        status, answer = await answer_of(client, "GET", "/v1/timer?id=x")
+        assert (status, answer["code"], answer["missing"]) == (503, "worker-unreachable", missing)
+        for worker_status, expected in ((403, "queries-off"), (503, "worker-unreachable"), (400, "parameter-invalid")):
+            cluster.answer = WorkerAnswer(worker_status, {"error": "why"})
+            status, answer = await answer_of(client, "GET", "/v1/timers")
+            assert (answer["code"], answer["detail"]) == (expected, "why")
+        cluster.answer, cluster.worker_fails = None, True
+        assert (await answer_of(client, "GET", "/v1/timers"))[0] == 503
+        assert (await answer_of(client, "GET", "/v1/health/ready"))[0] == 503
+        assert (await answer_of(client, "GET", "/v1/health/live"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("topic=a%20b", "topic=a%0A", "from=-1", "to=x", "from=99999999999999", "limit=0", "limit=1001"),
+        *("limit=1&limit=2", "value=yes", "prefix=", "colour=red"),
+    ],
+)
+async def test_a_wrong_parameter_is_refused(query: str) -> None:
+    cluster = SimCluster()
+    async with console(cluster) as client:
+        status, answer = await answer_of(client, "GET", f"/v1/timers?{query}")
+        assert (status, answer["code"]) == (400, "parameter-invalid")
+        for path in ("/v1/timer", "/v1/timer?id=", "/v1/timer?id=x&wait=1"):
+            assert (await answer_of(client, "GET", path))[0] == 400
+        for path in ("/v1/timer?id=x&wait=31", "/v1/timer?id=x&wait=-1", "/v1/timer?id=x&wait=nan"):
+            assert (await answer_of(client, "DELETE", path))[0] == 400
+    assert cluster.questions == []
+
+
+async def test_conditions_are_refused_as_long_as_they_cannot_be_kept() -> None:
+    async with console(SimCluster()) as client:
+        for name in ("Idempotency-Key", "If-Match", "If-None-Match"):
+            status, answer = await answer_of(client, "POST", "/v1/timers", json=TIMER, headers={name: '"x"'})
+            assert (status, answer["code"]) == (501, "condition-unsupported")
+
+
+async def test_unknown_paths_methods_and_errors_are_problems(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = SimCluster()
+    async with console(cluster, TIMERS_CONSOLE_URL="http://localhost:1/base/path") as client:
+        assert (await answer_of(client, "GET", "/v1/timers"))[1]["code"] == "not-found"
+        async with client.request("PATCH", "/base/path/v1/timers") as response:
+            assert (response.status, response.headers["Allow"]) == (405, "GET, POST")
+        assert (await answer_of(client, "GET", "/base/path/v1/openapi.json"))[1]["servers"] == [{"url": "/base/path"}]
+        cluster.failure = RuntimeError("secret")  # type: ignore[assignment]
+        status, answer = await answer_of(client, "POST", "/base/path/v1/timers", json=TIMER)
+        assert (status, answer["code"]) == (500, "failed") and "secret" not in json.dumps(answer)
+        async with client.get("/base/path/metrics") as response:
+            assert 'timers_console_requests_total{route="setTimer",status="500"} 1.0' in await response.text()
+            assert response.headers["X-Content-Type-Options"] == "nosniff"

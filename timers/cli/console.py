@@ -1,0 +1,98 @@
+"""``timers console``: runs the HTTP API."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from timers.cli.extras import require
+from timers.config.settings import Settings
+from timers.errors import SettingsError
+
+if TYPE_CHECKING:
+    from timers.console.server import Server
+
+_TOKEN_BYTES = 32
+
+
+@click.command()
+@click.option("--hash-password", is_flag=True, help="Read a password, and print its hash for the file of users.")
+@click.option("--new-token", is_flag=True, help="Print a new bearer token, and its hash for the file of users.")
+def console(hash_password: bool, new_token: bool) -> None:
+    """Run the console: an HTTP API to set, find, change and watch timers.
+
+    It keeps no state. It asks the brokers at TIMERS_BROKERS and the worker at TIMERS_WORKER_URL. By default it only
+    reads, and only this machine reaches it: docs/http-api.md says who may do what.
+
+    \b
+      TIMERS_CONSOLE_WRITE=1 timers console
+      curl http://127.0.0.1:6067/v1/timers
+    """
+    require("console")
+    if hash_password or new_token:
+        _print_hash(new_token)
+        return
+    settings = Settings.load()
+
+    from timers.console.access import check_settings
+    from timers.console.server import address
+
+    check_settings(settings)
+    asyncio.run(_serve(settings, address(settings)))
+
+
+def _print_hash(new_token: bool) -> None:
+    from timers.console import passwords
+
+    if new_token:
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        click.echo(f"token: {token}", err=True)
+        click.echo(f'token_sha256 = "{passwords.hash_token(token)}"')
+        return
+    if sys.stdin.isatty():
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise click.UsageError("the password is empty")
+    click.echo(f'password = "{passwords.hash_password(password)}"')
+
+
+async def _serve(settings: Settings, url: str) -> None:
+    from timers.console.kafka_cluster import KafkaCluster
+    from timers.console.server import Server, tls_context
+
+    cluster = KafkaCluster(settings)
+    try:
+        await _run(Server(settings, cluster), settings, tls_context(settings), url)
+    finally:
+        await cluster.close()
+
+
+async def _run(server: Server, settings: Settings, tls: object, url: str) -> None:
+    from aiohttp import web
+
+    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=2.0)
+    await runner.setup()
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    try:
+        site = web.TCPSite(runner, settings.console_bind, settings.console_port, ssl_context=tls)  # type: ignore[arg-type]
+        try:
+            await site.start()
+        except OSError as error:
+            raise SettingsError(
+                f"the console cannot listen at TIMERS_CONSOLE_BIND={settings.console_bind} "
+                f"TIMERS_CONSOLE_PORT={settings.console_port} ({error.strerror}): choose another port"
+            ) from None
+        writing = "reads and writes" if settings.console_write else "only reads"
+        click.echo(f"console: {url} ({writing})", err=True)
+        await ended.wait()
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,250 @@
+"""Who sends a request: the checks of host, origin and login, before anything else is done for it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import logging
+import math
+from collections.abc import Iterator
+from time import monotonic
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from timers.config.settings import Settings
+from timers.console.passwords import BusyError, PasswordChecks, ScryptHash, hash_token
+from timers.console.problems import Problem
+from timers.console.rates import Rates
+from timers.console.routes import OPERATOR, READER
+from timers.console.users import Principal, Users
+from timers.errors import SettingsError
+
+logger = logging.getLogger(__name__)
+
+_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_FAILED_LOGINS = 10
+_FAILED_LOGINS_PER_S = 0.2
+_CHALLENGE = 'Basic realm="timers", charset="UTF-8", Bearer realm="timers"'
+
+
+def check_settings(settings: Settings) -> None:
+    """Check that only users who may use the console can reach it.
+
+    Raises:
+        SettingsError: the settings contradict each other, or the console would be open to other machines.
+    """
+    for name, needed, value in (
+        ("TIMERS_CONSOLE_CERT_FILE", "TIMERS_CONSOLE_KEY_FILE", settings.console_key_file),
+        ("TIMERS_CONSOLE_KEY_FILE", "TIMERS_CONSOLE_CERT_FILE", settings.console_cert_file),
+        ("TIMERS_CONSOLE_CLIENT_CA_FILE", "TIMERS_CONSOLE_CERT_FILE", settings.console_cert_file),
+        ("TIMERS_CONSOLE_CLIENT_CA_FILE", "TIMERS_CONSOLE_USERS_FILE", settings.console_users_file),
+        ("TIMERS_CONSOLE_PROXIES", "TIMERS_CONSOLE_USERS_FILE", settings.console_users_file),
+    ):
+        if getattr(settings, name.removeprefix("TIMERS_").lower()) and not value:
+            raise SettingsError(f"{name} needs {needed}, which is not set")
+    if _is_local(settings.console_bind):
+        return
+    encrypted = settings.console_cert_file or settings.console_proxies
+    missing = [
+        name
+        for name, given in (
+            ("TIMERS_CONSOLE_USERS_FILE", settings.console_users_file),
+            ("TIMERS_CONSOLE_URL", settings.console_url),
+            ("TIMERS_CONSOLE_CERT_FILE or TIMERS_CONSOLE_PROXIES", encrypted),
+        )
+        if not given
+    ]
+    if missing:
+        raise SettingsError(
+            f"TIMERS_CONSOLE_BIND={settings.console_bind!r} lets other machines reach the console, so it also needs "
+            f"{' and '.join(missing)} (docs/http-api.md#who-may-use-it)"
+        )
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Access:
+    """Decides who sends a request.
+
+    Raises:
+        SettingsError: the file of users is wrong.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._public = urlsplit(settings.console_url)
+        self._names = {self._public.hostname} - {None}
+        if _is_local(settings.console_bind):
+            self._names |= _LOCAL_NAMES
+        self._networks = [ipaddress.ip_network(each) for each in settings.console_proxies]
+        self._header = settings.console_proxy_header.lower()
+        self._passwords = PasswordChecks()
+        self._failures = Rates(_FAILED_LOGINS_PER_S, _FAILED_LOGINS)
+        self._modified_ns = 0
+        self._users: Users | None = None
+        self._read_users()
+
+    public = Principal("")
+    """The user of routes without a login."""
+
+    @property
+    def has_login(self) -> bool:
+        """Whether users must log in."""
+        return self._users is not None
+
+    # ---- host and origin --------------------------------------------------------------------------------------------
+
+    def check_host(self, request: web.Request) -> None:
+        """Refuse a request for another host: a page of another site may have its own name point to this machine."""
+        hosts = request.headers.getall("Host", [])
+        if len(hosts) != 1 or _hostname(hosts[0]) not in self._names:
+            shown = ", ".join(hosts)[:100]
+            raise Problem(
+                "misdirected", f"this console is not {shown!r}: use a name of this machine, or set TIMERS_CONSOLE_URL"
+            )
+
+    def check_origin(self, request: web.Request) -> None:
+        """Refuse a change that a page of another origin sends with the login of its reader."""
+        site = request.headers.get("Sec-Fetch-Site", "none")
+        origin = request.headers.get("Origin")
+        own = f"{self._public.scheme}://{self._public.netloc}".lower()
+        same = origin is None or origin.lower() in (own, f"{request.scheme}://{request.headers['Host']}".lower())
+        if site not in ("same-origin", "none") or not same:
+            raise Problem("cross-site", "a page of another site sent this request: only pages of the console may")
+
+    # ---- login ------------------------------------------------------------------------------------------------------
+
+    async def principal(self, request: web.Request) -> Principal:
+        """The user who sends a request.
+
+        Raises:
+            Problem: there is no valid login.
+        """
+        self._read_users()
+        users = self._users
+        if users is None:
+            role = OPERATOR if self._settings.console_write else READER
+            return Principal("local", role, values=True)
+        found = await self._by_authorization(request, users)
+        if found is None:
+            names = [name for name in (self._of_proxy(request), _of_certificate(request)) if name]
+            found = users.by_name.get(names[0]) if names else None
+        if found is None:
+            raise _unknown()
+        return found
+
+    async def _by_authorization(self, request: web.Request, users: Users) -> Principal | None:
+        """The user of the header ``Authorization``; None without this header."""
+        given = request.headers.getall("Authorization", [])
+        if not given:
+            return None
+        scheme, _, credentials = given[0].partition(" ")
+        if len(given) > 1:
+            raise _unknown()
+        if scheme.lower() == "bearer":
+            user = users.by_token.get(hash_token(credentials.strip()))
+            if user is None:
+                raise _unknown()
+            return user
+        if scheme.lower() != "basic":
+            raise _unknown()
+        try:
+            name, colon, password = base64.b64decode(credentials.strip(), validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            raise _unknown() from None
+        user = users.by_name.get(name)
+        known = None if user is None else user.password
+        if colon and await self._is_right(request.remote or "", name, password, known):
+            return user
+        raise _unknown()
+
+    async def _is_right(self, address: str, name: str, password: str, known: ScryptHash | None) -> bool:
+        if self._passwords.is_remembered(name, password, known):  # also while others try passwords
+            return True
+        wait_s = self._failures.wait_s(address, monotonic())
+        if wait_s:
+            raise too_many(wait_s, "too many wrong passwords came from this address")
+        # Counted before the check: many requests at once must not pass together. A right password is remembered.
+        self._failures.take(address, monotonic())
+        try:
+            return await self._passwords.is_right(name, password, known)
+        except BusyError:
+            raise too_many(1.0, "many passwords are being checked") from None
+
+    def _of_proxy(self, request: web.Request) -> str | None:
+        """The name that a trusted proxy sends."""
+        if not self._networks or not self._is_proxy(request):
+            return None
+        # Some servers read X_User as X-User: a client could add a header that the proxy does not remove.
+        same = [
+            (name, value)
+            for name, value in ((name.decode("latin-1").lower(), value) for name, value in request.raw_headers)
+            if name.replace("_", "-") == self._header
+        ]
+        if not same:
+            return None
+        if len(same) > 1 or same[0][0] != self._header:
+            raise Problem("parameter-invalid", f"the header {self._header} is given twice, or in another spelling")
+        return same[0][1].decode("utf-8", "replace")
+
+    def _is_proxy(self, request: web.Request) -> bool:
+        peer = request.transport.get_extra_info("peername") if request.transport else None
+        if not peer:
+            return False
+        address = ipaddress.ip_address(peer[0].partition("%")[0])
+        mapped = getattr(address, "ipv4_mapped", None) or address
+        return any(mapped in network for network in self._networks)
+
+    def _read_users(self) -> None:
+        """Read the file of users if it has changed. A wrong file does not replace the users that were read."""
+        path = self._settings.console_users_file
+        if path is None:
+            return
+        try:
+            modified_ns = path.stat().st_mtime_ns
+            if modified_ns == self._modified_ns:
+                return
+            self._modified_ns = modified_ns
+            self._users = Users.read(path)
+        except (OSError, SettingsError) as error:
+            if self._users is None:
+                raise error if isinstance(error, SettingsError) else SettingsError(str(error)) from None
+            logger.error("the users stay as they were: %s", error)
+
+
+def too_many(wait_s: float, why: str) -> Problem:
+    """The answer to a user who must wait."""
+    seconds = max(1, math.ceil(wait_s))
+    return Problem("rate-limited", f"{why}: wait {seconds} s", {"Retry-After": str(seconds)})
+
+
+def _unknown() -> Problem:
+    why = "log in with a password, a token or a certificate"
+    return Problem("login-missing", why, {"WWW-Authenticate": _CHALLENGE})
+
+
+def _of_certificate(request: web.Request) -> str | None:
+    """The common name of the client's certificate, which TLS has checked."""
+    certificate = request.transport.get_extra_info("peercert") if request.transport else None
+    names = [value for name, value in _subject(certificate or {}) if name == "commonName"]
+    return names[0] if len(names) == 1 else None
+
+
+def _subject(certificate: dict[str, object]) -> Iterator[tuple[str, str]]:
+    for part in certificate.get("subject", ()):  # type: ignore[attr-defined]
+        yield from part
+
+
+def _hostname(host: str) -> str | None:
+    """The name in a header ``Host``, without the port."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None

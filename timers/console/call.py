@@ -1,0 +1,54 @@
+"""One request that passed all checks, and the answer to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from aiohttp import web
+
+from timers.config.settings import Settings
+from timers.console.cluster import Cluster
+from timers.console.routes import Route
+from timers.console.signing import Signer
+from timers.console.users import Principal
+
+
+@dataclass(frozen=True)
+class Console:
+    """What all handlers share."""
+
+    settings: Settings
+    cluster: Cluster
+    signer: Signer
+
+    def now_s(self) -> float:
+        """Epoch seconds of this machine's clock; cursors end by it, and delays begin."""
+        return time.time()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request: its user may send it, and its parameters are as the table of routes says."""
+
+    console: Console
+    request: web.Request
+    route: Route
+    user: Principal
+    parameters: Mapping[str, Any]
+    body: Mapping[str, Any]
+    base_path: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer with JSON, or with bytes of another type."""
+
+    body: Any
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Reply | web.StreamResponse]]

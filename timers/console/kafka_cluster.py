@@ -1,0 +1,143 @@
+"""The cluster of the console: brokers through the client library, workers through their web ports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from timers.client.aio import AsyncTimersClient
+from timers.client.config import Connection
+from timers.client.publish import Publisher
+from timers.client.request import TimerRequest
+from timers.config.settings import Settings
+from timers.console.cluster import WorkerAnswer
+from timers.errors import QueryError, TimersError
+from timers.kafka import topic_admin
+from timers.wire.verdict import VerdictMessage
+
+PUBLISH_TIMEOUT_S = 10.0
+ANSWER_S = 12.0
+"""Longer than a worker takes to ask the others."""
+
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_LOG_RETENTION_MS = 366 * 24 * 3600 * 1000
+
+
+class KafkaCluster:
+    """Implements :class:`timers.console.cluster.Cluster`. Opens its connections at their first use."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._client = AsyncTimersClient(settings.brokers, timeout_s=PUBLISH_TIMEOUT_S)
+        self._log: Publisher | None = None
+        self._log_opening = asyncio.Lock()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Wait for answers under way, and disconnect."""
+        await self._client.close()
+        if self._log is not None:
+            await asyncio.to_thread(self._log.close)
+        if self._session is not None:
+            await self._session.close()
+
+    # ---- requests ---------------------------------------------------------------------------------------------------
+
+    async def schedule(self, request: TimerRequest) -> str:
+        return await self._client.schedule(**request._asdict())
+
+    async def update(self, request: TimerRequest, timeout_s: float) -> VerdictMessage:
+        fields = request._asdict()
+        return await self._client.update(fields.pop("id"), **fields, timeout_s=timeout_s)
+
+    async def cancel(self, id: str, timeout_s: float) -> VerdictMessage:
+        return await self._client.cancel(id, timeout_s=timeout_s)
+
+    async def record(self, entry: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        written: asyncio.Future[None] = loop.create_future()
+
+        def on_result(result: str | TimersError) -> None:
+            loop.call_soon_threadsafe(_finish, written, result)
+
+        publisher = await self._open_log()
+        try:
+            publisher.submit_record(self._settings.console_log_topic, None, entry, None, on_result)
+        except BufferError:
+            raise TimersError("the producer's queue is full") from None
+        await written
+
+    async def _open_log(self) -> Publisher:
+        async with self._log_opening:
+            if self._log is None:
+                self._log = await asyncio.to_thread(self._new_log)
+        return self._log
+
+    def _new_log(self) -> Publisher:
+        settings, topic = self._settings, self._settings.console_log_topic
+        retention = {"retention.ms": str(_LOG_RETENTION_MS)}
+        topic_admin.create_if_missing(settings, topic, partitions=1, config=retention)
+        connection = Connection.resolve(settings.brokers, topic, None, PUBLISH_TIMEOUT_S, None)
+        log = Publisher(connection, thread="timers-console-log")
+        log.open()
+        return log
+
+    # ---- questions --------------------------------------------------------------------------------------------------
+
+    async def ask(self, path: str, parameters: Mapping[str, str]) -> WorkerAnswer:
+        status, body = await self._get(f"{self._settings.query_url}{path}", parameters)
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise QueryError(
+                f"what answers at {self._settings.query_url} is no worker of timers: set TIMERS_WORKER_URL"
+            )
+        return WorkerAnswer(status, answer)
+
+    async def _get(self, url: str, parameters: Mapping[str, str]) -> tuple[int, bytes]:
+        if self._session is None:
+            # Without the environment's proxy: the workers are in the same network.
+            self._session = aiohttp.ClientSession(trust_env=False)
+        try:
+            async with (
+                asyncio.timeout(ANSWER_S),
+                self._session.get(url, params=parameters, allow_redirects=False) as response,
+            ):
+                body = await response.content.read(_MAX_ANSWER_BYTES)
+                while len(body) < _MAX_ANSWER_BYTES and (more := await response.content.read(_MAX_ANSWER_BYTES)):
+                    body += more
+                return response.status, body
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            why = str(error) or f"no answer within {ANSWER_S:.0f} s"
+            raise QueryError(
+                f"no worker answers at {self._settings.query_url} ({why}): see TIMERS_WORKER_URL"
+            ) from None
+
+    async def problems(self) -> list[str]:
+        async def check(what: Any) -> str:
+            try:
+                await what
+            except TimersError as error:
+                return str(error)
+            return ""
+
+        async def broker() -> None:
+            await asyncio.to_thread(topic_admin.exists, self._settings, self._settings.request_topic)
+
+        found = await asyncio.gather(check(broker()), check(self.ask("/health/live", {})))
+        return [why for why in found if why]
+
+
+def _finish(future: asyncio.Future[None], result: str | TimersError) -> None:
+    if future.done():
+        return
+    if isinstance(result, TimersError):
+        future.set_exception(result)
+    else:
+        future.set_result(None)

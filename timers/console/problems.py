@@ -1,0 +1,68 @@
+"""The errors of the API: answers of type ``application/problem+json`` (RFC 9457) with a code and a sentence."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from timers.wire import dead_letter
+
+CODES = {
+    "unknown": (504, "the brokers did not answer in time; the change may have happened, or may still happen"),
+    "brokers-unreachable": (503, "no broker answers; nothing was changed"),
+    "worker-unreachable": (503, "the worker does not answer, or is starting"),
+    "busy": (503, "too many requests of this kind are being answered"),
+    "not-recorded": (503, "the change could not be recorded in the log of changes, so it was not made"),
+    "publish-refused": (502, "the brokers refuse the request; nothing was changed"),
+    "ids-off": (501, "timers have no ids: TIMERS_ID_TOPIC is not set"),
+    "condition-unsupported": (501, "the request has a condition that this version cannot check"),
+    "failed": (500, "an error in the console; its log has more"),
+    "rate-limited": (429, "too many requests, or too many failed logins"),
+    "body-not-json": (415, "the body is not of type application/json"),
+    "body-too-large": (413, "the body is larger than a request may be"),
+    "misdirected": (421, "the request names a host that is not this console"),
+    "method-not-allowed": (405, "this path has other methods"),
+    "not-found": (404, "there is no such path, timer or dead letter"),
+    "already-fired": (409, "the timer has fired already"),
+    "conflict": (409, "another request does the same at this time"),
+    "login-missing": (401, "the request has no login, or a wrong one"),
+    "cross-site": (403, "a page of another site sent this request"),
+    "read-only": (403, "the console only reads: TIMERS_CONSOLE_WRITE is not 1"),
+    "role-missing": (403, "the role of this user does not allow this"),
+    "topic-forbidden": (403, "this user may not use this topic"),
+    "id-forbidden": (403, "this user may not use this id"),
+    "values-hidden": (403, "values of callbacks are not shown to this user"),
+    "queries-off": (403, "the workers answer no questions about timers"),
+    "parameter-invalid": (400, "a parameter is missing, unknown or wrong"),
+    "cursor-invalid": (400, "a cursor or a confirmation is wrong, too old, or belongs to another user or filter"),
+    "due-invalid": (422, "the due time is missing or wrong"),
+    **dict.fromkeys(dead_letter.CODES, (422, "the timer would become a dead letter with this code")),
+}
+"""Code -> status and meaning."""
+
+CONTENT_TYPE = "application/problem+json"
+
+
+class Problem(Exception):
+    """An answer that says why a request was not carried out.
+
+    Args:
+        code: one of :data:`CODES`.
+        detail: a sentence for a person.
+        headers: of the answer.
+        more: further members of the body.
+    """
+
+    def __init__(self, code: str, detail: str, headers: dict[str, str] | None = None, **more: Any) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.status = CODES[code][0]
+        self.headers = headers or {}
+        self._more = more
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The members of the JSON object."""
+        title = HTTPStatus(self.status).phrase
+        about = {"type": f"urn:timers:problem:{self.code}", "title": title, "status": self.status}
+        return {**about, "code": self.code, "detail": str(self), **self._more}

@@ -1,0 +1,194 @@
+"""The table of all routes: method, path, role, parameters, body and answers. Pure data.
+
+The router, the check of roles, the OpenAPI document and ``docs/http-api.md`` are made from it. A path has no variable
+part: an id may hold any characters, and proxies change a path that holds such as ``..``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from timers.console import problems
+from timers.console import schemas as s
+
+JSON = "application/json"
+
+PUBLIC, READER, OPERATOR = "", "reader", "operator"
+"""Roles. An operator may do what a reader may; a public route needs no login."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A query parameter."""
+
+    name: str
+    schema: dict[str, Any]
+    why: str = ""
+    required: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "why", self.why or self.schema["description"])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A possible answer.
+
+    Attributes:
+        schema: one of :data:`timers.console.schemas.SCHEMAS`; empty: no JSON.
+        headers: name -> meaning.
+    """
+
+    status: int
+    why: str
+    schema: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    content: str = JSON
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether it is an error."""
+        return self.content == problems.CONTENT_TYPE
+
+
+@dataclass(frozen=True)
+class Route:
+    """One route.
+
+    Attributes:
+        name: of the handler and of the operation in the OpenAPI document.
+        body: schema of the request's body; empty: it has none.
+        example: a body.
+        problems: codes of the errors that only some routes have.
+        writes: whether it changes something.
+    """
+
+    method: str
+    path: str
+    name: str
+    role: str
+    summary: str
+    answers: tuple[Answer, ...]
+    parameters: tuple[Parameter, ...] = ()
+    body: str = ""
+    example: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    @property
+    def writes(self) -> bool:
+        """Whether it changes something: then it needs the switch, the role and a record in the log of changes."""
+        return self.role == OPERATOR
+
+
+_ID = Parameter("id", s.ID, "the id of a timer, or <topic>/<partition>/<offset> of its request", required=True)
+_OWN_ID = Parameter("id", s.ID, "the id that the timer's sender gave it", required=True)
+_VALUE = Parameter("value", s.flag("1: with the values of callbacks, in base64"))
+_WAIT = Parameter(
+    "wait",
+    {"type": "number", "minimum": 0, "maximum": 30, "default": 5, "description": "longest wait for the verdict, in s"},
+)
+_TOPIC = Parameter("topic", s.TOPIC, "only timers with this callback topic")
+_FROM = Parameter("from", s.SECOND, "first due second")
+_TO = Parameter("to", s.SECOND, "due second before which the list ends")
+_PREFIX = Parameter("prefix", s.ID, "only timers whose id begins with this text")
+_CURSOR = Parameter("cursor", s.string("`next` of the page before", maxLength=2000))
+_LIMIT = Parameter("limit", s.integer(1, s.MAX_LIMIT, "largest number of items in a page", default=100))
+
+_PUBLISH = ("unknown", "brokers-unreachable", "publish-refused", "ids-off", "topic-forbidden", "id-forbidden")
+_INVALID = (
+    *("due-invalid", "topic-missing", "topic-invalid", "value-missing", "value-too-large", "field-invalid"),
+    *("id-missing", "id-too-long", "id-not-text"),
+)
+_ASK = ("worker-unreachable", "queries-off")
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "POST",
+        "/v1/timers",
+        "setTimer",
+        OPERATOR,
+        "Set a timer. With an id that exists, the timer is replaced.",
+        (Answer(201, "all in-sync replicas have the request", "Accepted", {"Location": "where to find the timer"}),),
+        body="NewTimer",
+        example={"topic": "timeouts", "key": "order-17", "value": "unpaid", "delay": "15m"},
+        problems=(*_PUBLISH, *_INVALID),
+    ),
+    Route(
+        "GET",
+        "/v1/timers",
+        "listTimers",
+        READER,
+        "List pending timers in the order in which they fire. A page may be empty and still have a next one.",
+        (Answer(200, "a page", "TimerList"),),
+        (_TOPIC, _FROM, _TO, _PREFIX, _LIMIT, _CURSOR, _VALUE),
+        problems=(*_ASK, "cursor-invalid", "values-hidden", "topic-forbidden"),
+    ),
+    Route(
+        "GET",
+        "/v1/timer",
+        "getTimer",
+        READER,
+        "Find one timer. Two topics may have the same id: then the answer has both.",
+        (Answer(200, "the timer", "FoundTimers", {"ETag": "source of its request, if there is one timer"}),),
+        (_ID, _VALUE),
+        problems=(*_ASK, "not-found", "values-hidden"),
+    ),
+    Route(
+        "PUT",
+        "/v1/timer",
+        "putTimer",
+        OPERATOR,
+        "Set or replace the timer with this id, and wait for the verdict on the version before.",
+        (
+            Answer(200, "it was pending, and is replaced", "Verdict"),
+            Answer(201, "a new timer is set: there was none (unknown), or it had fired (already-fired)", "Verdict"),
+            Answer(202, "the request is written, and no worker has answered yet (undecided)", "Verdict"),
+        ),
+        (_OWN_ID, _WAIT),
+        body="TimerVersion",
+        example={"topic": "timeouts", "key": "order-17", "value": "unpaid", "delay": "30m"},
+        problems=(*_PUBLISH, *_INVALID),
+    ),
+    Route(
+        "DELETE",
+        "/v1/timer",
+        "cancelTimer",
+        OPERATOR,
+        "Cancel the timer with this id, and wait for the verdict.",
+        (
+            Answer(200, "it was pending, and never fires", "Verdict"),
+            Answer(202, "the cancel is written, and no worker has answered yet (undecided)", "Verdict"),
+        ),
+        (_OWN_ID, _WAIT),
+        problems=(*_PUBLISH, "not-found", "already-fired", "id-missing", "id-too-long", "id-not-text"),
+    ),
+    Route("GET", "/v1/health/live", "live", PUBLIC, "Whether the console answers.", (Answer(200, "it does", "Live"),)),
+    Route(
+        "GET",
+        "/v1/health/ready",
+        "ready",
+        PUBLIC,
+        "Whether a broker and a worker answer the console.",
+        (Answer(200, "they do", "Ready"), Answer(HTTPStatus.SERVICE_UNAVAILABLE, "one does not", "Ready")),
+    ),
+    Route(
+        "GET",
+        "/v1/openapi.json",
+        "openApi",
+        PUBLIC,
+        "This API as an OpenAPI 3.1 document.",
+        (Answer(200, "the document", "Document"),),
+    ),
+    Route(
+        "GET",
+        "/metrics",
+        "metrics",
+        READER,
+        "Metrics of the console for Prometheus.",
+        (Answer(200, "the metrics", "Text", content="text/plain"),),
+    ),
+)
+
+BY_NAME = {route.name: route for route in ROUTES}

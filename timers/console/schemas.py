@@ -1,0 +1,158 @@
+"""The JSON Schemas of bodies and parameters. Pure data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timers.wire import dead_letter, topics
+from timers.wire.checks import MAX_DUE_S
+from timers.wire.query import COLD, FIRED, PENDING, REJECTED, REPLACED
+
+MAX_ID_CHARACTERS = 512
+MAX_LIMIT = 1000
+
+
+def string(description: str, **more: Any) -> dict[str, Any]:
+    """The schema of a text."""
+    return {"type": "string", "description": description, **more}
+
+
+def integer(low: int, high: int, description: str, **more: Any) -> dict[str, Any]:
+    """The schema of a whole number."""
+    return {"type": "integer", "minimum": low, "maximum": high, "description": description, **more}
+
+
+def flag(description: str) -> dict[str, Any]:
+    """The schema of a parameter that is 0 or 1."""
+    return {"type": "boolean", "default": False, "description": description}
+
+
+def object_of(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    """The schema of an object without other members."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def list_of(items: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The schema of a list."""
+    return {"type": "array", "items": items, **more}
+
+
+def reference(name: str) -> dict[str, Any]:
+    """A reference to one of :data:`SCHEMAS`."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same schema, or null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+TOPIC = string(topics.LEGAL_FORM, pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$", minLength=1, maxLength=249)
+ID = string("the id of a timer", minLength=1, maxLength=MAX_ID_CHARACTERS)
+SECOND = integer(0, MAX_DUE_S, "epoch second")
+TIME = {"anyOf": [{"type": "number"}, {"type": "string"}]}
+DATA = {
+    "anyOf": [
+        {"type": "string"},
+        object_of({"base64": string("bytes in base64", contentEncoding="base64")}, "base64"),
+    ],
+    "description": 'text, or {"base64": "..."} for bytes that are not text',
+}
+CODE = string("code of dead letters", enum=[*dead_letter.CODES, dead_letter.RETRIES_EXHAUSTED])
+LETTER_NAME = string(
+    "<partition>/<offset> of a dead letter, or <topic>/<partition>/<offset> of it or of its request",
+    pattern=r"^([a-zA-Z0-9._-]{1,249}/)?[0-9]{1,9}/[0-9]{1,18}$",
+    maxLength=300,
+)
+
+_TIMER_FIELDS = {
+    "topic": TOPIC,
+    "key": {**nullable(DATA), "description": "key of the callback; missing or null: none"},
+    "value": {**DATA, "description": "value of the callback, as text or base64"},
+    "at": {**TIME, "description": "due time: RFC 3339 or epoch seconds"},
+    "delay": {**TIME, "description": 'time from now: seconds, or such as "15m". Give `at` or `delay`'},
+    "token": string("sent in the header `callback-token`", minLength=1),
+    "headers": {
+        "description": 'headers of the callback: {"name": "value"}, or a list of pairs',
+        "anyOf": [
+            {"type": "object", "additionalProperties": nullable(DATA)},
+            list_of({"type": "array", "minItems": 2, "maxItems": 2}),
+        ],
+    },
+}
+_MISSING = list_of(
+    object_of({"partition": string("<topic>/<partition>"), "reason": string("why it did not answer")}),
+    description="the partitions that the answer does not cover; empty: it covers all",
+)
+
+_OWN_CHECKS = {"x-timers-own-checks": True}
+"""The client library checks such a body, with the sentences that it also has for programs and commands."""
+
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "Problem": {
+        "type": "object",
+        "properties": {
+            "type": {"type": "string"},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "code": string("for programs"),
+            "detail": string("one sentence for a person"),
+        },
+        "required": ["type", "title", "status", "code", "detail"],
+    },
+    "NewTimer": _OWN_CHECKS | object_of({**_TIMER_FIELDS, "id": {**ID, "description": "its name"}}, "topic", "value"),
+    "TimerVersion": _OWN_CHECKS | object_of(_TIMER_FIELDS, "topic", "value"),
+    "Accepted": object_of(
+        {"id": {"type": "string"}, "due": SECOND, "due_at": string("RFC 3339")}, "id", "due", "due_at"
+    ),
+    "Timer": {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "state": {"type": "string", "enum": [PENDING, FIRED, COLD, REPLACED, REJECTED]},
+            "due": SECOND,
+            "due_at": string("RFC 3339"),
+            "topic": string("callback topic"),
+            "key": nullable(DATA),
+            "value_bytes": {"type": "integer"},
+            "value": string("base64, if asked for with value=1"),
+            "source": string("<topic>/<partition>/<offset> of the request"),
+            "position": string("the record that fires, if it is another one"),
+            "retry": {"type": "object"},
+            "error": string("why the request was rejected"),
+        },
+        "required": ["id", "source"],
+    },
+    "TimerList": object_of(
+        {
+            "timers": list_of(reference("Timer")),
+            "next": {**nullable(string("cursor of the next page")), "description": "null: this is the last page"},
+            "complete": {"type": "boolean", "description": "whether all partitions answered, up to `next`"},
+            "missing": _MISSING,
+        },
+        *("timers", "next", "complete", "missing"),
+    ),
+    "FoundTimers": object_of(
+        {"id": {"type": "string"}, "timers": list_of(reference("Timer")), "missing": _MISSING},
+        *("id", "timers", "missing"),
+    ),
+    "Verdict": object_of(
+        {
+            "id": {"type": "string"},
+            "verdict": string(
+                "what happened to the version before; undecided: no worker has answered yet",
+                enum=["cancelled", "replaced", "already-fired", "unknown", "undecided"],
+            ),
+            "due": {**nullable(SECOND), "description": "due second of the version before"},
+        },
+        *("id", "verdict", "due"),
+    ),
+    "Live": object_of({"live": {"type": "boolean"}}, "live"),
+    "Ready": object_of({"ready": {"type": "boolean"}, "reasons": list_of({"type": "string"})}, "ready", "reasons"),
+    "Document": {"type": "object"},
+}

@@ -1,0 +1,216 @@
+"""The HTTP server of the console: one pipeline of checks for all routes of the table."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from typing import Any
+
+from aiohttp import web
+
+from timers.client import timer_lines
+from timers.config.settings import Settings
+from timers.console import checking, health_pages, openapi, timer_pages, write_log
+from timers.console.access import Access, too_many
+from timers.console.call import Call, Console, Handler, Reply
+from timers.console.cluster import Cluster
+from timers.console.metrics import ConsoleMetrics
+from timers.console.problems import CONTENT_TYPE, Problem
+from timers.console.rates import Rates
+from timers.console.routes import JSON, ROUTES, Route
+from timers.console.schemas import SCHEMAS
+from timers.console.signing import Signer
+from timers.errors import InvalidTimerError, SettingsError
+
+logger = logging.getLogger(__name__)
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_BURST_S = 2
+"""A user may send the requests of so many seconds at once."""
+
+_ROOM_BYTES = 256 * 1024
+"""For the other fields of a body than the value."""
+
+_CONDITIONS = ("Idempotency-Key", "If-Match", "If-None-Match", "If-Unmodified-Since")
+
+_Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Server:
+    """The application of one console.
+
+    Args:
+        cluster: brokers and workers.
+
+    Raises:
+        SettingsError: the settings would let users in who may not use it, or a file of them is wrong.
+    """
+
+    def __init__(self, settings: Settings, cluster: Cluster) -> None:
+        self._settings = settings
+        self._base_path = base_path(settings)
+        self._access = Access(settings)
+        self._console = Console(settings, cluster, Signer(settings))
+        per_s = settings.console_rate_per_s
+        self._rates = Rates(per_s, max(1, per_s * _BURST_S))
+        self._metrics = ConsoleMetrics()
+
+    def application(self) -> web.Application:
+        """The application of aiohttp, with all routes."""
+        # Base64 takes four bytes for three.
+        size = self._settings.max_request_bytes * 4 // 3 + _ROOM_BYTES
+        application = web.Application(client_max_size=size, middlewares=[self._answer_errors])
+        handlers: dict[str, Handler] = {
+            **timer_pages.handlers(),
+            **health_pages.handlers(self._metrics, openapi.document(self._base_path)),
+        }
+        for route in ROUTES:
+            application.router.add_route(
+                route.method, self._base_path + route.path, self._endpoint(route, handlers[route.name])
+            )
+        return application
+
+    def _endpoint(self, route: Route, handler: Handler) -> _Next:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            begun = monotonic()
+            status = 500
+            try:
+                response = await self._checked(route, handler, request)
+                status = response.status
+                return response
+            except Problem as problem:
+                status = problem.status
+                raise
+            finally:
+                self._metrics.add(route.name, status, monotonic() - begun)
+
+        return answer
+
+    async def _checked(self, route: Route, handler: Handler, request: web.Request) -> web.StreamResponse:
+        """Answer a request. The order counts: nothing is read or done for a user who may not ask for it."""
+        self._access.check_host(request)
+        if route.writes:
+            self._access.check_origin(request)
+        user = await self._access.principal(request) if route.role else self._access.public
+        if route.role:
+            now_s = monotonic()
+            if wait_s := self._rates.wait_s(user.name, now_s):
+                raise too_many(wait_s, f"more than {self._settings.console_rate_per_s} requests a second")
+            self._rates.take(user.name, now_s)
+        if route.writes:
+            self._check_writing(request)
+        if not user.may(route.role):
+            raise Problem("role-missing", f"{route.name} needs the role {route.role}, and you have {user.role}")
+        parameters = checking.parameters(route, request.query.items())
+        body = await _body(route, request)
+        call = Call(self._console, request, route, user, parameters, body, self._base_path)
+        if route.writes:
+            await write_log.record(call)
+        reply = await handler(call)
+        return _response(reply) if isinstance(reply, Reply) else reply
+
+    def _check_writing(self, request: web.Request) -> None:
+        if not self._settings.console_write:
+            raise Problem("read-only", "this console only reads: start it with TIMERS_CONSOLE_WRITE=1")
+        for name in _CONDITIONS:
+            if name in request.headers:
+                why = f"this version cannot check {name} when the change is made: send the request without it"
+                raise Problem("condition-unsupported", why)
+
+    @web.middleware
+    async def _answer_errors(self, request: web.Request, handler: _Next) -> web.StreamResponse:
+        try:
+            response = await handler(request)
+        except Problem as problem:
+            response = _problem(problem)
+        except web.HTTPRequestEntityTooLarge:
+            response = _problem(Problem("body-too-large", "the body is larger than TIMERS_MAX_REQUEST_BYTES allows"))
+        except web.HTTPMethodNotAllowed as error:
+            methods = ", ".join(sorted(error.allowed_methods))
+            why = f"{request.method} is not a method of this path: there is {methods}"
+            response = _problem(Problem("method-not-allowed", why, {"Allow": methods}))
+        except web.HTTPNotFound:
+            response = _problem(Problem("not-found", f"there is no path {request.path!r}"))
+        except (web.HTTPException, asyncio.CancelledError):
+            raise
+        except Exception:
+            logger.exception("%s %s failed", request.method, request.path)
+            response = _problem(Problem("failed", "the console could not answer; its log has the reason"))
+        if not response.prepared:
+            response.headers.update(_HEADERS)
+        return response
+
+
+async def _body(route: Route, request: web.Request) -> Mapping[str, Any]:
+    if not route.body:
+        return {}
+    # A page of another site can send a form or text without asking the browser first, but not JSON.
+    if request.content_type != JSON:
+        raise Problem("body-not-json", f"the body is of type {request.content_type}: send Content-Type: {JSON}")
+    try:
+        body = timer_lines.parse_object(await request.read())
+    except InvalidTimerError as error:
+        raise Problem("parameter-invalid", str(error)) from None
+    if not SCHEMAS[route.body].get("x-timers-own-checks"):
+        checking.check(SCHEMAS[route.body], body, "the body")
+    return body
+
+
+def _response(reply: Reply) -> web.Response:
+    if isinstance(reply.body, bytes):
+        return web.Response(body=reply.body, status=reply.status, headers=reply.headers)
+    text = json.dumps(reply.body, ensure_ascii=True, separators=(",", ":"))
+    return web.Response(text=text, status=reply.status, headers=reply.headers, content_type=JSON)
+
+
+def _problem(problem: Problem) -> web.Response:
+    return web.Response(
+        text=json.dumps(problem.body), status=problem.status, headers=problem.headers, content_type=CONTENT_TYPE
+    )
+
+
+def base_path(settings: Settings) -> str:
+    """The path of ``TIMERS_CONSOLE_URL``; empty if it has none."""
+    _, _, rest = settings.console_url.partition("://")
+    _, slash, path = rest.partition("/")
+    return slash + path
+
+
+def address(settings: Settings) -> str:
+    """The URL under which this machine reaches the console."""
+    host = settings.console_bind
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    scheme = "https" if settings.console_cert_file else "http"
+    return f"{scheme}://{shown}:{settings.console_port}{base_path(settings)}"
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """The server's certificate and the authorities of its clients; None: the console speaks HTTP.
+
+    Raises:
+        SettingsError: a file cannot be used.
+    """
+    if settings.console_cert_file is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.console_cert_file, settings.console_key_file, lambda: "")
+        if settings.console_client_ca_file is not None:
+            context.load_verify_locations(settings.console_client_ca_file)
+            context.verify_mode = ssl.CERT_OPTIONAL
+    except (ssl.SSLError, OSError) as error:
+        raise SettingsError(
+            "TIMERS_CONSOLE_CERT_FILE, TIMERS_CONSOLE_KEY_FILE and TIMERS_CONSOLE_CLIENT_CA_FILE cannot be used: "
+            f"they are PEM files, the key without a password ({error})"
+        ) from None
+    return context

@@ -1,0 +1,214 @@
+"""The handlers of ``/v1/timers`` and ``/v1/timer``."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from timers.client import timer_lines
+from timers.client.request import TimerRequest
+from timers.console.call import Call, Handler, Reply
+from timers.console.cluster import WorkerAnswer
+from timers.console.problems import Problem
+from timers.core.operation import ALREADY_FIRED, REPLACED, UNKNOWN
+from timers.errors import (
+    AccessError,
+    InvalidTimerError,
+    NoVerdictError,
+    QueryError,
+    SettingsError,
+    TimersError,
+    TimerTooLargeError,
+    UnacknowledgedError,
+    UnreachableError,
+)
+from timers.wire import checks
+from timers.wire import query as wire
+from timers.wire.checks import InvalidRequestError
+from timers.wire.formats.future_by_id import decode_id
+
+CURSOR_S = 3600.0
+"""How long a cursor is valid."""
+
+UNDECIDED = "undecided"
+
+_FORBIDDEN, _NOT_FOUND, _UNAVAILABLE = 403, 404, 503
+
+
+def handlers() -> dict[str, Handler]:
+    """Name of a route -> its handler."""
+    return {
+        "setTimer": set_timer,
+        "listTimers": list_timers,
+        "getTimer": get_timer,
+        "putTimer": put_timer,
+        "cancelTimer": cancel_timer,
+    }
+
+
+async def set_timer(call: Call) -> Reply:
+    """``POST /v1/timers``"""
+    request = _request(call, call.body)
+    try:
+        id = await call.console.cluster.schedule(request)
+    except TimersError as error:
+        raise _publish_problem(error, request.id) from None
+    due_s = int(request.at)  # type: ignore[arg-type]  # the parser computed it
+    where = f"{call.base_path}/v1/timer?id={quote(id, safe='')}"
+    return Reply({"id": id, "due": due_s, "due_at": wire.format_due(due_s)}, 201, {"Location": where})
+
+
+async def put_timer(call: Call) -> Reply:
+    """``PUT /v1/timer``"""
+    id = call.parameters["id"]
+    if "id" in call.body:
+        raise Problem("field-invalid", "the id is a parameter of the path, so the body has none")
+    request = _request(call, {**call.body, "id": id})
+    try:
+        verdict = await call.console.cluster.update(request, call.parameters["wait"])
+    except NoVerdictError:
+        return Reply({"id": id, "verdict": UNDECIDED, "due": None}, 202)
+    except TimersError as error:
+        raise _publish_problem(error, id) from None
+    body = {"id": id, "verdict": verdict.verdict, "due": verdict.due_s}
+    return Reply(body, 200 if verdict.verdict == REPLACED else 201)
+
+
+async def cancel_timer(call: Call) -> Reply:
+    """``DELETE /v1/timer``"""
+    id = call.parameters["id"]
+    _check_id(call, id)
+    try:
+        verdict = await call.console.cluster.cancel(id, call.parameters["wait"])
+    except NoVerdictError:
+        return Reply({"id": id, "verdict": UNDECIDED, "due": None}, 202)
+    except TimersError as error:
+        raise _publish_problem(error, id) from None
+    if verdict.verdict == UNKNOWN:
+        raise Problem("not-found", f"there is no timer {id!r}: never set, cancelled before, or fired long ago", id=id)
+    if verdict.verdict == ALREADY_FIRED:
+        raise Problem("already-fired", f"the timer {id!r} has fired already", id=id, due=verdict.due_s)
+    return Reply({"id": id, "verdict": verdict.verdict, "due": verdict.due_s})
+
+
+async def get_timer(call: Call) -> Reply:
+    """``GET /v1/timer``"""
+    id = call.parameters["id"]
+    check_values(call, call.parameters["value"])
+    parameters = {"id": id, "value": str(int(call.parameters["value"]))}
+    answer = await ask(call, wire.FIND_PATH, parameters)
+    timers = [timer for timer in answer.body["timers"] if call.user.may_use_topic(timer.get("topic"))]
+    missing = answer.body["missing"]
+    if not timers and missing:
+        raise Problem(
+            "worker-unreachable", f"it is not known whether {id!r} exists: no worker answers", missing=missing
+        )
+    if not timers:
+        raise Problem("not-found", f"there is no timer {id!r}: never set, cancelled, or fired long ago", id=id)
+    tag = {"ETag": f'"{timers[0]["source"]}"'} if len(timers) == 1 else {}
+    return Reply({"id": id, "timers": timers, "missing": missing}, 200, tag)
+
+
+async def list_timers(call: Call) -> Reply:
+    """``GET /v1/timers``"""
+    given = call.parameters
+    check_values(call, given["value"])
+    topic = given.get("topic")
+    if topic is not None and not call.user.may_use_topic(topic):
+        raise Problem("topic-forbidden", f"you may not see timers of topic {topic!r}")
+    selection = [topic, given.get("from"), given.get("to"), given.get("prefix")]
+    parameters = {"limit": str(given["limit"]), "value": str(int(given["value"]))}
+    names = ("topic", "from", "to", "prefix")
+    parameters |= {name: str(value) for name, value in zip(names, selection, strict=True) if value is not None}
+    purpose = f"cursor of {selection}"
+    now_s = call.console.now_s()
+    if "cursor" in given:
+        parameters["cursor"] = call.console.signer.open(purpose, call.user, given["cursor"], now_s)
+    answer = await ask(call, wire.LIST_PATH, parameters)
+    following, missing = answer.body["next"], answer.body["missing"]
+    return Reply(
+        {
+            "timers": [timer for timer in answer.body["timers"] if call.user.may_use_topic(timer["topic"])],
+            "next": following and call.console.signer.sign(purpose, call.user, following, now_s + CURSOR_S),
+            "complete": not missing,
+            "missing": missing,
+        }
+    )
+
+
+def check_values(call: Call, with_values: bool) -> None:
+    """Refuse to show values to a user who may not see them."""
+    if with_values and not (call.user.values and call.console.settings.queries == "values"):
+        raise Problem("values-hidden", "values are shown with TIMERS_QUERIES=values, to users with values = true")
+
+
+async def ask(call: Call, path: str, parameters: dict[str, str]) -> WorkerAnswer:
+    """The answer of a worker's page to a question that it accepts."""
+    try:
+        answer = await call.console.cluster.ask(path, parameters)
+    except QueryError as error:
+        raise Problem("worker-unreachable", str(error)) from None
+    if "timers" in answer.body and "missing" in answer.body:
+        return answer
+    code = {_FORBIDDEN: "queries-off", 400: "parameter-invalid"}.get(answer.status, "worker-unreachable")
+    raise Problem(code, str(answer.body.get("error", f"the worker answered {answer.status}")))
+
+
+def _request(call: Call, fields: Any) -> TimerRequest:
+    """The request for a timer with these fields, as JSON has them.
+
+    Raises:
+        Problem: it would become a dead letter, or the user may not ask for it.
+    """
+    _check_id(call, fields.get("id"))
+    try:
+        topic = fields.get("topic", "")
+        checks.check_topic(topic if isinstance(topic, str) else repr([topic]), "topic")
+        if fields.get("value") is None:
+            raise InvalidRequestError("value-missing", 'value is missing: give text, "" for an empty one')
+    except InvalidRequestError as error:
+        raise Problem(error.code, str(error)) from None
+    try:
+        timer_lines.check_names(fields)
+    except InvalidTimerError as error:
+        raise Problem("field-invalid", str(error)) from None
+    try:
+        due_s = timer_lines.due_of(fields, int(call.console.now_s() * 1e9))
+    except InvalidTimerError as error:
+        raise Problem("due-invalid", str(error)) from None
+    try:
+        request = timer_lines.request_of(fields, due_s)
+    except InvalidTimerError as error:
+        raise Problem("field-invalid", str(error)) from None
+    if not call.user.may_use_topic(request.topic):
+        raise Problem("topic-forbidden", f"you may not set timers for topic {request.topic!r}")
+    if call.user.topics is not None and request.topic in call.console.settings.own_topics:
+        raise Problem("topic-forbidden", f"{request.topic!r} is a topic of the engine")
+    return request
+
+
+def _check_id(call: Call, id: Any) -> None:
+    if id is None:
+        return
+    try:
+        decode_id(id.encode(errors="surrogateescape") if isinstance(id, str) else b"")
+    except InvalidRequestError as error:
+        raise Problem(error.code, str(error)) from None
+    except UnicodeEncodeError:
+        raise Problem("id-not-text", "the id has characters that UTF-8 cannot carry") from None
+    if not call.user.may_use_id(id):
+        raise Problem("id-forbidden", f"you may not set or cancel a timer with the id {id!r}")
+
+
+def _publish_problem(error: TimersError, id: str | None) -> Problem:
+    """The answer when the brokers did not take a request, or did not say so."""
+    if isinstance(error, InvalidTimerError):
+        return Problem("value-too-large" if isinstance(error, TimerTooLargeError) else "field-invalid", str(error))
+    if isinstance(error, SettingsError):
+        return Problem("ids-off", str(error))
+    if isinstance(error, UnacknowledgedError | AccessError):
+        again = (
+            "send it again: with an id it cannot become two timers" if id else "look for it before you send it again"
+        )
+        return Problem("unknown", f"{error}. It is unknown whether the timer is set; {again}", outcome="unknown")
+    return Problem("brokers-unreachable" if isinstance(error, UnreachableError) else "publish-refused", str(error))

@@ -1,0 +1,51 @@
+"""Records each change in the topic ``<app>-console-log``, before it is made: who, when and what.
+
+A value is recorded by its length and its hash: the log may be read by more people than the timers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from timers.console.call import Call
+from timers.console.problems import Problem
+from timers.errors import TimersError
+from timers.wire.query import format_due
+
+
+async def record(call: Call) -> None:
+    """Write the entry of a change.
+
+    Raises:
+        Problem: it could not be written, so the change must not be made.
+    """
+    try:
+        await call.console.cluster.record(json.dumps(entry(call, call.console.now_s())).encode())
+    except TimersError as error:
+        raise Problem("not-recorded", f"the log of changes cannot be written, so nothing was done: {error}") from None
+
+
+def entry(call: Call, now_s: float) -> dict[str, Any]:
+    """The entry of a change."""
+    return {
+        "at": format_due(int(now_s)),
+        "at_ms": int(now_s * 1000),
+        "user": call.user.name,
+        "address": call.request.remote,
+        "operation": call.route.name,
+        "parameters": dict(call.parameters),
+        "body": _without_values(call.body),
+    }
+
+
+def _without_values(body: Mapping[str, Any]) -> dict[str, Any]:
+    hidden: dict[str, Any] = {name: value for name, value in body.items() if name not in ("value", "headers", "token")}
+    if "value" in body:
+        text = json.dumps(body["value"], sort_keys=True).encode()
+        hidden["value"] = {"json_bytes": len(text), "json_sha256": hashlib.sha256(text).hexdigest()}
+    if isinstance(body.get("headers"), dict | list):
+        hidden["headers"] = len(body["headers"])
+    return hidden

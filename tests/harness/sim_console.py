@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
+from timers.client.fired import CallbackRecord
 from timers.client.request import Encoder, TimerRequest, id_key
 from timers.config.settings import Settings
-from timers.console.cluster import WorkerAnswer
+from timers.console.cluster import FoundWorker, WorkerAnswer
+from timers.console.letter_box import Marks, RetryResult
 from timers.console.server import Server
 from timers.core.operation import CANCELLED, REPLACED, UNKNOWN
+from timers.dead_letters.letters import Letter, LetterFilter
+from timers.dead_letters.newest import LetterPage
 from timers.errors import QueryError, TimersError
 from timers.wire import query as wire
 from timers.wire.printable import json_value
@@ -25,6 +30,24 @@ TOPIC = "sim-requests"
 def shown_key(key: Any) -> Any:
     """A callback key as a worker shows it."""
     return json_value(key) if isinstance(key, bytes) else key
+
+
+class SimFollower:
+    """Gives what a test puts into ``queue``: records, and how many were dropped before."""
+
+    def __init__(self, positions: Sequence[Sequence[int]] | None) -> None:
+        self.positions = [list(each) for each in positions or [[0, 0]]]
+        self.queue: asyncio.Queue[tuple[list[CallbackRecord], int]] = asyncio.Queue()
+        self.closed = False
+
+    async def next(self, timeout_s: float) -> tuple[list[CallbackRecord], int]:
+        try:
+            return await asyncio.wait_for(self.queue.get(), timeout_s)
+        except TimeoutError:
+            return [], 0
+
+    async def close(self) -> None:
+        self.closed = True
 
 
 class SimCluster:
@@ -47,6 +70,10 @@ class SimCluster:
         self.worker_fails = False
         self.answer: WorkerAnswer | None = None
         self.questions: list[tuple[str, dict[str, str]]] = []
+        self.pages: dict[str, tuple[int, bytes]] = {}
+        self.dead_letters: list[Letter] = []
+        self.retried: list[str] = []
+        self.follower = SimFollower(None)
         self._encode = Encoder(1_000_000)
 
     def _write(self, request: TimerRequest) -> str:
@@ -98,6 +125,35 @@ class SimCluster:
         due_s = int(timer.at)  # type: ignore[arg-type]
         shown = {"id": id, "state": "pending", "due": due_s, "due_at": wire.format_due(due_s), "topic": timer.topic}
         return {**shown, "key": shown_key(timer.key), "value_bytes": len(timer.value), "source": f"{TOPIC}/0/1"}
+
+    async def workers(self) -> list[FoundWorker]:
+        return [
+            FoundWorker("w1", "http://127.0.0.1:1", [("t", 0), ("t", 1)], True),
+            FoundWorker("w2", "http://evil:1", [("t", 2)], False),
+        ]
+
+    async def worker_page(self, url: str, path: str) -> tuple[int, bytes]:
+        assert url == "http://127.0.0.1:1", "only trusted addresses are asked"
+        if self.worker_fails:
+            raise QueryError("no worker answers")
+        return self.pages[path]
+
+    async def letters(
+        self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None
+    ) -> tuple[LetterPage, Marks]:
+        end = len(self.dead_letters) if ends is None else ends[0]
+        found = [letter for letter in reversed(self.dead_letters[:end]) if letter in letter_filter]
+        page, rest = found[:limit], found[limit:]
+        return LetterPage(page, {0: rest[0].offset + 1} if rest else {}), {}
+
+    async def retry(self, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
+        matching = [letter.position for letter in self.dead_letters if letter in letter_filter]
+        self.retried += [] if only_look else matching
+        return RetryResult(len(matching), 0, {}, 0 if only_look else len(matching), False, [])
+
+    async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> SimFollower:
+        self.follower = SimFollower(positions)
+        return self.follower
 
     async def record(self, entry: bytes) -> None:
         if self.log_failure is not None:

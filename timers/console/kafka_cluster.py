@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -14,7 +14,13 @@ from timers.client.config import Connection
 from timers.client.publish import Publisher
 from timers.client.request import TimerRequest
 from timers.config.settings import Settings
-from timers.console.cluster import WorkerAnswer
+from timers.console import fleet, letter_box
+from timers.console.cluster import FoundWorker, WorkerAnswer
+from timers.console.following import TopicsFollower
+from timers.console.letter_box import Marks, RetryResult
+from timers.console.problems import Problem
+from timers.dead_letters.letters import LetterFilter
+from timers.dead_letters.newest import LetterPage
 from timers.errors import QueryError, TimersError
 from timers.kafka import topic_admin
 from timers.wire.verdict import VerdictMessage
@@ -22,6 +28,11 @@ from timers.wire.verdict import VerdictMessage
 PUBLISH_TIMEOUT_S = 10.0
 ANSWER_S = 12.0
 """Longer than a worker takes to ask the others."""
+
+MAX_READERS = 2
+"""Readers of dead letters at a time. Each has a consumer and a thread."""
+
+MAX_WAIT_S = 5.0
 
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _LOG_RETENTION_MS = 366 * 24 * 3600 * 1000
@@ -35,6 +46,7 @@ class KafkaCluster:
         self._client = AsyncTimersClient(settings.brokers, timeout_s=PUBLISH_TIMEOUT_S)
         self._log: Publisher | None = None
         self._log_opening = asyncio.Lock()
+        self._reading, self._retrying = asyncio.Semaphore(MAX_READERS), asyncio.Semaphore(1)
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -119,6 +131,29 @@ class KafkaCluster:
                 f"no worker answers at {self._settings.query_url} ({why}): see TIMERS_WORKER_URL"
             ) from None
 
+    async def workers(self) -> list[FoundWorker]:
+        return await asyncio.to_thread(fleet.find, self._settings)
+
+    async def worker_page(self, url: str, path: str) -> tuple[int, bytes]:
+        return await self._get(f"{url.rstrip('/')}{path}", {})
+
+    # ---- dead letters and callbacks ---------------------------------------------------------------------------------
+
+    async def letters(
+        self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None
+    ) -> tuple[LetterPage, Marks]:
+        async with _Slot(self._reading):
+            return await asyncio.to_thread(letter_box.read_page, self._settings, letter_filter, limit, ends)
+
+    async def retry(self, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
+        async with _Slot(self._reading if only_look else self._retrying):
+            return await asyncio.to_thread(letter_box.retry, self._settings, letter_filter, only_look=only_look)
+
+    async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> TopicsFollower:
+        follower = TopicsFollower(self._settings, topics)
+        await asyncio.to_thread(follower.open, positions)
+        return follower
+
     async def problems(self) -> list[str]:
         async def check(what: Any) -> str:
             try:
@@ -132,6 +167,23 @@ class KafkaCluster:
 
         found = await asyncio.gather(check(broker()), check(self.ask("/health/live", {})))
         return [why for why in found if why]
+
+
+class _Slot:
+    """Holds one of a few slots; refuses after a time."""
+
+    def __init__(self, slots: asyncio.Semaphore) -> None:
+        self._slots = slots
+
+    async def __aenter__(self) -> None:
+        try:
+            async with asyncio.timeout(MAX_WAIT_S):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise Problem("busy", "other requests of this kind are being answered", {"Retry-After": "5"}) from None
+
+    async def __aexit__(self, *_: object) -> None:
+        self._slots.release()
 
 
 def _finish(future: asyncio.Future[None], result: str | TimersError) -> None:

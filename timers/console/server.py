@@ -14,7 +14,16 @@ from aiohttp import web
 
 from timers.client import timer_lines
 from timers.config.settings import Settings
-from timers.console import checking, health_pages, openapi, timer_pages, write_log
+from timers.console import (
+    checking,
+    event_pages,
+    health_pages,
+    letter_pages,
+    openapi,
+    timer_pages,
+    worker_pages,
+    write_log,
+)
 from timers.console.access import Access, too_many
 from timers.console.call import Call, Console, Handler, Reply
 from timers.console.cluster import Cluster
@@ -71,6 +80,9 @@ class Server:
         application = web.Application(client_max_size=size, middlewares=[self._answer_errors])
         handlers: dict[str, Handler] = {
             **timer_pages.handlers(),
+            **letter_pages.handlers(),
+            **worker_pages.handlers(),
+            **event_pages.handlers(self._access.principal),
             **health_pages.handlers(self._metrics, openapi.document(self._base_path)),
         }
         for route in ROUTES:

@@ -38,12 +38,16 @@ class Span(NamedTuple):
 class LetterLog:
     """A reader of the dead letters that commits nothing and joins no group.
 
+    Args:
+        shows_progress: whether long readings show a bar on stderr.
+
     Raises:
         TimersError: no broker answers or accepts the login, or the topic does not exist. The methods raise it too.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, shows_progress: bool = True) -> None:
         self._settings = settings
+        self._shows_progress = shows_progress
         self.topic = settings.dead_letter_topic
         self._formats = {topic: entry.request_format for entry in REQUEST_FORMATS for topic in entry.topics(settings)}
         self._reports = connection.ErrorReports(settings)
@@ -119,6 +123,7 @@ class LetterLog:
             total=sum(span.end - span.start for span in spans),
             desc=description,
             unit=" offsets",
+            disable=not self._shows_progress,
             delay=_PROGRESS_AFTER_S,
             mininterval=_PROGRESS_EVERY_S if on_terminal else 5 * _PROGRESS_AFTER_S,
             leave=False,

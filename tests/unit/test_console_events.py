@@ -1,0 +1,102 @@
+"""Server-sent events: what is sent, the ids by which a stream goes on, and its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.sim_console import SimCluster, answer_of, console
+from tests.unit.test_console_access import USERS, bearer
+from timers.client.fired import CallbackRecord
+from timers.console import event_pages, following
+from timers.console.following import MAX_RECORDS, TopicsFollower
+
+
+def record(offset: int, *, due: bool = True, partition: int = 0, value: bytes = b"secret") -> CallbackRecord:
+    headers = [("timer-id", b"t/0/1"), ("timer-due", b"1000")] if due else []
+    return CallbackRecord("orders", partition, offset, 1_000_050, b"k", value, headers)
+
+
+async def events_of(response: Any) -> AsyncIterator[dict[str, Any]]:
+    """The events of a stream, as fields."""
+    fields: dict[str, Any] = {}
+    async for line in response.content:
+        name, _, value = line.decode().rstrip("\n").partition(": ")
+        if name:
+            fields[name] = json.loads(value) if name == "data" else value
+        elif fields:
+            yield fields
+            fields = {}
+
+
+async def test_firings_are_sent_and_a_stream_goes_on_after_the_last_one() -> None:
+    cluster = SimCluster()
+    async with console(cluster) as client:
+        async with client.get("/v1/events?topic=orders") as response:
+            assert response.content_type == "text/event-stream"
+            events = events_of(response)
+            assert await anext(events) == {"id": "0,0"}
+            cluster.follower.queue.put_nowait(([record(5), record(6, due=False), record(2, partition=1)], 7))
+            assert await anext(events) == {"event": "dropped", "data": {"count": 7}}
+            first, second = await anext(events), await anext(events)
+        assert (first["id"], second["id"]) == ("6,0", "7,3"), "another record on the topic is passed, and not shown"
+        assert (first["event"], first["data"]["lag_ms"], first["data"]["key"]) == ("fired", 50, "k")
+        assert "secret" not in json.dumps(first) and first["data"]["value_bytes"] == 6
+        async with client.get("/v1/events?topic=orders", headers={"Last-Event-ID": "7,3"}) as response:
+            assert await anext(events_of(response)) == {"id": "7,3"}
+            assert cluster.follower.positions == [[7, 3]]
+        for id in ("x", "1,", "1;;2", "-1", "9" * 7000):
+            headers = {"Last-Event-ID": id}
+            status, answer = await answer_of(client, "GET", "/v1/events?topic=orders", headers=headers)
+            assert (status, answer["code"]) == (400, "cursor-invalid"), id
+        for query in ("", "topic=a%20b", "topic=timer-request", "&".join(f"topic=t{n}" for n in range(11))):
+            assert (await answer_of(client, "GET", f"/v1/events?{query}"))[0] in (400, 403), query
+
+
+async def test_streams_of_a_user_are_limited_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_pages, "MAX_STREAMS_OF_A_USER", 1)
+    monkeypatch.setattr(event_pages, "CHECK_S", 0.05)  # a client that went is noticed when a comment is sent
+    cluster = SimCluster()
+    async with console(cluster) as client:
+        async with client.get("/v1/events?topic=orders") as response:
+            await anext(events_of(response))
+            assert (await answer_of(client, "GET", "/v1/events?topic=orders"))[1]["code"] == "busy"
+            first = cluster.follower
+        response.close()
+        while True:  # the server notices the end of the connection
+            async with client.get("/v1/events?topic=orders") as response:
+                if response.status == 200:
+                    break
+        assert first.closed
+
+
+async def test_a_stream_ends_with_its_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_pages, "CHECK_S", 0.05)
+    path = tmp_path / "users.toml"
+    path.write_text(USERS)
+    async with console(SimCluster(), TIMERS_CONSOLE_USERS_FILE=str(path)) as client:
+        assert (await answer_of(client, "GET", "/v1/events?topic=orders", headers=bearer("tenant")))[0] == 403
+        async with client.get("/v1/events?topic=orders", headers=bearer("rob")) as response:
+            events = events_of(response)
+            await anext(events)
+            path.write_text(USERS.replace('name = "rob"', 'name = "rob"\ntopics = ["other"]'))
+            found = [event async for event in events]
+        assert found[-1]["event"] == "ended" and "rights" in found[-1]["data"]["reason"]
+
+
+async def test_a_slow_reader_loses_the_oldest_and_learns_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "MAX_BYTES", 1000)
+    follower = TopicsFollower.__new__(TopicsFollower)
+    follower.forget_all()
+    for offset in range(MAX_RECORDS + 50):
+        follower.add(record(offset, value=b""))
+    records, dropped = follower.take()
+    assert (len(records), records[0].offset, dropped) == (MAX_RECORDS, 50, 50)
+    for offset in range(3):
+        follower.add(record(offset, value=b"x" * 600))
+    records, dropped = follower.take()
+    assert ([each.offset for each in records], dropped) == ([2], 2)

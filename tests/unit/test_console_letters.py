@@ -1,0 +1,128 @@
+"""The HTTP API for dead letters: pages, one, and retries in two steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.sim_console import SimCluster, answer_of, console
+from tests.unit.test_console_access import USERS, bearer
+from timers.core.timer import Rejected
+from timers.dead_letters.letters import Letter
+from timers.errors import PublishError, TimersError
+from timers.wire import dead_letter, future
+from timers.wire.formats import RequestRecord
+
+TOPIC = "timer-dead-letter"
+
+
+def letter(offset: int, code: str, target: str) -> Letter:
+    """A dead letter of a request for a callback to ``target``."""
+    value = future.encode(target, "k", b"secret")
+    source = f"timer-request/1/{offset + 100}"
+    record = dead_letter.encode(Rejected(offset, code, "a sentence", b"1", value, ()), source, 10_000)
+    decoded = dead_letter.decode(record.headers)
+    assert decoded is not None
+    return Letter(TOPIC, 0, offset, offset * 1000, RequestRecord(offset, b"1", value, [], 0), decoded)
+
+
+@pytest.fixture
+def cluster() -> SimCluster:
+    cluster = SimCluster()
+    for offset in range(5):
+        code = "topic-denied" if offset % 2 else "topic-unknown"
+        cluster.dead_letters.append(letter(offset, code, "tenant-a" if offset < 2 else "orders"))
+    return cluster
+
+
+async def test_pages_begin_with_the_newest(cluster: SimCluster) -> None:
+    async with console(cluster) as client:
+        seen: list[str] = []
+        path = "/v1/dead-letters?limit=2"
+        _, answer = await answer_of(client, "GET", path)
+        while True:
+            seen += [each["position"] for each in answer["dead_letters"]]
+            if answer["next"] is None:
+                break
+            _, answer = await answer_of(client, "GET", f"{path}&cursor={answer['next']}")
+        assert seen == [f"{TOPIC}/0/{offset}" for offset in (4, 3, 2, 1, 0)]
+        _, answer = await answer_of(client, "GET", "/v1/dead-letters?code=topic-denied&code=topic-invalid&topic=orders")
+        assert [each["position"] for each in answer["dead_letters"]] == [f"{TOPIC}/0/3"]
+        for query in ("code=nonsense", "since=x", "cursor=x.y", "code=topic-denied&colour=red"):
+            assert (await answer_of(client, "GET", f"/v1/dead-letters?{query}"))[0] == 400, query
+
+
+async def test_one_is_found_by_each_of_its_names(cluster: SimCluster) -> None:
+    async with console(cluster, TIMERS_QUERIES="values") as client:
+        for name in ("0/3", f"{TOPIC}/0/3", "timer-request/1/103"):
+            status, answer = await answer_of(client, "GET", f"/v1/dead-letter?name={name}")
+            assert (status, answer["code"], answer["topic"]) == (200, "topic-denied", "orders")
+            assert "request" not in answer
+        _, answer = await answer_of(client, "GET", "/v1/dead-letter?name=0/3&value=1")
+        assert "secret" in answer["request"]["value"]
+        assert (await answer_of(client, "GET", "/v1/dead-letter?name=0/77"))[0] == 404
+        assert (await answer_of(client, "GET", "/v1/dead-letter?name=a"))[0] == 400
+    async with console(cluster) as client:
+        assert (await answer_of(client, "GET", "/v1/dead-letter?name=0/3&value=1"))[0] == 403
+
+
+async def retry(client: Any, **body: Any) -> tuple[int, Any]:
+    return await answer_of(client, "POST", "/v1/dead-letters/retry", json=body)
+
+
+async def test_named_ones_are_retried_at_once_and_a_filter_takes_two_requests(cluster: SimCluster) -> None:
+    async with console(cluster) as client:
+        assert (await retry(client, names=["0/3"], dry_run=True))[1]["published"] == 0
+        assert cluster.retried == []
+        status, answer = await retry(client, names=["0/3"])
+        assert (status, answer["published"], answer["confirm"]) == (200, 1, None)
+        assert cluster.retried == [f"{TOPIC}/0/3"]
+        assert (await retry(client, names=["0/3", "0/99"]))[0] == 404
+        selection = {"codes": ["topic-unknown"], "topic": "orders"}
+        _, first = await retry(client, **selection)
+        assert (first["requests"], first["published"]) == (2, 0)
+        assert len(cluster.retried) == 1, "the first request only looks"
+        for wrong in ({"codes": ["topic-unknown"]}, {**selection, "since": 0}):
+            assert (await retry(client, **wrong, confirm=first["confirm"]))[1]["code"] == "cursor-invalid"
+        _, second = await retry(client, **selection, confirm=first["confirm"])
+        assert second["published"] == 2
+        assert len(cluster.retried) == 3
+        for body in ({}, {"names": ["0/1"], "topic": "orders"}, {"names": []}, {"dry_run": True}, {"names": "0/1"}):
+            assert (await retry(client, **body))[0] == 400, body
+
+
+async def test_a_user_sees_and_retries_the_letters_of_its_topics_only(cluster: SimCluster, tmp_path: Path) -> None:
+    path = tmp_path / "users.toml"
+    path.write_text(USERS)
+    as_tenant: dict[str, Any] = {"headers": bearer("tenant")}
+    async with console(cluster, TIMERS_CONSOLE_USERS_FILE=str(path)) as client:
+        _, answer = await answer_of(client, "GET", "/v1/dead-letters", **as_tenant)
+        assert {each["topic"] for each in answer["dead_letters"]} == {"tenant-a"}
+        assert (await answer_of(client, "GET", "/v1/dead-letters?topic=orders", **as_tenant))[0] == 403
+        assert (await answer_of(client, "GET", "/v1/dead-letter?name=0/3", **as_tenant))[0] == 404
+        for body, status in (
+            ({"names": ["0/3"]}, 404),
+            ({"names": ["0/1", "0/3"]}, 404),
+            ({"codes": ["topic-denied"]}, 403),
+            ({"topic": "orders"}, 403),
+            ({"names": ["0/1"]}, 200),
+        ):
+            found, _ = await answer_of(client, "POST", "/v1/dead-letters/retry", json=body, **as_tenant)
+            assert found == status, body
+    assert cluster.retried == [f"{TOPIC}/0/1"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"), [(PublishError("no answer"), "unknown"), (TimersError("cannot be retried"), "conflict")]
+)
+async def test_a_failed_retry_is_unknown_or_says_why(
+    cluster: SimCluster, failure: TimersError, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(cluster, "retry", fail)
+    async with console(cluster) as client:
+        assert (await retry(client, names=["0/3"]))[1]["code"] == code

@@ -1,0 +1,98 @@
+"""Workers, lateness and counts: who is asked, what is added up, and what is said about the rest."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from tests.harness.sim_console import SimCluster, answer_of, console
+from timers.config.settings import Settings
+from timers.console import worker_pages
+from timers.console.fleet import may_be_asked
+from timers.console.worker_pages import quantile
+
+READY = {"ready": True, "reasons": [], "stopped": {}, "pending": 7, "tick_age_s": 0.4}
+
+METRICS = b"""# TYPE timers_lag_seconds histogram
+timers_lag_seconds_bucket{le="0.01",way="waited"} 50
+timers_lag_seconds_bucket{le="0.1",way="waited"} 100
+timers_lag_seconds_bucket{le="+Inf",way="waited"} 100
+timers_lag_seconds_count{way="waited"} 100
+timers_lag_seconds_sum{way="waited"} 1
+"""
+
+
+async def test_workers_and_their_lags_are_shown_and_strangers_are_not_asked() -> None:
+    cluster = SimCluster()
+    cluster.pages = {"/health/ready": (200, json.dumps(READY).encode()), "/metrics": (200, METRICS)}
+    async with console(cluster) as client:
+        status, answer = await answer_of(client, "GET", "/v1/workers")
+        known, stranger = answer["workers"]
+        assert (status, known["ready"], known["pending"], known["partitions"]) == (200, True, 7, {"t": 2})
+        assert stranger["ready"] is None and "TIMERS_CONSOLE_WORKERS" in stranger["why"]
+        _, answer = await answer_of(client, "GET", "/v1/lateness")
+        assert answer["ways"] == {"waited": {"timers": 100, "p50_s": 0.01, "p99_s": 0.0982}}
+        assert [each["worker"] for each in answer["missing"]] == ["w2"]
+        cluster.pages = {"/health/ready": (200, b"<html>"), "/metrics": (500, b"\xff")}
+        assert (await answer_of(client, "GET", "/v1/workers"))[1]["workers"][0]["ready"] is None
+        assert len((await answer_of(client, "GET", "/v1/lateness"))[1]["missing"]) == 2
+        cluster.worker_fails = True
+        assert (await answer_of(client, "GET", "/v1/workers"))[1]["workers"][0]["why"] == "no worker answers"
+
+
+def test_quantiles_of_buckets() -> None:
+    assert quantile(Counter(), 0.5) is None
+    assert quantile(Counter({0.1: 0, float("inf"): 0}), 0.5) is None
+    assert quantile(Counter({0.1: 10, float("inf"): 10}), 0.5) == 0.05
+    assert quantile(Counter({0.1: 10, float("inf"): 1000}), 0.99) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [
+        ("http://127.0.0.1:6066", True),
+        ("http://localhost:1", True),
+        ("http://[::1]:1", True),
+        ("http://worker-0.timers:6066", True),
+        ("http://10.1.2.3:6066/", True),
+        ("http://10.2.2.3:6066", False),
+        ("http://169.254.169.254", False),
+        ("http://localhost.evil.example", False),
+        ("http://127.0.0.1@evil.example", False),
+        ("http://user@127.0.0.1", False),
+        ("http://127.0.0.1:1/secret", False),
+        ("file:///etc/passwd", False),
+        ("http://[::1", False),
+        ("http://127.0.0.1:99999999", False),
+        ("", False),
+    ],
+)
+def test_only_addresses_that_the_operator_trusts_are_asked(url: str, allowed: bool) -> None:
+    settings = Settings.load(
+        {
+            "TIMERS_BROKERS": "b:1",
+            "TIMERS_WORKER_URL": "http://worker-0.timers:6066",
+            "TIMERS_CONSOLE_WORKERS": "10.1.0.0/16",
+        }
+    )
+    assert may_be_asked(settings, url) is allowed
+
+
+async def test_counts_are_taken_page_by_page_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = SimCluster()
+    async with console(cluster) as client:
+        for number in range(1500):
+            body = {"topic": "t", "value": "", "at": 1_900_000_000 + number, "id": f"{number:05}"}
+            monkeypatch.setattr("timers.console.rates.Rates.wait_s", lambda *_: 0.0)
+            assert (await answer_of(client, "POST", "/v1/timers", json=body))[0] == 201
+        _, whole = await answer_of(client, "GET", "/v1/pending?by=hour")
+        assert whole["complete"] and sum(each["timers"] for each in whole["counts"]) == 1500
+        assert all(each["from"] % 3600 == 0 for each in whole["counts"])
+        monkeypatch.setattr(worker_pages, "MAX_COUNTING_S", -1.0)
+        _, first = await answer_of(client, "GET", "/v1/pending?by=hour")
+        assert first["complete"] is False and sum(each["timers"] for each in first["counts"]) == 1000
+        _, second = await answer_of(client, "GET", f"/v1/pending?by=hour&cursor={first['next']}")
+        assert second["complete"] and sum(each["timers"] for each in second["counts"]) == 500
+        assert (await answer_of(client, "GET", f"/v1/pending?by=day&cursor={first['next']}"))[0] == 400

@@ -1,0 +1,134 @@
+"""The handler of ``/v1/events``: firings as server-sent events, while they happen."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any
+
+from aiohttp import web
+
+from timers.client.fired import CallbackRecord
+from timers.console.call import Call, Handler
+from timers.console.cluster import Follower
+from timers.console.problems import Problem
+from timers.console.users import Principal
+from timers.errors import TimersError
+
+MAX_STREAMS = 32
+MAX_STREAMS_OF_A_USER = 8
+MAX_PARTITIONS = 256
+"""Each event has an offset of each partition of its stream, from which the stream can go on."""
+
+CHECK_S = 10.0
+"""After so many seconds without an event a comment is sent, and the login is checked."""
+
+MAX_STREAM_S = 3600.0
+"""Then the stream ends; the browser connects again, with the id of the last event."""
+
+CheckAgain = Callable[[web.Request], Awaitable[Principal]]
+"""Finds the user of a request, as at its beginning."""
+
+
+def handlers(check_again: CheckAgain) -> dict[str, Handler]:
+    """Name of a route -> its handler."""
+    streams: Counter[str] = Counter()
+
+    async def events(call: Call) -> web.StreamResponse:
+        if streams.total() >= MAX_STREAMS or streams[call.user.name] >= MAX_STREAMS_OF_A_USER:
+            raise Problem("busy", "too many streams are open: close one", {"Retry-After": "10"})
+        streams[call.user.name] += 1
+        try:
+            return await _Stream(call, check_again).run()
+        finally:
+            streams[call.user.name] -= 1
+
+    return {"events": events}
+
+
+class _Stream:
+    def __init__(self, call: Call, check_again: CheckAgain) -> None:
+        self._call = call
+        self._check_again = check_again
+        self._topics = sorted(set(call.parameters["topic"]))
+        self._shows_values = call.user.values and call.console.settings.queries == "values"
+
+    async def run(self) -> web.StreamResponse:
+        """Send events until the client goes, its login ends, or an hour is over."""
+        for topic in self._topics:
+            if not self._call.user.may_use_topic(topic) or topic in self._call.console.settings.own_topics:
+                raise Problem("topic-forbidden", f"you may not see callbacks of topic {topic!r}")
+        last_id = self._call.request.headers.get("Last-Event-ID") or self._call.parameters.get("after")
+        try:
+            follower = await self._call.console.cluster.follow(self._topics, last_id and _parse_id(last_id))
+        except TimersError as error:
+            raise Problem("not-found", str(error)) from None
+        try:
+            if sum(map(len, follower.positions)) > MAX_PARTITIONS:
+                raise Problem("parameter-invalid", f"these topics have more than {MAX_PARTITIONS} partitions")
+            return await self._send_all(follower)
+        finally:
+            await follower.close()
+
+    async def _send_all(self, follower: Follower) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        response.content_type = "text/event-stream"
+        await response.prepare(self._call.request)
+        # The id at the beginning: without it a stream that breaks before its first event would lose what came since.
+        await response.write(_event("", {}, self._id(follower)))
+        checked_s = begun_s = monotonic()
+        try:
+            while monotonic() - begun_s < MAX_STREAM_S:
+                records, dropped = await follower.next(CHECK_S)
+                if dropped:
+                    await response.write(_event("dropped", {"count": dropped}))
+                for record in records:
+                    await self._send(response, follower, record)
+                if monotonic() - checked_s >= CHECK_S:
+                    checked_s = monotonic()
+                    await self._check_login()
+                    await response.write(b": still here\n\n")
+        except (Problem, TimersError) as error:
+            await response.write(_event("ended", {"reason": str(error)}))
+        except ConnectionError:
+            pass
+        return response
+
+    async def _send(self, response: web.StreamResponse, follower: Follower, record: CallbackRecord) -> None:
+        number = self._topics.index(record.topic)
+        follower.positions[number][record.partition] = record.offset + 1
+        if record.due_s is None:  # another record on the topic, which is not ours to show
+            return
+        fields = record.fields()
+        if not self._shows_values:
+            del fields["value"]
+            fields["headers"] = [name for name, _ in record.headers]
+        fields["value_bytes"] = len(record.value or b"")
+        await response.write(_event("fired", fields, self._id(follower)))
+
+    async def _check_login(self) -> None:
+        user = await self._check_again(self._call.request)
+        if not all(map(user.may_use_topic, self._topics)) or user.name != self._call.user.name:
+            raise Problem("topic-forbidden", "the rights of this user have changed")
+        self._shows_values = self._shows_values and user.values
+
+    def _id(self, follower: Follower) -> str:
+        return ";".join(",".join(map(str, offsets)) for offsets in follower.positions)
+
+
+def _parse_id(text: str) -> list[list[int]]:
+    """The offsets from which a stream goes on: a list for each topic, in the order of their names."""
+    offsets = r"[0-9]{1,18}(,[0-9]{1,18})*"
+    if len(text) > MAX_PARTITIONS * 20 or not re.fullmatch(rf"{offsets}(;{offsets})*", text, re.ASCII):
+        raise Problem("cursor-invalid", "Last-Event-ID is not the id of an event of this stream")
+    return [[int(offset) for offset in part.split(",")] for part in text.split(";")]
+
+
+def _event(kind: str, fields: dict[str, Any], id: str = "") -> bytes:
+    lines = [f"id: {id}"] if id else []
+    if kind:
+        lines += [f"event: {kind}", f"data: {json.dumps(fields)}"]
+    return ("\n".join(lines) + "\n\n").encode()

@@ -1,0 +1,126 @@
+"""The handlers of dead letters."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from timers.console.call import Call, Handler, Reply
+from timers.console.problems import Problem
+from timers.console.timer_pages import CURSOR_S, check_values
+from timers.dead_letters.letters import Letter, LetterFilter
+from timers.errors import PublishError, TimersError
+from timers.wire import topics
+from timers.wire.dead_letter import Mark
+
+CONFIRM_S = 600.0
+"""How long a confirmation is valid."""
+
+_SELECTION = ("codes", "topic", "since", "until")
+
+
+def handlers() -> dict[str, Handler]:
+    """Name of a route -> its handler."""
+    return {"listDeadLetters": list_letters, "getDeadLetter": get_letter, "retryDeadLetters": retry_letters}
+
+
+async def list_letters(call: Call) -> Reply:
+    """``GET /v1/dead-letters``"""
+    given = call.parameters
+    selection = {"codes": given.get("code", []), **{name: given.get(name) for name in ("topic", "since", "until")}}
+    purpose = f"cursor of dead letters {sorted(selection.items())}"
+    now_s = call.console.now_s()
+    ends = call.console.signer.open(purpose, call.user, given["cursor"], now_s) if "cursor" in given else None
+    letter_filter = _filter(call, selection)
+    try:
+        page, marks = await call.console.cluster.letters(
+            letter_filter, given["limit"], ends and {int(partition): end for partition, end in ends.items()}
+        )
+    except TimersError as error:
+        raise Problem("brokers-unreachable", str(error)) from None
+    visible = [letter for letter in page.letters if call.user.may_use_topic(letter.summary.topic)]
+    following = call.console.signer.sign(purpose, call.user, page.ends, now_s + CURSOR_S) if page.ends else None
+    shown = [_shown(letter, marks.get(letter.mark_key)) for letter in visible]
+    return Reply({"dead_letters": shown, "next": following})
+
+
+async def get_letter(call: Call) -> Reply:
+    """``GET /v1/dead-letter``"""
+    check_values(call, call.parameters["value"])
+    letters, marks = await _named(call, [call.parameters["name"]])
+    (letter, *_) = letters
+    return Reply(_shown(letter, marks.get(letter.mark_key), with_request=call.parameters["value"]))
+
+
+async def retry_letters(call: Call) -> Reply:
+    """``POST /v1/dead-letters/retry``"""
+    body = dict(call.body)
+    names, confirm, only_look = body.pop("names", None), body.pop("confirm", None), body.pop("dry_run", False)
+    if (names is None) == (not body):
+        raise Problem("parameter-invalid", "say which: names, or at least one of codes, topic, since and until")
+    purpose = f"confirmation of {sorted(body.items())}"
+    now_s = call.console.now_s()
+    if names is not None:
+        letter_filter = LetterFilter(names=_full_names(call, names))
+        await _named(call, names)  # those that the user may see
+    else:
+        letter_filter = _filter(call, body)
+        if call.user.topics is not None and letter_filter.topic is None:
+            raise Problem("topic-forbidden", "name one of your topics")
+    if confirm is not None:
+        call.console.signer.open(purpose, call.user, confirm, now_s)
+    elif names is None or only_look:
+        preview = await _carry_out(call, letter_filter, only_look=True)
+        token = call.console.signer.sign(purpose, call.user, None, now_s + CONFIRM_S)
+        return Reply({**preview, "confirm": None if names else token})
+    return Reply({**await _carry_out(call, letter_filter, only_look=only_look), "confirm": None})
+
+
+async def _carry_out(call: Call, letter_filter: LetterFilter, *, only_look: bool) -> dict[str, Any]:
+    try:
+        result = await call.console.cluster.retry(letter_filter, only_look=only_look)
+    except PublishError as error:
+        why = f"{error}. It is unknown whether requests were published; those that were are marked as retried"
+        raise Problem("unknown", why, outcome="unknown") from None
+    except TimersError as error:
+        raise Problem("conflict", str(error)) from None
+    return result._asdict()
+
+
+async def _named(call: Call, names: list[str]) -> tuple[list[Letter], dict[tuple[str, str], Mark]]:
+    """The dead letters with these names.
+
+    Raises:
+        Problem: one does not exist, or the user may not see it.
+    """
+    full = _full_names(call, names)
+    try:
+        page, marks = await call.console.cluster.letters(LetterFilter(names=full), len(full), None)
+    except TimersError as error:
+        raise Problem("brokers-unreachable", str(error)) from None
+    letters = [letter for letter in page.letters if call.user.may_use_topic(letter.summary.topic)]
+    found = {name for letter in letters for name in LetterFilter.names_of(letter)}
+    if missing := sorted(full - found):
+        raise Problem("not-found", f"there is no dead letter {missing[0]!r}: retention may have taken it")
+    return letters, marks
+
+
+def _full_names(call: Call, names: list[str]) -> frozenset[str]:
+    """The names with their topic: a position may be given without it."""
+    own = call.console.settings.dead_letter_topic
+    places = [topics.parse_source(name if name.count("/") > 1 else f"{own}/{name}") for name in names]
+    return frozenset(topics.source(*place) for place in places if place is not None)
+
+
+def _filter(call: Call, selection: dict[str, Any]) -> LetterFilter:
+    topic = selection.get("topic")
+    if topic is not None and not call.user.may_use_topic(topic):
+        raise Problem("topic-forbidden", f"you may not see dead letters of topic {topic!r}")
+    codes = tuple(selection.get("codes") or ())
+    return LetterFilter(codes=codes, topic=topic, since_s=selection.get("since"), until_s=selection.get("until"))
+
+
+def _shown(letter: Letter, mark: Mark | None, *, with_request: bool = False) -> dict[str, Any]:
+    fields = letter.fields(mark, with_request=with_request)
+    # The sentence of a dead letter may repeat a part of the request: never more than its error shows.
+    return {**fields, "written_at": letter.written_at, "message": re.sub(r"[\x00-\x1f]", " ", fields["message"])}

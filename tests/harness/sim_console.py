@@ -74,6 +74,7 @@ class SimCluster:
         self.dead_letters: list[Letter] = []
         self.retried: list[str] = []
         self.follower = SimFollower(None)
+        self._places: dict[str, int] = {}
         self._encode = Encoder(1_000_000)
 
     def _write(self, request: TimerRequest) -> str:
@@ -114,17 +115,23 @@ class SimCluster:
         query = wire.parse_query(parameters)
         listed = [self._shown(id) for id in sorted(self.timers) if query.topic in (None, self.timers[id].topic)]
         listed = [timer for timer in listed if timer["id"].startswith(query.prefix)]
-        first = query.after[3] + 1
-        page = listed[first : first + query.limit]
-        more = first + query.limit < len(listed)
-        following = f"1/{TOPIC}/0/{first + query.limit - 1}" if more else None
+        for timer in listed:
+            self._places.setdefault(timer["id"], len(self._places))
+        rest = [timer for timer in listed if self._places[timer["id"]] > query.after[3]]
+        page = rest[: query.limit]
+        following = f"1/{TOPIC}/0/{self._places[page[-1]['id']]}" if len(rest) > len(page) else None
         return WorkerAnswer(200, {"timers": page, "missing": [], "next": following})
 
     def _shown(self, id: str) -> dict[str, Any]:
         timer = self.timers[id]
         due_s = int(timer.at)  # type: ignore[arg-type]
         shown = {"id": id, "state": "pending", "due": due_s, "due_at": wire.format_due(due_s), "topic": timer.topic}
-        return {**shown, "key": shown_key(timer.key), "value_bytes": len(timer.value), "source": f"{TOPIC}/0/1"}
+        return {
+            **shown,
+            "key": shown_key(timer.key),
+            "value_bytes": len(timer.value),
+            "source": f"{TOPIC}/0/1" if timer.id else id,
+        }
 
     async def workers(self) -> list[FoundWorker]:
         return [

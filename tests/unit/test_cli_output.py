@@ -25,6 +25,7 @@ from timers.errors import TimersError
 from timers.wire.topics import REQUEST
 
 NO_DATA = {
+    "console": "serves HTTP; its options print lines for the file of users",
     "worker": "runs Faust, whose log is not data: TIMERS_LOG_FORMAT=json",
     "spark engine": "as the worker",
 }

@@ -117,9 +117,14 @@ async def test_passwords_and_tokens(users_file: str) -> None:
 async def test_trying_passwords_is_slowed_down_and_does_not_lock_others_out(
     users_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checked = []
+    checked: list[str] = []
     matches = ScryptHash.matches
-    monkeypatch.setattr(ScryptHash, "matches", lambda self, text: checked.append(text) or matches(self, text))
+
+    def note(self: ScryptHash, text: str) -> bool:
+        checked.append(text)
+        return matches(self, text)
+
+    monkeypatch.setattr(ScryptHash, "matches", note)
     async with console(SimCluster(), TIMERS_CONSOLE_USERS_FILE=users_file) as client:
         assert (await answer_of(client, "GET", "/v1/timers", headers=basic("ada", "right")))[0] == 200
         found = [

@@ -17,7 +17,7 @@ from timers.console.following import MAX_RECORDS, TopicsFollower
 
 
 def record(offset: int, *, due: bool = True, partition: int = 0, value: bytes = b"secret") -> CallbackRecord:
-    headers = [("timer-id", b"t/0/1"), ("timer-due", b"1000")] if due else []
+    headers: list[tuple[str, bytes | None]] = [("timer-id", b"t/0/1"), ("timer-due", b"1000")] if due else []
     return CallbackRecord("orders", partition, offset, 1_000_050, b"k", value, headers)
 
 

@@ -157,9 +157,11 @@ async def test_pages_follow_each_other_and_a_cursor_belongs_to_its_filter() -> N
         for number in range(5):
             await answer_of(client, "POST", "/v1/timers", json={**TIMER, "id": f"a{number}"})
         await answer_of(client, "POST", "/v1/timers", json={**TIMER, "id": "b"})
-        seen, cursor = [], None
+        seen: list[str] = []
+        cursor: Any = None
+        last: Any = None
         while True:
-            parameters = {"prefix": "a", "limit": 2} | ({"cursor": cursor} if cursor else {})
+            parameters: dict[str, Any] = {"prefix": "a", "limit": 2} | ({"cursor": cursor} if cursor else {})
             status, answer = await answer_of(client, "GET", "/v1/timers", params=parameters)
             assert status == 200 and answer["complete"] is True
             seen += [timer["id"] for timer in answer["timers"]]

@@ -108,7 +108,8 @@ class TopicsFollower:
         while not self._ended.is_set():
             first = self._consumer.poll(_POLL_S)
             messages = [] if first is None else [first, *self._consumer.consume(_BATCH, timeout=0)]
-            failed = [message.error() for message in messages if message.error() and not message.error().retriable()]
+            errors = [error for message in messages if (error := message.error()) is not None]
+            failed = [error for error in errors if not error.retriable()]
             with self._lock:
                 for message in messages:
                     if not message.error():

@@ -58,7 +58,8 @@ def retry(settings: Settings, letter_filter: LetterFilter, *, only_look: bool) -
     with LetterLog(settings, shows_progress=False) as log:
         plan = Retry(settings, log, letter_filter, force=False)
         preview = plan.preview(Clock().now_s())
-        published, retried = 0, []
+        published = 0
+        retried: list[dict[str, Any]] = []
         if retrier is not None:
             for letter, source in plan.publish(retrier):
                 published += 1

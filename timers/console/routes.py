@@ -165,6 +165,18 @@ ROUTES: tuple[Route, ...] = (
         problems=(*_PUBLISH, "not-found", "already-fired", "id-missing", "id-too-long", "id-not-text"),
     ),
     Route(
+        "POST",
+        "/v1/timers/cancel",
+        "cancelTimers",
+        OPERATOR,
+        "Cancel all timers with an id that match. The first answer says how many there are and has a `confirm`. With "
+        "it, a request cancels for five seconds and answers with `next`: send it as `confirm` for the next step.",
+        (Answer(200, "what would be cancelled, or the verdicts of this step", "CancelStep"),),
+        body="CancelFilter",
+        example={"topic": "timeouts", "prefix": "tenant-x/"},
+        problems=(*_ASK, *_PUBLISH, "cursor-invalid"),
+    ),
+    Route(
         "GET",
         "/v1/pending",
         "pending",

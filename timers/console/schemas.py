@@ -152,6 +152,27 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         },
         *("id", "verdict", "due"),
     ),
+    "CancelFilter": object_of(
+        {
+            "topic": {**TOPIC, "description": "all with this callback topic"},
+            "from": {**SECOND, "description": "all due at this epoch second or later"},
+            "to": {**SECOND, "description": "all due before this epoch second"},
+            "prefix": {**ID, "description": "all whose id begins with this text"},
+            "confirm": string("`confirm` or `next` of the answer to the same filter", maxLength=2000),
+        }
+    ),
+    "CancelStep": object_of(
+        {
+            "matching": {"type": "integer", "description": "timers that would be cancelled"},
+            "at_least": {"type": "boolean", "description": "whether there are more than those that were counted"},
+            "left_out": {"type": "integer", "description": "timers without an id, or waiting for a retry"},
+            "sample": list_of(reference("Timer"), description="the first ten"),
+            "missing": _MISSING,
+            "confirm": string("send it with the same filter to cancel them"),
+            "verdicts": {"type": "object", "description": "verdict -> timers of this step"},
+            "next": {**nullable(string("the next step")), "description": "null: all are cancelled"},
+        }
+    ),
     "DeadLetter": {
         "type": "object",
         "properties": {

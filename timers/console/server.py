@@ -15,6 +15,7 @@ from aiohttp import web
 from timers.client import timer_lines
 from timers.config.settings import Settings
 from timers.console import (
+    bulk_pages,
     checking,
     event_pages,
     health_pages,
@@ -80,6 +81,7 @@ class Server:
         application = web.Application(client_max_size=size, middlewares=[self._answer_errors])
         handlers: dict[str, Handler] = {
             **timer_pages.handlers(),
+            **bulk_pages.handlers(),
             **letter_pages.handlers(),
             **worker_pages.handlers(),
             **event_pages.handlers(self._access.principal),

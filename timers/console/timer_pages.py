@@ -52,7 +52,7 @@ async def set_timer(call: Call) -> Reply:
     try:
         id = await call.console.cluster.schedule(request)
     except TimersError as error:
-        raise _publish_problem(error, request.id) from None
+        raise publish_problem(error, request.id) from None
     due_s = int(request.at)  # type: ignore[arg-type]  # the parser computed it
     where = f"{call.base_path}/v1/timer?id={quote(id, safe='')}"
     return Reply({"id": id, "due": due_s, "due_at": wire.format_due(due_s)}, 201, {"Location": where})
@@ -69,7 +69,7 @@ async def put_timer(call: Call) -> Reply:
     except NoVerdictError:
         return Reply({"id": id, "verdict": UNDECIDED, "due": None}, 202)
     except TimersError as error:
-        raise _publish_problem(error, id) from None
+        raise publish_problem(error, id) from None
     body = {"id": id, "verdict": verdict.verdict, "due": verdict.due_s}
     return Reply(body, 200 if verdict.verdict == REPLACED else 201)
 
@@ -83,7 +83,7 @@ async def cancel_timer(call: Call) -> Reply:
     except NoVerdictError:
         return Reply({"id": id, "verdict": UNDECIDED, "due": None}, 202)
     except TimersError as error:
-        raise _publish_problem(error, id) from None
+        raise publish_problem(error, id) from None
     if verdict.verdict == UNKNOWN:
         raise Problem("not-found", f"there is no timer {id!r}: never set, cancelled before, or fired long ago", id=id)
     if verdict.verdict == ALREADY_FIRED:
@@ -200,7 +200,7 @@ def _check_id(call: Call, id: Any) -> None:
         raise Problem("id-forbidden", f"you may not set or cancel a timer with the id {id!r}")
 
 
-def _publish_problem(error: TimersError, id: str | None) -> Problem:
+def publish_problem(error: TimersError, id: str | None) -> Problem:
     """The answer when the brokers did not take a request, or did not say so."""
     if isinstance(error, InvalidTimerError):
         return Problem("value-too-large" if isinstance(error, TimerTooLargeError) else "field-invalid", str(error))

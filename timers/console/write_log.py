@@ -22,8 +22,17 @@ async def record(call: Call) -> None:
     Raises:
         Problem: it could not be written, so the change must not be made.
     """
+    await _write(call, entry(call, call.console.now_s()))
+
+
+async def record_ids(call: Call, ids: list[str]) -> None:
+    """Write the entry of a change of these timers. Raises as :func:`record`."""
+    await _write(call, {**entry(call, call.console.now_s()), "ids": ids})
+
+
+async def _write(call: Call, fields: dict[str, Any]) -> None:
     try:
-        await call.console.cluster.record(json.dumps(entry(call, call.console.now_s())).encode())
+        await call.console.cluster.record(json.dumps(fields).encode())
     except TimersError as error:
         raise Problem("not-recorded", f"the log of changes cannot be written, so nothing was done: {error}") from None
 

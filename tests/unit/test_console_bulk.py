@@ -1,0 +1,80 @@
+"""Cancelling all timers of a filter: counted first, confirmed, in steps, and never more than the user may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.sim_console import TOPIC, SimCluster, answer_of, console
+from tests.unit.test_console_access import USERS, bearer
+from timers.client.request import TimerRequest
+from timers.console import bulk_pages
+from timers.errors import NoVerdictError
+
+
+def cluster_of(count: int) -> SimCluster:
+    """Timers with ids for two tenants, and two timers without an id."""
+    cluster = SimCluster()
+    for number in range(count):
+        owner = "tenant" if number % 2 else "other"
+        id = f"{owner}/{number:03}"
+        cluster.timers[id] = TimerRequest(f"{owner}-a", None, b"", 1_900_000_000, id=id)
+    for number in range(2):
+        cluster.timers[f"plain/0/{number}"] = TimerRequest("tenant-a", None, b"", 1_900_000_000)
+    return cluster
+
+
+async def cancel(client: Any, headers: Any = None, **body: Any) -> tuple[int, Any]:
+    return await answer_of(client, "POST", "/v1/timers/cancel", json=body, headers=headers)
+
+
+async def test_all_that_match_are_cancelled_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_pages, "AT_ONCE", 7)
+    cluster = cluster_of(60)
+    async with console(cluster, TIMERS_ID_TOPIC=TOPIC) as client:
+        _, first = await cancel(client, topic="tenant-a")
+        assert (first["matching"], first["left_out"], first["at_least"], len(first["sample"])) == (30, 2, False, 10)
+        assert len(cluster.timers) == 62, "the first request only counts"
+        assert (await cancel(client, topic="other-a", confirm=first["confirm"]))[1]["code"] == "cursor-invalid"
+        monkeypatch.setattr(bulk_pages, "MAX_STEP_S", -1.0)
+        _, step = await cancel(client, topic="tenant-a", confirm=first["confirm"])
+        assert (step["verdicts"]["cancelled"], step["verdicts"]["left_out"]) == (5, 2) and step["next"]
+        assert len(cluster.timers) == 57, "a step ends when its time is over"
+        monkeypatch.setattr(bulk_pages, "MAX_STEP_S", 5.0)
+        _, step = await cancel(client, topic="tenant-a", confirm=first["confirm"])
+        assert (step["verdicts"]["cancelled"], step["next"]) == (25, None)
+    assert {id.split("/")[0] for id in cluster.timers} == {"other", "plain"}
+    recorded = [id for entry in cluster.recorded for id in entry.get("ids", ())]
+    assert len(recorded) == 30 and all(id.startswith("tenant/") for id in recorded)
+
+
+async def test_a_user_cancels_only_what_it_may(tmp_path: Path) -> None:
+    path = tmp_path / "users.toml"
+    path.write_text(USERS)
+    cluster = cluster_of(20)
+    cluster.timers["foreign/1"] = TimerRequest("tenant-a", None, b"", 1_900_000_000, id="foreign/1")
+    async with console(cluster, TIMERS_ID_TOPIC=TOPIC, TIMERS_CONSOLE_USERS_FILE=str(path)) as client:
+        assert (await cancel(client, bearer("rob"), topic="tenant-a"))[0] == 403
+        assert (await cancel(client, bearer("tenant"), topic="other-a"))[1]["code"] == "topic-forbidden"
+        _, first = await cancel(client, bearer("tenant"), to=2_000_000_000)
+        assert first["matching"] == 10
+        assert (await cancel(client, bearer("ada"), to=2_000_000_000, confirm=first["confirm"]))[0] == 400
+        _, step = await cancel(client, bearer("tenant"), to=2_000_000_000, confirm=first["confirm"])
+        assert step["verdicts"]["cancelled"] == 10
+    assert "foreign/1" in cluster.timers and sum(id.startswith("other/") for id in cluster.timers) == 10
+
+
+async def test_what_is_undecided_or_not_answered_is_said() -> None:
+    cluster = cluster_of(4)
+    async with console(cluster, TIMERS_ID_TOPIC=TOPIC) as client:
+        _, first = await cancel(client, topic="tenant-a")
+        cluster.failure = NoVerdictError("none came")
+        _, step = await cancel(client, topic="tenant-a", confirm=first["confirm"])
+        assert step["verdicts"]["undecided"] == 2
+        cluster.worker_fails = True
+        assert (await cancel(client, topic="tenant-a", confirm=first["confirm"]))[0] == 503
+        assert (await cancel(client))[0] == 400
+    async with console(cluster) as client:
+        assert (await cancel(client, topic="tenant-a"))[1]["code"] == "ids-off"

@@ -1,4 +1,4 @@
-"""The console as a process of its own, over a worker and a broker: one story of a timer, told with HTTP only."""
+"""The console as a process of its own, over a worker and a broker: the life of a timer, told with HTTP only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.harness.process import Process, clean_environment, python
-from tests.harness.system import System
+from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import due_in, wait_until
 from timers.broker.config import free_port
 
@@ -44,16 +44,30 @@ class ConsoleProcess(Process):
             with error:
                 return error.code, json.loads(error.read())
 
+    def stream(self, path: str, **headers: str) -> Iterator[dict[str, str]]:
+        """The server-sent events of a stream, as fields."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=headers)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            fields: dict[str, str] = {}
+            for line in response:
+                name, _, value = line.decode().rstrip("\n").partition(": ")
+                if name:
+                    fields[name] = value
+                elif fields:
+                    yield fields
+                    fields = {}
+
     def stop(self) -> None:
         """Stop it as an operator does."""
         self.send(signal.SIGTERM)
         assert self.exit_code() == 0, self.tail()
 
 
-@pytest.fixture
-def served(broker_address: str, tmp_path: Path) -> Iterator[tuple[System, ConsoleProcess]]:
+@pytest.fixture(scope="module")
+def served(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[System, ConsoleProcess]]:
     """A worker with ids, and a console that may write."""
     name = f"by-id-{time.time_ns()}"
+    tmp_path = tmp_path_factory.mktemp("served")
     system = System(broker_address, tmp_path, TIMERS_ID_TOPIC=name, TIMERS_VERDICT_TOPIC=f"{name}-verdict")
     worker = system.worker()
     environment = {**system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"}
@@ -91,6 +105,41 @@ def test_a_timer_is_set_seen_moved_cancelled_and_fires(served: tuple[System, Con
     fired = system.reader(target).take(2)
     assert {record.value for record in fired} == {b"v", b"\xff"}
     wait_until(lambda: console.ask("DELETE", "/v1/timer?id=soon&wait=30")[0] in (404, 409), "it has fired")
-    log = system.reader(f"{system.app_id}-console-log").take(7)
-    operations = [json.loads(record.value or b"")["operation"] for record in log]
-    assert operations[:4] == ["setTimer", "putTimer", "cancelTimer", "cancelTimer"]
+    log = [json.loads(record.value or b"") for record in system.reader(f"{system.app_id}-console-log").take(4)]
+    recorded = [each["operation"] for each in log if id in (each["body"].get("id"), each["parameters"].get("id"))]
+    assert recorded == ["setTimer", "putTimer", "cancelTimer", "cancelTimer"]
+
+
+def test_firings_are_streamed_and_a_dead_letter_is_retried(served: tuple[System, ConsoleProcess]) -> None:
+    system, console = served
+    target, new = system.target(partitions=2), f"new-{system.target()}"
+    events = console.stream(f"/v1/events?topic={target}")
+    assert next(events).keys() == {"id"}
+    for number in range(3):
+        timer = {"topic": target, "key": f"k{number}", "value": "v", "delay": 0}
+        assert console.ask("POST", "/v1/timers", timer)[0] == 201
+    fired = [next(events) for _ in range(3)]
+    keys = [json.loads(event["data"])["key"] for event in fired]
+    assert sorted(keys) == ["k0", "k1", "k2"] and {event["event"] for event in fired} == {"fired"}
+    again = console.stream(f"/v1/events?topic={target}", **{"Last-Event-ID": fired[0]["id"]})
+    assert next(again) == {"id": fired[0]["id"]}
+    rest = [json.loads(next(again)["data"])["key"] for _ in range(2)]
+    assert sorted(rest) == sorted(keys[1:]), "the stream goes on after the first event, without gap and repetition"
+    assert console.ask("GET", "/v1/events?topic=no-such-topic")[0] == 404
+
+    assert console.ask("POST", "/v1/timers", {"topic": new, "value": "late", "delay": 0})[0] == 201
+    path = f"/v1/dead-letters?code=topic-unknown&topic={new}"
+    wait_until(lambda: console.ask("GET", path)[1]["dead_letters"], "the dead letter is listed")
+    (letter,) = console.ask("GET", path)[1]["dead_letters"]
+    assert console.ask("GET", f"/v1/dead-letter?name={letter['source']}")[1]["position"] == letter["position"]
+    system.create_topic(new, 1)
+    status, retried = console.ask("POST", "/v1/dead-letters/retry", {"names": [letter["position"]]})
+    assert (status, retried["published"]) == (200, 1)
+    assert system.reader(new).take(1)[0].value == b"late"
+    assert console.ask("GET", path)[1]["dead_letters"][0]["retried_as"] == retried["retried"][0]["retried_as"]
+    assert console.ask("POST", "/v1/dead-letters/retry", {"names": [letter["position"]]})[0] == 409
+
+    (worker,) = console.ask("GET", "/v1/workers")[1]["workers"]
+    assert worker["ready"] is True and worker["partitions"][system.request_topic] == PARTITIONS
+    lateness = console.ask("GET", "/v1/lateness")[1]
+    assert sum(way["timers"] for way in lateness["ways"].values()) >= 3 and lateness["missing"] == []

@@ -195,6 +195,9 @@ async def test_a_page_of_another_site_cannot_change_anything() -> None:
             status, answer = await answer_of(client, "POST", "/v1/timers", json=timer, headers=headers)
             assert (status, answer["code"]) == (403, "cross-site"), headers
         assert cluster.recorded == []
+        for mode, status in (("cors", 403), ("no-cors", 403), ("navigate", 200)):
+            headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": mode}
+            assert (await answer_of(client, "GET", "/v1/timers", headers=headers))[0] == status
         for headers in ({"Origin": own, "Sec-Fetch-Site": "same-origin", "Host": "timers.example.com"}, {}):
             assert (await answer_of(client, "POST", "/v1/timers", json=timer, headers=headers))[0] == 201
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.harness.sim_console import SimCluster, answer_of, console
+from timers.console import health_pages
 from timers.console.cluster import WorkerAnswer
 from timers.errors import (
     AccessError,
@@ -144,8 +145,11 @@ async def test_a_change_that_cannot_be_recorded_is_not_made() -> None:
         cluster.log_failure = None
         assert (await answer_of(client, "POST", "/v1/timers", json={**TIMER, "headers": {"h": "secret-h"}}))[0] == 201
         assert (await answer_of(client, "DELETE", "/v1/timer?id=x"))[0] == 404
+        large = {**TIMER, "key": "k" * 500_000, "x" * 300_000: 1}
+        assert (await answer_of(client, "POST", "/v1/timers", json=large))[0] == 422
     assert len(cluster.timers) == 1
-    posted, deleted = cluster.recorded
+    posted, deleted, wrong = cluster.recorded
+    assert len(json.dumps(wrong)) < 5000, "the log does not grow with what is sent"
     assert (posted["user"], posted["operation"], posted["body"]["topic"]) == ("local", "setTimer", "timeouts")
     assert "unpaid" not in json.dumps(posted) and "secret-h" not in json.dumps(posted)
     assert (deleted["operation"], deleted["parameters"]["id"]) == ("cancelTimer", "x")
@@ -174,7 +178,7 @@ async def test_pages_follow_each_other_and_a_cursor_belongs_to_its_filter() -> N
             assert (status, answer["code"]) == (400, "cursor-invalid")
 
 
-async def test_what_a_worker_does_not_answer_is_said() -> None:
+async def test_what_a_worker_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = SimCluster()
     missing = [{"partition": "timer-request/1", "reason": "no worker owns it"}]
     async with console(cluster) as client:
@@ -189,6 +193,7 @@ async def test_what_a_worker_does_not_answer_is_said() -> None:
             status, answer = await answer_of(client, "GET", "/v1/timers")
             assert (answer["code"], answer["detail"]) == (expected, "why")
         cluster.answer, cluster.worker_fails = None, True
+        monkeypatch.setattr(health_pages, "READY_S", -1.0)
         assert (await answer_of(client, "GET", "/v1/timers"))[0] == 503
         assert (await answer_of(client, "GET", "/v1/health/ready"))[0] == 503
         assert (await answer_of(client, "GET", "/v1/health/live"))[0] == 200

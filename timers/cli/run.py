@@ -23,6 +23,7 @@ from timers.config.project import project_broker, project_dir
 from timers.config.settings import Settings, describe
 from timers.errors import SettingsError, TimersError
 from timers.signals import END_SIGNALS, on_signals
+from timers.wire import topics
 from timers.worker.port import check_port
 
 _STOP_TIMEOUT_S = 20.0
@@ -36,8 +37,8 @@ def run(topic: str, output: Output) -> None:
     """Start a broker, a worker and a console on this machine, and show timers fire until Ctrl-C.
 
     With TIMERS_BROKERS set, or this project's broker running, that broker is used and not stopped. The command stops
-    what it started. The worker's log is .timers/worker.log. The console may also set and cancel timers, unless
-    TIMERS_BROKERS or TIMERS_CONSOLE_WRITE is set.
+    what it started. The worker's log is .timers/worker.log. With the broker of this project, timers with an id are on
+    (TIMERS_ID_TOPIC), and the console may set and cancel timers (TIMERS_CONSOLE_WRITE).
     """
     require("worker")
     check_port(Settings.load())  # a worker without its port fails only after the broker has started
@@ -60,6 +61,12 @@ def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
 
 def _names_brokers(settings: Settings) -> bool:
     return any(setting.env == "TIMERS_BROKERS" and from_env for setting, _, from_env in describe(settings))
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """The variables of the worker and of the console. With the broker of this project, ids and writing are on."""
+    trial = {} if _names_brokers(settings) else {"TIMERS_ID_TOPIC": topics.ID_REQUEST, "TIMERS_CONSOLE_WRITE": "1"}
+    return {**trial, **os.environ, "TIMERS_BROKERS": settings.brokers}
 
 
 @contextmanager
@@ -130,11 +137,11 @@ def _console(settings: Settings) -> Iterator[Callable[[], None]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:
-        write = "0" if _names_brokers(settings) else "1"
         command = [sys.executable, "-m", "timers.cli.main", "console"]
-        environment = {"TIMERS_CONSOLE_WRITE": write, **os.environ, "TIMERS_BROKERS": settings.brokers}
         # A session of its own, so that Ctrl-C reaches only this command.
-        started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment))
+        started.append(
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, env=_environment(settings))
+        )
 
     try:
         yield start
@@ -159,7 +166,7 @@ def _worker(settings: Settings) -> Iterator[_Worker]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "TIMERS_BROKERS": settings.brokers},
+            env=_environment(settings),
         )
     worker = _Worker(process, log)
     try:

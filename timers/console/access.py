@@ -24,6 +24,7 @@ from timers.errors import SettingsError
 logger = logging.getLogger(__name__)
 
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_OWN_SITE = ("same-origin", "none")
 _FAILED_LOGINS = 10
 _FAILED_LOGINS_PER_S = 0.2
 _CHALLENGE = 'Basic realm="timers", charset="UTF-8", Bearer realm="timers"'
@@ -110,13 +111,19 @@ class Access:
                 "misdirected", f"this console is not {shown!r}: use a name of this machine, or set TIMERS_CONSOLE_URL"
             )
 
+    def check_site(self, request: web.Request) -> None:
+        """Refuse what a page of another site asks for in the background. A link to the console is allowed."""
+        site = request.headers.get("Sec-Fetch-Site", "none")
+        if site not in _OWN_SITE and request.headers.get("Sec-Fetch-Mode") != "navigate":
+            raise Problem("cross-site", "a page of another site sent this request: only pages of the console may")
+
     def check_origin(self, request: web.Request) -> None:
         """Refuse a change that a page of another origin sends with the login of its reader."""
         site = request.headers.get("Sec-Fetch-Site", "none")
         origin = request.headers.get("Origin")
         own = f"{self._public.scheme}://{self._public.netloc}".lower()
         same = origin is None or origin.lower() in (own, f"{request.scheme}://{request.headers['Host']}".lower())
-        if site not in ("same-origin", "none") or not same:
+        if site not in _OWN_SITE or not same:
             raise Problem("cross-site", "a page of another site sent this request: only pages of the console may")
 
     # ---- login ------------------------------------------------------------------------------------------------------

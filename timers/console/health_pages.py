@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from time import monotonic
 from typing import Any
 
 from timers.console.call import Call, Handler, Reply
 from timers.console.metrics import CONTENT_TYPE, ConsoleMetrics
+
+READY_S = 2.0
+"""How long the result of a check of brokers and worker is shown."""
 
 _UNAVAILABLE = 503
 
@@ -16,8 +21,14 @@ def handlers(metrics: ConsoleMetrics, document: dict[str, Any]) -> dict[str, Han
     async def live(call: Call) -> Reply:
         return Reply({"live": True})
 
+    checked: list[tuple[float, list[str]]] = []
+    checking = asyncio.Lock()
+
     async def ready(call: Call) -> Reply:
-        reasons = await call.console.cluster.problems()
+        async with checking:  # anyone may ask, so the brokers are asked once in two seconds
+            if not checked or monotonic() > checked[-1][0] + READY_S:
+                checked[:] = [(monotonic(), await call.console.cluster.problems())]
+        reasons = checked[-1][1]
         return Reply({"ready": not reasons, "reasons": reasons}, _UNAVAILABLE if reasons else 200)
 
     async def open_api(call: Call) -> Reply:

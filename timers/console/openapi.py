@@ -75,11 +75,11 @@ def answers_of(route: Route) -> dict[int, list[Answer]]:
 
 def problem_codes(route: Route) -> Iterable[str]:
     """The codes of all problems that a route may answer with."""
-    yield from ("misdirected", "failed", "parameter-invalid", *route.problems)
+    yield from ("misdirected", "cross-site", "failed", "parameter-invalid", *route.problems)
     if route.role:
         yield from ("login-missing", "rate-limited")
     if route.writes:
-        yield from ("role-missing", "read-only", "cross-site", "not-recorded", "condition-unsupported")
+        yield from ("role-missing", "read-only", "not-recorded", "condition-unsupported")
     if route.body:
         yield from ("body-not-json", "body-too-large")
 

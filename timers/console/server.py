@@ -112,6 +112,7 @@ class Server:
     async def _checked(self, route: Route, handler: Handler, request: web.Request) -> web.StreamResponse:
         """Answer a request. The order counts: nothing is read or done for a user who may not ask for it."""
         self._access.check_host(request)
+        self._access.check_site(request)
         if route.writes:
             self._access.check_origin(request)
         user = await self._access.principal(request) if route.role else self._access.public

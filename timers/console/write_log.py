@@ -15,6 +15,10 @@ from timers.console.problems import Problem
 from timers.errors import TimersError
 from timers.wire.query import format_due
 
+_MAX_FIELDS = 30
+_MAX_CHARACTERS = 1000
+"""A longer key or name is recorded by its length and its hash."""
+
 
 async def record(call: Call) -> None:
     """Write the entry of a change.
@@ -51,10 +55,16 @@ def entry(call: Call, now_s: float) -> dict[str, Any]:
 
 
 def _without_values(body: Mapping[str, Any]) -> dict[str, Any]:
-    hidden: dict[str, Any] = {name: value for name, value in body.items() if name not in ("value", "headers", "token")}
-    if "value" in body:
-        text = json.dumps(body["value"], sort_keys=True).encode()
-        hidden["value"] = {"json_bytes": len(text), "json_sha256": hashlib.sha256(text).hexdigest()}
-    if isinstance(body.get("headers"), dict | list):
-        hidden["headers"] = len(body["headers"])
-    return hidden
+    """The fields of a body without its value, token and headers. Sizes are limited: wrong bodies are recorded too."""
+    names = [name for name in body if name not in ("value", "headers", "token")][:_MAX_FIELDS]
+    shown = {name[:_MAX_CHARACTERS]: _shortened(body[name]) for name in names}
+    return {**shown, **{name: _hashed(body[name]) for name in ("value", "headers", "token") if name in body}}
+
+
+def _shortened(value: Any) -> Any:
+    return value if len(json.dumps(value)) <= _MAX_CHARACTERS else _hashed(value)
+
+
+def _hashed(value: Any) -> dict[str, Any]:
+    text = json.dumps(value, sort_keys=True).encode()
+    return {"json_bytes": len(text), "json_sha256": hashlib.sha256(text).hexdigest()}

@@ -14,6 +14,7 @@ from timers.client.fired import CallbackRecord
 from timers.client.request import Encoder, TimerRequest, id_key
 from timers.config.settings import Settings
 from timers.console.cluster import FoundWorker, WorkerAnswer
+from timers.console.history import History
 from timers.console.letter_box import Marks, RetryResult
 from timers.console.server import Server
 from timers.core.operation import CANCELLED, REPLACED, UNKNOWN
@@ -157,6 +158,9 @@ class SimCluster:
         matching = [letter.position for letter in self.dead_letters if letter in letter_filter]
         self.retried += [] if only_look else matching
         return RetryResult(len(matching), 0, {}, 0 if only_look else len(matching), False, [])
+
+    async def history(self, id: str, timer: dict[str, Any]) -> History:
+        return History([{"at_ms": 1, "what": "set", "source": timer["source"]}], [{"topic": "t", "reason": "no ACL"}])
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> SimFollower:
         self.follower = SimFollower(positions)

@@ -34,6 +34,8 @@ async def test_a_timer_is_set_found_moved_and_cancelled() -> None:
             assert response.status == 200
             assert response.headers["ETag"] == '"sim-requests/0/1"'
             assert (await response.json())["timers"][0]["key"] == "k"
+        status, answer = await answer_of(client, "GET", "/v1/timer/history", params={"id": "a/b ü"})
+        assert (status, answer["events"][0]["what"], answer["unread"][0]["topic"]) == (200, "set", "t")
         status, answer = await answer_of(client, "PUT", "/v1/timer", params={"id": "a/b ü"}, json=TIMER)
         assert (status, answer["verdict"]) == (200, "replaced")
         assert (await answer_of(client, "DELETE", "/v1/timer", params={"id": "a/b ü"}))[0] == 200

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from timers.client.fired import CallbackRecord
 from timers.client.request import TimerRequest
+from timers.console.history import History
 from timers.console.letter_box import Marks, RetryResult
 from timers.core.timer import TopicPartition
 from timers.dead_letters.letters import LetterFilter
@@ -76,6 +77,9 @@ class Cluster(Protocol):
 
     async def retry(self, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
         """Publish the requests of dead letters again, or say what that would do."""
+
+    async def history(self, id: str, timer: dict[str, Any]) -> History:
+        """What the topics say about a timer that a worker has described."""
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> Follower:
         """A reader that begins at these positions, or with what comes from now on."""

@@ -14,9 +14,10 @@ from timers.client.config import Connection
 from timers.client.publish import Publisher
 from timers.client.request import TimerRequest
 from timers.config.settings import Settings
-from timers.console import fleet, letter_box
+from timers.console import fleet, history, letter_box
 from timers.console.cluster import FoundWorker, WorkerAnswer
 from timers.console.following import TopicsFollower
+from timers.console.history import History
 from timers.console.letter_box import Marks, RetryResult
 from timers.console.problems import Problem
 from timers.dead_letters.letters import LetterFilter
@@ -148,6 +149,10 @@ class KafkaCluster:
     async def retry(self, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
         async with _Slot(self._reading if only_look else self._retrying):
             return await asyncio.to_thread(letter_box.retry, self._settings, letter_filter, only_look=only_look)
+
+    async def history(self, id: str, timer: dict[str, Any]) -> History:
+        async with _Slot(self._reading):
+            return await asyncio.to_thread(history.read, self._settings, id, timer)
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> TopicsFollower:
         follower = TopicsFollower(self._settings, topics)

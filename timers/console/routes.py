@@ -136,6 +136,17 @@ ROUTES: tuple[Route, ...] = (
         problems=(*_ASK, "not-found", "values-hidden"),
     ),
     Route(
+        "GET",
+        "/v1/timer/history",
+        "getHistory",
+        READER,
+        "What happened to a timer, from the topics: requests, verdicts, dead letters, its callback. Each topic is read "
+        "for three seconds.",
+        (Answer(200, "the events in the order of time, and which topics were not read", "History"),),
+        (_ID,),
+        problems=(*_ASK, "not-found", "brokers-unreachable", "busy"),
+    ),
+    Route(
         "PUT",
         "/v1/timer",
         "putTimer",

@@ -152,6 +152,16 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         },
         *("id", "verdict", "due"),
     ),
+    "History": object_of(
+        {
+            "timer": reference("Timer"),
+            "events": list_of(
+                {"type": "object"}, description="set, cancel, rejected, a verdict, dead-letter, fired; with `at_ms`"
+            ),
+            "unread": list_of({"type": "object"}, description="topics that were not read wholly, and why"),
+        },
+        *("timer", "events", "unread"),
+    ),
     "CancelFilter": object_of(
         {
             "topic": {**TOPIC, "description": "all with this callback topic"},

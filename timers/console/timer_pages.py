@@ -41,6 +41,7 @@ def handlers() -> dict[str, Handler]:
         "setTimer": set_timer,
         "listTimers": list_timers,
         "getTimer": get_timer,
+        "getHistory": get_history,
         "putTimer": put_timer,
         "cancelTimer": cancel_timer,
     }
@@ -93,10 +94,31 @@ async def cancel_timer(call: Call) -> Reply:
 
 async def get_timer(call: Call) -> Reply:
     """``GET /v1/timer``"""
-    id = call.parameters["id"]
     check_values(call, call.parameters["value"])
-    parameters = {"id": id, "value": str(int(call.parameters["value"]))}
-    answer = await ask(call, wire.FIND_PATH, parameters)
+    id = call.parameters["id"]
+    timers, missing = await _find(call, id, with_value=call.parameters["value"])
+    tag = {"ETag": f'"{timers[0]["source"]}"'} if len(timers) == 1 else {}
+    return Reply({"id": id, "timers": timers, "missing": missing}, 200, tag)
+
+
+async def get_history(call: Call) -> Reply:
+    """``GET /v1/timer/history``"""
+    id = call.parameters["id"]
+    timers, _ = await _find(call, id, with_value=False)
+    try:
+        history = await call.console.cluster.history(id, timers[0])
+    except TimersError as error:
+        raise Problem("brokers-unreachable", str(error)) from None
+    return Reply({"timer": timers[0], **history._asdict()})
+
+
+async def _find(call: Call, id: str, *, with_value: bool) -> tuple[list[wire.Timer], list[Any]]:
+    """The timers with this id that the user may see, and the partitions that did not answer.
+
+    Raises:
+        Problem: there is none, or it is not known.
+    """
+    answer = await ask(call, wire.FIND_PATH, {"id": id, "value": str(int(with_value))})
     timers = [timer for timer in answer.body["timers"] if call.user.may_use_topic(timer.get("topic"))]
     missing = answer.body["missing"]
     if not timers and missing:
@@ -105,8 +127,7 @@ async def get_timer(call: Call) -> Reply:
         )
     if not timers:
         raise Problem("not-found", f"there is no timer {id!r}: never set, cancelled, or fired long ago", id=id)
-    tag = {"ETag": f'"{timers[0]["source"]}"'} if len(timers) == 1 else {}
-    return Reply({"id": id, "timers": timers, "missing": missing}, 200, tag)
+    return timers, missing
 
 
 async def list_timers(call: Call) -> Reply:

@@ -1,6 +1,7 @@
 """Checks parameters and bodies against their schemas in the table of routes. Pure.
 
-It knows the part of JSON Schema that :mod:`timers.console.schemas` uses; a test compares it with a complete validator.
+It knows the part of JSON Schema that the schemas of parameters and of bodies use. A value that it refuses is named in a
+sentence. ``tests/unit/test_console_checking.py`` compares it with a complete validator.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException, Message
 
+from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.console.letter_box import read_page
 from timers.dead_letters.letters import LetterFilter
@@ -120,7 +121,7 @@ class _Reading:
     def read_firings(self) -> None:
         """The callbacks in the hour after the due second."""
         topic, due_s = self._target, self._timer.get("due")
-        if topic is None or due_s is None or self._timer.get("state") == "pending":
+        if topic is None or due_s is None or due_s > Clock().now_s():
             return
         try:
             first = self._offsets.at_time([topic], due_s * 1000).get(topic)

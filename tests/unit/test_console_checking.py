@@ -1,0 +1,49 @@
+"""The check of parameters and bodies accepts what a complete validator of JSON Schema accepts, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+
+from timers.console import checking
+from timers.console.problems import Problem
+from timers.console.routes import ROUTES
+from timers.console.schemas import SCHEMAS
+
+SCHEMAS_OF_PARAMETERS = {f"{route.name}.{each.name}": each.schema for route in ROUTES for each in route.parameters}
+SCHEMAS_OF_BODIES = {
+    route.body: SCHEMAS[route.body]
+    for route in ROUTES
+    if route.body and not SCHEMAS[route.body].get("x-timers-own-checks")
+}
+
+# Without a text that ends in a line break: to this validator, which uses Python's `$`, it is the same without it.
+VALUES: list[Any] = [
+    *(None, True, False, 0, 1, -1, 5, 30, 1000, 1001, 10**11, 0.5, 30.5, "", "a", "a b", ".", "..", "x" * 250),
+    *("x" * 513, "x" * 9000, "minute", "topic-denied", "1/2", "t/1/2", "1/2/", [], ["a"], ["a b"], ["x"] * 11, [1]),
+    *(["topic-denied"], ["1/2"], ["1/2"] * 101, {}, {"topic": "t"}, {"topic": 1}, {"names": []}, {"names": ["1/2"]}),
+    *({"colour": 1}, {"dry_run": True}, {"dry_run": 1}, {"from": 5, "to": -1}, {"prefix": ""}, {"confirm": "x" * 3000}),
+    *({"codes": ["nonsense"]}, {"since": 1.5}, {"since": True}),
+]
+
+
+@pytest.mark.parametrize("name", [*SCHEMAS_OF_PARAMETERS, *SCHEMAS_OF_BODIES])
+def test_it_agrees_with_a_complete_validator(name: str) -> None:
+    schema = {**SCHEMAS_OF_PARAMETERS, **SCHEMAS_OF_BODIES}[name]
+    complete = jsonschema.Draft202012Validator(schema)
+    for value in VALUES:
+        try:
+            checking.check(schema, value, name)
+        except Problem as problem:
+            assert problem.code == "parameter-invalid" and len(str(problem)) < 1000
+            accepted = False
+        else:
+            accepted = True
+        assert accepted == complete.is_valid(value), (name, value)
+
+
+def test_all_schemas_are_schemas() -> None:
+    for schema in (*SCHEMAS.values(), *SCHEMAS_OF_PARAMETERS.values()):
+        jsonschema.Draft202012Validator.check_schema(schema)

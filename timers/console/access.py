@@ -88,7 +88,7 @@ class Access:
         self._header = settings.console_proxy_header.lower()
         self._passwords = PasswordChecks()
         self._failures = Rates(_FAILED_LOGINS_PER_S, _FAILED_LOGINS)
-        self._modified_ns = 0
+        self._version = (0, 0, 0)
         self._users: Users | None = None
         self._read_users()
 
@@ -215,10 +215,12 @@ class Access:
         if path is None:
             return
         try:
-            modified_ns = path.stat().st_mtime_ns
-            if modified_ns == self._modified_ns:
+            found = path.stat()
+            # The time alone may stay the same: file systems round it to milliseconds.
+            version = found.st_mtime_ns, found.st_size, found.st_ino
+            if version == self._version:
                 return
-            self._modified_ns = modified_ns
+            self._version = version
             self._users = Users.read(path)
         except (OSError, SettingsError) as error:
             if self._users is None:

@@ -221,6 +221,18 @@ async def test_a_trusted_proxy_names_the_user(users_file: str) -> None:
         assert (await answer_of(client, "GET", "/v1/timers", headers={"X-Forwarded-User": "rob"}))[0] == 401
 
 
+async def test_without_tls_other_machines_log_in_through_a_proxy_only(users_file: str) -> None:
+    settings = {
+        "TIMERS_CONSOLE_USERS_FILE": users_file,
+        "TIMERS_CONSOLE_BIND": "0.0.0.0",
+        "TIMERS_CONSOLE_URL": "https://timers.example.com",
+    }
+    headers = {"Host": "timers.example.com", **bearer("rob")}
+    for proxy, status in (("10.0.0.1", 401), ("127.0.0.1", 200)):
+        async with console(SimCluster(), **settings, TIMERS_CONSOLE_PROXIES=proxy) as client:
+            assert (await answer_of(client, "GET", "/v1/timers", headers=headers))[0] == status
+
+
 async def test_a_client_certificate_is_a_login(tmp_path: Path, users_file: str) -> None:
     authority, other = trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))

@@ -85,6 +85,7 @@ class Access:
         if _is_local(settings.console_bind):
             self._names |= _LOCAL_NAMES
         self._networks = [ipaddress.ip_network(each) for each in settings.console_proxies]
+        self._only_proxies = not _is_local(settings.console_bind) and settings.console_cert_file is None
         self._header = settings.console_proxy_header.lower()
         self._passwords = PasswordChecks()
         self._failures = Rates(_FAILED_LOGINS_PER_S, _FAILED_LOGINS)
@@ -139,6 +140,8 @@ class Access:
         if users is None:
             role = OPERATOR if self._settings.console_write else READER
             return Principal("local", role, values=True)
+        if self._only_proxies and not self._is_proxy(request):
+            raise Problem("login-missing", "this console has no TLS, so it lets users in through its proxies only")
         found = await self._by_authorization(request, users)
         if found is None:
             names = [name for name in (self._of_proxy(request), _of_certificate(request)) if name]

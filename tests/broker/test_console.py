@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.harness.process import Process, clean_environment, python
 from tests.harness.system import PARTITIONS, System
@@ -68,10 +69,14 @@ def served(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """A worker with ids, and a console that may write."""
     name = f"by-id-{time.time_ns()}"
     tmp_path = tmp_path_factory.mktemp("served")
-    system = System(broker_address, tmp_path, TIMERS_ID_TOPIC=name, TIMERS_VERDICT_TOPIC=f"{name}-verdict")
+    topics = {"TIMERS_ID_TOPIC": name, "TIMERS_VERDICT_TOPIC": f"{name}-verdict", "TIMERS_SCHEDULE_TOPICS": f"{name}-s"}
+    system = System(broker_address, tmp_path, **topics)
+    system.create_topic(f"{name}-s", 1)
     worker = system.worker()
     environment = {**system.environment, "TIMERS_WORKER_URL": f"http://127.0.0.1:{worker.port}"}
-    console = ConsoleProcess(tmp_path / "console", {**environment, "TIMERS_CONSOLE_WRITE": "1"})
+    console = ConsoleProcess(
+        tmp_path / "console", {**environment, "TIMERS_CONSOLE_WRITE": "1", "TIMERS_CONSOLE_SCHEDULER_API": "1"}
+    )
     try:
         worker.start()
         console.start().wait_for(r"console: http://127\.0\.0\.1:\d+ \(reads and writes\)")
@@ -146,3 +151,28 @@ def test_firings_are_streamed_and_a_dead_letter_is_retried(served: tuple[System,
     assert worker["ready"] is True and worker["partitions"][system.request_topic] == PARTITIONS
     lateness = console.ask("GET", "/v1/lateness")[1]
     assert sum(way["timers"] for way in lateness["ways"].values()) >= 3 and lateness["missing"] == []
+
+
+def test_a_program_for_kafka_message_scheduler_finds_its_schedule(served: tuple[System, ConsoleProcess]) -> None:
+    system, console = served
+    (topic,) = system.settings.schedule_topics
+    due_s = due_in(5000)
+    producer = Producer({"bootstrap.servers": system.address})
+    named = {"scheduler-epoch": str(due_s), "scheduler-target-topic": "online-videos", "scheduler-target-key": "vid1"}
+    producer.produce(topic, b"video 1", b"vid1/online", headers={key: text.encode() for key, text in named.items()})
+    producer.flush()
+    path = f"/api/live/scheduler/{system.app_id}/schedules?schedule-id=vid1*&sort-by=epoch%20asc"
+    wait_until(lambda: console.ask("GET", path)[1]["found"] == 1, "the schedule is found")
+    (found,) = console.ask("GET", path)[1]["schedules"]
+    schedule = found["schedule"]
+    assert abs(schedule.pop("timestamp") - time.time()) < 3600
+    assert schedule == {
+        "epoch": due_s,
+        "id": "vid1/online",
+        "target-key": "vid1",
+        "target-topic": "online-videos",
+        "topic": topic,
+        "value": None,
+    }
+    one = console.ask("GET", f"/api/scheduler/{system.app_id}/schedule/vid1/online")
+    assert one[0] == 200 and one[1][0]["schedule"]["epoch"] == due_s

@@ -73,6 +73,8 @@ class SimCluster:
         self.questions: list[tuple[str, dict[str, str]]] = []
         self.pages: dict[str, tuple[int, bytes]] = {}
         self.dead_letters: list[Letter] = []
+        self.written_s: dict[str, int] = {}
+        self.sources: dict[str, str] = {}
         self.retried: list[str] = []
         self.follower = SimFollower(None)
         self._places: dict[str, int] = {}
@@ -131,7 +133,7 @@ class SimCluster:
             **shown,
             "key": shown_key(timer.key),
             "value_bytes": len(timer.value),
-            "source": f"{TOPIC}/0/1" if timer.id else id,
+            "source": self.sources.get(id, f"{TOPIC}/0/1" if timer.id else id),
         }
 
     async def workers(self) -> list[FoundWorker]:
@@ -161,6 +163,9 @@ class SimCluster:
 
     async def history(self, id: str, timer: dict[str, Any]) -> History:
         return History([{"at_ms": 1, "what": "set", "source": timer["source"]}], [{"topic": "t", "reason": "no ACL"}])
+
+    async def times(self, sources: Sequence[str]) -> dict[str, int]:
+        return {source: self.written_s[source] for source in sources if source in self.written_s}
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> SimFollower:
         self.follower = SimFollower(positions)

@@ -72,6 +72,11 @@ class ConsoleDeclarations:
         default=100,
         unit="requests/s",
     )
+    console_scheduler_api: bool = setting(
+        variables.flag,
+        "1: the console also has the paths of kafka-message-scheduler and of its admin, for programs that read them.",
+        default=False,
+    )
     console_workers: tuple[str, ...] = setting(
         variables.networks,
         "Addresses of workers that the console may ask for health and metrics. It finds the workers in the consumer "

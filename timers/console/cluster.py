@@ -81,6 +81,9 @@ class Cluster(Protocol):
     async def history(self, id: str, timer: dict[str, Any]) -> History:
         """What the topics say about a timer that a worker has described."""
 
+    async def times(self, sources: Sequence[str]) -> dict[str, int]:
+        """Source of a request -> the epoch second of its record; without those that the topics no longer have."""
+
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> Follower:
         """A reader that begins at these positions, or with what comes from now on."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import aiohttp
@@ -20,10 +21,12 @@ from timers.console.following import TopicsFollower
 from timers.console.history import History
 from timers.console.letter_box import Marks, RetryResult
 from timers.console.problems import Problem
+from timers.core.ports import Lost
 from timers.dead_letters.letters import LetterFilter
 from timers.dead_letters.newest import LetterPage
 from timers.errors import QueryError, TimersError
 from timers.kafka import topic_admin
+from timers.request_formats import enabled_formats
 from timers.wire.verdict import VerdictMessage
 
 PUBLISH_TIMEOUT_S = 10.0
@@ -154,6 +157,10 @@ class KafkaCluster:
         async with _Slot(self._reading):
             return await asyncio.to_thread(history.read, self._settings, id, timer)
 
+    async def times(self, sources: Sequence[str]) -> dict[str, int]:
+        async with _Slot(self._reading):
+            return await asyncio.to_thread(_times, self._settings, sources)
+
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> TopicsFollower:
         follower = TopicsFollower(self._settings, topics)
         await asyncio.to_thread(follower.open, positions)
@@ -172,6 +179,20 @@ class KafkaCluster:
 
         found = await asyncio.gather(check(broker()), check(self.ask("/health/live", {})))
         return [why for why in found if why]
+
+
+def _times(settings: Settings, sources: Sequence[str]) -> dict[str, int]:
+    from timers.kafka.request_reader import RequestReader  # not at the top: it imports aiokafka
+
+    reader = RequestReader(settings, enabled_formats(settings), isolation="read_committed")
+    end_s = monotonic() + MAX_WAIT_S
+    try:
+        found = reader.read(sources, lambda: monotonic() < end_s)
+    except Lost as error:
+        raise QueryError(f"the brokers did not return the schedules in time: {error}") from None
+    finally:
+        reader.close()
+    return {source: record.timestamp // 1000 for source, record in found.items()}
 
 
 class _Slot:

@@ -62,6 +62,7 @@ class Route:
         body: schema of the request's body; empty: it has none.
         example: a body.
         problems: codes of the errors that only some routes have.
+        is_foreign: whether it is a path of another system, whose handler reads its parameters.
         writes: whether it changes something.
     """
 
@@ -75,6 +76,7 @@ class Route:
     body: str = ""
     example: dict[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    is_foreign: bool = False
 
     @property
     def writes(self) -> bool:

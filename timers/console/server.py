@@ -21,6 +21,7 @@ from timers.console import (
     health_pages,
     letter_pages,
     openapi,
+    scheduler_api,
     timer_pages,
     worker_pages,
     write_log,
@@ -84,10 +85,12 @@ class Server:
             **bulk_pages.handlers(),
             **letter_pages.handlers(),
             **worker_pages.handlers(),
+            **scheduler_api.handlers(),
             **event_pages.handlers(self._access.principal),
             **health_pages.handlers(self._metrics, openapi.document(self._base_path)),
         }
-        for route in ROUTES:
+        foreign = scheduler_api.ROUTES if self._settings.console_scheduler_api else ()
+        for route in (*ROUTES, *foreign):
             application.router.add_route(
                 route.method, self._base_path + route.path, self._endpoint(route, handlers[route.name])
             )
@@ -125,7 +128,7 @@ class Server:
             self._check_writing(request)
         if not user.may(route.role):
             raise Problem("role-missing", f"{route.name} needs the role {route.role}, and you have {user.role}")
-        parameters = checking.parameters(route, request.query.items())
+        parameters = {} if route.is_foreign else checking.parameters(route, request.query.items())
         body = await _body(route, request)
         call = Call(self._console, request, route, user, parameters, body, self._base_path)
         if route.writes:

@@ -1,0 +1,234 @@
+"""The paths of kafka-message-scheduler and of its admin: its interface and its clients can read schedules here.
+
+Names, parameters, JSON and order are those of its source (``apiserver/rest``, and ``server/restapi`` of the admin).
+They are on with ``TIMERS_CONSOLE_SCHEDULER_API=1``. The one scheduler has the app id as its name. What is different is
+in ``docs/coming-from-kafka-message-scheduler.md``.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import socket
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any, NamedTuple
+
+from timers.console.call import Call, Handler, Reply
+from timers.console.problems import Problem
+from timers.console.routes import PUBLIC, READER, Answer, Route
+from timers.console.timer_pages import ask
+from timers.errors import TimersError
+from timers.wire import query as wire
+from timers.wire import topics
+from timers.wire.query import Timer, key_as_bytes
+
+DEFAULT_MAX, MAX_FOUND = 300, 1000
+"""The admin's own limits of a search."""
+
+MAX_SCHEDULES = 5000
+MAX_READING_S = 5.0
+"""A search ends after so many schedules, or after this time, with those found so far."""
+
+_KINDS = ("", "/live", "/history")
+_SORTED_BY = ("timestamp", "id", "epoch")
+
+
+def _route(path: str, name: str, role: str = READER) -> Route:
+    return Route("GET", path, name, role, "As in kafka-message-scheduler.", (Answer(200, "as there"),), is_foreign=True)
+
+
+ROUTES = (
+    _route("/liveness", "schedulerLiveness", PUBLIC),
+    _route("/info", "schedulerInfo"),
+    _route("/schedules", "schedulerSchedules"),
+    _route("/api/stats", "adminStats"),
+    _route("/api/schedulers", "adminSchedulers"),
+    *(
+        _route(f"/api{kind}/scheduler/{{name}}/{path}", f"{name}{kind}")
+        for kind in _KINDS
+        for path, name in (("schedules", "adminSearch"), ("schedule/{id:.+}", "adminSchedule"))
+    ),
+)
+
+
+def handlers() -> dict[str, Handler]:
+    """Name of a route -> its handler."""
+    named = {"schedulerLiveness": liveness, "schedulerInfo": info, "schedulerSchedules": schedules}
+    named |= {"adminStats": stats, "adminSchedulers": schedulers}
+    named |= {f"adminSearch{kind}": no_history if kind == "/history" else search for kind in _KINDS}
+    return named | {f"adminSchedule{kind}": not_there if kind == "/history" else get for kind in _KINDS}
+
+
+# ---- the scheduler --------------------------------------------------------------------------------------------------
+
+
+async def liveness(call: Call) -> Reply:
+    """``GET /liveness``: an empty answer."""
+    return Reply(b"")
+
+
+async def info(call: Call) -> Reply:
+    """``GET /info``"""
+    settings = call.console.settings
+    kafka = {"bootstrap_servers": settings.brokers, "topics": list(settings.schedule_topics), "history_topic": ""}
+    address = f"{settings.console_bind}:{settings.console_port}"
+    return Reply({"hostname": socket.gethostname(), "address": [], "server_address": address, "kafka": kafka})
+
+
+async def schedules(call: Call) -> Reply:
+    """``GET /schedules``: those that wait."""
+    return Reply([schedule for schedule, _ in await _read(call, lambda timer: True)])
+
+
+# ---- its admin ------------------------------------------------------------------------------------------------------
+
+
+async def stats(call: Call) -> Reply:
+    """``GET /api/stats``"""
+    found = len(await _timers(call, lambda timer: True))
+    name = call.console.settings.app_id
+    return Reply([{"scheduler": name, "total_live": found, "total_history": 0, "total": found}])
+
+
+async def schedulers(call: Call) -> Reply:
+    """``GET /api/schedulers``"""
+    settings = call.console.settings
+    instance = {
+        "ip": "127.0.0.1",
+        "hostname": [socket.gethostname()],
+        "topics": list(settings.schedule_topics),
+        "history_topic": "",
+        "bootstrap_servers": settings.brokers,
+    }
+    return Reply([{"name": settings.app_id, "http_port": str(settings.console_port), "instances": [instance]}])
+
+
+async def search(call: Call) -> Reply:
+    """``GET /api/scheduler/{name}/schedules`` and ``/api/live/...``"""
+    wanted = Search.of(call.request.query)
+    found = await _read(call, wanted.matches) if _is_ours(call) else []
+    # For equal values: by id, or the newest first.
+    if wanted.sorted_by == "id":
+        found.sort(key=lambda each: each[0]["timestamp"], reverse=True)
+    else:
+        found.sort(key=lambda each: each[0]["id"])
+    found.sort(key=lambda each: each[0][wanted.sorted_by], reverse=wanted.is_descending)
+    shown = [_with_scheduler(call, schedule) for schedule, _ in found[: wanted.most]]
+    return Reply({"found": len(found), "schedules": shown})
+
+
+async def get(call: Call) -> Reply:
+    """``GET /api/scheduler/{name}/schedule/{id}`` and ``/api/live/...``"""
+    id = call.request.match_info["id"]
+    found = await _read(call, lambda timer: timer["id"] == id) if _is_ours(call) else []
+    return Reply([_with_scheduler(call, schedule) for schedule, _ in found]) if found else await not_there(call)
+
+
+async def no_history(call: Call) -> Reply:
+    """``GET /api/history/scheduler/{name}/schedules``: there is no history topic."""
+    return Reply({"found": 0, "schedules": []})
+
+
+async def not_there(call: Call) -> Reply:
+    """404 without a body, as the admin has it."""
+    return Reply(b"", 404)
+
+
+def _is_ours(call: Call) -> bool:
+    return call.request.match_info["name"] == call.console.settings.app_id
+
+
+def _with_scheduler(call: Call, schedule: dict[str, Any]) -> dict[str, Any]:
+    return {"scheduler": call.console.settings.app_id, "schedule": schedule}
+
+
+class Search(NamedTuple):
+    """The parameters of a search, read as the admin reads them: what is wrong counts as missing."""
+
+    terms: tuple[tuple[bool, re.Pattern[str]], ...]
+    """(whether the id must match, pattern)."""
+    from_s: int
+    to_s: int
+    sorted_by: str
+    is_descending: bool
+    most: int
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Search:
+        """Read the parameters."""
+        words = given.get("sort-by", "").lower().split()
+        if words in (["asc"], ["desc"]):
+            words = ["timestamp", *words]
+        field, order = ([*words, "", ""] if len(words) < 3 else ["", ""])[:2]
+        most = _number(given.get("max", ""))
+        most = MAX_SCHEDULES if most == -1 else most if 0 < most < MAX_FOUND else DEFAULT_MAX
+        return cls(
+            tuple(map(_term, given.get("schedule-id", "").split())),
+            _number(given.get("epoch-from", "")),
+            _number(given.get("epoch-to", "")),
+            field if field in _SORTED_BY else "timestamp",
+            order != "asc",
+            most,
+        )
+
+    def matches(self, timer: Timer) -> bool:
+        """Whether a schedule is among those that are searched."""
+        due_s, id = timer["due"], timer["id"]
+        in_range = due_s >= self.from_s and (not self.to_s or due_s <= self.to_s)
+        return in_range and all((pattern.fullmatch(id) is not None) is must for must, pattern in self.terms)
+
+
+def _term(word: str) -> tuple[bool, re.Pattern[str]]:
+    must, text = (word[0] == "+", word[1:]) if len(word) > 1 and word[0] in "+-" else (True, word)
+    # Only `*` has a meaning. The expressions of fnmatch do not backtrack, however many there are.
+    return must, re.compile(fnmatch.translate(re.sub(r"[?\[]", r"[\g<0>]", text)))
+
+
+def _number(text: str) -> int:
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII) else 0
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+async def _timers(call: Call, matches: Callable[[Timer], bool]) -> list[Timer]:
+    """The pending schedules, in the order in which they are due."""
+    settings = call.console.settings
+    with_value = settings.queries == "values" and call.user.values
+    parameters = {"limit": str(wire.MAX_LIMIT), "value": str(int(with_value))}
+    found: list[Timer] = []
+    end_s, following = monotonic() + MAX_READING_S, None
+    while True:
+        answer = await ask(call, wire.LIST_PATH, parameters | ({"cursor": following} if following else {}))
+        for timer in answer.body["timers"]:
+            place = topics.parse_source(timer["source"])
+            mine = place is not None and place[0] in settings.schedule_topics
+            if mine and call.user.may_use_topic(timer["topic"]) and matches(timer):
+                found.append(timer)
+        following = answer.body["next"]
+        if following is None or monotonic() > end_s or len(found) >= MAX_SCHEDULES:
+            return found[:MAX_SCHEDULES]
+
+
+async def _read(call: Call, matches: Callable[[Timer], bool]) -> list[tuple[dict[str, Any], Timer]]:
+    """The pending schedules as JSON of the scheduler, each with its timer."""
+    found = await _timers(call, matches)
+    try:
+        written_s = await call.console.cluster.times([timer["source"] for timer in found])
+    except TimersError as error:
+        raise Problem("brokers-unreachable", str(error)) from None
+    return [(_as_schedule(timer, written_s.get(timer["source"], 0)), timer) for timer in found]
+
+
+def _as_schedule(timer: Timer, timestamp_s: int) -> dict[str, Any]:
+    """A schedule with the fields and in the order that Go gives a map."""
+    return {
+        "epoch": timer["due"],
+        "id": timer["id"],
+        "target-key": key_as_bytes(timer).decode(errors="replace"),
+        "target-topic": timer["topic"],
+        "timestamp": timestamp_s,
+        "topic": timer["source"].rsplit("/", 2)[0],
+        "value": timer.get("value"),
+    }

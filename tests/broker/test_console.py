@@ -118,6 +118,7 @@ def test_a_timer_is_set_seen_moved_cancelled_and_fires(served: tuple[System, Con
     assert recorded == ["setTimer", "putTimer", "cancelTimer", "cancelTimer"]
 
 
+@pytest.mark.long
 def test_firings_are_streamed_and_a_dead_letter_is_retried(served: tuple[System, ConsoleProcess]) -> None:
     system, console = served
     target, new = system.target(partitions=2), f"new-{system.target()}"
@@ -153,6 +154,7 @@ def test_firings_are_streamed_and_a_dead_letter_is_retried(served: tuple[System,
     assert sum(way["timers"] for way in lateness["ways"].values()) >= 3 and lateness["missing"] == []
 
 
+@pytest.mark.long
 def test_a_program_for_kafka_message_scheduler_finds_its_schedule(served: tuple[System, ConsoleProcess]) -> None:
     system, console = served
     (topic,) = system.settings.schedule_topics

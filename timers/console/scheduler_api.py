@@ -54,7 +54,7 @@ ROUTES = (
 
 def handlers() -> dict[str, Handler]:
     """Name of a route -> its handler."""
-    named = {"schedulerLiveness": liveness, "schedulerInfo": info, "schedulerSchedules": schedules}
+    named: dict[str, Handler] = {"schedulerLiveness": liveness, "schedulerInfo": info, "schedulerSchedules": schedules}
     named |= {"adminStats": stats, "adminSchedulers": schedulers}
     named |= {f"adminSearch{kind}": no_history if kind == "/history" else search for kind in _KINDS}
     return named | {f"adminSchedule{kind}": not_there if kind == "/history" else get for kind in _KINDS}

@@ -38,9 +38,9 @@ def alter(system: System, topic: str, name: str, value: str) -> None:
 
 def test_many_timers_to_an_unknown_topic_delay_no_other_timer(running: System) -> None:
     """Each of its dead letters has the key, value and headers of the request as they were sent."""
-    count = 20_000
-    target, due_s = running.target(partitions=4), due_in(6)
-    kept = timers(target, 400, due_s, 3)
+    count = 5_000
+    target, due_s = running.target(partitions=4), due_in(8)
+    kept = timers(target, 100, due_s, 3)
     publisher = running.publisher()
     bad, sent = [], {}
     value = future.encode("no-such-topic", "k", b"v" * 50) + UNKNOWN_FIELD
@@ -49,8 +49,8 @@ def test_many_timers_to_an_unknown_topic_delay_no_other_timer(running: System) -
         headers: Headers = [*FORGED, ("n", b"%d" % index)]
         bad.append(publisher.queue_raw(key, value, headers, index % PARTITIONS))
         sent[b"%d" % index] = (key, value, headers)
-        if index % (count // 400) == 0:
-            publisher.queue([kept[index // (count // 400)]])
+        if index % (count // 100) == 0:
+            publisher.queue([kept[index // (count // 100)]])
     publisher.flush()
     fired = running.fired(kept)
     assert all(record.lag_ms < MAX_LAG_MS for record in fired.values())

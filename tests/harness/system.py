@@ -21,8 +21,8 @@ from timers.kafka import topics
 
 PARTITIONS = 4
 
-MAX_LAG_MS = 5000
-"""Largest lag of a punctual timer on a busy machine. Benchmarks measure the real lag."""
+MAX_LAG_MS = 15_000
+"""Largest lag of a punctual timer on a machine that is busy with other tests. Benchmarks measure the real lag."""
 
 
 class System:

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from timers.cli.asking import ask
+from timers.asking import ask
 from timers.cli.output import Output, output_option
 from timers.client.times import from_now
 from timers.config.settings import Settings

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from timers.cli.asking import ask, missing
+from timers.asking import ask, missing
 from timers.cli.output import Output, output_option
 from timers.client.times import parse_ahead
 from timers.config.settings import Settings

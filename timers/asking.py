@@ -1,4 +1,4 @@
-"""Sends the queries of commands to a worker's web port."""
+"""Sends queries about timers to a worker's web port."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from prometheus_client.exposition import choose_encoder
 
+from timers.metrics import registry
 from timers.worker import health
-from timers.worker.metrics import exposition
+from timers.worker.metrics.catalog import METRICS
 from timers.worker.status import WorkerStatus
 
 UNAVAILABLE = 503
@@ -17,7 +18,7 @@ UNAVAILABLE = 503
 
 def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) -> None:
     """Add the pages ``/health/live``, ``ready`` and ``partitions`` (200, or 503 with reasons) and ``/metrics``."""
-    registry = exposition.registry(status)
+    metrics = registry(METRICS, lambda: status)
 
     @page("/health/live")
     async def live(web: Any, request: Any) -> Any:
@@ -48,5 +49,5 @@ def register(page: Callable[[str], Callable[[Any], Any]], status: WorkerStatus) 
     async def scrape(web: Any, request: Any) -> Any:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         # In a thread: the sizes of the stores' files are read, and ticks must not wait for this.
-        page = await asyncio.to_thread(encode, registry)
+        page = await asyncio.to_thread(encode, metrics)
         return web.bytes(page, headers={"Content-Type": content_type})

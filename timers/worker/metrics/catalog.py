@@ -7,48 +7,15 @@ values is bounded: partitions that this worker has owned, and the codes and ways
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from timers import __version__
 from timers.core.operation import CANCELLED, VERDICTS
+from timers.metrics import Entry
 from timers.wire.dead_letter import CODES
 from timers.worker import health
 from timers.worker.metrics import samples
-from timers.worker.metrics.samples import Labels, Samples
 from timers.worker.status import WorkerStatus
 
-COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One metric."""
-
-    name_and_labels: str
-    """``name{label,label}``; a histogram without ``_bucket``, ``_sum`` and ``_count``."""
-    help: str
-    read: Callable[[WorkerStatus], Samples]
-    histogram: bool = False
-
-    @property
-    def name(self) -> str:
-        """Name of the metric in Prometheus."""
-        return self.name_and_labels.partition("{")[0]
-
-    @property
-    def labels(self) -> Labels:
-        """Names of the labels."""
-        labels = self.name_and_labels.partition("{")[2].rstrip("}")
-        return tuple(labels.split(",")) if labels else ()
-
-    @property
-    def kind(self) -> str:
-        """Histogram, counter or gauge; the names of counters, and no others, end in ``_total``."""
-        return HISTOGRAM if self.histogram else COUNTER if self.name.endswith("_total") else GAUGE
-
-
-METRICS = (
+METRICS: tuple[Entry[WorkerStatus], ...] = (
     Entry(
         "timers_accepted_total{format}",
         "Requests accepted: readable, and covered by a committed transaction.",

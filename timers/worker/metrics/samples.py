@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any
 
 from timers.core.counters import MAX_CALLERS, OTHER_CALLERS, Counters, Histogram
 from timers.core.timer import TopicPartition
+from timers.metrics import Labels, Samples
 from timers.worker.canary import Observation
 from timers.worker.machines.failures import REASONS
 from timers.worker.machines.opening import store_path
@@ -22,9 +23,6 @@ from timers.worker.machines.runner import Runner
 from timers.worker.partition_metrics import PartitionMetrics
 from timers.worker.queries.pages import KINDS, OUTCOMES
 from timers.worker.status import WorkerStatus
-
-Labels: TypeAlias = tuple[str, ...]
-Samples: TypeAlias = Iterable[tuple[Labels, float | Histogram]]
 
 FAILURES = ("delivery", "fenced", "unknown")
 """Why a transaction failed: a target refused, another worker owns the partition, or its outcome is not known."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from timers.core.timer import Rejected
-from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter
+from timers.dead_letters.letters import COLUMNS, Letter, LetterFilter, QueueTopics
 from timers.dead_letters.retrying import decide
 from timers.request_formats import REQUEST_FORMATS
 from timers.wire import dead_letter, future
@@ -211,6 +211,39 @@ def test_a_dead_letter_with_a_part_of_the_value_is_published_only_with_the_whole
 def test_only_requests_of_known_topics_are_published(source: str) -> None:
     stray = letter(source=source)
     assert judgement(stray, stray.request, force=True).request is None
+
+
+@pytest.mark.parametrize("code", ["retries-exhausted", "rejected", "attempts-exhausted", "crashed"])
+@pytest.mark.parametrize("source", ["orders/3/7", "by-id/0/7", "timer-request/0/7"])
+def test_dead_letters_of_receivers_are_published_wherever_their_message_was(code: str, source: str) -> None:
+    given_up = letter(code=code, source=source)
+    assert given_up.summary == (1_700_000_000, "orders", "o-1")
+    assert judgement(given_up, given_up.request).request == given_up.request
+    assert judgement(given_up, given_up.request, MARK).request is None, "it was published before"
+    assert judgement(given_up, given_up.request, MARK, force=True).request == given_up.request
+
+
+def test_a_truncated_dead_letter_of_a_receiver_says_where_its_message_is() -> None:
+    truncated = letter(value=VALUE + bytes(500), max_bytes=500, code="rejected", source="orders/3/7")
+    assert "the message is at orders/3/7" in judgement(truncated, None, force=True).reason
+
+
+ORDERS = QueueTopics("orders", "queue.o-returns")
+
+
+@pytest.mark.parametrize(
+    ("given", "selected"),
+    [
+        ({"code": "rejected", "value": future.encode("queue.o-returns", "o-1", b"v"), "source": "orders/3/7"}, True),
+        ({"code": "crashed", "value": future.encode("queue.o-returns", "o-1", b"v"), "source": "orders/3/7"}, True),
+        ({"code": "rejected", "value": future.encode("queue.p-returns", "o-1", b"v"), "source": "orders/3/7"}, False),
+        ({"code": "rejected", "source": "orders/3/7", "max_bytes": 0}, True),
+        ({"code": "rejected", "source": "other/3/7", "max_bytes": 0}, False),
+        ({"code": "topic-unknown", "value": future.encode("queue.o-returns", "o-1", b"v")}, False),
+    ],
+)
+def test_a_filter_selects_dead_letters_of_a_queue(given: dict[str, Any], selected: bool) -> None:
+    assert (letter(**given) in LetterFilter(queue=ORDERS)) is selected
 
 
 BY_ID: list[Header] = [("trace", b"1"), ("timer-due", b"1700000000")]

@@ -6,7 +6,7 @@ import heapq
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,11 +14,13 @@ import click
 from timers.cli.output import Output, output_option
 from timers.cli.reach import load_settings
 from timers.client.times import parse_moment
+from timers.config.settings import Settings
 from timers.wire import topics
-from timers.wire.dead_letter import CODES, RETRIES_EXHAUSTED
+from timers.wire.dead_letter import CODES, RECEIVER_CODES
 
 if TYPE_CHECKING:
     from timers.dead_letters.letters import Letter, LetterFilter
+    from timers.wire.dead_letter import Mark
 
 _NAME = "PARTITION/OFFSET or TOPIC/PARTITION/OFFSET"
 
@@ -32,7 +34,8 @@ def dead_letters() -> None:
     """
 
 
-def _moment(text: str) -> int:
+def moment(text: str) -> int:
+    """The type of an option that is a time, or a duration before now; see :func:`parse_moment`."""
     return parse_moment(text, time.time())
 
 
@@ -44,7 +47,7 @@ def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--code",
                 "-c",
                 "codes",
-                type=click.Choice([*CODES, RETRIES_EXHAUSTED]),
+                type=click.Choice([*CODES, *sorted(RECEIVER_CODES)]),
                 multiple=True,
                 metavar="CODE",
                 help="With this code; may be repeated.",
@@ -53,11 +56,11 @@ def _filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--since",
                 "since_s",
-                type=_moment,
+                type=moment,
                 metavar="WHEN",
                 help="Written since: 2h ago, or 2030-01-31T12:00:00Z.",
             ),
-            click.option("--until", "until_s", type=_moment, metavar="WHEN", help="Written before."),
+            click.option("--until", "until_s", type=moment, metavar="WHEN", help="Written before."),
             click.option("--partition", "-p", type=click.IntRange(0), help="Partition of the dead letter topic."),
             click.option("--from-offset", type=click.IntRange(0), help="First offset in that partition."),
             click.option("--to-offset", type=click.IntRange(0), help="Offset in that partition after the last one."),
@@ -76,7 +79,7 @@ def _letter_filter(names: Iterable[str] = (), **selection: Any) -> LetterFilter:
     return LetterFilter(**selection, names=frozenset(names))
 
 
-def _full_names(names: Iterable[str], dead_letter_topic: str) -> set[str]:
+def full_names(names: Iterable[str], dead_letter_topic: str) -> set[str]:
     """The names as sources or positions with their topic. A name may be a position without its topic."""
     full = set()
     for name in names:
@@ -103,11 +106,26 @@ def list_(limit: int, output: Output, **selection: Any) -> None:
       timers dead-letters list -n 0 -o json | jq -r .topic | sort | uniq -c
     """
     letter_filter = _letter_filter(**selection)
-    settings = load_settings()
+    show_letters(load_settings(), letter_filter, limit, output)
 
+
+def show_letters(
+    settings: Settings,
+    letter_filter: LetterFilter,
+    limit: int,
+    output: Output,
+    table: tuple[Sequence[str], Sequence[int], Callable[[Letter, Mark | None], Sequence[str]]] | None = None,
+) -> None:
+    """Print the newest dead letters of a filter, and how many there are of each code.
+
+    Args:
+        limit: number of letters to print; 0: all.
+        table: columns, their widths, and a function that returns the cells of a letter.
+    """
     from timers.dead_letters.letter_log import LetterLog  # not at the top: `--help` needs no librdkafka
-    from timers.dead_letters.letters import COLUMNS, WIDTHS
+    from timers.dead_letters.letters import COLUMNS, WIDTHS, Letter
 
+    columns, widths, cells = table or (COLUMNS, WIDTHS, Letter.cells)
     with LetterLog(settings) as log:
         spans = log.spans(letter_filter)
         marks = log.marks()
@@ -115,7 +133,7 @@ def list_(limit: int, output: Output, **selection: Any) -> None:
         letters = _counted(log.read(letter_filter, spans), counts)
         shown = _newest(letters, limit) if limit else letters
         marked = ((letter, marks.get(letter.mark_key)) for letter in shown)
-        output.table(COLUMNS, WIDTHS, ((letter.fields(mark), letter.cells(mark)) for letter, mark in marked))
+        output.table(columns, widths, ((letter.fields(mark), cells(letter, mark)) for letter, mark in marked))
     total = counts.total()
     by_code = ", ".join(f"{count:,} {code}" for code, count in counts.most_common())
     only = f", the newest {limit:,} shown (--limit 0 shows all)" if limit and total > limit else ""
@@ -154,7 +172,7 @@ def show(name: str, as_hex: bool, output: Output) -> None:
     from timers.dead_letters.retrying import not_found_error
 
     settings = load_settings()
-    names = _full_names([name], settings.dead_letter_topic)
+    names = full_names([name], settings.dead_letter_topic)
     with LetterLog(settings) as log:
         letter_filter = LetterFilter(names=names)
         spans = log.spans(letter_filter)
@@ -179,10 +197,7 @@ def show(name: str, as_hex: bool, output: Output) -> None:
 @click.option("--force", is_flag=True, help="Also those retried before, and those that would be rejected again.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask. Without a terminal the command never asks.")
 @output_option()
-@click.pass_context
 def retry(
-    ctx: click.Context,
-    /,
     names: tuple[str, ...],
     everything: bool,
     dry_run: bool,
@@ -205,8 +220,18 @@ def retry(
     if [bool(names), has_options, everything].count(True) != 1:
         raise click.UsageError("say which: NAME..., or options such as --code and --topic, or --all")
     settings = load_settings()
-    letter_filter = _letter_filter(**selection, names=_full_names(names, settings.dead_letter_topic))
+    letter_filter = _letter_filter(**selection, names=full_names(names, settings.dead_letter_topic))
+    publish_again(settings, letter_filter, output, dry_run=dry_run, force=force, ask=not yes and sys.stdin.isatty())
 
+
+def publish_again(
+    settings: Settings, letter_filter: LetterFilter, output: Output, *, dry_run: bool, force: bool, ask: bool
+) -> None:
+    """Publish the requests of the dead letters of a filter, and print each of them.
+
+    Raises:
+        click.exceptions.Exit: the user was asked, and said no.
+    """
     from timers.dead_letters.letter_log import LetterLog
     from timers.dead_letters.retrier import Retrier
     from timers.dead_letters.retrying import Retry
@@ -223,9 +248,9 @@ def retry(
         if retrier is None or not preview.requests:
             return
         question = f"Publish {_requests(preview.requests)} again?"
-        if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
+        if ask and not click.confirm(question, err=True):
             click.echo("nothing published", err=True)
-            ctx.exit(1)
+            raise click.exceptions.Exit(1)
         published = 0
         try:
             for letter, source in plan.publish(retrier):

@@ -148,6 +148,8 @@ class LetterLog:
 
         Returns None if it is gone. A value that is too large is not read: librdkafka unpacks whole batches in memory.
         """
+        if letter.is_of_receiver:
+            return None if letter.is_truncated else letter.request
         place = topics.parse_source(letter.decoded.source)
         if not (letter.is_truncated or letter.is_cut) or place is None or letter.request_format is None:
             return letter.request

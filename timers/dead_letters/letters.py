@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from timers.core.timer import key_bytes
 from timers.kafka.records import headers_of
+from timers.request_formats import NATIVE
 from timers.wire import checks, dead_letter, future, topics
-from timers.wire.dead_letter import DecodedDeadLetter, Mark
+from timers.wire.dead_letter import QUEUE_CODES, RECEIVER_CODES, DecodedDeadLetter, Mark
 from timers.wire.formats import RequestFormat, RequestRecord
 from timers.wire.printable import json_value, one_line
 from timers.wire.query import format_due
@@ -29,7 +30,7 @@ class Letter:
     """The rejected request, with the letter's time; without key, value and headers in a truncated dead letter."""
     decoded: DecodedDeadLetter
     request_format: RequestFormat | None = None
-    """Format of its request's topic; None if that is not a request topic of this app."""
+    """Format of its request; None if its source is not in a request topic of this app, and no receiver wrote it."""
 
     @classmethod
     def of(cls, message: Any, formats: Mapping[str, RequestFormat]) -> Letter | None:
@@ -40,7 +41,8 @@ class Letter:
         where, written_ms = (message.topic(), message.partition(), message.offset()), message.timestamp()[1]
         request = RequestRecord(message.offset(), message.key(), message.value(), decoded.headers, written_ms)
         source = topics.parse_source(decoded.source)
-        return cls(*where, written_ms, request, decoded, formats.get(source[0]) if source else None)
+        request_format = formats.get(source[0]) if source else None
+        return cls(*where, written_ms, request, decoded, NATIVE if decoded.code in RECEIVER_CODES else request_format)
 
     @property
     def position(self) -> str:
@@ -50,6 +52,11 @@ class Letter:
     @property
     def mark_key(self) -> tuple[str, str]:
         return self.position, self.decoded.source
+
+    @property
+    def is_of_receiver(self) -> bool:
+        """Whether a receiver of messages wrote it: then its source is a message, and not its request."""
+        return self.decoded.code in RECEIVER_CODES
 
     @property
     def is_truncated(self) -> bool:
@@ -171,6 +178,27 @@ def _indented(data: bytes | None, as_hex: bool) -> Iterator[str]:
         yield f"  {start:06x}  {chunk.hex(' '):<{3 * HEX_WIDTH}} {shown}"
 
 
+class QueueTopics(NamedTuple):
+    """A queue, as its dead letters name it."""
+
+    topic: str
+    """The queue's topic, with the messages."""
+    returns_topic: str
+    """Where its messages come back."""
+
+    def wrote(self, letter: Letter) -> bool:
+        """Whether a dead letter is one of this queue's messages.
+
+        Truncated ones do not name their queue: they count for each queue on the topic of their message.
+        """
+        if letter.decoded.code not in QUEUE_CODES:
+            return False
+        source = topics.parse_source(letter.decoded.source)
+        return letter.summary.topic == self.returns_topic or (
+            letter.is_truncated and source is not None and source[0] == self.topic
+        )
+
+
 @dataclass(frozen=True)
 class LetterFilter:
     """A selection of dead letters. Each attribute that is not empty and not None excludes letters."""
@@ -183,6 +211,7 @@ class LetterFilter:
     from_offset: int | None = None
     to_offset: int | None = None
     names: Collection[str] = ()
+    queue: QueueTopics | None = None
 
     def __contains__(self, letter: Letter) -> bool:
         return (
@@ -194,6 +223,7 @@ class LetterFilter:
             and (self.from_offset is None or letter.offset >= self.from_offset)
             and (self.to_offset is None or letter.offset < self.to_offset)
             and (not self.names or not self.names_of(letter).isdisjoint(self.names))
+            and (self.queue is None or self.queue.wrote(letter))
         )
 
     @staticmethod

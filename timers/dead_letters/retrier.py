@@ -72,8 +72,13 @@ class Retrier:
         return sources
 
     def _source_partition(self, letter: Letter) -> tuple[str, int]:
-        """The topic and partition that a request came from, so that its order in the partition is kept."""
+        """The topic and partition that a request came from, so that its order in the partition is kept.
+
+        A receiver's request was in no topic before; it goes to the topic of requests.
+        """
         place = topics.parse_source(letter.decoded.source)
+        if letter.is_of_receiver:
+            place = (self._settings.request_topic, *(place or ("", 0, 0))[1:])
         assert place is not None and letter.request_format is not None, "decide() returns only such letters"
         topic, partition, _ = place
         if topic not in self._partitions:

@@ -138,6 +138,12 @@ def decide(
             f"{max_request_bytes}; raise that setting, or let its sender publish it again"
         )
         return Decision(None, "with only a part of the value", reason)
+    if request is None and letter.is_of_receiver:
+        reason = (
+            "it does not contain its message, because that is too large for a dead letter, or the brokers refused its "
+            f"retry or an output; the message is at {letter.decoded.source} as long as retention keeps it"
+        )
+        return Decision(None, "truncated dead letters of receivers", reason)
     if request is None:
         reason = "it does not contain its request, which is no longer in its topic"
         return Decision(None, "truncated dead letters whose request is gone", reason)

@@ -30,7 +30,13 @@ RETRIES_EXHAUSTED = "retries-exhausted"
 """Code of a dead letter that a receiver writes after its last attempt (:mod:`timers.client.retry`)."""
 
 REJECTED, ATTEMPTS_EXHAUSTED, CRASHED = "rejected", "attempts-exhausted", "crashed"
+
+QUEUE_CODES = (REJECTED, ATTEMPTS_EXHAUSTED, CRASHED)
 """Codes of a queue's dead letters (:mod:`timers.queue`)."""
+
+RECEIVER_CODES = frozenset({RETRIES_EXHAUSTED, *QUEUE_CODES})
+"""Codes of dead letters that receivers write. Their source is a message of any topic, and they contain a request of the
+format ``future`` which sends the message again."""
 
 MAX_LENGTH_DIGITS = 10
 """Digits of the length of a record, which has less than 2 GiB."""

@@ -66,9 +66,20 @@ def queue_group(name: str) -> str:
     return f"queue.{name}"
 
 
+def queue_of_group(group: str) -> str | None:
+    """Return the name of the queue with this consumer group; None for any other group."""
+    return group.removeprefix("queue.") if group.startswith("queue.") else None
+
+
 def queue_returns(group: str) -> str:
     """The internal topic on which messages of a queue come back for another attempt."""
     return f"{group}-returns"
+
+
+def queue_of_returns(topic: str) -> str | None:
+    """Return the name of the queue with this returns topic; None if it is no returns topic."""
+    found = re.fullmatch(r"queue\.(.+)-returns", topic)
+    return None if found is None else found[1]
 
 
 def queue_ledger(group: str) -> str:

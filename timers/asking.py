@@ -16,14 +16,14 @@ TIMEOUT_S = 60.0
 """Longer than a worker waits for other workers."""
 
 
-def ask(settings: Settings, path: str, parameters: Mapping[str, str]) -> dict[str, Any]:
+def ask(settings: Settings, path: str, parameters: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     """The worker's answer, which may have no timers."""
     url = f"{settings.query_url}{path}?{urlencode(parameters, errors='surrogateescape')}"
     # No proxy: the worker is in the same network, and the environment's proxy is for other networks.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         try:
-            with opener.open(url, timeout=TIMEOUT_S) as response:
+            with opener.open(url, timeout=timeout_s) as response:
                 return _answer(settings, response.read())
         except urllib.error.HTTPError as error:
             answer = _answer(settings, error.read())

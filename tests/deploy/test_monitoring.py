@@ -14,8 +14,10 @@ import promql_parser
 import pytest
 import yaml
 
-from timers.worker.metrics.catalog import METRICS
+from timers.queue.monitoring import METRICS as QUEUE_METRICS
+from timers.worker.metrics.catalog import METRICS as WORKER_METRICS
 
+METRICS = (*WORKER_METRICS, *QUEUE_METRICS)
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 ALERTS = DEPLOY / "alerts.yml"
@@ -32,7 +34,7 @@ OF_THE_PROCESS = {"process_start_time_seconds", "process_cpu_seconds_total", "pr
 
 
 def known() -> dict[str, set[str]]:
-    """Series that a worker shows -> their labels."""
+    """Series that a worker or the process of a queue shows -> their labels."""
     series: dict[str, set[str]] = {name: set() for name in OF_THE_PROCESS}
     for entry in METRICS:
         if entry.kind == "histogram":
@@ -65,7 +67,7 @@ def check(expression: str) -> set[str]:
     read = list(selectors(expression))
     assert read, f"{expression} reads nothing"
     for name, labels in read:
-        assert name in KNOWN, f"{expression}: no worker shows {name}"
+        assert name in KNOWN, f"{expression}: no process shows {name}"
         assert labels <= KNOWN[name], f"{expression}: {name} has no {labels - KNOWN[name]}"
     grouped = {label.strip() for group in re.findall(r"\bby \((.*?)\)", expression) for label in group.split(",")}
     available = {label for name, _ in read for label in KNOWN[name]}
@@ -145,7 +147,8 @@ def test_each_panel_shows_what_there_is(panel: dict[str, Any]) -> None:
     assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
     for target in panel["targets"]:
         check(target["expr"])
-        assert 'job=~"$job"' in target["expr"], "several apps may share a Prometheus"
+        chosen = 'queue=~"$queue"' if "timers_queue_" in target["expr"] else 'job=~"$job"'
+        assert chosen in target["expr"], "several apps and queues may share a Prometheus"
 
 
 def test_every_metric_is_on_the_dashboard() -> None:

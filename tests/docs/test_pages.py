@@ -13,7 +13,8 @@ from tests.docs.markdown import PAGES, ROOT, name_of, without_blocks
 from timers.cli.main import cli
 from timers.config.declarations import SETTINGS
 from timers.console.metrics import NAMES
-from timers.worker.metrics.catalog import METRICS
+from timers.queue.monitoring import METRICS as QUEUE_METRICS
+from timers.worker.metrics.catalog import METRICS as WORKER_METRICS
 
 OLDER = {"CHANGELOG.md", "UPGRADING.md"}
 """These pages also contain former names."""
@@ -60,7 +61,7 @@ def test_the_index_names_each_page() -> None:
 def test_settings_and_metrics_exist(path: Path) -> None:
     text = path.read_text()
     assert set(re.findall(r"\bTIMERS_[A-Z_]*", text)) <= ENVIRONMENT | PATTERNS | {"TIMERS_NAME"}
-    metrics = {entry.name for entry in METRICS}
+    metrics = {entry.name for entry in WORKER_METRICS} | {entry.name for entry in QUEUE_METRICS}
     named = {OF_PROMETHEUS.sub("", name) for name in re.findall(r"`(timers_[a-z_]+)[`{]", text)}
     assert named - metrics - set(NAMES) <= {"timers_on_spark"}
 

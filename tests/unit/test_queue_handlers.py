@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from timers.errors import InvalidTimerError, LeaseLostError, QueueError
+from tests.harness.waiting import wait_until
+from timers.errors import InvalidTimerError, LeaseLostError, QueueError, SettingsError
 from timers.queue import AsyncQueue, Queue, aio
 from timers.queue.message import handle
+from timers.queue.running import Handlers
 
 
 class SimMessage:
@@ -44,11 +46,13 @@ class SimMessage:
 
 
 class SimQueue:
-    """A queue with some messages, which closes when they are received."""
+    """A queue with some messages, which closes when it has no more."""
 
     def __init__(self, topic: str, messages: list[Any]) -> None:
         self.messages = messages
         self.closing = False
+        self.stopping = False
+        self.handlers = Handlers()
         self.failure: Exception | None = None
         self.asked = threading.Event()
         self.may_answer = threading.Event()
@@ -62,11 +66,15 @@ class SimQueue:
             raise self.failure
         with self._lock:
             received, self.messages = self.messages[:limit], self.messages[limit:]
-            self.closing = not self.messages
+            if not received:
+                self.close()
             return received
 
+    def stop(self) -> None:
+        self.stopping = True
+
     def close(self) -> None:
-        self.closing = True
+        self.closing = self.stopping = True
 
 
 def fails(message: Any) -> None:
@@ -139,6 +147,60 @@ async def test_tasks_handle_all_messages_until_the_queue_is_closed(queue: AsyncQ
 
     await queue.run(handler, concurrency=3)
     assert sorted(call for each in handled for call in each.calls) == ["ack"] * 6 + ["retry ValueError('bad')"]
+
+
+def test_handlers_that_run_may_return_before_the_queue_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    message: Any = SimMessage()
+    others: list[Any] = [SimMessage() for _ in range(3)]
+    queue: Any = Queue("jobs", brokers="localhost:1")
+    monkeypatch.setattr(queue, "receive", SimQueue("jobs", [message, *others]).receive)
+    began, may_return = threading.Event(), threading.Event()
+
+    def handler(message: Any) -> None:
+        began.set()
+        may_return.wait()
+
+    running = threading.Thread(target=queue.run, args=(handler,))
+    running.start()
+    began.wait()
+    closing = threading.Thread(target=queue.close)
+    closing.start()
+    wait_until(lambda: queue.stopping, "the stop")
+    assert closing.is_alive() and not queue.closing, "it waits for the handler"
+    may_return.set()
+    running.join()
+    closing.join()
+    assert message.calls == ["ack"]
+    assert [each.calls for each in others] == [[], [], []], "no handler begins after the stop"
+
+
+def test_an_interrupt_ends_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue: Any = Queue("jobs", brokers="localhost:1")
+    monkeypatch.setattr(queue, "receive", lambda *_: [SimMessage()])
+
+    def handler(message: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        queue.run(handler, concurrency=3)
+
+
+@pytest.mark.parametrize("arguments", [{"concurrency": 0}, {"processes": -1}, {"concurrency": 2, "processes": 2}])
+def test_threads_and_processes_are_one_or_the_other(arguments: dict[str, int]) -> None:
+    with pytest.raises(SettingsError, match="give either concurrency"):
+        Queue("jobs", brokers="localhost:1").run(fails, **arguments)
+
+
+async def test_a_message_that_comes_after_the_stop_is_put_back(queue: AsyncQueue) -> None:
+    source: Any = queue.queue
+    first, *others = source.messages
+
+    async def handler(message: Any) -> None:
+        await queue.close()
+
+    await queue.run(handler, concurrency=1)
+    assert first.calls == ["ack"]
+    assert all(each.calls in ([], ["put back"]) for each in others)
 
 
 async def test_messages_are_yielded_until_the_queue_is_closed(queue: AsyncQueue) -> None:

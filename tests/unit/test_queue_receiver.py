@@ -145,6 +145,9 @@ class SimTransport:
     def delete_below(self, offsets: Mapping[Partition, int]) -> None:
         self.deleted.update(offsets)
 
+    def end(self, partition: Partition) -> int:
+        return MESSAGES
+
     def pause(self, partitions: Collection[Partition]) -> None: ...
     def resume(self, partitions: Collection[Partition]) -> None: ...
 

@@ -111,19 +111,24 @@ def test_delays_are_rounded_up_from_the_brokers_time() -> None:
     assert records.later(Delivered(), "returns", 0.0001, "", MAX_BYTES).after_ms == 1
 
 
-def test_a_dead_letter_holds_a_request_for_the_message() -> None:
-    letter = records.letter(Delivered(headers=[("trace", b"1")]), "jobs", "rejected", "too old", MAX_BYTES)
+@pytest.mark.parametrize("sent", [b"\x00value", b"", None])
+def test_a_dead_letter_holds_a_request_that_returns_the_message_as_its_first_attempt(sent: bytes | None) -> None:
+    message = Delivered(value=sent, headers=[("trace", b"1"), ("null", None)], attempt=4)
+    letter = records.letter(message, "returns", "rejected", "too old", MAX_BYTES)
     decoded = dead_letter.decode(letter.headers)
     assert decoded is not None
     assert (decoded.code, decoded.message, decoded.source) == ("rejected", "too old", "jobs/3/14")
     again = Later(0, letter.value or b"", list(decoded.headers), "")
-    assert fired(again, 1_800_000_000) == ("jobs", b"\xff", b"\x00value", [("trace", b"1")])
+    topic, key, value, headers = fired(again, 1_800_000_000)
+    assert (topic, key, records.value_of(value, headers, returned=True)) == ("returns", b"\xff", sent)
+    assert records.user_headers(headers, returned=True) == message.headers
+    assert records.identity(Record("returns", headers), returned=True) == Identity("jobs/3/14", 1_700_000_000_123, 1)
 
 
 def test_what_the_brokers_refuse_becomes_a_truncated_dead_letter() -> None:
     for record, code in (
         (records.later(Delivered(), "returns", 1, "", MAX_BYTES), "rejected"),
-        (records.letter(Delivered(), "jobs", "attempts-exhausted", "why", MAX_BYTES), "attempts-exhausted"),
+        (records.letter(Delivered(), "returns", "attempts-exhausted", "why", MAX_BYTES), "attempts-exhausted"),
         (records.output(Delivered(), "results", "key", None), "rejected"),
     ):
         stub = records.stub(record, "too large")

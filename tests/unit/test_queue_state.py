@@ -216,3 +216,25 @@ def test_a_guard_whose_commit_is_known_too_late_does_not_hold() -> None:
     guard.give_up()
     guard.confirm()
     assert not guard.leave(0)
+
+
+def test_a_message_whose_headers_cannot_be_read_is_retried_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(record: Record) -> Sequence[tuple[str, bytes | None]]:
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    monkeypatch.setattr(Record, "headers", unreadable)
+    (message,) = opened(1).receive(1, 0)
+    assert (message.headers, message.value) == ([], b"0")
+    message.retry(after=1)
+    assert message.is_settled
+
+
+def test_a_message_whose_child_process_ended_is_delivered_again_and_then_given_up() -> None:
+    state = opened(1)
+    (first,) = state.receive(1, 0)
+    first.crashed("was ended by SIGKILL")
+    (second,) = state.receive(1, 0)
+    assert (second.source, second.attempt) == (first.source, 1)
+    second.crashed("was ended by SIGKILL")
+    assert state.receive(1, 0) == []
+    assert (state.totals.crashes, dict(state.totals.dead)) == (2, {"crashed": 1})

@@ -28,6 +28,7 @@ _COMMANDS = {
     "watch": "Print the callbacks that arrive on a topic.",
     "topics": "Create topics for callbacks and schedules.",
     "dead-letters": "List, show and retry requests that could not be read or sent.",
+    "queue": "Send, receive and look at the messages of queues.",
     "formats": "Show which request formats are on, their topics, and how to turn on the others.",
     "levels": "Show the feature levels of workers and partitions, and allow a higher one.",
     "clock": "Show up to which second partitions have fired, and take a wrong time back.",

@@ -84,7 +84,7 @@ def schedule(
         raise click.UsageError("give one of --in DURATION and --at TIME")
     if sum(given is not None for given in (value, path, source)) != 1:
         raise click.UsageError("give one of --value TEXT, --file PATH and - (standard input)")
-    pairs = [_header(text) for text in headers]
+    pairs = [header(text) for text in headers]
     if at is not None and re.fullmatch(r"[0-9]{1,9}", at):
         raise click.UsageError(f"--at {at} is an epoch second before the year 2002: did you mean --in {at}s?")
     # The due second is computed here, once: the line printed shows the due second that is sent.
@@ -104,7 +104,8 @@ def schedule(
     output.show({"id": timer_id, "due": due_s, "due_at": due_at}, f"due {due_at} ({due_s}, {when})", timer_id)
 
 
-def _header(text: str) -> tuple[str, str]:
+def header(text: str) -> tuple[str, str]:
+    """Name and value of ``NAME=VALUE``."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise click.UsageError(f"--header {text!r} is not NAME=VALUE")

@@ -37,6 +37,9 @@ NOT_ALLOWED = frozenset(
 )
 """An ACL is missing."""
 
+NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
+"""The consumer group does not exist: it has no members and no commits."""
+
 FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 """A newer producer uses the same transactional id."""
 

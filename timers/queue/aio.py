@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Self
 
 from timers.errors import LeaseLostError
+from timers.queue.inspection import QueueStats
 from timers.queue.message import Message, settled_after
 from timers.queue.queue import Queue
 from timers.queue.sending import Sendable
@@ -23,8 +24,9 @@ class AsyncQueue:
                 message.ack()
     """
 
-    def __init__(self, topic: str, **arguments: Any) -> None:
-        self.queue = Queue(topic, **arguments)
+    def __init__(self, topic: str | Queue, **arguments: Any) -> None:
+        self.queue = topic if isinstance(topic, Queue) else Queue(topic, **arguments)
+        self._running: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,23 +59,37 @@ class AsyncQueue:
 
     async def run(self, handler: Callable[[Message], Awaitable[None]], *, concurrency: int = 1) -> None:
         """As :meth:`Queue.run`, with ``concurrency`` tasks."""
-        running: set[asyncio.Task[None]] = set()
-        async with asyncio.TaskGroup() as group:
-            while not self.queue.closing:
-                if len(running) == concurrency:
-                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for message in await self.receive(concurrency - len(running)) if len(running) < concurrency else ():
-                    task = group.create_task(_handle(message, handler))
-                    running.add(task)
-                    task.add_done_callback(running.discard)
+        running = self._running
+        with self.queue.handlers.running():
+            async with asyncio.TaskGroup() as group:
+                while not self.queue.stopping:
+                    if len(running) == concurrency:
+                        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    for message in await self.receive(concurrency - len(running)) if len(running) < concurrency else ():
+                        if self.queue.stopping:
+                            message.put_back()
+                            continue
+                        task = group.create_task(_handle(message, handler))
+                        running.add(task)
+                        task.add_done_callback(running.discard)
+
+    def stop(self) -> None:
+        """As :meth:`Queue.stop`."""
+        self.queue.stop()
+
+    async def stats(self) -> QueueStats:
+        """As :meth:`Queue.stats`."""
+        return await asyncio.to_thread(self.queue.stats)
 
     async def settle(self) -> None:
         """As :meth:`Queue.settle`."""
         await asyncio.to_thread(self.queue.settle)
 
     async def close(self) -> None:
-        """As :meth:`Queue.close`."""
-        await asyncio.to_thread(self.queue.close)
+        """As :meth:`Queue.close`. In a handler it is :meth:`stop`, because a handler cannot wait for itself."""
+        self.queue.stop()
+        if asyncio.current_task() not in self._running:
+            await asyncio.to_thread(self.queue.close)
 
 
 def _put_back(call: asyncio.Future[list[Message]]) -> None:

@@ -69,9 +69,11 @@ class Committer:
                 if isinstance(job.records[0], records.Guarding):
                     self._settler.discard(job)
                     continue
-                if not isinstance(job.records[0], records.Letter):
+                if isinstance(job.records[0], records.Letter) or job.letter is None:
+                    job.records = [records.stub(job.records[0], _TOO_LARGE)]
+                else:
                     self._state.totals.dead[REJECTED] += 1
-                job.records = [records.stub(job.records[0], _TOO_LARGE)]
+                    job.records = [job.letter(REJECTED, _TOO_LARGE)]
         if plan.in_transaction:
             committed = outcome is Outcome.COMMITTED
             self._pause_s = _PAUSE_S if committed else min(2 * self._pause_s, _MOST_PAUSE_S)

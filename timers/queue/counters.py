@@ -16,10 +16,13 @@ class Counters:
         retried: retries, of messages and of handlers that failed.
         dead: code of dead letters -> how many.
         leases_lost: deliveries that ended because the lease was over, or because the partition moved.
-        crashes: messages that were being handled when a process ended without closing its queue.
+        crashes: messages whose process ended while it ran alone, or whose child process ended.
         handling_s: sum of the seconds between each delivery and the call that settled it.
         in_flight: messages with receivers now.
         ready: messages that wait for receivers now.
+        depth: messages of the process's partitions that are not done.
+        oldest_ms: epoch milliseconds at which the oldest of these came to its topic, as far as it was read; None if
+            there is none.
         partitions: partitions of the process now, also those of the returns topic.
         ledger_bytes: longest metadata of their last commits.
     """
@@ -33,5 +36,7 @@ class Counters:
     handling_s: float = 0.0
     in_flight: int = 0
     ready: int = 0
+    depth: int = 0
+    oldest_ms: int | None = None
     partitions: int = 0
     ledger_bytes: int = 0

@@ -310,6 +310,17 @@ class Ledger:
     def open_count(self) -> int:
         return len(self._open)
 
+    def undone_count(self, end: int) -> int:
+        """Return how many messages are not done, if the log ends at ``end``. Holes that were not read count."""
+        ahead = sum(max(0, min(next_end, end) - first) for first, next_end in self._done_ahead)
+        return len(self._open) + max(0, end - self.position - ahead)
+
+    @property
+    def oldest_item(self) -> Any:
+        """The open message with the lowest offset; None if no message is open."""
+        entry = next(iter(self._open.values()), None)
+        return None if entry is None else entry.item
+
     def ready_items(self) -> Iterator[Any]:
         """Yield the messages that wait for a receiver."""
         return (entry.item for entry in self.starts.ready())

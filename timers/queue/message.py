@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from timers.client.request import BytesLike, HeadersLike
 from timers.errors import InvalidTimerError, LeaseLostError
+from timers.kafka.records import headers_of
 from timers.queue import records
 from timers.queue.ledger import HELD, Entry, Ledger
 from timers.queue.settling import Job, Partition
@@ -78,12 +79,15 @@ class Message:
 
     @property
     def value(self) -> bytes | None:
-        return records.value_of(self._record.value(), self._record.headers() or (), returned=self._returned)
+        return records.value_of(self._record.value(), headers_of(self._record), returned=self._returned)
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """The headers that it was sent with. Those that begin with ``timer-`` do not survive a retry."""
-        return records.user_headers(self._record.headers() or (), returned=self._returned)
+        """The headers that it was sent with. Those that begin with ``timer-`` do not survive a retry.
+
+        Empty also if the name of a header is not UTF-8: librdkafka cannot read such headers.
+        """
+        return records.user_headers(headers_of(self._record), returned=self._returned)
 
     @property
     def _identity(self) -> records.Identity:
@@ -198,6 +202,20 @@ class Message:
         """
         self._give_up(REJECTED, f"the queue {self._terms.name!r} rejected it: {reason}")
 
+    def crashed(self, how: str) -> None:
+        """Deliver the message again, because the process of its handler ended; twice, and it becomes a dead letter.
+
+        Raises:
+            LeaseLostError: as in :meth:`ack`.
+        """
+        with self._state.lock:
+            self._state.totals.crashes += 1
+            self._entry.crashes += 1
+        if self._entry.crashes < MAX_CRASHES:
+            self.put_back()
+        else:
+            self._give_up(CRASHED, f"the queue {self._terms.name!r} gave it up: the process of its handler {how}")
+
     def put_back(self) -> None:
         """Deliver the message again at once, with the same attempt. Nothing happens if this delivery is over."""
         with self._state.lock:
@@ -215,7 +233,7 @@ class Message:
                 raise self._lost()
 
     def _give_up(self, code: str, reason: str) -> None:
-        letter = records.letter(self, self._terms.topic, code, reason, self._terms.max_request_bytes)
+        letter = self._letter(code, reason)
         is_accepted = self._settle(
             lambda: self._bind(letter),
             lambda guard, timeout_s: guard.bury(letter, self.sent_ms // 1000, timeout_s),
@@ -240,8 +258,11 @@ class Message:
     def _bind(self, *written: Any) -> bool:
         if not self._ledger.bind(self._entry, self._delivery):
             return False
-        self._state.settler.add(Job(self._partition, self._ledger, self._entry, written))
+        self._state.settler.add(Job(self._partition, self._ledger, self._entry, written, letter=self._letter))
         return True
+
+    def _letter(self, code: str, reason: str) -> records.Letter:
+        return records.letter(self, self._terms.returns_topic, code, reason, self._terms.max_request_bytes)
 
     def _protect(self) -> Guard | None:
         """Set a guard, because the partition moves, and return it; None if the message cannot have one."""

@@ -8,16 +8,20 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Self
 
 from timers.client import Backoff, TimersClient
 from timers.client.config import DEFAULT_TIMEOUT_S, Connection
 from timers.client.request import BytesLike, HeadersLike
-from timers.errors import LeaseLostError, QueueError, SettingsError
+from timers.errors import QueueError, SettingsError
 from timers.queue.counters import Counters
 from timers.queue.guards import Guards
+from timers.queue.inspection import Inspection, QueueStats
 from timers.queue.message import Message, handle
+from timers.queue.processes import Child
 from timers.queue.receiver import Receiver
+from timers.queue.running import Handlers, work
 from timers.queue.sending import Sendable, Sender
 from timers.queue.state import State, Terms
 from timers.queue.transport import Transport
@@ -94,6 +98,8 @@ class Queue:
             max_request_bytes=kafka.max_request_bytes,
         )
         self._timeout_s = timeout_s
+        self._kafka = kafka
+        self.handlers = Handlers()
         self._sender = Sender(kafka, topic)
         self._timers = TimersClient(kafka.brokers, timeout_s=timeout_s)
         settings = kafka.settings
@@ -157,26 +163,77 @@ class Queue:
         """Return what this process counted since the queue was opened."""
         return self._state.counters()
 
-    def run(self, handler: Callable[[Message], None], *, concurrency: int = 1) -> None:
-        """Call ``handler`` with each message in ``concurrency`` threads, until :meth:`close` is called.
+    def stats(self) -> QueueStats:
+        """Ask the brokers for the state of the queue, over all its processes. Takes some milliseconds.
+
+        Raises:
+            TimersError: the brokers do not answer, or refuse.
+        """
+        return Inspection(self._kafka.settings).stats(self.name, self.topic, in_flight=self.counters().in_flight)
+
+    def unready(self) -> list[str]:
+        """Return why this process does not work on messages now: sentences, or nothing."""
+        return self._state.unready()
+
+    def stuck(self) -> list[str]:
+        """Return why this process should be started again: sentences, or nothing."""
+        return self._state.stuck()
+
+    def run(self, handler: Callable[[Message], None], *, concurrency: int = 1, processes: int = 0) -> None:
+        """Call ``handler`` with each message until :meth:`stop` or :meth:`close` is called.
 
         A message whose handler returns is acknowledged, unless the handler settled it. One whose handler raises an
         exception is retried, with the exception as the error.
 
-        Raises:
-            QueueError: the queue cannot be read.
-        """
-        with ThreadPoolExecutor(concurrency, f"queue-{self.name}") as pool:
-            for done in [pool.submit(self._work, handler) for _ in range(concurrency)]:
-                done.result()
+        Args:
+            handler: with ``processes``, a function that a new process can import. It gets a copy of the message, whose
+                calls take effect when it has returned.
+            concurrency: number of threads, with a message each.
+            processes: number of child processes, with a message each, instead of threads: for handlers that use the
+                processor. A message whose handler ended two of them becomes a dead letter with the code ``crashed``.
 
-    def _work(self, handler: Callable[[Message], None]) -> None:
-        while not self.closing:
-            for message in self.receive():
-                try:
-                    handle(message, handler)
-                except LeaseLostError as error:
-                    _log.warning("%s", error)
+        Raises:
+            QueueError: the queue cannot be read, or a child process cannot import the handler.
+            SettingsError: an argument is wrong.
+        """
+        if not (concurrency >= 1 and processes >= 0) or (processes and concurrency > 1):
+            raise SettingsError(
+                f"concurrency={concurrency!r}, processes={processes!r}: give either concurrency, a number of threads, "
+                "or processes, a number of child processes"
+            )
+        count = processes or concurrency
+        with ThreadPoolExecutor(count, f"queue-{self.name}") as pool:
+            try:
+                for done in [pool.submit(self._work, handler, bool(processes)) for _ in range(count)]:
+                    done.result()
+            finally:
+                self.stop()
+
+    def _work(self, handler: Callable[[Message], None], in_child: bool) -> None:
+        child = Child(handler) if in_child else None
+        with self.handlers.running():
+            try:
+                if child is None:
+                    work(self, partial(handle, handler=handler))
+                else:
+                    child.start()
+                    work(self, child.handle)
+            except QueueError:
+                if not self.stopping:  # Ctrl-C may end a child that is being started
+                    raise
+            finally:
+                self.stop()  # if this thread cannot go on, neither does the queue
+                if child is not None:
+                    child.end(kill=False)
+
+    def stop(self) -> None:
+        """Let :meth:`run` return when the handlers that run now have returned. Signal handlers may call it."""
+        self.handlers.stopping = True
+
+    @property
+    def stopping(self) -> bool:
+        """Whether :meth:`stop` or :meth:`close` was called."""
+        return self.handlers.stopping or self.closing
 
     def settle(self) -> None:
         """Wait until all earlier calls of ``ack``, ``retry`` and ``reject`` are committed.
@@ -193,7 +250,13 @@ class Queue:
             raise QueueError(f"the queue {self.name!r} was not settled within {self._timeout_s:g} s") from None
 
     def close(self) -> None:
-        """Commit what was settled, leave the group, and disconnect. Other processes get the other messages."""
+        """Commit what was settled, leave the group, and disconnect. Other processes get the other messages.
+
+        Handlers of :meth:`run` may return first, as long as their leases last.
+        """
+        self.stop()
+        if not self.handlers.wait(self._state.terms.lease_s):
+            _log.warning("the queue %s is closed while handlers run: their messages are delivered again", self.name)
         self._state.close()
         self._receiver.join()
         self._sender.close()

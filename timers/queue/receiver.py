@@ -103,6 +103,7 @@ class Receiver:
                 self._transport.close()
 
     def _work(self) -> None:
+        self._state.turn_s = monotonic()
         # Callbacks run in each call of poll; what it returns is of the partitions that they leave.
         self._feed(self._transport.poll(1, _POLL_S))
         self._feed(self._transport.poll(_BATCH, 0))
@@ -192,6 +193,7 @@ class Receiver:
             full = {each for each, ledger in ledgers.items() if ledger.position >= ledger.read_limit}
             wanted = full | (set(ledgers) if share > 1 else self._paused & ledgers.keys() if share > 0.5 else set())
             self._state.lock.notify_all()
+        self._state.ends = {each: self._transport.end(each) for each in ledgers}
         self._transport.pause(wanted - self._paused)
         self._transport.resume((self._paused - wanted) & ledgers.keys())
         self._paused = wanted
@@ -212,6 +214,7 @@ class Receiver:
         if not done:
             return False
         self._state.committed(waiting)
+        self._state.settled_s = monotonic()
         if with_copy:
             self._next_copy = now_s + _COPY_S
             if not self._state.closing:
@@ -254,12 +257,15 @@ class Receiver:
         self._next_load, self._load_pause_s = 0.0, _RETRY_S
         with self._state.lock:
             self._state.settler.join(self._transport.member())
+        if not self._state.joined:
+            self._state.joined, self._state.settled_s = True, monotonic()
 
     def _load(self) -> None:
         try:
             loaded = load(self._transport, self._not_loaded, accept_loss=self._terms.accept_loss)
         except KafkaException as error:
             _log.warning("the queue %s loads its partitions later: %s", self._terms.name, error.args[0])
+            self._state.load_error = error.args[0].str()
             self._next_load = monotonic() + self._load_pause_s
             self._load_pause_s = min(2 * self._load_pause_s, _MOST_LOAD_PAUSE_S)
             return
@@ -269,6 +275,7 @@ class Receiver:
                 self._state.settler.assign(partition, ledger, self._transport.log_tag(partition[0]), commit)
         self._transport.start({partition: ledger.position for partition, ledger, _ in loaded})
         self._not_loaded.clear()
+        self._state.load_error = ""
 
     def _revoked(self, partitions: list[Partition], *, lost: bool) -> None:
         with self._state.lock:

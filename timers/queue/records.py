@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from timers.client.request import Encoder, HeadersLike, SentHeaders, TimerRequest
 from timers.core.timer import Rejected
 from timers.errors import InvalidTimerError
+from timers.kafka.records import headers_of
 from timers.queue.settling import Commit, Partition
 from timers.wire import dead_letter, topics
 from timers.wire import headers as h
@@ -110,7 +111,7 @@ def identity(message: Any, *, returned: bool) -> Identity:
     sent_ms = message.timestamp()[1]
     if not returned:
         return Identity(own, sent_ms, 1)
-    headers = message.headers() or ()
+    headers = headers_of(message)
     source = (h.last(headers, SOURCE) or b"").decode(errors="replace")
     sent = h.last(headers, SENT) or b""
     attempt = h.last(headers, ATTEMPT) or b""
@@ -141,18 +142,10 @@ def later(message: Delivered, returns_topic: str, after_s: float, error: str, ma
     """
     if isinstance(after_s, bool) or not 0 <= after_s <= 10**9:
         raise InvalidTimerError(f"after={after_s!r} is not a number of seconds from 0 to {10**9}")
-    own: list[Header] = [
-        (ATTEMPT, b"%d" % message.attempt),
-        (SOURCE, message.source.encode()),
-        (SENT, b"%d" % max(0, message.sent_ms)),
-    ]
+    more = [(ATTEMPT, b"%d" % message.attempt)]
     if error:
-        own.append((ERROR, error[:_MAX_ERROR_CHARACTERS].encode(errors="replace")))
-    if message.value is None:
-        own.append((NO_VALUE, b""))
-    kept = [each for each in h.without_timer_headers(message.headers) if each[0] not in _OWN]
-    request = TimerRequest(returns_topic, message.key, message.value or b"", at=_AT_ONCE_S, headers=[*kept, *own])
-    _, value, headers = Encoder(max_request_bytes)(request)
+        more.append((ERROR, error[:_MAX_ERROR_CHARACTERS].encode(errors="replace")))
+    _, value, headers = Encoder(max_request_bytes)(_return(message, returns_topic, more))
     return Later(math.ceil(after_s * 1000), value, headers or [], message.source)
 
 
@@ -168,12 +161,20 @@ def guarding(message: Delivered, returns_topic: str, after_s: float, id: str, ma
     return Guarding(id, *timer)
 
 
-def letter(message: Delivered, queue_topic: str, code: str, reason: str, max_request_bytes: int) -> Letter:
-    """Return the dead letter of a message. Key and value are those of a request that sends the message to the queue."""
-    request = TimerRequest(queue_topic, message.key, message.value or b"", at=_AT_ONCE_S)
-    key, value, more = Encoder(2**31)(request)
+def _return(message: Delivered, returns_topic: str, more: Sequence[Header] = ()) -> TimerRequest:
+    """The request of a timer that returns a message."""
     kept = [each for each in h.without_timer_headers(message.headers) if each[0] not in _OWN]
-    all_headers = [*kept, *((name, data) for name, data in more or () if not isinstance(data, str))]
+    own: list[Header] = [*more, (SOURCE, message.source.encode()), (SENT, b"%d" % max(0, message.sent_ms))]
+    if message.value is None:
+        own.append((NO_VALUE, b""))
+    return TimerRequest(returns_topic, message.key, message.value or b"", at=_AT_ONCE_S, headers=[*kept, *own])
+
+
+def letter(message: Delivered, returns_topic: str, code: str, reason: str, max_request_bytes: int) -> Letter:
+    """Return the dead letter of a message. It contains a request that returns the message to this queue only, as its
+    first attempt."""
+    key, value, headers = Encoder(2**31)(_return(message, returns_topic))
+    all_headers = [(name, data) for name, data in headers or () if not isinstance(data, str)]
     sentence = reason[:_MAX_ERROR_CHARACTERS].encode(errors="replace").decode()
     rejected = Rejected(0, code, sentence, key, value, all_headers)
     encoded = dead_letter.encode(rejected, message.source, max_request_bytes + dead_letter.OVERHEAD_BYTES)

@@ -46,6 +46,7 @@ class Job:
 
     Attributes:
         on_commit: called when the transaction is committed.
+        letter: returns the dead letter of the message with a code and a reason, for records that the brokers refuse.
     """
 
     partition: Partition
@@ -53,6 +54,7 @@ class Job:
     entry: Entry
     records: Sequence[Any]
     on_commit: Callable[[], None] | None = None
+    letter: Callable[[str, str], Any] | None = None
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, replace
@@ -17,6 +17,13 @@ from timers.queue.ledger import Ledger
 from timers.queue.message import Message
 from timers.queue.settling import Partition, Settler
 from timers.queue.starts import MAX_CRASHES
+from timers.wire import topics
+
+_STUCK_S = 90.0
+"""Longer than the longest call to the brokers, which is 30 s."""
+
+_UNSETTLED_S = 10.0
+"""Longer than a transaction whose process was killed holds back its partitions."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,11 @@ class State:
     Attributes:
         lock: held for each use of the other attributes, and never during I/O.
         failure: why the queue ended.
+        ends: ends of the partitions' logs, as of the last fetches.
+        joined: whether the group has given this process its partitions, which may be none.
+        load_error: why the ledgers of new partitions cannot be loaded; empty if they can.
+        turn_s: when the queue's thread began its present turn, by the monotonic clock.
+        settled_s: when all that was to be committed had been committed, by the monotonic clock.
     """
 
     def __init__(self, terms: Terms, guards: Guards) -> None:
@@ -49,6 +61,10 @@ class State:
         self.totals = Counters()
         self.closing = False
         self.failure: TimersError | None = None
+        self.ends: Mapping[Partition, int] = {}
+        self.joined = False
+        self.load_error = ""
+        self.turn_s = self.settled_s = monotonic()
         self._is_over = False
         self._turn = 0
         self._receivers = 0
@@ -141,15 +157,45 @@ class State:
     def counters(self) -> Counters:
         """Return a copy of the counters, with the present state."""
         with self.lock:
-            ledgers = self.settler.ledgers.values()
+            owned = self.settler.ledgers
+            ledgers = owned.values()
+            oldest = [item.timestamp()[1] for ledger in ledgers if (item := ledger.oldest_item) is not None]
             return replace(
                 self.totals,
                 dead=copy(self.totals.dead),
                 in_flight=sum(ledger.held_count for ledger in ledgers),
                 ready=sum(ledger.ready_count for ledger in ledgers),
+                depth=sum(ledger.undone_count(self.ends.get(each, 0)) for each, ledger in owned.items()),
+                oldest_ms=min(oldest, default=None),
                 partitions=len(ledgers),
                 ledger_bytes=self.settler.metadata_bytes(),
             )
+
+    def stuck(self) -> list[str]:
+        """Return why the process should be started again: a sentence, or nothing."""
+        if self.failure is not None:
+            return [str(self.failure)]
+        silent_s = monotonic() - self.turn_s
+        if self.joined and not (self.closing or self._is_left) and silent_s > _STUCK_S:
+            return [f"the thread of the queue {self.terms.name!r} has made no progress for {silent_s:.0f} s"]
+        return []
+
+    def unready(self) -> list[str]:
+        """Return why this process does not work on messages now: sentences, or nothing."""
+        reasons = self.stuck()
+        if self.closing:
+            reasons.append(f"the queue {self.terms.name!r} is closed")
+        elif not self.joined:
+            reasons.append(f"group {topics.queue_group(self.terms.name)!r} has not given this process partitions yet")
+        elif self._is_left:
+            reasons.append(
+                "it gave its partitions away, because no handler asked for a message for the time of a lease"
+            )
+        elif self.load_error:
+            reasons.append(f"partitions cannot be loaded ({self.load_error}): is a transaction open for long?")
+        elif (unsettled_s := monotonic() - self.settled_s) > _UNSETTLED_S:
+            reasons.append(f"nothing could be committed for {unsettled_s:.0f} s")
+        return reasons
 
     # ---- calls that wait for a commit ----------------------------------------------------------------------------
 

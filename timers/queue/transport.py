@@ -120,7 +120,7 @@ class Transport:
         give_up = monotonic() + _TIMEOUT_S
         while True:
             try:
-                return {name: _tag(future.result()) for name, future in self._describe(admin).items()}
+                return {name: tag_of(future.result()) for name, future in self._describe(admin).items()}
             except KafkaException as error:  # a broker may not know a new topic yet
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or monotonic() > give_up:
                     raise
@@ -224,7 +224,7 @@ class Transport:
             QueueError: a topic was deleted and created again.
         """
         for name, future in self._described.items():
-            if future.done() and future.exception() is None and _tag(future.result()) != self._logs[name]:
+            if future.done() and future.exception() is None and tag_of(future.result()) != self._logs[name]:
                 raise QueueError(f"topic {name!r} was deleted and created again. Open the queue again")
         self._described = self._describe(self._admin)
 
@@ -232,6 +232,11 @@ class Transport:
         """Ask the brokers to delete the records below these offsets, without waiting. They may refuse."""
         if offsets:
             self._admin.delete_records([TopicPartition(*each, offset) for each, offset in offsets.items()])
+
+    def end(self, partition: Partition) -> int:
+        """Return the end of a partition's log, as of the last fetch; a negative number if it is not known."""
+        _, high = self.consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+        return high
 
     def copies(self) -> dict[Partition, Commit]:
         """Return the newest copy of each partition's commit. Groups without members lose their offsets after 7 days."""
@@ -277,7 +282,8 @@ def _names(partitions: Iterable[TopicPartition]) -> list[Partition]:
     return [(each.topic, each.partition) for each in partitions]
 
 
-def _tag(described: Any) -> str:
+def tag_of(described: Any) -> str:
+    """Return a few characters of a topic's id, which differs from that of a deleted topic of the same name."""
     return str(described.topic_id)[:_TAG_CHARACTERS]
 
 

@@ -1,0 +1,158 @@
+"""``timers queue``: from a message to a dead letter and back, and a process that runs until it is stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.process import Process, clean_environment, python
+from tests.harness.system import System
+from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.broker.config import free_port
+from timers.cli.main import main
+from timers.queue import Queue
+
+pytestmark = pytest.mark.broker
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(running: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command line of `timers queue` on the system's broker: exit code, stdout, stderr."""
+    worker = running.workers[0]
+    for name, value in {**running.environment, "TIMERS_WEB_PORT": str(worker.port)}.items():
+        monkeypatch.setenv(name, value)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(["queue", *arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return command
+
+
+def succeed(run: Run, *arguments: str) -> list[dict[str, Any]]:
+    """The JSON objects that a command prints."""
+    code, out, err = run(*arguments, "-o", "json")
+    assert code == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def stat(run: Run, name: str) -> dict[str, Any]:
+    (found,) = succeed(run, "stat", name)
+    return found
+
+
+def test_a_rejected_message_is_listed_put_back_and_acknowledged(running: System, run: Run, tmp_path: Path) -> None:
+    topic = running.target(partitions=2)
+    name = f"{topic}-q"
+    queue = ("--topic", topic, "--wait", f"{DEADLINE_S:.0f}s")
+    lines = tmp_path / "messages"
+    lines.write_bytes(b"first\nsecond\n\nlast")
+    sources = [each["source"] for each in succeed(run, "send", topic, "--lines", str(lines), "--key", "k")]
+    assert len(set(sources)) == 4
+    assert stat(run, topic)["depth"] == 4, "a queue without a process is known by its topic"
+    shown = succeed(run, "receive", name, *queue, "-n", "4")
+    assert [each["value"] for each in shown] == ["first", "second", "", "last"]
+    rejected = succeed(run, "receive", name, *queue, "-n", "3", "--reject", "no customer")
+    assert [each["source"] for each in rejected] == sources[:3]
+    found = stat(run, name)
+    assert (found["topic"], found["depth"], found["delayed"], found["processes"]) == (topic, 1, 0, 0)
+    assert 0 <= found["oldest_age_s"] < 600
+
+    letters = succeed(run, "dead", name)
+    assert [(each["code"], each["source"], each["key"]) for each in letters] == [
+        ("rejected", source, "k") for source in sources[:3]
+    ]
+    _, out, _ = run("dead", name)
+    assert f"the queue '{name}' rejected it: no customer" in out
+    position = letters[0]["position"].partition("/")[2]
+    code, _, err = run("redrive", name, position)
+    assert code == 2 and "add --yes" in err
+    (again,) = succeed(run, "redrive", name, position, "--yes")
+    assert again["source"] == sources[0]
+    assert len(succeed(run, "redrive", name, "--all", "--yes")) == 2, "the first one was put back before"
+    assert succeed(run, "redrive", name, "--all", "--yes") == []
+    acked = succeed(run, "receive", name, "-n", "4", "--ack", *queue)
+    assert {each["source"]: each["attempt"] for each in acked} == dict.fromkeys(sources, 1)
+    assert {each["value"] for each in acked} == {"first", "second", "", "last"}
+    assert stat(run, name)["depth"] == 0
+    assert stat(run, topic)["depth"] == 4, "the other queue on the topic got nothing"
+
+
+@pytest.mark.long
+def test_purge_marks_all_messages_as_done_and_needs_an_idle_queue(running: System, run: Run) -> None:
+    topic = running.target()
+    succeed(run, "send", topic, "--value", "old")
+    with Queue(topic) as queue:
+        assert wait_until(lambda: queue.receive(1), "the message")
+        code, _, err = run("purge", topic, "--yes")
+        assert code == 1 and "has running processes (1)" in err
+    assert succeed(run, "purge", topic, "--yes") == [{"name": topic, "topic": topic, "purged": 1}]
+    succeed(run, "send", topic, "--value", "new")
+    (received,) = succeed(run, "receive", topic, "--ack", "--wait", f"{DEADLINE_S:.0f}s")
+    assert received["value"] == "new"
+    assert {"name": topic, "topic": topic, "depth": 0, "oldest_age_s": None, "processes": 0} in succeed(run, "list")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("stat", "no-such-queue"), "there is no queue 'no-such-queue'"),
+        (("stat", "a b"), "'a b' is no name of a queue"),
+        (("send", "no-such-topic", "--value", "v"), "--create-topic creates it"),
+        (("run", "jobs", "module"), "is not MODULE:FUNCTION"),
+        (("run", "jobs", "no_such_module:f"), "there is no module 'no_such_module'"),
+        (("run", "jobs", "tests.harness.queue_handlers:hanlde"), "it has handle, handle_in_task"),
+        (("run", "jobs", "tests.harness.queue_handlers:not_a_function"), "of type int"),
+        (("run", "jobs", "tests.harness.queue_handlers:handle_in_task", "-p", "2"), "is async"),
+        (("redrive", "jobs"), "say which"),
+        (("receive", "jobs", "--ack", "--reject", "no"), "or none of them"),
+    ],
+)
+def test_bad_input_is_said_with_the_way_out(run: Run, arguments: tuple[str, ...], sentence: str) -> None:
+    code, out, err = run(*arguments)
+    assert code == (1 if arguments[1] == "no-such-queue" else 2)
+    assert out == "" and sentence in err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", [["-c", "2"], ["-p", "2"]], ids=["threads", "processes"])
+def test_a_process_ends_when_its_handlers_have_returned(running: System, tmp_path: Path, how: list[str]) -> None:
+    topic, release = running.target(), tmp_path / "release"
+    environment = clean_environment(**running.environment)
+    port = free_port()
+    command = python("timers.cli.main", "queue", "run", topic, "tests.harness.queue_handlers:handle", *how)
+    consumer = Process("queue run", [*command, "--metrics-port", str(port)], environment, tmp_path, tmp_path / "log")
+
+    def metric(name: str) -> float:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as page:
+            (line,) = [each for each in page.read().decode().splitlines() if each.startswith(f"{name}{{")]
+        return float(line.split()[-1])
+
+    try:
+        consumer.start().wait_for("metrics at http://")
+        with Queue(topic, brokers=running.address) as queue:
+            queue.send_many([(None, b"nothing", ()), (None, b"wait-for %b" % bytes(release), ())])
+            queue.send(b"nothing")
+            wait_until(lambda: metric("timers_queue_acked_total") == 2, "the other messages", 2 * DEADLINE_S)
+            assert (metric("timers_queue_in_flight"), metric("timers_queue_depth")) == (1, 1)
+            assert metric("timers_queue_ready") == 1
+            consumer.send(signal.SIGTERM)
+            consumer.wait_for("stopping when the running functions have returned")
+            queue.send(b"nothing")
+            assert consumer.running
+            release.touch()
+            assert consumer.exit_code() == 0
+            assert "stopped: 3 acknowledged, 0 retried, 0 dead letters" in consumer.log
+            assert queue.stats().depth == 1, "the message after the signal"
+    finally:
+        consumer.clean_up()

@@ -1,0 +1,101 @@
+"""Metrics and health of a queue's process, and the figures of a partition. No brokers."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from timers.errors import QueueError, SettingsError
+from timers.queue import Queue
+from timers.queue.inspection import PartitionStats, partition_stats
+from timers.queue.ledger import Ledger
+from timers.queue.metadata import Saved, encode
+from timers.queue.monitoring import METRICS, Monitor
+from timers.queue.settling import Commit
+
+
+@pytest.fixture
+def queue() -> Any:
+    return Queue("jobs", name="invoices", brokers="localhost:1")
+
+
+@pytest.fixture
+def monitor(queue: Queue) -> Iterator[Monitor]:
+    with Monitor(queue, port=0) as monitor:
+        yield monitor
+
+
+def get(monitor: Monitor, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{monitor.port}{path}", timeout=60) as page:
+            return page.status, page.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_the_metrics_page_has_each_metric_with_the_name_of_the_queue(queue: Any, monitor: Monitor) -> None:
+    queue._state.totals.acked = 7
+    queue._state.totals.dead["rejected"] = 2
+    status, page = get(monitor, "/metrics")
+    assert status == 200
+    always = [entry.name for entry in METRICS if entry.name != "timers_queue_delayed"]
+    assert [name for name in always if f"\n{name}{{" not in page] == []
+    assert 'timers_queue_acked_total{queue="invoices"} 7.0' in page
+    assert 'timers_queue_dead_total{code="rejected",queue="invoices"} 2.0' in page
+    assert "process_resident_memory_bytes" in page
+
+
+def test_a_process_is_ready_when_it_is_a_member_and_commits(queue: Any, monitor: Monitor) -> None:
+    state = queue._state
+    assert get(monitor, "/health/live") == (200, '{"live": true, "reasons": []}')
+    status, page = get(monitor, "/health/ready")
+    assert status == 503 and "has not given this process partitions yet" in json.loads(page)["reasons"][0]
+    state.joined, state.turn_s, state.settled_s = True, monotonic(), monotonic()
+    assert get(monitor, "/health/ready") == (200, '{"ready": true, "reasons": []}')
+    state.load_error = "transaction"
+    assert "cannot be loaded (transaction)" in get(monitor, "/health/ready")[1]
+    state.load_error, state.settled_s = "", monotonic() - 30
+    assert "nothing could be committed for 30 s" in get(monitor, "/health/ready")[1]
+    state.turn_s = monotonic() - 100
+    assert get(monitor, "/health/live")[0] == 503
+    state.failure = QueueError("messages were lost")
+    assert "messages were lost" in get(monitor, "/health/live")[1]
+
+
+def test_other_pages_do_not_exist(monitor: Monitor) -> None:
+    assert get(monitor, "/")[0] == 404
+
+
+def test_a_port_in_use_is_said(queue: Queue) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(SettingsError, match=f"127.0.0.1:{port} cannot be listened on"):
+            Monitor(queue, port)
+
+
+def test_the_depth_counts_what_is_not_done() -> None:
+    metadata = encode(Saved(4, ((5, 8), (10, 20))), "log") or ""
+    assert partition_stats("jobs", 0, Commit(4, metadata), "log", 0, 20) == PartitionStats(
+        "jobs", 0, 4, 20, 3, len(metadata)
+    )
+    assert partition_stats("jobs", 0, Commit(4, metadata), "log", 9, 15).depth == 1, "retention deleted some"
+    assert partition_stats("jobs", 0, Commit(4, metadata), "other", 0, 20).depth == 16, "of a deleted topic"
+    assert partition_stats("jobs", 0, None, "log", 5, 20).depth == 15
+    with pytest.raises(QueueError, match="jobs/0: metadata of version 9"):
+        partition_stats("jobs", 0, Commit(4, "q9.log.4"), "log", 0, 20)
+
+
+def test_a_process_knows_its_depth_and_its_oldest_message() -> None:
+    ledger = Ledger(Saved(4, ((5, 8), (10, 20))))
+    assert (ledger.undone_count(25), ledger.oldest_item) == (8, None)
+    ledger.read(4, "first")
+    ledger.read(8, "second")
+    assert (ledger.undone_count(25), ledger.oldest_item) == (8, "first")
+    assert ledger.undone_count(0) == 2, "the end of the log is not known"

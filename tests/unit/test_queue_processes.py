@@ -1,0 +1,122 @@
+"""Handlers in child processes: their calls reach the message, and a message that ends its process is known."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.harness.queue_handlers import handle
+from tests.harness.waiting import wait_until
+from timers.errors import LeaseLostError, QueueError
+from timers.queue.processes import Child
+
+
+class SimMessage:
+    """A message that notes the calls."""
+
+    attempt = 1
+    sent_ms = 1_700_000_000_123
+    key: bytes | None = b"\xfe"
+    headers: list[tuple[str, bytes | None]] = [("trace", b"1"), ("null", None)]  # noqa: RUF012
+
+    def __init__(self, value: str, *, lost: bool = False) -> None:
+        self.value = value.encode()
+        self.source = self.id = f"jobs/0/{value}"
+        self.calls: list[Any] = []
+        self.is_settled = False
+        self._lost = lost
+
+    def ack(self) -> None:
+        self.is_settled = True
+        self.calls.append("ack")
+
+    def retry(self, after: float | None = None, error: str = "") -> None:
+        self.is_settled = True
+        self.calls.append(("retry", after, error))
+
+    def reject(self, reason: str) -> None:
+        self.is_settled = True
+        self.calls.append(("reject", reason))
+
+    def output(self, topic: str, value: Any, **more: Any) -> None:
+        self.calls.append(("output", topic, value, more))
+
+    def extend(self, lease_s: float) -> None:
+        if self._lost:
+            raise LeaseLostError("lost")
+        self.calls.append(("extend", lease_s))
+
+    def crashed(self, how: str) -> None:
+        self.calls.append(("crashed", how))
+
+
+@pytest.fixture(scope="module")
+def child() -> Iterator[Child]:
+    child = Child(handle)
+    yield child
+    child.end(kill=True)
+
+
+def handled(child: Child, value: str, **more: Any) -> list[Any]:
+    """The calls on a message that a child handled."""
+    message: Any = SimMessage(value, **more)
+    child.handle(message)
+    return list(message.calls)
+
+
+@pytest.mark.parametrize(
+    ("value", "calls"),
+    [
+        ("nothing", ["ack"]),
+        ("fail bad", [("retry", None, "ValueError('bad')")]),
+        ("reject why", [("reject", "why")]),
+        ("retry 7", [("retry", 7.0, "as asked")]),
+        ("settle-and-fail", ["ack"]),
+        ("settle-twice", ["ack"]),
+        (
+            "output results",
+            [("output", "results", b"output results", {"key": b"\xfe", "headers": [("a", b"1")]}), "ack"],
+        ),
+        ("extend 60", [("extend", 60.0), "ack"]),
+    ],
+)
+def test_what_a_handler_calls_happens_in_the_parent(child: Child, value: str, calls: list[Any]) -> None:
+    assert handled(child, value) == calls
+
+
+def test_a_handler_learns_that_its_lease_is_lost(child: Child) -> None:
+    assert handled(child, "extend 60", lost=True) == [
+        ("retry", None, 'LeaseLostError("message jobs/0/extend 60 is no longer this receiver\'s")')
+    ]
+
+
+@pytest.mark.parametrize(("value", "ending"), [("kill", "was ended by SIGKILL"), ("exit 7", "ended with exit code 7")])
+def test_a_message_that_ends_its_process_is_known(child: Child, value: str, ending: str) -> None:
+    assert handled(child, value) == [("crashed", ending)]
+    assert handled(child, "nothing") == ["ack"], "the next message has a new process"
+
+
+def test_a_process_that_hangs_is_ended_when_the_lease_is_over() -> None:
+    child = Child(handle)
+    message: Any = SimMessage("hang")
+    thread = threading.Thread(target=child.handle, args=(message,))
+    thread.start()
+    message.is_settled = True
+    wait_until(lambda: not thread.is_alive(), "the end of the process")
+    assert message.calls == []
+    assert handled(child, "nothing") == ["ack"]
+    child.end(kill=True)
+
+
+def test_a_handler_that_cannot_be_imported_is_an_error_and_no_crash() -> None:
+    def local(message: Any) -> None:
+        """A function that only this process has."""
+
+    child = Child(local)
+    message: Any = SimMessage("nothing")
+    with pytest.raises(QueueError, match="must be a function of a module"):
+        child.handle(message)
+    assert message.calls == []

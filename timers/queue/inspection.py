@@ -1,0 +1,320 @@
+"""Reads what the groups of queues have committed, in any process that reaches the brokers, without joining a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+
+from timers.asking import ask
+from timers.clock import Clock
+from timers.config.settings import Settings
+from timers.errors import QueryError, QueueError
+from timers.kafka import connection
+from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, reader
+from timers.kafka.error_codes import NO_GROUP, code_of
+from timers.kafka.topic_offsets import TopicOffsets
+from timers.queue import records
+from timers.queue.metadata import ForeignMetadataError, NewerMetadataError, Saved, decode, encode
+from timers.queue.settling import Commit, Partition
+from timers.queue.transport import tag_of
+from timers.wire import query, topics
+
+MOST_DELAYED = query.MAX_LIMIT
+"""So many timers are counted for each topic: to count more takes a worker long."""
+
+_TIMEOUT_S = 10.0
+_WORKER_TIMEOUT_S = 3.0
+_GRACE_S = 5.0
+_POLL_S = 0.2
+_FETCH_BYTES = 16_384
+"""Only the first message of each partition is needed. Brokers send at least one batch."""
+
+
+@dataclass(frozen=True)
+class PartitionStats:
+    """One partition of a queue.
+
+    Attributes:
+        committed: all messages below this offset are done; None if nothing is committed.
+        end: offset after the last message that is not in an open transaction.
+        depth: messages that are not done.
+        ledger_bytes: length of the metadata that says which messages above ``committed`` are done.
+    """
+
+    topic: str
+    partition: int
+    committed: int | None
+    end: int
+    depth: int
+    ledger_bytes: int
+
+
+@dataclass(frozen=True)
+class QueueStats:
+    """The state of a queue, over all its processes. It is as old as their last commits: 0.1 s if they work.
+
+    Attributes:
+        depth: messages that are not done, also those that receivers have now. Offsets without a message, such as
+            markers of transactions, are counted if messages follow them that no process has read.
+        delayed: timers that will bring a message, retries among them; None if no worker answers.
+        delayed_at_least: whether there may be more than ``delayed``.
+        in_flight: messages that receivers of this process have now; None in a process that does not receive.
+        oldest_age_s: seconds since the oldest message that is not done came to its topic, by the clock of this
+            machine; None if there is none.
+        processes: members of the group.
+    """
+
+    name: str
+    topic: str
+    depth: int
+    delayed: int | None
+    delayed_at_least: bool
+    in_flight: int | None
+    oldest_age_s: float | None
+    processes: int
+    partitions: tuple[PartitionStats, ...]
+
+
+class Inspection:
+    """Reads the commits, the logs and the members of queues.
+
+    Raises:
+        TimersError: no broker answers or accepts the login, or this user may not read that. So do the methods.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._reports = connection.ErrorReports(settings)
+        self._admin = admin_client(settings, self._reports)
+        self._offsets = TopicOffsets(settings)
+
+    def names(self) -> list[str]:
+        """Return the names of all queues that have a group."""
+        listed = self._result(self._admin.list_consumer_groups(request_timeout=_TIMEOUT_S), "groups cannot be listed")
+        for error in listed.errors[:1]:
+            raise self._reports.user_error(KafkaException(error), "groups cannot be listed", QueueError)
+        names = (topics.queue_of_group(group.group_id) for group in listed.valid)
+        return sorted(name for name in names if name is not None)
+
+    def topic_of(self, name: str) -> str:
+        """Return the topic of a queue: the one for which its group has commits, else the topic with its name.
+
+        Raises:
+            QueueError: there is no such topic, or there are several.
+        """
+        group = topics.queue_group(name)
+        committed = {topic for topic, _ in self._commits(group)} - {topics.queue_returns(group)}
+        found = self._offsets.existing(committed) or self._offsets.existing([name])
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise QueueError(f"the queue {name!r} has commits for {', '.join(found)}: say which with --topic")
+        raise QueueError(
+            f"there is no queue {name!r} at {self._settings.brokers}: no group {group!r} has commits, and no topic has "
+            "this name (`timers queue list` shows the queues)"
+        )
+
+    def stats(
+        self, name: str, topic: str | None = None, *, in_flight: int | None = None, with_delayed: bool = True
+    ) -> QueueStats:
+        """Return the state of a queue.
+
+        Args:
+            topic: None takes that of :meth:`topic_of`.
+            with_delayed: ask a worker for the timers of the queue.
+
+        Raises:
+            QueueError: there is no such queue, or a newer version wrote its metadata.
+        """
+        topic, both = self._topics(name, topic)
+        group = topics.queue_group(name)
+        commits, tags = self._commits(group), self._tags(both)
+        starts, ends = self._offsets.starts(both), self._offsets.ends(both)
+        partitions = tuple(
+            partition_stats(each, number, commits.get((each, number)), tags[each], starts[each][number], end)
+            for each in both
+            for number, end in sorted(ends[each].items())
+        )
+        undone = {(each.topic, each.partition): each.committed or 0 for each in partitions if each.depth}
+        times = self._times(undone)
+        empty = {place for place, written_ms in times.items() if written_ms is None}
+        partitions = tuple(
+            replace(each, depth=0) if (each.topic, each.partition) in empty else each for each in partitions
+        )
+        oldest_ms = min((written_ms for written_ms in times.values() if written_ms is not None), default=None)
+        delayed, at_least = count_delayed(self._settings, both) if with_delayed else (None, False)
+        return QueueStats(
+            name=name,
+            topic=topic,
+            depth=sum(each.depth for each in partitions),
+            delayed=delayed,
+            delayed_at_least=at_least,
+            in_flight=in_flight,
+            oldest_age_s=None if oldest_ms is None else max(0.0, Clock().now_s() - oldest_ms / 1000),
+            processes=self._members(group),
+            partitions=partitions,
+        )
+
+    def purge(self, name: str, topic: str | None = None) -> None:
+        """Mark all messages of a queue as done. Its timers are not cancelled.
+
+        Raises:
+            QueueError: the queue has processes, which would deliver the messages that they have read.
+        """
+        topic, both = self._topics(name, topic)
+        group = topics.queue_group(name)
+        if members := self._members(group):
+            raise QueueError(f"the queue {name!r} has running processes ({members}): stop them first, then purge it")
+        tags, ends = self._tags(both), self._offsets.ends(both)
+        commits = {
+            (each, number): Commit(end, encode(Saved(end), tags[each]) or "")
+            for each in both
+            for number, end in ends[each].items()
+        }
+        asked = [TopicPartition(*place, commit.offset, commit.metadata) for place, commit in commits.items()]
+        (altered,) = self._admin.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, asked)], request_timeout=_TIMEOUT_S
+        ).values()
+        failed = f"the offsets of group {group!r} cannot be set"
+        for each in self._result(altered, failed).topic_partitions:
+            if each.error is not None:
+                raise self._reports.user_error(KafkaException(each.error), failed, QueueError)
+        self._write_copies(group, commits)
+
+    # ---- what the brokers and workers know -----------------------------------------------------------------------
+
+    def _topics(self, name: str, topic: str | None) -> tuple[str, list[str]]:
+        """The queue's topic; and this topic with the returns topic, as far as they exist."""
+        topic = topic or self.topic_of(name)
+        both = self._offsets.existing([topic, topics.queue_returns(topics.queue_group(name))])
+        if topic not in both:
+            raise QueueError(f"topic {topic!r} does not exist at {self._settings.brokers}")
+        return topic, both
+
+    def _tags(self, names: list[str]) -> dict[str, str]:
+        described = self._admin.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_S)
+        return {name: tag_of(self._result(described[name], f"topic {name!r} cannot be described")) for name in names}
+
+    def _commits(self, group: str) -> dict[Partition, Commit]:
+        (listed,) = self._admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=_TIMEOUT_S
+        ).values()
+        failed = f"the commits of group {group!r} cannot be read"
+        try:
+            found = listed.result(_TIMEOUT_S + _GRACE_S).topic_partitions
+        except KafkaException as error:
+            if code_of(error) in NO_GROUP:
+                return {}
+            raise self._reports.user_error(error, failed, QueueError) from error
+        return {
+            (each.topic, each.partition): Commit(each.offset, each.metadata or "")
+            for each in found
+            if each.offset >= 0 and each.error is None
+        }
+
+    def _members(self, group: str) -> int:
+        described = self._admin.describe_consumer_groups([group], request_timeout=_TIMEOUT_S)[group]
+        try:
+            return len(described.result(_TIMEOUT_S + _GRACE_S).members)
+        except KafkaException as error:
+            if code_of(error) in NO_GROUP:
+                return 0
+            raise self._reports.user_error(error, f"group {group!r} cannot be described", QueueError) from error
+
+    def _times(self, starts: Mapping[Partition, int]) -> dict[Partition, int | None]:
+        """Time of the first message at or after these offsets, in epoch milliseconds; None if there is none."""
+        times: dict[Partition, int | None] = {}
+        if not starts:
+            return times
+        properties: dict[str, Any] = {**connection.librdkafka(self._settings), "error_cb": self._reports}
+        properties |= {"enable.partition.eof": True, "queued.min.messages": 1, "fetch.message.max.bytes": _FETCH_BYTES}
+        with closing(reader(properties)) as consumer:
+            consumer.assign([TopicPartition(*place, start) for place, start in starts.items()])
+            deadline = monotonic() + _TIMEOUT_S
+            while len(times) < len(starts) and monotonic() < deadline:
+                record = consumer.poll(_POLL_S)
+                if record is None:
+                    continue
+                error, place = record.error(), (record.topic() or "", record.partition() or 0)
+                if error is None:
+                    times.setdefault(place, record.timestamp()[1])
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise self._reports.user_error(KafkaException(error), f"topic {record.topic()!r} cannot be read")
+                else:
+                    times.setdefault(place, None)
+                consumer.pause([TopicPartition(*place)])
+        return times
+
+    def _write_copies(self, group: str, commits: Mapping[Partition, Commit]) -> None:
+        """Replace the copies, which count when the group has lost its offsets."""
+        ledger_topic = topics.queue_ledger(group)
+        if not self._offsets.existing([ledger_topic]):
+            return
+        failures: list[KafkaError] = []
+
+        def note(error: KafkaError | None, _: Any) -> None:
+            if error is not None:
+                failures.append(error)
+
+        config = {**connection.librdkafka(self._settings), "enable.idempotence": True, "error_cb": self._reports}
+        producer = Producer(config, logger=LIBRDKAFKA_LOG)
+        for place, commit in commits.items():
+            key, value = records.encode_copy(place, commit)
+            producer.produce(ledger_topic, value, key, 0, on_delivery=note)
+        left = producer.flush(_TIMEOUT_S)
+        if failures or left:
+            error = KafkaException(failures[0] if failures else KafkaError(KafkaError._TIMED_OUT))
+            raise self._reports.user_error(error, f"topic {ledger_topic!r} cannot be written", QueueError)
+
+    def _result(self, future: Future[Any], failed: str) -> Any:
+        try:
+            return future.result(_TIMEOUT_S + _GRACE_S)
+        except KafkaException as error:
+            raise self._reports.user_error(error, failed, QueueError) from error
+
+
+def count_delayed(settings: Settings, callback_topics: Iterable[str]) -> tuple[int | None, bool]:
+    """Return how many timers a worker knows for these topics, None if none answers; and whether there may be more."""
+    count, at_least = 0, False
+    for topic in callback_topics:
+        asked = query.parameters_of(query.Query(topic, limit=MOST_DELAYED))
+        try:
+            answer = ask(settings, query.LIST_PATH, asked, _WORKER_TIMEOUT_S)
+        except QueryError:
+            return None, False
+        count += len(answer["timers"])
+        at_least = at_least or answer["next"] is not None or bool(answer["missing"])
+    return count, at_least
+
+
+def partition_stats(
+    topic: str, partition: int, commit: Commit | None, tag: str, start: int, end: int
+) -> PartitionStats:
+    """Return the figures of a partition whose log has the offsets from ``start`` to before ``end``."""
+    saved = Saved(start)
+    if commit is not None:
+        try:
+            saved = decode(commit.metadata, tag, commit.offset)
+        except ForeignMetadataError:
+            saved = Saved(commit.offset)
+        except NewerMetadataError as error:
+            raise QueueError(f"{topics.partition_name(topic, partition)}: {error}") from error
+    first = max(saved.offset, start)
+    done = sum(max(0, min(each_end, end) - max(each_start, first)) for each_start, each_end in saved.done)
+    committed = None if commit is None else commit.offset
+    return PartitionStats(
+        topic, partition, committed, end, max(0, end - first - done), len(commit.metadata) if commit else 0
+    )

@@ -1,0 +1,204 @@
+"""Metrics and health of one process of a queue, over HTTP. Needs the extra ``metrics``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+
+from prometheus_client.exposition import choose_encoder
+
+from timers.clock import Clock
+from timers.config.settings import Settings
+from timers.errors import SettingsError
+from timers.metrics import Entry, Samples, registry
+from timers.queue.counters import Counters
+from timers.queue.inspection import count_delayed
+from timers.queue.queue import Queue
+from timers.wire import topics
+from timers.wire.dead_letter import QUEUE_CODES
+
+_DELAYED_EVERY_S = 60.0
+_CLIENT_TIMEOUT_S = 10.0
+_log = logging.getLogger("timers.queue")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one scrape reads."""
+
+    name: str
+    counters: Counters
+    delayed: int | None
+    is_ready: bool
+
+
+def _value(read: Callable[[Counters], float | None]) -> Callable[[Reading], Samples]:
+    def samples(reading: Reading) -> Samples:
+        value = read(reading.counters)
+        return [] if value is None else [((reading.name,), value)]
+
+    return samples
+
+
+def _age_s(counters: Counters) -> float:
+    return 0.0 if counters.oldest_ms is None else max(0.0, Clock().now_s() - counters.oldest_ms / 1000)
+
+
+METRICS: tuple[Entry[Reading], ...] = (
+    Entry(
+        "timers_queue_depth{queue}",
+        "Messages of this process's partitions that are not done, also those that receivers have.",
+        _value(lambda counters: counters.depth),
+    ),
+    Entry(
+        "timers_queue_delayed{queue}",
+        "Timers that will bring a message, retries among them, at most 1,000 for each of two topics. Every process "
+        "shows all of them; none does while no worker answers.",
+        lambda reading: [] if reading.delayed is None else [((reading.name,), reading.delayed)],
+    ),
+    Entry(
+        "timers_queue_in_flight{queue}",
+        "Messages that receivers of this process have.",
+        _value(lambda counters: counters.in_flight),
+    ),
+    Entry(
+        "timers_queue_oldest_age_seconds{queue}",
+        "Seconds since the oldest message of this process that is not done came to its topic; 0 if there is none.",
+        _value(_age_s),
+    ),
+    Entry("timers_queue_received_total{queue}", "Deliveries to receivers.", _value(lambda counters: counters.received)),
+    Entry("timers_queue_acked_total{queue}", "Messages acknowledged.", _value(lambda counters: counters.acked)),
+    Entry("timers_queue_retried_total{queue}", "Messages retried.", _value(lambda counters: counters.retried)),
+    Entry(
+        "timers_queue_dead_total{queue,code}",
+        "Messages that became dead letters, by code.",
+        lambda reading: [((reading.name, code), reading.counters.dead[code]) for code in QUEUE_CODES],
+    ),
+    Entry(
+        "timers_queue_leases_lost_total{queue}",
+        "Deliveries that ended because their lease was over, or because their partition moved to another process.",
+        _value(lambda counters: counters.leases_lost),
+    ),
+    Entry(
+        "timers_queue_crashes_total{queue}",
+        "Messages whose process ended while it ran alone, or whose child process ended.",
+        _value(lambda counters: counters.crashes),
+    ),
+    Entry(
+        "timers_queue_handling_seconds_total{queue}",
+        "Sum of the seconds between each delivery and the call that settled it.",
+        _value(lambda counters: counters.handling_s),
+    ),
+    Entry(
+        "timers_queue_ledger_bytes{queue}",
+        "Longest metadata of this process's commits. Brokers take 4,095 bytes.",
+        _value(lambda counters: counters.ledger_bytes),
+    ),
+    Entry(
+        "timers_queue_partitions{queue}",
+        "Partitions of this process, also those of the returns topic.",
+        _value(lambda counters: counters.partitions),
+    ),
+    Entry(
+        "timers_queue_ready{queue}",
+        "1 if /health/ready answers 200.",
+        lambda reading: [((reading.name,), float(reading.is_ready))],
+    ),
+)
+
+
+class Monitor:
+    """Serves ``/metrics``, ``/health/live`` and ``/health/ready`` for one queue of this process.
+
+    ::
+
+        with Queue("jobs") as queue, Monitor(queue, port=9100):
+            queue.run(handle)
+
+    Args:
+        port: 0 takes a free one; see :attr:`port`.
+        host: address to listen on. The pages need no login: keep them inside your network.
+
+    Raises:
+        SettingsError: the port is in use, or the address is not of this machine.
+    """
+
+    def __init__(self, queue: Queue, port: int, host: str = "127.0.0.1") -> None:
+        self._queue = queue
+        self._delayed: int | None = None
+        self._closed = threading.Event()
+        self._metrics = registry(METRICS, self._read)
+        monitor = self
+
+        class Pages(BaseHTTPRequestHandler):
+            timeout = _CLIENT_TIMEOUT_S
+
+            def do_GET(self) -> None:
+                status, content_type, page = monitor.page(self.path, self.headers.get("Accept", ""))
+                self.send_response(status)
+                self.send_header("Content-Type", content_type)
+                self.send_header("Content-Length", str(len(page)))
+                self.end_headers()
+                self.wfile.write(page)
+
+            def log_message(self, format: str, *args: object) -> None:
+                _log.debug(format, *args)
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Pages)
+        except OSError as error:
+            raise SettingsError(f"{host}:{port} cannot be listened on ({error.strerror}): choose another") from error
+        self.port: int = self._server.server_address[1]
+        self._threads = [
+            threading.Thread(target=self._server.serve_forever, name="queue-monitor", daemon=True),
+            threading.Thread(target=self._count_delayed, name="queue-delayed", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._closed.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def page(self, path: str, accept: str) -> tuple[int, str, bytes]:
+        """Return status, content type and body of a page."""
+        name = path.partition("?")[0]
+        if name == "/metrics":
+            encode, content_type = choose_encoder(accept)
+            return 200, content_type, encode(self._metrics)
+        if name == "/health/live":
+            return _health("live", self._queue.stuck())
+        if name == "/health/ready":
+            return _health("ready", self._queue.unready())
+        return 404, "text/plain", b"there are /metrics, /health/live and /health/ready\n"
+
+    def _read(self) -> Reading:
+        queue = self._queue
+        return Reading(queue.name, queue.counters(), self._delayed, not queue.unready())
+
+    def _count_delayed(self) -> None:
+        settings = Settings.load()
+        both = [self._queue.topic, topics.queue_returns(topics.queue_group(self._queue.name))]
+        while True:
+            self._delayed = count_delayed(settings, both)[0]
+            if self._closed.wait(_DELAYED_EVERY_S):
+                return
+
+
+def _health(name: str, reasons: Iterable[str]) -> tuple[int, str, bytes]:
+    listed = list(reasons)
+    page = json.dumps({name: not listed, "reasons": listed}).encode()
+    return 503 if listed else 200, "application/json", page

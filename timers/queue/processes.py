@@ -1,0 +1,241 @@
+"""Runs handlers in child processes: for work that uses the processor, and for work that may end its process.
+
+The parent owns the consumer, the ledgers and the commits. A child has one message at a time, so the parent knows which
+message ended it. This is ``multiprocessing`` with pipes and not ``concurrent.futures.ProcessPoolExecutor``: the pool
+does not say which task its lost process had, gives up all others with it, and cannot end a process that hangs.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias
+
+from timers.client.request import BytesLike, HeadersLike
+from timers.errors import LeaseLostError, QueueError
+from timers.queue import records
+from timers.queue.message import Message, settled_after
+
+_POLL_S = 0.5
+_JOIN_S = 5.0
+_READY, _EXTEND, _DONE, _FAILED = "ready", "extend", "done", "failed"
+_log = logging.getLogger("timers.queue")
+
+Handler: TypeAlias = Callable[[Any], None]
+
+
+@dataclass
+class RemoteMessage:
+    """A message in a child process. Its calls take effect in the parent when the handler has returned.
+
+    Attributes:
+        id: the same in all deliveries of the message; see :attr:`Message.id`.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    attempt: int
+    source: str
+    sent_ms: int
+    id: str
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    is_settled: bool = False
+
+    @classmethod
+    def of(cls, message: Message) -> RemoteMessage:
+        """Copy what a handler may read."""
+        one = message
+        return cls(one.key, one.value, one.headers, one.attempt, one.source, one.sent_ms, one.id)
+
+    def ack(self) -> None:
+        """As :meth:`Message.ack`."""
+        self._settle("ack")
+
+    def retry(self, after: float | timedelta | None = None, error: str = "") -> None:
+        """As :meth:`Message.retry`."""
+        self._settle("retry", after, error)
+
+    def reject(self, reason: str) -> None:
+        """As :meth:`Message.reject`."""
+        self._settle("reject", reason)
+
+    def output(
+        self,
+        topic: str,
+        value: str | BytesLike | None,
+        *,
+        key: str | BytesLike | None = None,
+        headers: HeadersLike = (),
+    ) -> None:
+        """As :meth:`Message.output`."""
+        made = records.output(self, topic, key, value, headers)
+        self.calls.append(("output", (made.topic, made.value), {"key": made.key, "headers": made.headers}))
+
+    def extend(self, lease_s: float) -> None:
+        """As :meth:`Message.extend`. It takes effect at once."""
+        if not _ask_parent(_EXTEND, lease_s):
+            raise LeaseLostError(f"message {self.source} is no longer this receiver's")
+
+    def _settle(self, name: str, *arguments: Any) -> None:
+        if self.is_settled:
+            raise LeaseLostError(f"message {self.source} was settled before")
+        self.is_settled = True
+        self.calls.append((name, arguments, {}))
+
+
+# ---- the child -------------------------------------------------------------------------------------------------------
+
+_to_parent: Connection | None = None
+_asking = threading.Lock()
+
+
+def _ask_parent(*question: Any) -> Any:
+    assert _to_parent is not None
+    with _asking:  # the handler may have threads
+        _to_parent.send(question)
+        return _to_parent.recv()
+
+
+def _serve(pipe: Connection, handler: Handler) -> None:
+    """Handle messages until the parent closes the pipe or is gone."""
+    global _to_parent
+    _to_parent = pipe
+    # Ctrl-C and a supervisor's signal may reach the whole group: the parent lets the handlers end first.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        pipe.send((_READY,))
+        while True:
+            message: RemoteMessage = pipe.recv()
+            try:
+                handler(message)
+            except Exception as error:
+                pipe.send((_FAILED, repr(error), traceback.format_exc(), message.calls, message.is_settled))
+            else:
+                pipe.send((_DONE, message.calls))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+# ---- the parent ------------------------------------------------------------------------------------------------------
+
+
+class RemoteError(Exception):
+    """A handler raised an exception in its process. The text is the ``repr`` of the exception."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Child:
+    """One process at a time that runs a handler. It belongs to one thread.
+
+    Args:
+        handler: a function that can be imported by its name.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._process: Any = None
+        self._pipe: Connection
+
+    def start(self) -> None:
+        """Start the process, unless it runs.
+
+        Raises:
+            QueueError: it cannot import the handler.
+        """
+        if self._process is not None:
+            return
+        context = multiprocessing.get_context("spawn")  # a fork would copy librdkafka's locks without its threads
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self._handler), name="queue-handler", daemon=True)
+        try:
+            self._process.start()
+            theirs.close()
+            self._pipe.recv()
+        except Exception as error:
+            code = self.end(kill=True)
+            raise QueueError(
+                f"a process for {self._handler!r} does not start (exit code {code}, {error!r}): the handler must be a "
+                "function of a module that can be imported, and a program that calls run() needs "
+                '`if __name__ == "__main__":` around it'
+            ) from error
+
+    def handle(self, message: Message) -> None:
+        """Run the handler for a message, and settle the message as the handler said.
+
+        Raises:
+            LeaseLostError: the lease was over before the handler ended.
+            QueueError: the process cannot be started.
+        """
+        self.start()
+        try:
+            self._pipe.send(RemoteMessage.of(message))
+            reply = self._reply(message)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            self._crashed(message, self.end(kill=False))
+            return
+        if reply is None:
+            self.end(kill=True)
+            _log.warning("message %s: its lease is over, so its process was ended", message.source)
+            return
+        with settled_after(message):
+            self._settle(message, reply)
+
+    def _reply(self, message: Message) -> Any:
+        """What the handler did; None if the delivery is over and the handler still runs."""
+        while True:
+            while not self._pipe.poll(_POLL_S):
+                if message.is_settled:
+                    return None
+            reply = self._pipe.recv()
+            if reply[0] != _EXTEND:
+                return reply
+            try:
+                message.extend(reply[1])
+                self._pipe.send(True)
+            except LeaseLostError:
+                self._pipe.send(False)
+
+    def _settle(self, message: Message, reply: Any) -> None:
+        if reply[0] == _FAILED:
+            _, text, trace, calls, was_settled = reply
+            _log.warning("message %s: its handler failed\n%s", message.source, trace)
+            if not was_settled:
+                raise RemoteError(text)
+        else:
+            calls = reply[1]
+        for name, arguments, more in calls:
+            getattr(message, name)(*arguments, **more)
+
+    def _crashed(self, message: Message, code: int | None) -> None:
+        how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
+        _log.error("message %s: the process of its handler %s", message.source, how)
+        message.crashed(how)
+
+    def end(self, *, kill: bool) -> int | None:
+        """End the process, and return its exit code; None if there is none."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        self._pipe.close()
+        if process.pid is None:
+            return None
+        if kill:
+            process.kill()
+        process.join(_JOIN_S)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        code: int | None = process.exitcode
+        process.close()
+        return code

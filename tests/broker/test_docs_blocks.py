@@ -26,7 +26,10 @@ CALLBACK_TOPICS = ("timeouts", "order-timeouts", "messages")
 """Callbacks to other topics of the pages become dead letters: programs of other tests read some of them."""
 
 QUEUE_TOPIC = "jobs"
-"""The topic of the queue on its page."""
+"""The topic of the queues in programs of the pages."""
+
+RETURNS = "queue.*"
+"""Topics on which messages of queues come back."""
 
 README_BLOCKS = [block for block in ALL_BLOCKS if block.page == "README.md"]
 
@@ -47,7 +50,7 @@ def docs(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     more = {
         "TIMERS_ID_TOPIC": f"by-id-{run}",
         "TIMERS_VERDICT_TOPIC": f"verdict-{run}",
-        "TIMERS_CALLBACK_ALLOW": ",".join(CALLBACK_TOPICS),
+        "TIMERS_CALLBACK_ALLOW": ",".join((*CALLBACK_TOPICS, RETURNS)),
     }
     system = System(broker_address, tmp_path_factory.mktemp("docs"), **more)
     for topic in (*CALLBACK_TOPICS[1:], QUEUE_TOPIC):  # the commands of the README create the first one

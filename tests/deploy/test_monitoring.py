@@ -14,10 +14,11 @@ import promql_parser
 import pytest
 import yaml
 
+from timers.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
 from timers.worker.metrics.catalog import METRICS as WORKER_METRICS
 
-METRICS = (*WORKER_METRICS, *QUEUE_METRICS)
+METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS)
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 ALERTS = DEPLOY / "alerts.yml"

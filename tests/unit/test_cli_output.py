@@ -28,6 +28,7 @@ NO_DATA = {
     "console": "serves HTTP; its options print lines for the file of users",
     "worker": "runs Faust, whose log is not data: TIMERS_LOG_FORMAT=json",
     "spark engine": "as the worker",
+    "queue run": "runs a handler, whose output is its own",
 }
 """Commands without data on stdout."""
 

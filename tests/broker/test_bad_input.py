@@ -40,6 +40,7 @@ TRIED_ELSEWHERE = {
     "unit/test_wire_countdown.py": ["field-repeated", "field-invalid", "time-missing"],
     "broker/test_countdowns.py": ["value-not-json", "field-missing", "countdown-invalid", "id-not-key"],
     "broker/test_schedules.py": ["overdue"],
+    "unit/test_wire_marker.py": ["value-not-a-marker", "marker-invalid"],
 }
 """Test file -> codes that only requests of other formats can have."""
 

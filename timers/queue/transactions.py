@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -24,6 +26,8 @@ TRANSACTION_TIMEOUT_MS = 5000
 """An open transaction holds back the next owner of a partition."""
 
 _TIMEOUT_S = 10.0
+_OVERRUN_S = 5.0
+"""A call of librdkafka that takes so much longer than its time-out is given up."""
 _WRITE_TIMEOUT_S = 4.0
 _log = logging.getLogger("timers.queue")
 
@@ -72,7 +76,11 @@ class Transactions:
             return Outcome.REFUSED
         try:
             self._write(producer, plan)
-            producer.send_offsets_to_transaction(offsets(plan.commits), plan.member, _TIMEOUT_S)
+            _bounded(producer.send_offsets_to_transaction, offsets(plan.commits), plan.member)
+        except Overrun as error:
+            _log.warning("a transaction of %s is repeated: %s", self._group, error)
+            self._producer = None  # the next producer's init_transactions aborts it
+            return Outcome.REFUSED
         except (KafkaException, BufferError) as error:
             _log.warning("a transaction of %s is repeated: %s", self._group, error.args[0])
             self._abort(producer)
@@ -82,8 +90,11 @@ class Transactions:
     def _end(self, producer: Producer) -> Outcome:
         for _ in range(3):
             try:
-                producer.commit_transaction(_TIMEOUT_S)
+                _bounded(producer.commit_transaction)
                 return Outcome.COMMITTED
+            except Overrun as overrun:
+                _log.warning("a transaction of %s has no outcome yet: %s", self._group, overrun)
+                break
             except KafkaException as failure:
                 error = failure.args[0]
                 _log.warning("a transaction of %s is not committed yet: %s", self._group, error)
@@ -97,8 +108,8 @@ class Transactions:
 
     def _abort(self, producer: Producer) -> None:
         try:
-            producer.abort_transaction(_TIMEOUT_S)
-        except KafkaException:
+            _bounded(producer.abort_transaction)
+        except (KafkaException, Overrun):
             self._producer = None  # the next producer's init_transactions aborts it
 
     def take_refused(self) -> list[Job]:
@@ -131,7 +142,10 @@ class Transactions:
             },
             logger=LIBRDKAFKA_LOG,
         )
-        producer.init_transactions(_TIMEOUT_S)
+        try:
+            _bounded(producer.init_transactions)
+        except Overrun:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
         self._request_partitions = max(
             1, connection.partitions_of(producer, self._reports, self._kafka.request_topic, _TIMEOUT_S)
         )
@@ -209,6 +223,37 @@ class _Deliveries:
         left = producer.flush(_WRITE_TIMEOUT_S)
         if self._error is not None or left:
             raise KafkaException(self._error or KafkaError(KafkaError._TIMED_OUT))
+
+
+class Overrun(Exception):
+    """A call of librdkafka did not return in time, and may still run: its producer must not be used again."""
+
+
+def _bounded(call: Callable[..., None], *arguments: Any) -> None:
+    """Call a method of a producer that takes a time-out, in a thread of its own.
+
+    librdkafka 2.16 does not keep the time-out of ``send_offsets_to_transaction`` if the broker is killed and started
+    again meanwhile: without a second bound, the queue would wait for ever.
+
+    Raises:
+        Overrun: it did not return.
+        KafkaException: it failed.
+    """
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call(*arguments, _TIMEOUT_S)
+        except BaseException as error:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+
+    threading.Thread(target=run, name="queue-transaction", daemon=True).start()
+    try:
+        outcome.result(_TIMEOUT_S + _OVERRUN_S)
+    except TimeoutError:
+        raise Overrun(f"{call.__name__} did not return within {_TIMEOUT_S + _OVERRUN_S:g} s") from None
 
 
 def login(settings: Settings) -> dict[str, Any]:

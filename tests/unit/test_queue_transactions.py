@@ -1,0 +1,98 @@
+"""The transactions of a queue while librdkafka does not return. No brokers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from timers.queue import transactions as module
+from timers.queue.settling import Plan
+from timers.queue.transactions import Outcome, Transactions
+
+
+class SimProducer:
+    """A producer in which one method does not return until ``released`` is set.
+
+    Args:
+        stuck: the name of the method.
+    """
+
+    released: threading.Event
+
+    def __init__(self, stuck: str, released: threading.Event) -> None:
+        self.calls: list[str] = []
+        self.released = released
+        self._stuck = stuck
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self._stuck:
+            self.released.wait(60)
+
+    def begin_transaction(self) -> None:
+        self._call("begin_transaction")
+
+    def send_offsets_to_transaction(self, offsets: Any, member: Any, timeout_s: float) -> None:
+        self._call("send_offsets_to_transaction")
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        self._call("commit_transaction")
+
+    def abort_transaction(self, timeout_s: float) -> None:
+        self._call("abort_transaction")
+
+
+class Opened(Transactions):
+    """Transactions whose producer is connected, and that write no records."""
+
+    def __init__(self, producer: SimProducer) -> None:
+        anything = cast(Any, threading.local())
+        anything.settings = None
+        super().__init__(anything, anything, "queue.jobs", "a", "queue.jobs-ledger")
+        self._producer = cast(Any, producer)
+
+    @property
+    def has_producer(self) -> bool:
+        return self._producer is not None
+
+    def _write(self, producer: Any, plan: Plan) -> None:
+        pass
+
+
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    monkeypatch.setattr(module, "_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(module, "_OVERRUN_S", 0.05)
+    released = threading.Event()
+    yield released
+    released.set()
+
+
+PLAN = cast(Any, type("Plan", (), {"commits": {}, "jobs": (), "member": None}))
+
+
+def test_a_transaction_whose_offsets_are_not_sent_in_time_is_repeated_by_a_new_producer(
+    released: threading.Event,
+) -> None:
+    producer = SimProducer("send_offsets_to_transaction", released)
+    transactions = Opened(producer)
+    assert transactions.execute(PLAN) is Outcome.REFUSED
+    assert not transactions.has_producer
+    assert producer.calls == ["begin_transaction", "send_offsets_to_transaction"], "no commit after it"
+
+
+def test_a_commit_that_does_not_return_in_time_has_an_unknown_outcome(released: threading.Event) -> None:
+    producer = SimProducer("commit_transaction", released)
+    transactions = Opened(producer)
+    assert transactions.execute(PLAN) is Outcome.UNKNOWN
+    assert not transactions.has_producer
+    assert producer.calls.count("commit_transaction") == 1
+
+
+def test_calls_that_return_commit_the_transaction() -> None:
+    transactions = Opened(SimProducer("", threading.Event()))
+    assert transactions.execute(PLAN) is Outcome.COMMITTED
+    assert transactions.has_producer

@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.process import Process, clean_environment, python
 from tests.harness.system import System
-from tests.harness.waiting import DEADLINE_S
+from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.queue import Queue
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
@@ -58,6 +58,58 @@ def send(topic: str, *values: str) -> None:
         queue.send_many((value, value, ()) for value in values)
 
 
+def lines(log: str, event: str) -> list[str]:
+    return [line.split()[1] for line in log.splitlines() if line.startswith(f"{event} ")]
+
+
+def test_a_message_that_kills_its_process_is_a_dead_letter_and_its_neighbours_are_done(
+    system: System, start: Start
+) -> None:
+    topic = system.target()
+    values = [f"m{number}" for number in range(40)]
+    values[7] = "kill7"
+    send(topic, *values)
+    process = start(topic, member="one")
+    crashes = 0
+    acked: list[str] = []
+
+    def all_done() -> bool:
+        nonlocal crashes
+        if not process.running:
+            acked.extend(lines(process.log, "acked"))
+            crashes += 1
+            process.clean_up()
+            process.start()
+        return set(lines(process.log, "acked")) | set(acked) == set(values) - {"kill7"}
+
+    wait_until(all_done, "all other messages", 8 * DEADLINE_S)
+    (letter,) = system.dead_letters().take(1, 2 * DEADLINE_S)
+    assert letter.text("timer-error") == "crashed"
+    assert letter.text("timer-source") == f"{topic}/0/7"
+    assert 3 <= crashes <= 5, "the first end, perhaps those of groups, and two while it ran alone"
+
+
+def test_a_rolling_deploy_in_mid_handler_runs_no_message_twice(system: System, start: Start, tmp_path: Path) -> None:
+    topic = system.target(partitions=4)
+    values = [f"wait{number}" for number in range(20)]
+    send(topic, *values)
+    processes = [start(topic, session_timeout_s=60.0)]
+    processes[0].wait_for("^started wait", 2 * DEADLINE_S)
+    processes += [start(topic, session_timeout_s=60.0) for _ in range(3)]
+    wait_until(
+        lambda: system.end(system.settings.id_topic), "guards of messages whose partitions moved", 4 * DEADLINE_S
+    )
+    for value in values:
+        (tmp_path / value).touch()
+
+    def seen(event: str) -> list[str]:
+        return lines("\n".join(process.log for process in processes), event)
+
+    wait_until(lambda: set(seen("acked")) == set(values), "all messages", 4 * DEADLINE_S)
+    assert sorted(seen("started")) == sorted(values), "each ran once"
+    assert seen("lost") == []
+
+
 def test_a_process_that_was_stopped_cannot_acknowledge(system: System, start: Start, tmp_path: Path) -> None:
     topic = system.target()
     send(topic, "wait")
@@ -71,4 +123,26 @@ def test_a_process_that_was_stopped_cannot_acknowledge(system: System, start: St
         second.wait_for("^acked wait$", 2 * DEADLINE_S)
     finally:
         first.send(signal.SIGCONT)
+    first.wait_for("^lost wait$", 2 * DEADLINE_S)
+
+
+def test_a_handler_that_hangs_holds_up_neither_its_message_nor_others(
+    system: System, start: Start, tmp_path: Path
+) -> None:
+    topic = system.target()
+    send(topic, "wait", "m1")
+    first = start(topic, lease_s=3.0, session_timeout_s=60.0)
+    first.wait_for("^started wait ", 2 * DEADLINE_S)
+    with Queue(topic, lease_s=600.0, timeout_s=60.0) as second:
+        done = set()
+
+        def both() -> bool:
+            for message in second.receive(2, wait_s=0.5):
+                message.ack()
+                done.add(message.value)
+            return done == {b"wait", b"m1"}
+
+        wait_until(both, "the message that hangs, and the other one", 3 * DEADLINE_S)
+        second.settle()
+    (tmp_path / "wait").touch()
     first.wait_for("^lost wait$", 2 * DEADLINE_S)

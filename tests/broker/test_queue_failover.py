@@ -1,0 +1,115 @@
+"""A queue whose broker is killed, and an ordered queue whose partitions move while it retries."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.system import System
+from tests.harness.waiting import DEADLINE_S, wait_until
+from timers.broker import EmbeddedBroker
+from timers.queue import Backoff, LeaseLostError, Queue
+
+pytestmark = [pytest.mark.broker, pytest.mark.long]
+
+MESSAGES = 3000
+PATIENT: dict[str, Any] = {"lease_s": 600.0, "timeout_s": 60.0}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker for one test, not started."""
+    broker = EmbeddedBroker(tmp_path / "broker", port=0)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def alone(broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
+    """A system on that broker, without a worker."""
+    system = System(broker.start(), tmp_path)
+    for name, value in system.environment.items():
+        monkeypatch.setenv(name, value)
+    yield system
+    system.close()
+
+
+def test_outputs_are_visible_once_though_the_broker_is_killed_in_transactions(
+    broker: EmbeddedBroker, alone: System
+) -> None:
+    topic, results = alone.target(partitions=2), alone.target()
+    done: set[bytes | None] = set()
+    with Queue(topic, **PATIENT) as queue:
+        queue.send_many((None, b"%d" % number, ()) for number in range(MESSAGES))
+
+        def work(target: int) -> bool:
+            for message in queue.receive(20, wait_s=0.5):
+                message.output(results, message.value)
+                with contextlib.suppress(LeaseLostError):
+                    message.ack()
+                    done.add(message.value)
+            return len(done) >= target
+
+        for target in (MESSAGES // 3, 2 * MESSAGES // 3):
+            wait_until(partial(work, target), "messages before the kill", 3 * DEADLINE_S)
+            broker.kill()
+            broker.start()
+        reader = alone.reader(results)
+        written: list[bytes | None] = []
+
+        def all_written() -> bool:
+            work(MESSAGES)
+            written.extend(record.value for record in reader.rest())
+            return len(set(written)) == MESSAGES
+
+        wait_until(all_written, "all outputs", 6 * DEADLINE_S)
+        queue.settle()
+    written.extend(record.value for record in reader.rest())
+    assert len(written) == MESSAGES
+
+
+def test_an_ordered_queue_keeps_the_order_through_retries_and_rebalances(
+    running: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in running.environment.items():
+        monkeypatch.setenv(name, value)
+    topic = running.target(partitions=4)
+    keys, count = 8, 400
+    done: dict[int, set[int]] = {key: set() for key in range(keys)}
+    failed: set[int] = set()
+    arguments = {**PATIENT, "ordered": True, "backoff": Backoff(first_s=0.05, attempts=9), "session_timeout_s": 60.0}
+
+    def work(queue: Queue) -> bool:
+        """Settle some messages; return whether all are done."""
+        for message in queue.receive(9, wait_s=0.2):
+            number = int(message.value or b"")
+            try:
+                if number % 5 == 0 and number not in failed:
+                    failed.add(number)
+                    message.retry(error="the first attempt")
+                    continue
+                message.ack()
+            except LeaseLostError:
+                continue
+            earlier = set(range(number % keys, number, keys))
+            assert earlier <= done[number % keys], f"{number} overtook {sorted(earlier - done[number % keys])}"
+            done[number % keys].add(number)
+        return sum(map(len, done.values())) == count
+
+    with Queue(topic, **arguments) as first:
+        first.send_many((b"k%d" % (number % keys), b"%d" % number, ()) for number in range(count))
+        wait_until(lambda: work(first) or len(failed) > 5, "retries", 2 * DEADLINE_S)
+        for _ in range(2):
+            with Queue(topic, **arguments) as second:
+
+                def both(second: Queue = second) -> bool:
+                    work(first)
+                    return work(second) or second.counters().acked > 5
+
+                wait_until(both, "messages of the second process", 3 * DEADLINE_S)
+        wait_until(partial(work, first), "all messages", 3 * DEADLINE_S)

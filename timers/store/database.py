@@ -152,7 +152,7 @@ class Database:
         """Keys from ``first`` on. The caller must stop at a key above its range: the end of all keys means damage."""
         key = first
         try:
-            for key in self.rdict.keys(from_key=first):
+            for key in self.rdict.keys(from_key=first, read_opt=self.no_caching):
                 yield key
         except Exception as error:
             raise self.damaged(UNREADABLE, error) from error

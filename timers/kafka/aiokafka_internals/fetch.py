@@ -115,6 +115,8 @@ class UncopiedRecords(fetcher.PartitionRecords):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        # aiokafka's own iterator refers to this object: the fetched bytes would stay until the collector runs.
+        self._records_iterator = None
         self.finished = False
         self._data: memoryview = memoryview(self._records.data)
         self._pieces: Iterator[Piece] | None = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from aiohttp import web
 
+from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.console.cluster import Cluster
 from timers.console.routes import Route
@@ -26,7 +26,7 @@ class Console:
 
     def now_s(self) -> float:
         """Epoch seconds of this machine's clock; cursors end by it, and delays begin."""
-        return time.time()
+        return Clock().now_s()
 
 
 @dataclass(frozen=True)

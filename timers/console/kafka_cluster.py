@@ -27,6 +27,7 @@ from timers.dead_letters.newest import LetterPage
 from timers.errors import QueryError, TimersError
 from timers.kafka import topic_admin
 from timers.request_formats import enabled_formats
+from timers.slots import Slot
 from timers.wire.verdict import VerdictMessage
 
 PUBLISH_TIMEOUT_S = 10.0
@@ -146,19 +147,19 @@ class KafkaCluster:
     async def letters(
         self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None
     ) -> tuple[LetterPage, Marks]:
-        async with _Slot(self._reading):
+        async with Slot(self._reading, MAX_WAIT_S, _busy):
             return await asyncio.to_thread(letter_box.read_page, self._settings, letter_filter, limit, ends)
 
     async def retry(self, letter_filter: LetterFilter, *, only_look: bool) -> RetryResult:
-        async with _Slot(self._reading if only_look else self._retrying):
+        async with Slot(self._reading if only_look else self._retrying, MAX_WAIT_S, _busy):
             return await asyncio.to_thread(letter_box.retry, self._settings, letter_filter, only_look=only_look)
 
     async def history(self, id: str, timer: dict[str, Any]) -> History:
-        async with _Slot(self._reading):
+        async with Slot(self._reading, MAX_WAIT_S, _busy):
             return await asyncio.to_thread(history.read, self._settings, id, timer)
 
     async def times(self, sources: Sequence[str]) -> dict[str, int]:
-        async with _Slot(self._reading):
+        async with Slot(self._reading, MAX_WAIT_S, _busy):
             return await asyncio.to_thread(_times, self._settings, sources)
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> TopicsFollower:
@@ -195,21 +196,8 @@ def _times(settings: Settings, sources: Sequence[str]) -> dict[str, int]:
     return {source: record.timestamp // 1000 for source, record in found.items()}
 
 
-class _Slot:
-    """Holds one of a few slots; refuses after a time."""
-
-    def __init__(self, slots: asyncio.Semaphore) -> None:
-        self._slots = slots
-
-    async def __aenter__(self) -> None:
-        try:
-            async with asyncio.timeout(MAX_WAIT_S):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise Problem("busy", "other requests of this kind are being answered", {"Retry-After": "5"}) from None
-
-    async def __aexit__(self, *_: object) -> None:
-        self._slots.release()
+def _busy() -> Problem:
+    return Problem("busy", "other requests of this kind are being answered", {"Retry-After": "5"})
 
 
 def _finish(future: asyncio.Future[None], result: str | TimersError) -> None:

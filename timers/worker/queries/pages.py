@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any, TypeAlias
 
 from timers.core.counters import Histogram
+from timers.slots import Slot
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.query import InvalidQueryError
@@ -104,7 +105,7 @@ class QueryPages:
         begun = monotonic()
         body: dict[str, Any]
         try:
-            async with _Slot(self._slots[forwarded]):
+            async with Slot(self._slots[forwarded], MAX_WAIT_S, _busy):
                 first_fields, answer = await run(self._allowed_queries(), forwarded)
         except InvalidQueryError as error:
             body, status, outcome = {"error": str(error)}, _BAD, REFUSED
@@ -139,18 +140,5 @@ class QueryPages:
             )
 
 
-class _Slot:
-    """Holds one of the slots for queries; waits until one is free."""
-
-    def __init__(self, slots: asyncio.Semaphore) -> None:
-        self._slots = slots
-
-    async def __aenter__(self) -> None:
-        try:
-            async with asyncio.timeout(MAX_WAIT_S):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise _RefusedError(_UNAVAILABLE, f"{MAX_CONCURRENT} queries are being answered: try again later") from None
-
-    async def __aexit__(self, *_: object) -> None:
-        self._slots.release()
+def _busy() -> _RefusedError:
+    return _RefusedError(_UNAVAILABLE, f"{MAX_CONCURRENT} queries are being answered: try again later")

@@ -6,7 +6,7 @@ import heapq
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -216,12 +216,24 @@ def retry(
       timers dead-letters retry 2/17
       timers dead-letters retry --code topic-unknown --topic orders
     """
-    has_options = any(value is not None and value != () for value in selection.values())
-    if [bool(names), has_options, everything].count(True) != 1:
-        raise click.UsageError("say which: NAME..., or options such as --code and --topic, or --all")
+    check_selection(names, selection, everything, "NAME..., or options such as --code and --topic")
     settings = load_settings()
     letter_filter = _letter_filter(**selection, names=full_names(names, settings.dead_letter_topic))
     publish_again(settings, letter_filter, output, dry_run=dry_run, force=force, ask=not yes and sys.stdin.isatty())
+
+
+def check_selection(names: Sequence[str], selection: Mapping[str, Any], everything: bool, ways: str) -> None:
+    """Check that dead letters are chosen in one way: by names, by options, or all.
+
+    Args:
+        ways: the first two ways, for the message.
+
+    Raises:
+        click.UsageError: in no way, or in several.
+    """
+    has_options = any(value is not None and value != () for value in selection.values())
+    if [bool(names), has_options, everything].count(True) != 1:
+        raise click.UsageError(f"say which: {ways}, or --all")
 
 
 def publish_again(

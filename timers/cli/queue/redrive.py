@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from timers.cli.dead_letters import full_names, publish_again
+from timers.cli.dead_letters import check_selection, full_names, publish_again
 from timers.cli.output import Output, output_option
 from timers.cli.queue.dead import letters_of, selecting
 from timers.cli.queue.options import queue_options
@@ -43,9 +43,7 @@ def redrive(
       timers queue redrive jobs 2/17
       timers queue redrive jobs --code attempts-exhausted --since 1h --yes
     """
-    has_options = any(value is not None and value != () for value in selection.values())
-    if [bool(positions), has_options, everything].count(True) != 1:
-        raise click.UsageError("say which: POSITION..., or options such as --code and --since, or --all")
+    check_selection(positions, selection, everything, "POSITION..., or options such as --code and --since")
     on_terminal = sys.stdin.isatty()
     if not (yes or dry_run or on_terminal):
         raise click.UsageError(

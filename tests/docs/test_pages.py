@@ -57,6 +57,13 @@ def test_the_index_names_each_page() -> None:
     }
 
 
+def test_each_decision_has_a_number_of_its_own() -> None:
+    numbers = [int(path.name[:4]) for path in DECISIONS]
+    assert sorted(numbers) == list(range(1, len(DECISIONS) + 1))
+    titles = {path.name: re.match(r"# (\d+)\. ", path.read_text()) for path in DECISIONS}
+    assert [name for name, title in titles.items() if title is None or int(title[1]) != int(name[:4])] == []
+
+
 @pytest.mark.parametrize("path", CURRENT, ids=name_of)
 def test_settings_and_metrics_exist(path: Path) -> None:
     text = path.read_text()

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
+import pytest
+
 from timers.core.timer import Tick, TopicPartition
+from timers.worker.machines import log_end_ticks
 from timers.worker.machines.log_end_ticks import LogEndTicks
 
 LED_BY_1, LED_BY_2, LEADERLESS = ("ids", 0), ("ids", 1), ("ids", 2)
@@ -41,7 +44,11 @@ class SimRunner:
         self.ticks.put_nowait((tick, end))
 
 
-async def test_each_machine_gets_its_tick_when_its_own_leader_answers() -> None:
+async def answer_all(leader: int | None, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    return dict.fromkeys(tps, 7)
+
+
+async def test_each_machine_gets_its_tick_when_its_own_leader_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     offsets: Any = SimOffsets()
     runners: Any = {tp: SimRunner() for tp in LEADERS}
     ticks = LogEndTicks(offsets, lambda: runners)
@@ -53,10 +60,18 @@ async def test_each_machine_gets_its_tick_when_its_own_leader_answers() -> None:
             assert await runners[LED_BY_1].ticks.get() == (Tick(second * 1000), 7)
             assert await runners[LEADERLESS].ticks.get() == (Tick(second * 1000), None)
         assert runners[LED_BY_2].ticks.empty()
+        assert ticks.waiting == {}, "not yet"
+        monkeypatch.setattr(log_end_ticks, "UNKNOWN_S", -1.0)
+        assert {tp: waiting.reason for tp, waiting in ticks.waiting.items()} == {LEADERLESS: "brokers"}
+        offsets.ask = answer_all
+        ticks.tick(Tick(3000))
+        assert await runners[LEADERLESS].ticks.get() == (Tick(3000), 7)
+        assert ticks.waiting == {}, "it has a leader again"
+        del offsets.ask
         assert offsets.asked.count(2) == 1, "one request to a leader at a time"
         offsets.answering[2].set()
         assert await runners[LED_BY_2].ticks.get() == (Tick(1000), 7)
-        assert await runners[LED_BY_2].ticks.get() == (Tick(2000), 7), "the newest tick follows at once"
+        assert await runners[LED_BY_2].ticks.get() == (Tick(3000), 7), "the newest tick follows at once"
     await ticks.close()
 
 

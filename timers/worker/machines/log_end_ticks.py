@@ -6,12 +6,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from time import monotonic
 
 from timers.core.timer import Tick, TopicPartition
 from timers.kafka.last_stable_offsets import LastStableOffsets
+from timers.worker.machines.failures import BROKERS, Waiting
 from timers.worker.machines.runner import Runner
 
 logger = logging.getLogger(__name__)
+
+UNKNOWN_S = 10.0
+"""A new leader is elected within this time: ``broker.session.timeout.ms`` is 9 s."""
 
 
 class LogEndTicks:
@@ -26,12 +31,27 @@ class LogEndTicks:
         self._offsets = offsets
         self._runners = runners
         self._tick: Tick | None = None
+        self._unknown_since: dict[TopicPartition, float] = {}
         self._tasks: dict[int | str | None, asyncio.Task[None]] = {}
+
+    @property
+    def waiting(self) -> Mapping[TopicPartition, Waiting]:
+        """Open machines that fire nothing, since the end of their log has been unknown for :data:`UNKNOWN_S` -> why."""
+        now_s = monotonic()
+        return {
+            tp: Waiting(
+                BROKERS, f"its leader has not told the end of its log for {now_s - since:.0f} s; its timers wait"
+            )
+            for tp, since in self._unknown_since.items()
+            if now_s - since > UNKNOWN_S
+        }
 
     def tick(self, tick: Tick) -> None:
         """Give a tick to each machine as soon as the end of its log is known."""
         self._tick = tick
-        if self._runners():
+        runners = self._runners()
+        self._unknown_since = {tp: since for tp, since in self._unknown_since.items() if tp in runners}
+        if runners:
             self._repeat("leaders", self._ask_leaders)
 
     def _repeat(self, name: int | str | None, step: Callable[[Tick], Awaitable[None]]) -> None:
@@ -63,7 +83,11 @@ class LogEndTicks:
         except Exception:
             logger.exception("broker %s: asking for the ends of logs failed", leader)
             ends = {}
-        runners = self._runners()
+        now_s, runners = monotonic(), self._runners()
+        self._unknown_since = {
+            **{tp: since for tp, since in self._unknown_since.items() if tp not in ends},
+            **{tp: self._unknown_since.get(tp, now_s) for tp in tps if tp not in ends},
+        }
         for tp in tps:
             if tp in runners:
                 runners[tp].tick(tick, ends.get(tp))

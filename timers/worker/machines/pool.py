@@ -128,8 +128,12 @@ class Pool:
 
     @property
     def waiting(self) -> Mapping[TopicPartition, Waiting]:
-        """Partitions of this worker that are closed after a failure, and will be opened again -> why."""
-        return self._openings.waiting
+        """Partitions of this worker whose timers wait until the cause is gone -> why.
+
+        They are closed after a failure, and will be opened again; or open, without knowing the end of their log.
+        """
+        unknown_ends = {} if self._log_end_ticks is None else self._log_end_ticks.waiting
+        return {**unknown_ends, **self._openings.waiting}
 
     @property
     def unforeseen_failures(self) -> int:

@@ -183,9 +183,9 @@ METRICS: tuple[Entry[WorkerStatus], ...] = (
     ),
     Entry(
         "timers_partitions_waiting{reason}",
-        "Of the partitions assigned to this worker, those that are closed after a failure and tried again with pauses. "
-        "reason: brokers (no leader, or no answer), store (damaged again and again), unforeseen (an exception that no "
-        "code expects).",
+        "Of the partitions assigned to this worker, those whose timers wait: closed after a failure and tried again "
+        "with pauses, or open without knowing the end of their log. reason: brokers (no leader, or no answer), store "
+        "(damaged again and again), unforeseen (an exception that no code expects).",
         samples.waiting,
     ),
     Entry(

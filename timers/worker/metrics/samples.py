@@ -34,7 +34,7 @@ def single(value: float | None) -> Samples:
 
 
 def waiting(status: WorkerStatus) -> Samples:
-    """Number of partitions that are closed and tried again, by reason."""
+    """Number of partitions whose timers wait, by reason."""
     reasons = [waiting.reason for waiting in status.pool.waiting.values()]
     return [((reason,), reasons.count(reason)) for reason in REASONS]
 

@@ -23,13 +23,13 @@ from timers.core.progress import Progress
 from timers.core.timer import Fetched, Forwarded, Rejected, Row, Tick
 from timers.partition import PartitionSpec
 from timers.request_formats import REQUEST_FORMATS
+from timers.sending.batches import Batches
 from timers.store.memory_limit import RocksMemory
 from timers.store.rocks import RocksStore
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire import verdict as verdict_record
 from timers.wire.formats import RequestFormat, countdown, future_by_id, schedule
-from timers.worker.sending.batches import Batches
 
 TIMERS = 300_000
 FETCH = 3_000

@@ -39,11 +39,11 @@ from timers.dead_letters.retrying import decide
 from timers.errors import LogMismatch
 from timers.kafka.aiokafka_internals.fetch import RecordsWithData, UncopiedRecords
 from timers.request_formats import REQUEST_FORMATS
+from timers.sending.batches import Batches
 from timers.v1.marker_pb2 import Marker
 from timers.wire import checks, dead_letter, future, headers, progress, topics
 from timers.wire.dead_letter import CODES
 from timers.wire.formats import RequestRecord, countdown, future_by_id, marker, schedule
-from timers.worker.sending.batches import Batches
 
 MAX_REQUEST_BYTES = 200
 MAX_COUNTDOWN_BYTES = 2000

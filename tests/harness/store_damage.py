@@ -31,10 +31,10 @@ from timers.partition import PartitionSpec
 from timers.request_formats import REQUEST_FORMATS
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
+from timers.store.opening import open_store, store_path
 from timers.store.rocks import RocksStore
 from timers.testing import ListOutbox, SimClock, SimLog
 from timers.wire import future
-from timers.worker.machines.opening import open_store, store_path
 
 TOPIC = "timer-request"
 TP = (TOPIC, 0)

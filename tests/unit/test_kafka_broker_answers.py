@@ -15,8 +15,8 @@ from tests.harness.waiting import DEADLINE_S
 from timers.core.ports import Lost
 from timers.kafka import awake, broker_answers
 from timers.kafka.broker_answers import Absent, BrokerAnswers
-from timers.worker.sending import producer as module
-from timers.worker.sending.producer import DeliveryFailed, NoAnswer, TransactionalProducer
+from timers.sending import producer as module
+from timers.sending.producer import DeliveryFailed, NoAnswer, TransactionalProducer
 
 GROUP = "timers"
 

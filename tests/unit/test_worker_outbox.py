@@ -23,13 +23,13 @@ from timers.kafka.aiokafka_internals.produce import (
 )
 from timers.kafka.topic_metadata import Topic, TopicMetadata
 from timers.request_formats import NATIVE
+from timers.sending import outbox as module
+from timers.sending import targets as targets_module
+from timers.sending.outbox import KafkaOutbox
+from timers.sending.partition_metrics import PartitionMetrics
+from timers.sending.producer import Batch, NoAnswer
+from timers.sending.targets import Targets
 from timers.wire.formats import RequestRecord
-from timers.worker.partition_metrics import PartitionMetrics
-from timers.worker.sending import outbox as module
-from timers.worker.sending import targets as targets_module
-from timers.worker.sending.outbox import KafkaOutbox
-from timers.worker.sending.producer import Batch, NoAnswer
-from timers.worker.sending.targets import Targets
 
 NOW_S = 1_700_000_000
 

@@ -21,9 +21,9 @@ from timers.config.settings import Settings
 from timers.core.delivery import DeliveryProblem
 from timers.kafka import known_topics
 from timers.kafka.aiokafka_internals.produce import INVALID_RECORD, RecordsRefused, RefusedRecord
-from timers.worker.sending import targets as module
-from timers.worker.sending.producer import NoAnswer
-from timers.worker.sending.targets import Targets
+from timers.sending import targets as module
+from timers.sending.producer import NoAnswer
+from timers.sending.targets import Targets
 
 
 @pytest.fixture(autouse=True)

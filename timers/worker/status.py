@@ -9,6 +9,7 @@ from timers.config.settings import Settings
 from timers.core.clock_guard import Hold
 from timers.core.timer import TopicPartition
 from timers.errors import LevelTooHigh
+from timers.sending.partition_metrics import Heartbeat
 from timers.worker.agents import TickScheduler
 from timers.worker.canary import Canary, Observation
 from timers.worker.consumer.group_watch import UnownedPartitions
@@ -16,7 +17,6 @@ from timers.worker.consumer.log_watch import LogWatch
 from timers.worker.consumer.transport import BatchConsumer
 from timers.worker.levels import LevelWatch
 from timers.worker.machines.pool import Pool
-from timers.worker.partition_metrics import Heartbeat
 from timers.worker.queries.pages import QueryCounts
 from timers.worker.ticks import TickReader
 

@@ -17,14 +17,14 @@ from timers.kafka.progress_log import progress_partition
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
 from timers.partition import spec_of
+from timers.sending.outbox import KafkaOutbox
+from timers.sending.partition_metrics import PartitionMetrics
+from timers.sending.producer import TransactionalProducer
+from timers.sending.producer_loop import ProducerLoop
+from timers.sending.targets import Targets
 from timers.store.rocks import RocksStore
 from timers.wire import topics
 from timers.wire.formats import RequestFormat
-from timers.worker.partition_metrics import PartitionMetrics
-from timers.worker.sending.outbox import KafkaOutbox
-from timers.worker.sending.producer import TransactionalProducer
-from timers.worker.sending.producer_loop import ProducerLoop
-from timers.worker.sending.targets import Targets
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError
 
 from timers.core.timer import TopicPartition
 from timers.errors import Fenced, LogMismatch
+from timers.sending.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.wire.formats import RequestFormat
@@ -20,7 +21,6 @@ from timers.worker.machines.failures import BROKERS, Failures, Waiting
 from timers.worker.machines.making import Parts
 from timers.worker.machines.runner import Runner
 from timers.worker.machines.takeover import OpenMachine, Takeover
-from timers.worker.partition_metrics import PartitionMetrics
 
 logger = logging.getLogger(__name__)
 

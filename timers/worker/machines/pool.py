@@ -15,6 +15,9 @@ from timers.errors import Fenced, LogMismatch
 from timers.kafka.last_stable_offsets import LastStableOffsets
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
+from timers.sending.partition_metrics import PartitionMetrics
+from timers.sending.producer_loop import ProducerLoop
+from timers.sending.targets import Targets
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
 from timers.wire.formats import RequestFormat
@@ -25,9 +28,6 @@ from timers.worker.machines.openings import Openings
 from timers.worker.machines.recovery import Recoveries
 from timers.worker.machines.runner import Runner
 from timers.worker.machines.takeover import OpenMachine
-from timers.worker.partition_metrics import PartitionMetrics
-from timers.worker.sending.producer_loop import ProducerLoop
-from timers.worker.sending.targets import Targets
 
 logger = logging.getLogger(__name__)
 

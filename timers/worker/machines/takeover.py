@@ -16,12 +16,12 @@ from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
 from timers.kafka import leaders
 from timers.kafka.progress_log import progress_partition
+from timers.sending.partition_metrics import PartitionMetrics
 from timers.store.failures import Condemnations
 from timers.store.memory_limit import RocksMemory
+from timers.store.opening import open_partition
 from timers.wire.formats import RequestFormat
 from timers.worker.machines.making import Parts, closer
-from timers.worker.machines.opening import open_partition
-from timers.worker.partition_metrics import PartitionMetrics
 
 _T = TypeVar("_T")
 

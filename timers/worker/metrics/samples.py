@@ -16,11 +16,11 @@ from typing import Any
 from timers.core.counters import MAX_CALLERS, OTHER_CALLERS, Counters, Histogram
 from timers.core.timer import TopicPartition
 from timers.metrics import Labels, Samples
+from timers.sending.partition_metrics import PartitionMetrics
+from timers.store.opening import store_path
 from timers.worker.canary import Observation
 from timers.worker.machines.failures import REASONS
-from timers.worker.machines.opening import store_path
 from timers.worker.machines.runner import Runner
-from timers.worker.partition_metrics import PartitionMetrics
 from timers.worker.queries.pages import KINDS, OUTCOMES
 from timers.worker.status import WorkerStatus
 

@@ -30,8 +30,8 @@ from timers.kafka.clients import SILENT_S, asking_admin
 from timers.kafka.known_topics import AVOIDED_S, KnownTopics
 from timers.kafka.topic_creator import TopicCreator
 from timers.kafka.topic_metadata import REFRESH_S, TopicMetadata
+from timers.sending.producer import NoAnswer
 from timers.wire.callback_rules import CallbackRules
-from timers.worker.sending.producer import NoAnswer
 
 logger = logging.getLogger(__name__)
 

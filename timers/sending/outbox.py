@@ -26,11 +26,11 @@ from timers.errors import Fenced
 from timers.kafka.aiokafka_internals.produce import INVALID_TIMESTAMP, BatchesRefused, RefusedRecord
 from timers.kafka.request_reader import RequestReader
 from timers.request_formats import delivery_of
+from timers.sending.batches import Batches
+from timers.sending.partition_metrics import PartitionMetrics
+from timers.sending.producer import Batch, DeliveryFailed, NoAnswer, TransactionalProducer
+from timers.sending.targets import Targets
 from timers.wire.outgoing import BaseOutbox, Outgoing
-from timers.worker.partition_metrics import PartitionMetrics
-from timers.worker.sending.batches import Batches
-from timers.worker.sending.producer import Batch, DeliveryFailed, NoAnswer, TransactionalProducer
-from timers.worker.sending.targets import Targets
 
 logger = logging.getLogger(__name__)
 

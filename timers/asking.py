@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.errors import QueryError
+from timers.wire import query_signature
 
 TIMEOUT_S = 60.0
 """Longer than a worker waits for other workers."""
@@ -18,12 +20,17 @@ TIMEOUT_S = 60.0
 
 def ask(settings: Settings, path: str, parameters: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     """The worker's answer, which may have no timers."""
-    url = f"{settings.query_url}{path}?{urlencode(parameters, errors='surrogateescape')}"
+    target = f"{path}?{urlencode(parameters, errors='surrogateescape')}"
+    clock = Clock(settings.clock_offset_s)
+    signature = query_signature.headers(
+        settings.query_secret.reveal(), target, query_signature.ANY_WORKER, clock.now_s()
+    )
+    request = urllib.request.Request(f"{settings.query_url}{target}", headers=signature)
     # No proxy: the worker is in the same network, and the environment's proxy is for other networks.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         try:
-            with opener.open(url, timeout=timeout_s) as response:
+            with opener.open(request, timeout=timeout_s) as response:
                 return _answer(settings, response.read())
         except urllib.error.HTTPError as error:
             answer = _answer(settings, error.read())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +18,13 @@ from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.harness.worker import Worker
 from timers.cli.main import main
-from timers.wire import future, topics
+from timers.wire import future, query_signature, topics
 from timers.wire.formats import future_by_id
 
 pytestmark = pytest.mark.broker
 
 ID_TOPIC = "queried-by-id"
+SECRET = "the workers and their operators share this text"
 
 
 class Fleet:
@@ -35,6 +37,7 @@ class Fleet:
             TIMERS_ID_TOPIC=ID_TOPIC,
             TIMERS_VERDICT_TOPIC="queried-verdict",
             TIMERS_QUERIES="values",
+            TIMERS_QUERY_SECRET=SECRET,
             TIMERS_SESSION_TIMEOUT_S="120",  # a worker that is killed stays the owner while the test looks
         )
         self.system.create_own_topics()
@@ -61,7 +64,11 @@ class Fleet:
         self.by_id.flush()
 
     def ask(self, worker: Worker, path: str, **parameters: Any) -> tuple[int, dict[str, Any]]:
-        status, body = get(worker.port, f"{path}?{urllib.parse.urlencode(parameters)}")
+        return self.ask_signed(worker, f"{path}?{urllib.parse.urlencode(parameters)}", SECRET)
+
+    def ask_signed(self, worker: Worker, target: str, secret: str) -> tuple[int, dict[str, Any]]:
+        headers = query_signature.headers(secret, target, query_signature.ANY_WORKER, time.time())
+        status, body = get(worker.port, target, headers)
         return status, json.loads(body)
 
     def find(self, worker: Worker, id: str) -> tuple[int, list[str]]:
@@ -184,6 +191,13 @@ def test_a_wrong_query_is_answered_with_a_sentence(fleet: Fleet) -> None:
     ):
         status, answer = fleet.ask(worker, path, **parameters)
         assert status == 400 and word in answer["error"], answer
+
+
+def test_a_query_must_be_signed(fleet: Fleet) -> None:
+    for secret, reason in (("", "is not signed"), ("another " + SECRET, "with another secret")):
+        status, answer = fleet.ask_signed(fleet.workers[0], "/timers?limit=1", secret)
+        assert status == 403 and reason in answer["error"] and SECRET not in str(answer)
+    assert fleet.ask_signed(fleet.workers[0], "/timers?limit=1", SECRET)[0] == 200
 
 
 def test_timers_get_and_list(fleet: Fleet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

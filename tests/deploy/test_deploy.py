@@ -123,11 +123,15 @@ def worker_environments() -> Iterator[tuple[str, dict[str, str]]]:
 @pytest.mark.parametrize(("name", "environment"), list(worker_environments()), ids=lambda value: str(value)[:12])
 def test_the_worker_takes_these_settings(name: str, environment: dict[str, str], tmp_path: Path) -> None:
     password = tmp_path / "password"
-    password.write_text("secret\n")
-    given = {key: str(password) if key.endswith("PASSWORD_FILE") else str(value) for key, value in environment.items()}
+    password.write_text("a secret of 32 characters or more\n")
+    given = {
+        key: str(password) if key.endswith(("PASSWORD_FILE", "SECRET_FILE")) else str(value)
+        for key, value in environment.items()
+    }
     settings = Settings.load(given)
     assert settings.web_port == PORT
     assert settings.web_bind == "0.0.0.0", "probes and scrapes come from outside the container"
+    assert settings.query_secret, "without it the web port of such a worker answers no queries"
     assert all(isinstance(value, str) for value in environment.values()), "YAML would make a number of it"
     assert settings.worker_id != "" and "TIMERS_WORKER_ID" in environment, "a container's host name may change"
 
@@ -136,7 +140,7 @@ def test_each_worker_tells_the_others_an_address_of_its_own() -> None:
     """All bind to every address, which is none to call."""
     told = {
         name: Settings.load(
-            {key: value for key, value in given.items() if not re.search("SASL|SECURITY", key)}
+            {key: value for key, value in given.items() if not re.search("SASL|SECURITY|SECRET", key)}
         ).canonical_url
         for name, given in worker_environments()
     }
@@ -241,11 +245,15 @@ def test_services_of_the_namespace_set_no_variables_of_workers() -> None:
     assert POD["spec"]["enableServiceLinks"] is False
 
 
-def test_the_password_is_a_file_of_a_secret() -> None:
-    path = Path(MANIFESTS["configmap"]["data"]["TIMERS_SASL_PASSWORD_FILE"])
+@pytest.mark.parametrize(
+    ("setting", "given_as"),
+    [("TIMERS_SASL_PASSWORD_FILE", "--from-file"), ("TIMERS_QUERY_SECRET_FILE", "--from-literal")],
+)
+def test_each_secret_is_a_file_of_a_volume(setting: str, given_as: str) -> None:
+    path = Path(MANIFESTS["configmap"]["data"][setting])
     (mount,) = [mount for mount in CONTAINER["volumeMounts"] if mount["mountPath"] == str(path.parent)]
     (volume,) = [volume for volume in POD["spec"]["volumes"] if volume["name"] == mount["name"]]
-    assert f"--from-file={path.name}=" in (KUBERNETES / "kustomization.yaml").read_text()
+    assert f"{given_as}={path.name}=" in (KUBERNETES / "kustomization.yaml").read_text()
     assert volume["secret"]["secretName"] in (KUBERNETES / "kustomization.yaml").read_text()
 
 

@@ -34,8 +34,8 @@ MAKE_TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
 
 PROGRAMS = """
-    $A . cd curl deploy/spark/standalone.sh do docker done echo for git go kafka-delete-records.sh kubectl mvn node npm
-    pip printf sed seq tail test
+    $A . cat cd curl cut date deploy/spark/standalone.sh do docker done echo for git go kafka-delete-records.sh kubectl
+    mvn node npm openssl pip printf sed seq tail test
 """
 """Other first words of commands. ``$A`` is kafka-acls.sh on the page about security, which has a test of its own."""
 

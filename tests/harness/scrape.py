@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -49,10 +49,11 @@ class Scrape:
         return totals
 
 
-def get(port: int, path: str) -> tuple[int, str]:
+def get(port: int, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
     """HTTP status and body of one page of a worker."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=dict(headers or {}))
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as answer:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as answer:
         return answer.code, answer.read().decode()

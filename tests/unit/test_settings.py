@@ -38,6 +38,7 @@ WRONG = [
     ("TIMERS_WORKER_URL", "ftp://worker-1", "http://host:port"),
     ("TIMERS_WORKER_URL", "http://", "http://host:port"),
     ("TIMERS_QUERIES", "on", "one of off, timers, values"),
+    ("TIMERS_QUERY_SECRET_FILE", "/no/such/file", "a file that can be read"),
     ("TIMERS_CONSOLE_BIND", "a/b", "host name or address"),
     ("TIMERS_CONSOLE_PORT", "65536", "between 1 and 65535"),
     ("TIMERS_CONSOLE_URL", "timers.example.com", "try https://timers.example.com/console"),
@@ -117,7 +118,7 @@ def test_an_instant_has_an_offset_from_utc() -> None:
     assert Settings.load(BROKERS | {"TIMERS_ACCEPT_TIME": "2030-01-31T13:59:59.1+02:00"}).accept_time_s == at_noon
 
 
-SECRETS = ["TIMERS_SASL_PASSWORD", "TIMERS_SSL_KEY_PASSWORD"]
+SECRETS = ["TIMERS_SASL_PASSWORD", "TIMERS_SSL_KEY_PASSWORD", "TIMERS_QUERY_SECRET"]
 
 
 @pytest.mark.parametrize(("env", "value", "expected"), WRONG)
@@ -132,7 +133,7 @@ def test_a_wrong_value_is_named(env: str, value: str, expected: str) -> None:
 @pytest.mark.parametrize("env", SECRETS)
 def test_a_wrong_secret_is_named_and_not_shown(env: str) -> None:
     with pytest.raises(SettingsError) as error:
-        Settings.load(BROKERS | {env: "hunter2\n"})
+        Settings.load(BROKERS | {env: "hunter2\n" * 5})
     assert str(error.value).startswith(f"{env}='***' is not a password in one line")
     assert "hunter2" not in str(error.value)
 

@@ -77,6 +77,17 @@ class Declarations(ConsoleDeclarations):
         "an app.",
         default="timers",
     )
+    query_secret: security.Secret = setting(
+        security.query_secret,
+        "Secret of 32 characters or more that the workers, `timers get`, `timers list` and consoles of an app share. A "
+        "query must be signed with it. A worker whose TIMERS_WEB_BIND is not an address of this machine alone answers "
+        "no queries without it. It is never shown, and never sent.",
+        default=security.Secret(),
+    )
+    query_secret_file: Path | None = setting(
+        variables.file,
+        "File that holds TIMERS_QUERY_SECRET instead (try: openssl rand -hex 32). It is read at the start.",
+    )
     worker_url: str = setting(
         variables.url,
         "The worker that `timers get` and `timers list` ask. Any worker of the app can answer, because it asks the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -18,6 +19,9 @@ PROTOCOL = "TIMERS_SECURITY_PROTOCOL"
 _USERNAME, _PASSWORD = "TIMERS_SASL_USERNAME", "TIMERS_SASL_PASSWORD"
 _CERT, _KEY, _KEY_PASSWORD = "TIMERS_SSL_CERT_FILE", "TIMERS_SSL_KEY_FILE", "TIMERS_SSL_KEY_PASSWORD"
 _FILE = "_FILE"
+
+_QUERY_SECRET = "TIMERS_QUERY_SECRET"
+_MIN_QUERY_SECRET = 32
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_SECRET_FILE_BYTES = 64 * 1024
@@ -55,6 +59,21 @@ def secret(env: str, value: str) -> Secret:
     return Secret(value)
 
 
+def query_secret(env: str, value: str) -> Secret:
+    """Return a secret that signs queries: too long to be guessed."""
+    if len(value) < _MIN_QUERY_SECRET:
+        raise invalid(env, MASK, f"a secret of {_MIN_QUERY_SECRET} characters or more (try: openssl rand -hex 32)")
+    return secret(env, value)
+
+
+def only_this_machine(bind: str) -> bool:
+    """Return whether a port that is bound to this address takes connections from this machine only."""
+    try:
+        return ipaddress.ip_address(bind).is_loopback
+    except ValueError:
+        return bind == "localhost"
+
+
 def read_secret(env: str, path: Path) -> Secret:
     """Return the password in a file, without the line break at its end."""
     with path.open("rb") as file:  # without the limit, a device such as /dev/zero would be read for ever
@@ -81,7 +100,7 @@ def check(protocol: str, given: Collection[str]) -> None:
         protocol: the chosen security protocol.
         given: names of the variables that are set.
     """
-    for name in (_PASSWORD, _KEY_PASSWORD):
+    for name in (_PASSWORD, _KEY_PASSWORD, _QUERY_SECRET):
         if name in given and name + _FILE in given:
             raise SettingsError(f"{name} and {name}{_FILE} are both set: keep one of them")
     _refuse_unused("TIMERS_SASL_", given, uses_sasl(protocol), protocol, "SASL_SSL")

@@ -118,10 +118,11 @@ class Settings(Declarations):
         values = {name: setting.parse(setting.env, env[setting.env]) for name, setting in given.items()}
         protocol = values.get("security_protocol", cls.security_protocol)
         security.check(protocol, [setting.env for setting in given.values()])
-        for name in ("sasl_password", "ssl_key_password"):
+        for name in ("sasl_password", "ssl_key_password", "query_secret"):
             path = values.get(f"{name}_file")
             if path is not None:
-                values[name] = security.read_secret(SETTINGS[f"{name}_file"].env, path)
+                file_env = SETTINGS[f"{name}_file"].env
+                values[name] = SETTINGS[name].parse(file_env, security.read_secret(file_env, path).reveal())
         if "brokers" not in values:
             embedded = project_broker() if protocol == "PLAINTEXT" else None
             values["brokers"] = embedded or FALLBACK_BROKERS

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from timers.config import security
 from timers.config.settings import Settings
 from timers.console.passwords import BusyError, PasswordChecks, ScryptHash, hash_token
 from timers.console.problems import Problem
@@ -45,7 +46,7 @@ def check_settings(settings: Settings) -> None:
     ):
         if getattr(settings, name.removeprefix("TIMERS_").lower()) and not value:
             raise SettingsError(f"{name} needs {needed}, which is not set")
-    if _is_local(settings.console_bind):
+    if security.only_this_machine(settings.console_bind):
         return
     encrypted = settings.console_cert_file or settings.console_proxies
     missing = [
@@ -64,13 +65,6 @@ def check_settings(settings: Settings) -> None:
         )
 
 
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 class Access:
     """Decides who sends a request.
 
@@ -82,10 +76,12 @@ class Access:
         self._settings = settings
         self._public = urlsplit(settings.console_url)
         self._names = {self._public.hostname} - {None}
-        if _is_local(settings.console_bind):
+        if security.only_this_machine(settings.console_bind):
             self._names |= _LOCAL_NAMES
         self._networks = [ipaddress.ip_network(each) for each in settings.console_proxies]
-        self._only_proxies = not _is_local(settings.console_bind) and settings.console_cert_file is None
+        self._only_proxies = (
+            not security.only_this_machine(settings.console_bind) and settings.console_cert_file is None
+        )
         self._header = settings.console_proxy_header.lower()
         self._passwords = PasswordChecks()
         self._failures = Rates(_FAILED_LOGINS_PER_S, _FAILED_LOGINS)

@@ -9,11 +9,13 @@ from time import monotonic
 from typing import Any
 
 import aiohttp
+from yarl import URL
 
 from timers.client.aio import AsyncTimersClient
 from timers.client.config import Connection
 from timers.client.publish import Publisher
 from timers.client.request import TimerRequest
+from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.console import fleet, history, letter_box
 from timers.console.cluster import FoundWorker, WorkerAnswer
@@ -28,6 +30,7 @@ from timers.errors import QueryError, TimersError
 from timers.kafka import topic_admin
 from timers.request_formats import enabled_formats
 from timers.slots import Slot
+from timers.wire import query_signature
 from timers.wire.verdict import VerdictMessage
 
 PUBLISH_TIMEOUT_S = 10.0
@@ -106,7 +109,10 @@ class KafkaCluster:
     # ---- questions --------------------------------------------------------------------------------------------------
 
     async def ask(self, path: str, parameters: Mapping[str, str]) -> WorkerAnswer:
-        status, body = await self._get(f"{self._settings.query_url}{path}", parameters)
+        url = URL(f"{self._settings.query_url}{path}").with_query(parameters)
+        secret, now_s = self._settings.query_secret.reveal(), Clock(self._settings.clock_offset_s).now_s()
+        headers = query_signature.headers(secret, url.raw_path_qs, query_signature.ANY_WORKER, now_s)
+        status, body = await self._get(url, headers)
         try:
             answer = json.loads(body)
         except ValueError:
@@ -117,14 +123,14 @@ class KafkaCluster:
             )
         return WorkerAnswer(status, answer)
 
-    async def _get(self, url: str, parameters: Mapping[str, str]) -> tuple[int, bytes]:
+    async def _get(self, url: URL, headers: Mapping[str, str]) -> tuple[int, bytes]:
         if self._session is None:
             # Without the environment's proxy: the workers are in the same network.
             self._session = aiohttp.ClientSession(trust_env=False)
         try:
             async with (
                 asyncio.timeout(ANSWER_S),
-                self._session.get(url, params=parameters, allow_redirects=False) as response,
+                self._session.get(url, headers=headers, allow_redirects=False) as response,
             ):
                 body = await response.content.read(_MAX_ANSWER_BYTES)
                 while len(body) < _MAX_ANSWER_BYTES and (more := await response.content.read(_MAX_ANSWER_BYTES)):
@@ -140,7 +146,7 @@ class KafkaCluster:
         return await asyncio.to_thread(fleet.find, self._settings)
 
     async def worker_page(self, url: str, path: str) -> tuple[int, bytes]:
-        return await self._get(f"{url.rstrip('/')}{path}", {})
+        return await self._get(URL(f"{url.rstrip('/')}{path}"), {})
 
     # ---- dead letters and callbacks ---------------------------------------------------------------------------------
 

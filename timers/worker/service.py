@@ -155,7 +155,7 @@ class TimersApp(faust_internals.App):
         self._pool = Pool(formats, RocksMemory(settings.store_memory_mb * 1024 * 1024))
         self._judge = TickJudge(settings, clock, self._pool)
         self._tick_scheduler, self._ticks = agents.register(self, settings, self._pool, clock, self._judge, formats)
-        self._query_pages = QueryPages(settings.queries)
+        self._query_pages = QueryPages(lambda: self.settings, clock.now_s)
         self._query_pages.register(self.page)
         self.status = WorkerStatus(settings, self._pool, self._query_pages.counts, self._tick_scheduler, clock)
         web.register(self.page, self.status)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
 import aiohttp
 
+from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.listing import NoAnswer, Page, Position, merge, share_of
 from timers.core.timer import TopicPartition
 from timers.kafka.request_reader import RequestReader
-from timers.wire import topics
+from timers.wire import query_signature, topics
 from timers.wire.query import Query, Timer
 from timers.worker.consumer.group import Member, Unsettled
 from timers.worker.machines.pool import Pool
@@ -142,8 +144,8 @@ class Queries:
             if tp in wanted
         ]
         missing = {tp: "it is stopped: see /health/ready of its worker" for tp in self._pool.stopped if tp in wanted}
-        waiting = self._pool.waiting.items()
-        missing |= {tp: f"its worker cannot open it now: {why.sentence}" for tp, why in waiting if tp in wanted}
+        closed = {tp: why for tp, why in self._pool.waiting.items() if tp not in self._pool.runners}
+        missing |= {tp: f"its worker cannot open it now: {closed[tp].sentence}" for tp in wanted & closed.keys()}
         remote = wanted - missing.keys() - {tp for source in sources for tp in source.partitions}
         if forwarded or not remote:
             return sources, missing
@@ -160,8 +162,14 @@ class Queries:
                 missing[tp] = reason
             else:
                 by_owner.setdefault(owner, set()).add(tp)
-        sources += [RemoteSource(self._session(), owner, tps) for owner, tps in by_owner.items()]
+        sources += [
+            RemoteSource(self._session(), partial(self._sign, owner), owner, tps) for owner, tps in by_owner.items()
+        ]
         return sources, missing
+
+    def _sign(self, owner: Member, target: str) -> dict[str, str]:
+        secret, now_s = self._settings.query_secret.reveal(), Clock(self._settings.clock_offset_s).now_s()
+        return query_signature.headers(secret, target, owner.worker_id, now_s)
 
     def _reason_not_to_ask(self, owner: Member) -> str:
         """Why a partition's owner cannot be asked; empty if it can be."""

@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, TypeAlias
 
+from timers.config.security import only_this_machine
+from timers.config.settings import Settings
 from timers.core.counters import Histogram
 from timers.slots import Slot
 from timers.wire import query as wire
-from timers.wire import topics
+from timers.wire import query_signature, topics
 from timers.wire.query import InvalidQueryError
 from timers.worker.queries.answers import Answer, Queries
 
@@ -61,15 +63,17 @@ class QueryPages:
     """Handlers of the two pages.
 
     Args:
-        allowed: value of ``TIMERS_QUERIES``.
+        settings: returns those of the worker.
+        now_s: the time of the worker's clock.
 
     Attributes:
         counts: of the queries answered.
         queries: answers them; None while the worker starts.
     """
 
-    def __init__(self, allowed: str) -> None:
-        self._allowed = allowed
+    def __init__(self, settings: Callable[[], Settings], now_s: Callable[[], float]) -> None:
+        self._settings = settings
+        self._now_s = now_s
         self._slots = {False: asyncio.Semaphore(MAX_CONCURRENT), True: asyncio.Semaphore(MAX_CONCURRENT)}
         self.counts = QueryCounts()
         self.queries: Queries | None = None
@@ -105,6 +109,7 @@ class QueryPages:
         begun = monotonic()
         body: dict[str, Any]
         try:
+            self._check_signature(request)
             async with Slot(self._slots[forwarded], MAX_WAIT_S, _busy):
                 first_fields, answer = await run(self._allowed_queries(), forwarded)
         except InvalidQueryError as error:
@@ -126,14 +131,31 @@ class QueryPages:
         return web.json(body, status=status, headers={"Cache-Control": "no-store"})
 
     def _allowed_queries(self) -> Queries:
-        if self._allowed == "off":
+        if self._settings().queries == "off":
             raise _RefusedError(_FORBIDDEN, "this worker answers no queries: TIMERS_QUERIES=off")
         if self.queries is None:
             raise _RefusedError(_UNAVAILABLE, "this worker is starting")
         return self.queries
 
+    def _check_signature(self, request: Any) -> None:
+        settings = self._settings()
+        secret = settings.query_secret.reveal()
+        if not secret:
+            if settings.queries == "off" or only_this_machine(settings.web_bind):
+                return
+            why = (
+                f"this worker answers no queries: TIMERS_WEB_BIND={settings.web_bind} lets other machines ask, so set "
+                "TIMERS_QUERY_SECRET_FILE for all workers, and for `timers get` and `timers list`"
+            )
+        else:
+            recipients = (query_signature.ANY_WORKER, settings.worker_id)
+            header = request.headers.get(query_signature.HEADER)
+            why = query_signature.why_refused(secret, header, request.raw_path, recipients, self._now_s())
+        if why:
+            raise _RefusedError(_FORBIDDEN, why)
+
     def _check_values_allowed(self, with_values: bool) -> None:
-        if with_values and self._allowed != "values":
+        if with_values and self._settings().queries != "values":
             raise _RefusedError(
                 _FORBIDDEN,
                 "this worker shows no values of callbacks: set TIMERS_QUERIES=values, or ask without value=1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -27,12 +27,20 @@ class RemoteSource:
 
     Args:
         session: HTTP session of this worker.
+        sign: returns the headers that sign a question, given its path with parameters.
         member: the other worker.
         partitions: those to ask about; answers about others are ignored.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, member: Member, partitions: set[TopicPartition]) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        sign: Callable[[str], Mapping[str, str]],
+        member: Member,
+        partitions: set[TopicPartition],
+    ) -> None:
         self._session = session
+        self._sign = sign
         self._member = member
         self.partitions = partitions
         self.missing: dict[TopicPartition, str] = {}
@@ -64,7 +72,9 @@ class RemoteSource:
         try:
             async with (
                 asyncio.timeout(ANSWER_S),
-                self._session.get(url, headers={wire.FORWARDED: "1"}, allow_redirects=False) as response,
+                self._session.get(
+                    url, headers={wire.FORWARDED: "1", **self._sign(url.raw_path_qs)}, allow_redirects=False
+                ) as response,
             ):
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:

@@ -4,64 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 from confluent_kafka import Producer
 
-from tests.harness.process import Process, clean_environment, python
+from tests.harness.console_process import ConsoleProcess
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import due_in, wait_until
-from timers.broker.config import free_port
 
 pytestmark = pytest.mark.broker
-
-
-class ConsoleProcess(Process):
-    """``timers console`` as a user starts it."""
-
-    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
-        directory.mkdir(parents=True)
-        self.port = free_port()
-        variables = clean_environment(**{**environment, "TIMERS_CONSOLE_PORT": str(self.port)})
-        super().__init__("the console", python("timers.cli.main", "console"), variables, directory, directory / "log")
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """Status and JSON of an answer."""
-        data = None if body is None else json.dumps(body).encode()
-        headers |= {"Content-Type": "application/json"} if data else {}
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=60) as response:
-                return response.status, json.loads(response.read() or b"null")
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read())
-
-    def stream(self, path: str, **headers: str) -> Iterator[dict[str, str]]:
-        """The server-sent events of a stream, as fields."""
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=headers)
-        with urllib.request.urlopen(request, timeout=60) as response:
-            fields: dict[str, str] = {}
-            for line in response:
-                name, _, value = line.decode().rstrip("\n").partition(": ")
-                if name:
-                    fields[name] = value
-                elif fields:
-                    yield fields
-                    fields = {}
-
-    def stop(self) -> None:
-        """Stop it as an operator does."""
-        self.send(signal.SIGTERM)
-        assert self.exit_code() == 0, self.tail()
 
 
 @pytest.fixture(scope="module")

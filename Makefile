@@ -42,13 +42,15 @@ test: $(VENV)/.dev check ## All tests; starts what they need; JOBS=1 WAITING_JOB
 	@$(MAKE) --no-print-directory test-waiting
 
 # Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same
-# run, in one process with one session.
-test-waiting: $(VENV)/.dev ## The tests that need a broker or Spark; if Spark has no Java, says so (a failure if CI=true)
+# run, in one process with one session, and so are those of the pages, with one browser.
+test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; says so loudly if Spark has no Java (a failure if CI=true), or if there is no chromium
 	@$(BIN)/python -m tests.harness.class_archive
-	@spark="or spark"; $(BIN)/python -m timers.spark.java || spark="and not spark"; \
+	@without=; $(BIN)/python -m timers.spark.java || without="and not spark"; \
+	pages=; $(BIN)/python -m tests.harness.chromium || pages="and not browser"; \
 	$(PYTEST) --numprocesses $(WAITING_JOBS) --dist loadgroup --no-loadscope-reorder \
-		-m "(broker $$spark) and $(LENGTH)" tests/broker tests/conformance tests/spark || exit; \
-	if test "$$spark" != "or spark"; then \
+		-m "(broker or spark) $$without $$pages and $(LENGTH)" tests/broker tests/browser tests/conformance tests/spark || exit; \
+	if test "$$pages"; then echo "NOT TESTED: the pages of the console, since there is no browser to drive; all else passed"; fi; \
+	if test "$$without"; then \
 		echo "NOT TESTED: the Spark layer, since it has no Java to run on; all else passed"; test "$$CI" != true; fi
 
 test-all: test chaos ## make test, the tests that take minutes, and a long round of chaos
@@ -70,7 +72,7 @@ check: $(VENV)/.dev ## What needs no broker: lint, types, import rules, unit, pr
 	@$(MAKE) --no-print-directory --jobs 2 lint test-pure
 
 # All tests in tests/broker and tests/spark need a broker or Spark, and importing Spark takes seconds in each process.
-PURE = $(filter-out tests/broker tests/spark tests/chaos tests/harness, $(patsubst %/, %, $(wildcard tests/*/)))
+PURE = $(filter-out tests/broker tests/browser tests/spark tests/chaos tests/harness, $(patsubst %/, %, $(wildcard tests/*/)))
 
 test-pure: $(VENV)/.dev
 	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "not broker and not spark and $(LENGTH)" $(PURE)

@@ -32,6 +32,11 @@ PROPERTIES = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``make pictures`` keeps the pictures that the tests of the pages take."""
+    parser.addoption("--pictures", metavar="DIRECTORY", help="where pictures of the console's pages are written")
+
+
 def shared_broker(session_directory: Path) -> EmbeddedBroker:
     """The broker of this test session, which all workers of xdist use: the first one starts it."""
     return EmbeddedBroker(session_directory / "shared" / "broker", port=0, properties=PROPERTIES)
@@ -93,6 +98,8 @@ def group_of(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
     if path.startswith("tests/spark/"):
         return "spark"  # each start of Spark costs ten seconds of two cores
+    if path.startswith("tests/browser/"):
+        return "browser"  # one browser, one worker and one console serve all of them
     return path if shares_a_fixture(path) else nodeid
 
 

@@ -33,7 +33,9 @@ async def test_workers_and_their_lags_are_shown_and_strangers_are_not_asked() ->
         assert (status, known["ready"], known["pending"], known["partitions"]) == (200, True, 7, {"t": 2})
         assert stranger["ready"] is None and "TIMERS_CONSOLE_WORKERS" in stranger["why"]
         _, answer = await answer_of(client, "GET", "/v1/lateness")
+        (buckets,) = [way.pop("buckets") for way in answer["ways"].values()]
         assert answer["ways"] == {"waited": {"timers": 100, "p50_s": 0.01, "p99_s": 0.0982}}
+        assert buckets[0] == [0.01, 50] and buckets[-1] == [None, 100]
         assert [each["worker"] for each in answer["missing"]] == ["w2"]
         cluster.pages = {"/health/ready": (200, b"<html>"), "/metrics": (500, b"\xff")}
         assert (await answer_of(client, "GET", "/v1/workers"))[1]["workers"][0]["ready"] is None

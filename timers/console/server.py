@@ -6,7 +6,8 @@ import asyncio
 import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -32,9 +33,11 @@ from timers.console.cluster import Cluster
 from timers.console.metrics import ConsoleMetrics
 from timers.console.problems import CONTENT_TYPE, Problem
 from timers.console.rates import Rates
-from timers.console.routes import JSON, ROUTES, Route
+from timers.console.routes import BY_NAME, JSON, ROUTES, Route
 from timers.console.schemas import SCHEMAS
 from timers.console.signing import Signer
+from timers.console.users import Principal
+from timers.console.web.site import Site
 from timers.errors import InvalidTimerError, SettingsError
 
 logger = logging.getLogger(__name__)
@@ -50,6 +53,8 @@ _BURST_S = 2
 
 _ROOM_BYTES = 256 * 1024
 """For the other fields of a body than the value."""
+
+_READING = ("GET", "HEAD")
 
 _CONDITIONS = ("Idempotency-Key", "If-Match", "If-None-Match", "If-Unmodified-Since")
 
@@ -74,26 +79,26 @@ class Server:
         per_s = settings.console_rate_per_s
         self._rates = Rates(per_s, max(1, per_s * _BURST_S))
         self._metrics = ConsoleMetrics()
+        self._handlers: dict[str, Handler] = {
+            **timer_pages.handlers(),
+            **bulk_pages.handlers(),
+            **letter_pages.handlers(),
+            **worker_pages.handlers(),
+            **event_pages.handlers(self._access.principal),
+            **health_pages.handlers(self._metrics, openapi.document(self._base_path)),
+        }
+        self._site = Site(settings, self._base_path, self.perform)
 
     def application(self) -> web.Application:
         """The application of aiohttp, with all routes."""
         # Base64 takes four bytes for three.
         size = self._settings.max_request_bytes * 4 // 3 + _ROOM_BYTES
         application = web.Application(client_max_size=size, middlewares=[self._answer_errors])
-        handlers: dict[str, Handler] = {
-            **timer_pages.handlers(),
-            **bulk_pages.handlers(),
-            **letter_pages.handlers(),
-            **worker_pages.handlers(),
-            **scheduler_api.handlers(),
-            **event_pages.handlers(self._access.principal),
-            **health_pages.handlers(self._metrics, openapi.document(self._base_path)),
-        }
         foreign = scheduler_api.ROUTES if self._settings.console_scheduler_api else ()
-        for route in (*ROUTES, *foreign):
-            application.router.add_route(
-                route.method, self._base_path + route.path, self._endpoint(route, handlers[route.name])
-            )
+        handlers = {**self._handlers, **scheduler_api.handlers()}
+        served = [(route, handlers[route.name]) for route in (*ROUTES, *foreign)]
+        for route, handler in (*served, *self._site.routes()):
+            application.router.add_route(route.method, self._base_path + route.path, self._endpoint(route, handler))
         return application
 
     def _endpoint(self, route: Route, handler: Handler) -> _Next:
@@ -116,7 +121,7 @@ class Server:
         """Answer a request. The order counts: nothing is read or done for a user who may not ask for it."""
         self._access.check_host(request)
         self._access.check_site(request)
-        if route.writes:
+        if request.method not in _READING:
             self._access.check_origin(request)
         user = await self._access.principal(request) if route.role else self._access.public
         if route.role:
@@ -124,17 +129,35 @@ class Server:
             if wait_s := self._rates.wait_s(user.name, now_s):
                 raise too_many(wait_s, f"more than {self._settings.console_rate_per_s} requests a second")
             self._rates.take(user.name, now_s)
+        self._check_role(route, request, user)
+        parameters = {} if route.is_foreign else checking.parameters(route, request.query.items())
+        call = Call(self._console, request, route, user, parameters, await _body(route, request), self._base_path)
+        reply = await _carry_out(call, handler)
+        return _response(reply) if isinstance(reply, Reply) else reply
+
+    async def perform(
+        self, page: Call, name: str, parameters: Iterable[tuple[str, str]] = (), body: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The JSON with which a route of the API answers, for the user of a page and with the same checks.
+
+        Raises:
+            Problem: as the route does.
+        """
+        route = BY_NAME[name]
+        self._check_role(route, page.request, page.user)
+        given = checking.parameters(route, parameters)
+        body = {} if body is None else body
+        _check_body(route, body)
+        call = replace(page, route=route, parameters=given, body=body)
+        reply = await _carry_out(call, self._handlers[name])
+        assert isinstance(reply, Reply), "pages ask for no streams"
+        return reply.body
+
+    def _check_role(self, route: Route, request: web.Request, user: Principal) -> None:
         if route.writes:
             self._check_writing(request)
         if not user.may(route.role):
             raise Problem("role-missing", f"{route.name} needs the role {route.role}, and you have {user.role}")
-        parameters = {} if route.is_foreign else checking.parameters(route, request.query.items())
-        body = await _body(route, request)
-        call = Call(self._console, request, route, user, parameters, body, self._base_path)
-        if route.writes:
-            await write_log.record(call)
-        reply = await handler(call)
-        return _response(reply) if isinstance(reply, Reply) else reply
 
     def _check_writing(self, request: web.Request) -> None:
         if not self._settings.console_write:
@@ -149,23 +172,33 @@ class Server:
         try:
             response = await handler(request)
         except Problem as problem:
-            response = _problem(problem)
+            response = self._problem(request, problem)
         except web.HTTPRequestEntityTooLarge:
-            response = _problem(Problem("body-too-large", "the body is larger than TIMERS_MAX_REQUEST_BYTES allows"))
+            response = self._problem(
+                request, Problem("body-too-large", "the body is larger than TIMERS_MAX_REQUEST_BYTES allows")
+            )
         except web.HTTPMethodNotAllowed as error:
             methods = ", ".join(sorted(error.allowed_methods))
             why = f"{request.method} is not a method of this path: there is {methods}"
-            response = _problem(Problem("method-not-allowed", why, {"Allow": methods}))
+            response = self._problem(request, Problem("method-not-allowed", why, {"Allow": methods}))
         except web.HTTPNotFound:
-            response = _problem(Problem("not-found", f"there is no path {request.path!r}"))
+            response = self._problem(request, Problem("not-found", f"there is no path {request.path!r}"))
         except (web.HTTPException, asyncio.CancelledError):
             raise
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
-            response = _problem(Problem("failed", "the console could not answer; its log has the reason"))
+            response = self._problem(request, Problem("failed", "the console could not answer; its log has the reason"))
         if not response.prepared:
-            response.headers.update(_HEADERS)
+            for name, value in _HEADERS.items():
+                response.headers.setdefault(name, value)
         return response
+
+    def _problem(self, request: web.Request, problem: Problem) -> web.Response:
+        if self._site.is_for_people(request):
+            return self._site.problem(request, problem)
+        return web.Response(
+            text=json.dumps(problem.body), status=problem.status, headers=problem.headers, content_type=CONTENT_TYPE
+        )
 
 
 async def _body(route: Route, request: web.Request) -> Mapping[str, Any]:
@@ -178,9 +211,19 @@ async def _body(route: Route, request: web.Request) -> Mapping[str, Any]:
         body = timer_lines.parse_object(await request.read())
     except InvalidTimerError as error:
         raise Problem("parameter-invalid", str(error)) from None
-    if not SCHEMAS[route.body].get("x-timers-own-checks"):
-        checking.check(SCHEMAS[route.body], body, "the body")
+    _check_body(route, body)
     return body
+
+
+def _check_body(route: Route, body: Mapping[str, Any]) -> None:
+    if route.body and not SCHEMAS[route.body].get("x-timers-own-checks"):
+        checking.check(SCHEMAS[route.body], body, "the body")
+
+
+async def _carry_out(call: Call, handler: Handler) -> Reply | web.StreamResponse:
+    if call.route.writes:
+        await write_log.record(call)
+    return await handler(call)
 
 
 def _response(reply: Reply) -> web.Response:
@@ -188,12 +231,6 @@ def _response(reply: Reply) -> web.Response:
         return web.Response(body=reply.body, status=reply.status, headers=reply.headers)
     text = json.dumps(reply.body, ensure_ascii=True, separators=(",", ":"))
     return web.Response(text=text, status=reply.status, headers=reply.headers, content_type=JSON)
-
-
-def _problem(problem: Problem) -> web.Response:
-    return web.Response(
-        text=json.dumps(problem.body), status=problem.status, headers=problem.headers, content_type=CONTENT_TYPE
-    )
 
 
 def base_path(settings: Settings) -> str:

@@ -102,7 +102,7 @@ async def lateness(call: Call) -> Reply:
             continue
         for way, bound_s, count in _lag_buckets(each.body):
             buckets[way][bound_s] += count
-    ways = {way: summary(counts) for way, counts in sorted(buckets.items())}
+    ways = {way: {**summary(counts), "buckets": _shown_buckets(counts)} for way, counts in sorted(buckets.items())}
     return Reply({"ways": ways, "missing": missing})
 
 
@@ -118,6 +118,11 @@ def _lag_buckets(page: bytes) -> list[tuple[str, float, int]]:
         ]
     except (ValueError, KeyError):
         return []
+
+
+def _shown_buckets(counts: Counter[float]) -> list[tuple[float | None, int]]:
+    """Upper bounds and cumulative counts; the bound of the last bucket is None: JSON has no infinity."""
+    return [(None if bound_s == float("inf") else bound_s, count) for bound_s, count in sorted(counts.items())]
 
 
 def summary(counts: Counter[float]) -> dict[str, Any]:

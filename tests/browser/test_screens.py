@@ -1,0 +1,141 @@
+"""Each screen: rules of accessibility in light and dark, narrow and wide windows, the keyboard alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.harness.console_process import ConsoleProcess
+from tests.harness.system import System
+from tests.harness.waiting import due_in, wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.browser]
+
+SCREENS = ("/", "/timers", "/timers/new", "/timer?id=seen%2F1", "/timer?id=none")
+
+
+@pytest.fixture(scope="module")
+def seen(served: tuple[System, ConsoleProcess]) -> ConsoleProcess:
+    """A console that has something to show on each screen."""
+    system, console = served
+    target = system.target()
+    for number in range(3):
+        body = {"topic": target, "key": f"k{number}", "value": "v", "at": due_in(3600), "id": f"seen/{number}"}
+        assert console.ask("POST", "/v1/timers", body)[0] == 201
+    wait_until(lambda: console.ask("GET", "/v1/timer?id=seen%2F2")[0] == 200, "the timers are seen")
+    return console
+
+
+def settled(page: Any) -> None:
+    """Wait until no part of the page is awaited any longer."""
+    page.wait_for_function("() => !document.querySelector('[data-soon], .waiting, .htmx-request')")
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_a_screen_can_be_used_by_all(screen: str, seen: ConsoleProcess, open_page: Any) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    watched = open_page(seen.url, viewport={"width": 1600, "height": 900})
+    watched.expected = ["404"]
+    page = watched.page
+    page.goto(seen.url + screen)
+    settled(page)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        found = Axe().run(page).response["violations"]
+        assert [(each["id"], [node["target"] for node in each["nodes"]]) for each in found] == [], scheme
+    for width in (1600, 360):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def focus(page: Any) -> str:
+    """Name of the element that the keyboard is at."""
+    name: str = page.evaluate(
+        """() => { const at = document.activeElement;
+        return (at.getAttribute('aria-label') || at.labels?.[0]?.textContent || at.textContent).trim() }"""
+    )
+    return name
+
+
+def go_to(page: Any, name: str) -> None:
+    """Press Tab until the focus is there."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if focus(page) == name:
+            visible = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            assert visible != "none", f"the focus on {name} is not visible"
+            return
+    raise AssertionError(f"{name} cannot be reached by the keyboard")
+
+
+def test_a_timer_is_set_and_cancelled_by_the_keyboard(seen: ConsoleProcess, open_page: Any) -> None:
+    page = open_page(seen.url).page
+    page.goto(seen.url + "/")
+    page.keyboard.press("Tab")
+    assert focus(page) == "Skip to content"
+    go_to(page, "New timer")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/timers/new")
+    go_to(page, "Callback topic")
+    page.keyboard.type("keyboard")
+    go_to(page, "Time from now")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("3h")
+    go_to(page, "Id")
+    page.keyboard.type("by-keyboard")
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="See the timer").wait_for()
+    go_to(page, "See the timer")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Cancel this timer").wait_for()
+    go_to(page, "Cancel this timer")
+    page.keyboard.press("Enter")
+    assert focus(page) == "No, keep it", "the harmless answer has the focus"
+    page.keyboard.press("Escape")
+    assert not page.get_by_role("dialog").is_visible()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Shift+Tab")
+    assert focus(page) == "Yes, cancel it"
+    page.keyboard.press("Enter")
+    page.get_by_text("The timer is cancelled").wait_for()
+
+
+def test_a_refresh_moves_nothing_that_is_about_to_be_clicked(seen: ConsoleProcess, open_page: Any) -> None:
+    page = open_page(seen.url).page
+    page.goto(seen.url + "/")
+    settled(page)
+    page.evaluate(
+        """() => { window.fresh = {};
+        addEventListener('timers:fresh', e => { fresh[e.target.id] = (fresh[e.target.id] || 0) + 1 }) }"""
+    )
+    link = page.locator("#coming a.id").first
+    before = link.bounding_box()
+    link.hover()
+    link.evaluate("element => { element.dataset.mark = 'same' }")
+    page.wait_for_function("() => (fresh.tiles || 0) >= 2")
+    assert page.evaluate("() => fresh.coming || 0") == 0
+    assert link.get_attribute("data-mark") == "same" and link.bounding_box() == before
+    page.mouse.move(2, 2)
+    page.wait_for_function("() => (fresh.coming || 0) >= 1")
+    assert page.locator("[data-mark]").count() == 0
+
+
+def test_pause_stops_the_refresh(seen: ConsoleProcess, open_page: Any) -> None:
+    page = open_page(seen.url).page
+    asked: list[str] = []
+    page.clock.install()
+    page.goto(seen.url + "/")
+    settled(page)
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.run_for(3000)
+    wait_until(lambda: page.evaluate("1") and asked, "the page is refreshed")
+    page.get_by_role("button", name="Pause").click()
+    page.clock.run_for(3000)
+    asked.clear()
+    page.clock.run_for(60_000)
+    assert page.evaluate("1") and asked == []
+    page.get_by_role("button", name="Go on").click()
+    page.clock.run_for(3000)
+    wait_until(lambda: page.evaluate("1") and asked, "the refresh goes on")

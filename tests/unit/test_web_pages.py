@@ -1,0 +1,247 @@
+"""The pages of the console, over a cluster in memory: what they show, escape, change and refuse."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timers.console.web
+from tests.harness.sim_console import SimCluster, console
+from timers.client.request import TimerRequest
+from timers.console.cluster import WorkerAnswer
+from timers.console.web.page import FIRST_PAINT_S
+
+STATIC = Path(timers.console.web.__file__).parent / "static"
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&{{ 7*7 }}"
+HTML = {"Accept": "text/html"}
+PART = {"HX-Request": "true"}
+READY = b'{"ready": true, "reasons": [], "stopped": {}, "pending": 7, "tick_age_s": 0.1}'
+LAGS = b"""# TYPE timers_lag_seconds histogram
+timers_lag_seconds_bucket{way="waited",le="0.01"} 50.0
+timers_lag_seconds_bucket{way="waited",le="0.1"} 100.0
+timers_lag_seconds_bucket{way="waited",le="+Inf"} 100.0
+"""
+IDS = {"TIMERS_ID_TOPIC": "sim-requests", "TIMERS_QUERIES": "values"}
+SCREENS = ("/", "/timers", "/timers/new", "/timer?id=order-1")
+
+
+def cluster_with(*ids: str, topic: str = "timeouts") -> SimCluster:
+    """A cluster with a ready worker, an unknown one, and these timers."""
+    cluster = SimCluster()
+    cluster.pages = {"/health/ready": (200, READY), "/metrics": (200, LAGS)}
+    for id in ids:
+        cluster.timers[id] = TimerRequest(topic, id, id.encode(), int(time.time()) + 900, None, [], None, id)
+    return cluster
+
+
+async def text_of(client: Any, path: str, status: int = 200, **more: Any) -> str:
+    """The HTML of a page."""
+    async with client.get(path, headers=HTML, **more) as response:
+        text: str = await response.text()
+        assert response.status == status, text
+        assert response.content_type == "text/html"
+        policy = response.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'self';") and "unsafe" not in policy
+        return text
+
+
+@pytest.mark.parametrize("path", SCREENS)
+@pytest.mark.parametrize("base", ["", "/ops/timers"])
+async def test_each_screen_loads_only_files_of_the_console(path: str, base: str) -> None:
+    settings = {"TIMERS_CONSOLE_URL": f"http://127.0.0.1{base}"} if base else {}
+    async with console(cluster_with("order-1"), **IDS, **settings) as client:
+        text = await text_of(client, base + path)
+        loaded = re.findall(r"<(?:script|link)\b[^>]*?(?:src|href)=\"([^\"]+)\"", text)
+        assert len(loaded) >= 5
+        for url in loaded:
+            assert url.startswith(f"{base}/static/")
+            async with client.get(url) as response:
+                assert response.status == 200 and "immutable" in response.headers["Cache-Control"], url
+        links = {
+            link for link in re.findall(r"(?:href|action|hx-get|hx-post)=\"(/[^\"]*)\"", text) if "/static/" not in link
+        }
+        assert links and all(link.startswith(f"{base}/") for link in links), links
+        assert not re.search(r"\son\w+=|\sstyle=|<style|javascript:|<script>", text), "the policy forbids these"
+
+
+async def test_what_senders_choose_is_shown_as_text() -> None:
+    cluster = cluster_with(HOSTILE)
+    async with console(cluster, **IDS) as client:
+        for path in ("/", "/timers", "/timer", "/timers/new", "/nothing"):
+            query = {"id": HOSTILE, "topic": "t", "prefix": "<", "key": HOSTILE, "value": HOSTILE}
+            given = {name: query[name] for name in {"/timer": ("id",), "/timers": ("prefix",)}.get(path, ())}
+            if path == "/timers/new":
+                given = {"key": HOSTILE, "value": HOSTILE, "topic": HOSTILE}
+            status = 404 if path == "/nothing" else 200
+            text = await text_of(client, path, status, params=given)
+            assert "<img" not in text and "<script>alert" not in text and "49" not in re.findall(r"&\{\{.*?\}\}", text)
+            if given or path == "/":
+                assert "&lt;" in text, path
+        async with client.get("/timer", params={"id": "<b>x"}, headers=HTML) as response:
+            assert response.status == 404 and "<b>x" not in await response.text()
+
+
+async def test_a_value_is_shown_on_demand_and_escaped() -> None:
+    async with console(cluster_with("order-1"), **IDS) as client:
+        assert "Show the value" in await text_of(client, "/timer?id=order-1")
+    async with console(cluster_with("order-1"), TIMERS_ID_TOPIC="sim-requests") as client:
+        assert "TIMERS_QUERIES=values" in await text_of(client, "/timer?id=order-1")
+        await text_of(client, "/timer/value?id=order-1", 403)
+    cluster = cluster_with("order-1")
+    found = {
+        "id": "order-1",
+        "due": 7,
+        "topic": "t",
+        "key": None,
+        "source": "sim-requests/0/1",
+        "value": "PGI+eyJhIjoxfQ==",
+    }
+    cluster.answer = WorkerAnswer(200, {"timers": [found], "missing": []})
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, "/timer/value?id=order-1")
+        assert "&lt;b&gt;" in text and "<b>" not in text
+        assert "3c 62 3e" in await text_of(client, "/timer/value?id=order-1&as=hex")
+        assert "It is not JSON" in await text_of(client, "/timer/value?id=order-1&as=json")
+
+
+async def test_a_timer_is_set_and_cancelled_by_the_rules_of_the_api() -> None:
+    cluster = cluster_with()
+    form = {
+        "topic": "timeouts",
+        "key": "",
+        "value": "a\r\nb",
+        "when": "delay",
+        "delay": "15m",
+        "id": "order-7",
+        "token": "",
+    }
+    async with console(cluster, **IDS) as client:
+        async with client.post("/timers/new", data=form, headers=PART) as response:
+            assert response.status == 201 and "/timer?id=order-7" in await response.text()
+        request = cluster.timers["order-7"]
+        assert (request.key, request.value, request.token) == (None, "a\nb", None)
+        async with client.post("/timers/new", data={**form, "topic": "a b"}, headers=PART) as response:
+            assert response.status == 422 and "topic-invalid" in await response.text()
+        async with client.post("/timer/cancel?id=order-7", data={}, headers=PART) as response:
+            assert response.status == 200 and "cancelled" in await response.text()
+        async with client.post("/timer/cancel?id=order-7", data={}, headers=PART) as response:
+            assert response.status == 404 and "not-found" in await response.text()
+    assert [entry["operation"] for entry in cluster.recorded] == ["setTimer", "setTimer", "cancelTimer", "cancelTimer"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({}, "cross-site"),
+        ({**PART, "Origin": "https://evil.example"}, "cross-site"),
+        ({**PART, "Origin": "null"}, "cross-site"),
+        ({**PART, "Sec-Fetch-Site": "cross-site"}, "cross-site"),
+        ({**PART, "Sec-Fetch-Site": "same-site"}, "cross-site"),
+        ({**PART, "Host": "evil.example"}, "misdirected"),
+    ],
+)
+async def test_a_form_of_another_site_changes_nothing(headers: dict[str, str], code: str) -> None:
+    cluster = cluster_with("order-1")
+    async with console(cluster, **IDS) as client:
+        for path, form in (("/timers/new", {"topic": "t", "delay": "1h"}), ("/timer/cancel?id=order-1", {})):
+            async with client.post(path, data=form, headers={**HTML, **headers}) as response:
+                assert response.status in (403, 421) and code in await response.text()
+    assert cluster.recorded == [] and list(cluster.timers) == ["order-1"]
+
+
+async def test_a_reader_sees_no_button_that_changes_something() -> None:
+    cluster = cluster_with("order-1")
+    async with console(cluster, **IDS, TIMERS_CONSOLE_WRITE="0") as client:
+        for path in SCREENS:
+            text = await text_of(client, path)
+            assert "read only" in text
+            assert "Set the timer" not in text and "Cancel this timer" not in text and ">New timer</span>" not in text
+        async with client.post("/timer/cancel?id=order-1", data={}, headers=PART) as response:
+            assert response.status == 403 and "read-only" in await response.text()
+    assert list(cluster.timers) == ["order-1"]
+
+
+async def test_pages_ask_for_a_login(tmp_path: Path) -> None:
+    users = tmp_path / "users.toml"
+    users.write_text('[[user]]\nname = "ada"\ntoken_sha256 = "' + hashlib.sha256(b"secret").hexdigest() + '"\n')
+    async with console(cluster_with("order-1"), **IDS, TIMERS_CONSOLE_USERS_FILE=str(users)) as client:
+        async with client.get("/", headers=HTML) as response:
+            assert response.status == 401 and "Basic" in response.headers["WWW-Authenticate"]
+            assert "order-1" not in await response.text()
+        async with client.get("/", headers={**HTML, "Authorization": "Bearer secret"}) as response:
+            assert response.status == 200 and "order-1" in await response.text()
+
+
+async def test_broken_and_partial_answers_are_said_in_words() -> None:
+    cluster = cluster_with("order-1")
+    cluster.worker_fails = True
+    async with console(cluster, **IDS) as client:
+        assert "worker-unreachable" in await text_of(client, "/timers", 503)
+        text = await text_of(client, "/")
+        assert "no worker answers" in text and "worker-unreachable" in text
+    missing = [{"partition": "t/3", "reason": "it is <recovering>"}]
+    cluster = cluster_with()
+    cluster.answer = WorkerAnswer(200, {"timers": [], "missing": missing, "next": None})
+    async with console(cluster, **IDS) as client:
+        assert "it is &lt;recovering&gt;" in await text_of(client, "/timers")
+    async with console(cluster_with(), **IDS) as client:
+        assert "No timer waits" in await text_of(client, "/timers")
+        assert "No pending timer matches" in await text_of(client, "/timers?topic=other")
+        assert "is no time" in unescape(await text_of(client, "/timers?from=yesterday", 400))
+        assert "id" in await text_of(client, "/timer", 400)
+
+
+async def test_a_page_does_not_wait_for_a_worker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    cluster = cluster_with("order-1")
+    hang, answer = asyncio.Event(), cluster.ask
+
+    async def ask(*arguments: Any) -> WorkerAnswer:
+        await hang.wait()
+        return await answer(*arguments)
+
+    monkeypatch.setattr(cluster, "ask", ask)
+    assert FIRST_PAINT_S < 0.3
+    async with console(cluster, **IDS) as client:
+        for path in ("/", "/timers", "/timer?id=order-1"):
+            assert "data-soon" in await text_of(client, path)
+        hang.set()
+        async with client.get("/timers", headers=PART) as response:
+            assert "order-1" in await response.text()
+
+
+async def test_pages_of_a_list_have_the_same_filter() -> None:
+    cluster = cluster_with(*(f"order-{number:03}" for number in range(150)))
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, "/timers?prefix=order-&from=-1h&to=2h")
+        (following,) = re.findall(r'rel="next" href="([^"]+)"', text)
+        assert re.search(r"from=\d+&amp;to=\d+", following)
+        shown = re.findall(r">(order-\d+)</a>", text + await text_of(client, unescape(following)))
+    assert shown == [f"order-{number:03}" for number in range(150)]
+
+
+async def test_the_overview_has_figures_of_all_workers() -> None:
+    async with console(cluster_with("order-1"), **IDS) as client:
+        text = await text_of(client, "/")
+        assert re.search(r'Pending</h2><p class="figure">7<', text)
+        assert "98 ms" in text, "the p99 of the histogram"
+        assert "is not among TIMERS_CONSOLE_WORKERS" in text and "order-1" in text
+
+
+def test_vendored_files_are_those_of_their_packages() -> None:
+    named: dict[str, str] = {}
+    for package in json.loads((STATIC / "vendor" / "vendor.json").read_text()):
+        assert package["license"] in ("0BSD", "MIT") and package["integrity"].startswith("sha512-")
+        assert any("LICENSE" in name for name in package["files"])
+        named |= package["files"]
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (STATIC / "vendor").iterdir()}
+    del found["vendor.json"]
+    assert found == named

@@ -1,0 +1,34 @@
+"""Reads times as people write them in a filter."""
+
+from __future__ import annotations
+
+import re
+
+from timers.client.times import parse_ahead, parse_moment
+from timers.console.problems import Problem
+from timers.errors import InvalidTimerError
+
+FORMS = "now, 1h (from now), -1h (ago), 2030-01-31 12:00 (UTC), or epoch seconds"
+
+
+def moment(name: str, text: str, now_s: float) -> int:
+    """The epoch second that a text names.
+
+    Raises:
+        Problem: it names none.
+    """
+    text = text.strip()
+    try:
+        if text.lower() == "now":
+            return int(now_s)
+        if text.startswith("-"):
+            return parse_moment(text[1:], now_s)
+        return parse_ahead(_instant(text.removeprefix("+").replace(" ", "") if text[:1] == "+" else text), now_s)
+    except InvalidTimerError:
+        raise Problem("parameter-invalid", f"{name}={text[:100]!r} is no time: write {FORMS}") from None
+
+
+def _instant(text: str) -> str:
+    """A time of a day in UTC as RFC 3339; other texts unchanged."""
+    found = re.fullmatch(r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2})(:\d{2})?)?Z?", text, re.ASCII)
+    return f"{found[1]}T{found[2] or '00:00'}{found[3] or ':00'}Z" if found else text

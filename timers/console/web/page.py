@@ -1,0 +1,128 @@
+"""A request for a page, and how its answer is made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from timers.console.call import Call, Reply
+from timers.console.problems import Problem
+from timers.console.routes import OPERATOR
+
+if TYPE_CHECKING:
+    from timers.console.web.board import Board
+
+Answer = TypeVar("Answer")
+
+HTML = "text/html"
+FRAGMENT = "HX-Request"
+"""Header of requests for a part of a page. Pages of other sites cannot send it without asking the console first."""
+
+HEADERS = {
+    "Content-Type": f"{HTML}; charset=utf-8",
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+    ),
+    "Vary": FRAGMENT,
+}
+
+
+FIRST_PAINT_S = 0.15
+"""A whole page waits so long for an answer; then it is shown without, and its script asks for this part again."""
+
+PART_S = 20.0
+
+
+class Perform(Protocol):
+    """Asks a route of the API on behalf of the user of a page."""
+
+    def __call__(
+        self, page: Call, name: str, parameters: Iterable[tuple[str, str]] = (), body: Mapping[str, Any] | None = None
+    ) -> Awaitable[Any]:
+        """The JSON of the answer.
+
+        Raises:
+            Problem: as the route does.
+        """
+
+
+class Page:
+    """A request for a page.
+
+    Attributes:
+        board: what the workers say.
+        given: the parameters that are not empty, in their order.
+    """
+
+    def __init__(self, call: Call, perform: Perform, render: Callable[..., bytes], board: Board) -> None:
+        self._perform = perform
+        self._render = render
+        self.call = call
+        self.board = board
+        self.now_s = call.console.now_s()
+        self.settings = call.console.settings
+        self.given = {name: text.strip() for name, text in call.request.query.items() if text.strip()}
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether the browser asks for a part of a page."""
+        return FRAGMENT in self.call.request.headers
+
+    @property
+    def may_write(self) -> bool:
+        """Whether the user may change something here. The API decides again when the change is made."""
+        return self.settings.console_write and self.call.user.may(OPERATOR)
+
+    async def api(self, name: str, body: Mapping[str, Any] | None = None, **parameters: Any) -> Any:
+        """The JSON of a route of the API. Parameters that are None are left out."""
+        pairs: list[tuple[str, str]] = []
+        for key, value in parameters.items():
+            texts = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+            pairs += [(key.rstrip("_"), str(text)) for text in texts]
+        return await self._perform(self.call, name, pairs, body)
+
+    @property
+    def base_url(self) -> str:
+        """The URL of the console, as the user reaches it."""
+        return self.settings.console_url or f"{self.call.request.url.origin()}{self.call.base_path}"
+
+    @property
+    def patience_s(self) -> float:
+        """How long this request waits for what workers and brokers say."""
+        return PART_S if self.is_fragment or "wait" in self.given else FIRST_PAINT_S
+
+    async def soon(self, answer: Awaitable[Answer]) -> Answer | None:
+        """The answer of workers or brokers; None if it does not come in time."""
+        try:
+            async with asyncio.timeout(self.patience_s):
+                return await answer
+        except TimeoutError:
+            return None
+
+    async def form(self) -> dict[str, str]:
+        """The fields of a form, without a check.
+
+        Raises:
+            Problem: a page of another site may have sent it.
+        """
+        if not self.is_fragment:
+            raise Problem("cross-site", f"forms are sent by the script of the console, with the header {FRAGMENT}")
+        return {name: text for name, text in (await self.call.request.post()).items() if isinstance(text, str)}
+
+    def show(self, template: str, status: int = 200, headers: Mapping[str, str] | None = None, **context: Any) -> Reply:
+        """A page, or a part of one."""
+        body = self._render(template, self, **context)
+        return Reply(body, status, {**HEADERS, **(headers or {})})
+
+
+PageHandler: TypeAlias = Callable[[Page], Awaitable[Reply]]
+
+
+class Screen(NamedTuple):
+    """A path of the pages, and its handler."""
+
+    method: str
+    path: str
+    name: str
+    handler: PageHandler

@@ -1,0 +1,115 @@
+"""All pages: their routes, what they share, and the page that shows a problem."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from timers import __version__
+from timers.config.settings import Settings
+from timers.console.call import Call, Handler, Reply
+from timers.console.problems import Problem
+from timers.console.routes import READER, Answer, Route
+from timers.console.web import assets, overview, timer_screens
+from timers.console.web.board import Board
+from timers.console.web.page import FRAGMENT, HEADERS, HTML, Page, PageHandler, Perform, Screen
+from timers.console.web.rendering import environment
+
+_API = ("/v1/", "/metrics", "/static/", "/api/")
+
+
+MENU = (
+    ("/", "Overview", "home"),
+    ("/timers", "Timers", "list"),
+)
+"""Path, name and icon of each screen of the menu."""
+
+SCREENS = (*overview.SCREENS, *timer_screens.SCREENS)
+
+
+class Site:
+    """The pages of a console.
+
+    Args:
+        base_path: of the console's URL.
+        perform: asks a route of the API.
+    """
+
+    def __init__(self, settings: Settings, base_path: str, perform: Perform) -> None:
+        self._perform = perform
+        self._settings = settings
+        self._base_path = base_path
+        self._board = Board()
+        self._templates = environment(base_path)
+
+    def routes(self) -> list[tuple[Route, Handler]]:
+        """The routes of all pages and of the files that they load."""
+        found = [(_route(screen), self._handler(screen.handler)) for screen in SCREENS]
+        return [*found, (assets.ROUTE, assets.handler())]
+
+    def _handler(self, handler: PageHandler) -> Handler:
+        async def answer(call: Call) -> Reply:
+            page = Page(call, self._perform, self.render, self._board)
+            try:
+                return await handler(page)
+            except Problem as problem:
+                return self._problem(page, problem)
+
+        return answer
+
+    def render(self, template: str, page: Page | None, **context: Any) -> bytes:
+        """The HTML of a template."""
+        shared = {
+            "page": page,
+            "path": page.call.route.path if page else "",
+            "user": page.call.user if page else None,
+            "may_write": page is not None and page.may_write,
+            "now_s": page.now_s if page else 0,
+            "app_id": self._settings.app_id,
+            "version": __version__,
+            "settings": self._settings,
+            "screens": MENU,
+        }
+        return self._templates.get_template(template).render(shared | context).encode("utf-8", "replace")
+
+    # ---- problems ---------------------------------------------------------------------------------------------------
+
+    def is_for_people(self, request: web.Request) -> bool:
+        """Whether the answer to a request should be a page, even if it is a problem."""
+        path = request.path.removeprefix(self._base_path)
+        if path.startswith(_API):
+            return False
+        return FRAGMENT in request.headers or HTML in request.headers.get("Accept", "")
+
+    def problem(self, request: web.Request, problem: Problem) -> web.Response:
+        """The page of a problem that arose before the user of the request was known."""
+        reply = self._problem(None, problem, is_fragment=FRAGMENT in request.headers)
+        return web.Response(body=reply.body, status=reply.status, headers=reply.headers)
+
+    def _problem(self, page: Page | None, problem: Problem, *, is_fragment: bool = False) -> Reply:
+        is_fragment = page.is_fragment if page else is_fragment
+        template = "parts/problem.html" if is_fragment else "problem.html"
+        body = self.render(template, page, problem=problem.body, way_out=WAYS_OUT.get(problem.code, ""))
+        return Reply(body, problem.status, {**HEADERS, **problem.headers})
+
+
+WAYS_OUT = {
+    "brokers-unreachable": "Check that the brokers at TIMERS_BROKERS run, and that this machine reaches them.",
+    "worker-unreachable": "Check that a worker runs, and that TIMERS_WORKER_URL names its web port.",
+    "queries-off": "Set TIMERS_QUERIES=keys for the workers.",
+    "read-only": "Start the console with TIMERS_CONSOLE_WRITE=1.",
+    "role-missing": "Ask an administrator for the role operator.",
+    "ids-off": "Set TIMERS_ID_TOPIC for workers and console.",
+    "cursor-invalid": "Begin again at the first page.",
+    "busy": "Try again in a few seconds.",
+    "rate-limited": "Wait, then load the page again.",
+    "login-missing": "Load the page again, and log in.",
+    "unknown": "Look for the timer before you try again.",
+}
+"""Code of a problem -> what the reader can do about it."""
+
+
+def _route(screen: Screen) -> Route:
+    answers = (Answer(200, "a page", content=HTML),)
+    return Route(screen.method, screen.path, f"page:{screen.name}", READER, "A page.", answers, is_foreign=True)

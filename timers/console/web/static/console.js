@@ -1,0 +1,162 @@
+// What the pages do by themselves: relative times, live parts, dialogs, the colours. It needs no other file.
+"use strict";
+(() => {
+  const POLL_MS = 2000;
+  const STILL_MS = 1000;
+  const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+  // ---- times: those of the console, not of this machine ------------------------------------------------------------
+  const ahead_s = () => Date.now() / 1000 - skew_s;
+  const skew_s = Date.now() / 1000 - Number(document.body.dataset.now);
+  const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+  function ago(second, now_s) {
+    const seconds = second - Math.floor(now_s);
+    if (seconds === 0) return "now";
+    let left = Math.abs(seconds);
+    const parts = [];
+    for (const [unit_s, name] of UNITS) {
+      const whole = Math.floor(left / unit_s);
+      left -= whole * unit_s;
+      if (whole) parts.push(`${whole} ${name}`);
+    }
+    const shown = parts.slice(0, 2).join(" ");
+    return seconds > 0 ? `in ${shown}` : `${shown} ago`;
+  }
+
+  function tellTimes() {
+    const now_s = ahead_s();
+    for (const each of $$(".rel[data-at]")) {
+      const text = ago(Number(each.dataset.at), now_s);
+      if (each.textContent !== text) each.textContent = text;
+    }
+  }
+
+  // ---- live parts --------------------------------------------------------------------------------------------------
+  // A part keeps its size, and is replaced only while the pointer and the focus are outside of it, and nothing moves:
+  // so a refresh never moves what is about to be clicked. Dialogs are outside of all live parts.
+  let movedAt = 0;
+  let pointer = null;
+  let paused = false;
+  for (const kind of ["pointermove", "pointerdown", "keydown", "wheel", "scroll"]) {
+    addEventListener(kind, (event) => {
+      movedAt = Date.now();
+      if (event.clientX !== undefined) pointer = event;
+    }, { passive: true, capture: true });
+  }
+  document.documentElement.addEventListener("pointerleave", () => { pointer = null; });
+
+  function isInUse(part) {
+    if (Date.now() - movedAt < STILL_MS || part.contains(document.activeElement)) return true;
+    if (String(getSelection()) && part.contains(getSelection().anchorNode)) return true;
+    const under = pointer && document.elementFromPoint(pointer.clientX, pointer.clientY);
+    return Boolean(under && part.contains(under));
+  }
+
+  function keepSize(part) {
+    if (part.style.height) return;
+    part.style.height = `${part.getBoundingClientRect().height}px`;
+    part.style.overflow = "auto";
+  }
+
+  function replace(part, fresh, isFirst) {
+    if (!isFirst) keepSize(part);
+    const said = part.querySelector("[data-say]")?.textContent;
+    part.className = fresh.className;
+    part.replaceChildren(...fresh.childNodes);
+    htmx.process(part);
+    const say = part.querySelector("[data-say]")?.textContent;
+    if (say && say !== said) announce(say);
+    part.dispatchEvent(new CustomEvent("timers:fresh", { bubbles: true }));
+  }
+
+  function announce(text) {
+    const live = document.querySelector("[data-announce]");
+    if (live) live.textContent = text;
+  }
+
+  function state(text) {
+    for (const each of $$("[data-live-state]")) if (each.textContent !== text) each.textContent = text;
+  }
+
+  async function refresh() {
+    const parts = $$("[data-live], [data-part]").filter((part) => part.hasAttribute("data-live") || part.querySelector("[data-soon]"));
+    if (!parts.length || document.hidden) return;
+    let page;
+    try {
+      const answer = await fetch(location.href, { headers: { "HX-Request": "true" } });
+      page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const problem = page.body.querySelector(".note.red[data-problem]");
+      if (!answer.ok && problem) {
+        for (const part of parts) {
+          if (part.querySelector("[data-soon]")) part.replaceChildren(problem.cloneNode(true));
+        }
+        state("the last refresh failed");
+        return;
+      }
+    } catch {
+      state("no answer from the console: the figures are old");
+      return;
+    }
+    for (const part of parts) {
+      const fresh = page.getElementById(part.id);
+      const isFirst = part.querySelector("[data-soon]") !== null;
+      if (fresh && (isFirst || !isInUse(part))) replace(part, fresh, isFirst);
+    }
+    tellTimes();
+    state("live");
+  }
+
+  async function keepFresh() {
+    for (;;) {
+      if (!paused || document.querySelector("[data-soon]")) await refresh();
+      await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    }
+  }
+
+  // ---- clicks ------------------------------------------------------------------------------------------------------
+  const THEMES = ["auto", "light", "dark"];
+  const showTheme = () => { for (const each of $$("[data-theme-name]")) each.textContent = document.documentElement.dataset.theme; };
+
+  addEventListener("click", (event) => {
+    const target = event.target.closest("button");
+    if (!target) return;
+    if (target.dataset.open) document.getElementById(target.dataset.open).showModal();
+    if ("close" in target.dataset) target.closest("dialog").close();
+    if (target.dataset.copy) {
+      navigator.clipboard?.writeText(document.getElementById(target.dataset.copy).textContent);
+      target.textContent = "Copied";
+    }
+    if ("themeSwitch" in target.dataset) {
+      const root = document.documentElement;
+      root.dataset.theme = THEMES[(THEMES.indexOf(root.dataset.theme) + 1) % THEMES.length];
+      localStorage.setItem("timers-theme", root.dataset.theme);
+      showTheme();
+      dispatchEvent(new Event("timers:theme"));
+    }
+    if ("liveSwitch" in target.dataset) {
+      paused = !paused;
+      target.setAttribute("aria-pressed", String(paused));
+      target.textContent = paused ? "Go on" : "Pause";
+      state(paused ? "paused" : "live");
+    }
+  });
+  addEventListener("htmx:beforeRequest", (event) => {
+    const dialog = event.target.closest?.("[data-close-after]")?.closest("dialog");
+    if (dialog) dialog.close();
+  });
+  addEventListener("htmx:sendError", (event) => {
+    const target = event.detail.target;
+    const note = document.createElement("p");
+    note.className = "note red";
+    note.setAttribute("role", "alert");
+    note.textContent = "The console does not answer. Whether the request was carried out is not known.";
+    target.replaceChildren(note);
+  });
+  addEventListener("htmx:afterSwap", tellTimes);
+
+  showTheme();
+  tellTimes();
+  setInterval(tellTimes, 1000);
+  keepFresh();
+})();

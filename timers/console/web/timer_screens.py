@@ -1,0 +1,166 @@
+"""The pages of timers: their list, one of them with its history, a new one."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from timers.console.call import Reply
+from timers.console.problems import Problem
+from timers.console.web import programs
+from timers.console.web.moments import moment
+from timers.console.web.page import Page, Screen
+from timers.console.web.rendering import link
+from timers.wire.query import REPLACED
+
+PAGE_TIMERS = 100
+SHOWN_BYTES = 64 * 1024
+"""More of a value is not shown: a browser is slow with it."""
+
+HEX_WIDTH = 16
+VALUE_FORMS = ("text", "json", "hex")
+
+
+# ---- the list -------------------------------------------------------------------------------------------------------
+
+
+async def timers(page: Page) -> Reply:
+    """``GET /timers``"""
+    selection = selected(page)
+    listed = await page.soon(
+        page.api("listTimers", limit=PAGE_TIMERS, cursor=page.given.get("cursor"), **selection),
+    )
+    following = link("/timers", **selection, cursor=listed["next"]) if listed and listed["next"] else ""
+    return page.show("timers.html", listed=listed, selection=selection, following=following)
+
+
+def selected(page: Page) -> dict[str, Any]:
+    """The filter of a list: its times as epoch seconds, so that all pages of a list have the same."""
+    found: dict[str, Any] = {name: page.given[name] for name in ("topic", "prefix") if name in page.given}
+    for name in ("from", "to"):
+        if name in page.given:
+            found[name] = moment(name, page.given[name], page.now_s)
+    return found
+
+
+# ---- one timer ------------------------------------------------------------------------------------------------------
+
+
+async def timer(page: Page) -> Reply:
+    """``GET /timer``"""
+    id = _id(page)
+    found = await page.soon(page.api("getTimer", id=id))
+    return page.show("timer.html", id=id, found=found, with_ids=_has_id(page, found))
+
+
+def _has_id(page: Page, found: dict[str, Any] | None) -> bool:
+    """Whether the timer can be changed: it is pending, and its sender gave it an id."""
+    timers = found["timers"] if found else []
+    prefix = f"{page.settings.id_topic}/"
+    return bool(
+        len(timers) == 1
+        and page.settings.id_topic
+        and timers[0]["source"].startswith(prefix)
+        and timers[0].get("state") != REPLACED
+    )
+
+
+async def history(page: Page) -> Reply:
+    """``GET /timer/history``: a part of the page, which takes seconds to read."""
+    return page.show("parts/history.html", history=await page.api("getHistory", id=_id(page)))
+
+
+async def value(page: Page) -> Reply:
+    """``GET /timer/value``: the value of the callback, as text, JSON or hex."""
+    form = page.given.get("as", "text")
+    (found, *_) = (await page.api("getTimer", id=_id(page), value="1"))["timers"]
+    shown, why_not = "", ""
+    content = base64.b64decode(found["value"]) if "value" in found else None
+    if content is None:
+        why_not = "The worker no longer has the value of this timer."
+    else:
+        shown, why_not = in_form(content, form)
+    length = len(content or b"")
+    return page.show(
+        "parts/value.html", id=_id(page), form=form, forms=VALUE_FORMS, shown=shown, why_not=why_not, length=length
+    )
+
+
+def in_form(content: bytes, form: str) -> tuple[str, str]:
+    """A value as text for people, and why it cannot be shown so."""
+    if form == "hex":
+        head = content[:SHOWN_BYTES]
+        rows = (head[start : start + HEX_WIDTH] for start in range(0, len(head), HEX_WIDTH))
+        return "\n".join(_hex_row(number * HEX_WIDTH, row) for number, row in enumerate(rows)), ""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return "", "It is not text in UTF-8: see it as hex."
+    if form == "json":
+        try:
+            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return "", "It is not JSON."
+    return text[:SHOWN_BYTES], ""
+
+
+def _hex_row(offset: int, row: bytes) -> str:
+    text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+    return f"{offset:06x}  {row.hex(' '):<{3 * HEX_WIDTH}} {text}"
+
+
+async def cancel(page: Page) -> Reply:
+    """``POST /timer/cancel``"""
+    id = _id(page)
+    await page.form()
+    verdict = await page.api("cancelTimer", id=id)
+    return page.show("parts/verdict.html", id=id, verdict=verdict)
+
+
+def _id(page: Page) -> str:
+    """The id as it was given: spaces count."""
+    id = page.call.request.query.get("id", "")
+    if not id:
+        raise Problem("parameter-invalid", "the parameter 'id' is missing: the id of a timer, or its source")
+    return id
+
+
+# ---- a new timer ----------------------------------------------------------------------------------------------------
+
+
+async def new(page: Page) -> Reply:
+    """``GET /timers/new``"""
+    fields = {"topic": "", "key": "", "value": "", "delay": "15m", "at": "", "id": "", "token": ""} | page.given
+    return page.show("new.html", fields=fields, programs=programs.of(_body(fields), page.base_url))
+
+
+async def as_program(page: Page) -> Reply:
+    """``POST /timers/new/program``: the same timer with curl and in Python."""
+    body = _body(await page.form())
+    return page.show("parts/programs.html", programs=programs.of(body, page.base_url))
+
+
+async def set_timer(page: Page) -> Reply:
+    """``POST /timers/new``"""
+    accepted = await page.api("setTimer", _body(await page.form()))
+    return page.show("parts/accepted.html", 201, accepted=accepted)
+
+
+def _body(fields: dict[str, str]) -> dict[str, Any]:
+    """The body for the API: a field that is empty is missing, except the value."""
+    names = ("topic", "key", "delay" if fields.get("when") != "at" else "at", "id", "token")
+    body: dict[str, Any] = {name: fields[name] for name in names if fields.get(name)}
+    return body | {"value": fields.get("value", "").replace("\r\n", "\n")}
+
+
+SCREENS = (
+    Screen("GET", "/timers", "timers", timers),
+    Screen("GET", "/timers/new", "new", new),
+    Screen("POST", "/timers/new", "set", set_timer),
+    Screen("POST", "/timers/new/program", "program", as_program),
+    Screen("GET", "/timer", "timer", timer),
+    Screen("GET", "/timer/history", "history", history),
+    Screen("GET", "/timer/value", "value", value),
+    Screen("POST", "/timer/cancel", "cancel", cancel),
+)

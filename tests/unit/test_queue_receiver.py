@@ -13,6 +13,7 @@ from tests.harness.waiting import wait_until
 from timers.client import Backoff
 from timers.errors import LeaseLostError, QueueError, TimersError
 from timers.queue import Message
+from timers.queue.deliveries import Deliveries
 from timers.queue.guards import Guards
 from timers.queue.metadata import decode
 from timers.queue.receiver import Receiver
@@ -167,6 +168,7 @@ class Opened:
         guards: Guards = Guards.__new__(Guards)
         guards.are_possible = False
         self.state = State(terms, guards)
+        self.deliveries = Deliveries(self.state)
         self.receiver = Receiver(self.state, cast(Transport, self.transport))
         self.receiver.start()
         assert self.transport.opened.wait(30)
@@ -186,7 +188,7 @@ class Opened:
         received: list[Message] = []
 
         def enough() -> bool:
-            received.extend(self.state.receive(count - len(received), 0.1))
+            received.extend(self.deliveries.receive(count - len(received), 0.1))
             return len(received) == count
 
         wait_until(enough, f"{count} messages")
@@ -266,7 +268,7 @@ def test_a_topic_that_was_created_again_ends_the_queue(queue: Opened) -> None:
     queue.call(queue.transport.assigned, [JOBS])
     with pytest.raises(QueueError, match="created again"):
         # Messages may be received before the topics are checked.
-        wait_until(lambda: queue.state.receive(1, 0.1) is None, "the error")
+        wait_until(lambda: queue.deliveries.receive(1, 0.1) is None, "the error")
 
 
 def test_a_process_whose_handlers_hang_leaves_its_messages_to_others(

@@ -9,6 +9,7 @@ import pytest
 from timers.client import Backoff
 from timers.errors import LeaseLostError
 from timers.queue import Message
+from timers.queue.deliveries import Deliveries
 from timers.queue.guards import Guards
 from timers.queue.ledger import Ledger
 from timers.queue.metadata import Saved
@@ -83,7 +84,7 @@ def add(state: State, partition: tuple[str, int], messages: int, *, attempt: int
 
 
 def receive(state: State, count: int) -> list[Message]:
-    messages = state.receive(count, 0)
+    messages = Deliveries(state).receive(count, 0)
     assert len(messages) == count
     return messages
 
@@ -117,7 +118,7 @@ def test_deliveries_that_a_rebalance_ends_are_counted() -> None:
 def test_a_message_after_its_last_attempt_is_a_dead_letter_and_is_not_delivered() -> None:
     state = opened(messages=0, attempts=1)
     add(state, OTHER, 2, attempt=3)
-    assert state.receive(5, 0) == []
+    assert Deliveries(state).receive(5, 0) == []
     assert state.counters().dead == {"attempts-exhausted": 2}
 
 
@@ -223,7 +224,7 @@ def test_a_message_whose_headers_cannot_be_read_is_retried_without_them(monkeypa
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
     monkeypatch.setattr(Record, "headers", unreadable)
-    (message,) = opened(1).receive(1, 0)
+    (message,) = receive(opened(1), 1)
     assert (message.headers, message.value) == ([], b"0")
     message.retry(after=1)
     assert message.is_settled
@@ -231,10 +232,10 @@ def test_a_message_whose_headers_cannot_be_read_is_retried_without_them(monkeypa
 
 def test_a_message_whose_child_process_ended_is_delivered_again_and_then_given_up() -> None:
     state = opened(1)
-    (first,) = state.receive(1, 0)
+    (first,) = receive(state, 1)
     first.crashed("was ended by SIGKILL")
-    (second,) = state.receive(1, 0)
+    (second,) = receive(state, 1)
     assert (second.source, second.attempt) == (first.source, 1)
     second.crashed("was ended by SIGKILL")
-    assert state.receive(1, 0) == []
+    assert Deliveries(state).receive(1, 0) == []
     assert (state.totals.crashes, dict(state.totals.dead)) == (2, {"crashed": 1})

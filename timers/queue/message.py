@@ -8,22 +8,20 @@ import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from timers.client.request import BytesLike, HeadersLike
 from timers.errors import InvalidTimerError, LeaseLostError
 from timers.kafka.records import headers_of
 from timers.queue import records
+from timers.queue.guards import Guard
 from timers.queue.ledger import HELD, Entry, Ledger
 from timers.queue.settling import Job, Partition
 from timers.queue.starts import MAX_CRASHES
+from timers.queue.state import State
 from timers.wire.dead_letter import ATTEMPTS_EXHAUSTED, CRASHED, REJECTED
 
 _log = logging.getLogger("timers.queue")
-
-if TYPE_CHECKING:
-    from timers.queue.guards import Guard
-    from timers.queue.state import State
 
 
 class Message:

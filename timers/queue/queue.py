@@ -16,6 +16,7 @@ from timers.client.config import DEFAULT_TIMEOUT_S, Connection
 from timers.client.request import BytesLike, HeadersLike
 from timers.errors import QueueError, SettingsError
 from timers.queue.counters import Counters
+from timers.queue.deliveries import Deliveries
 from timers.queue.guards import Guards
 from timers.queue.inspection import Inspection, QueueStats
 from timers.queue.message import Message, handle
@@ -105,6 +106,7 @@ class Queue:
         settings = kafka.settings
         guards = Guards(self._timers, self._sender, settings.id_topic, settings.dead_letter_topic, timeout_s)
         self._state = State(terms, guards)
+        self._deliveries = Deliveries(self._state)
         self._receiver = Receiver(self._state, transport)
 
     def __enter__(self) -> Self:
@@ -152,7 +154,7 @@ class Queue:
             QueueError: the queue cannot be read, or messages of it were lost.
         """
         self._receiver.start()
-        return self._state.receive(limit, wait_s)
+        return self._deliveries.receive(limit, wait_s)
 
     @property
     def closing(self) -> bool:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, replace
 from time import monotonic
+from typing import TypeVar
 
 from timers.client import Backoff
 from timers.errors import QueueError, TimersError
 from timers.queue.counters import Counters
 from timers.queue.guards import Guard, Guards
-from timers.queue.ledger import Ledger
-from timers.queue.message import Message
 from timers.queue.settling import Partition, Settler
-from timers.queue.starts import MAX_CRASHES
 from timers.wire import topics
+
+_T = TypeVar("_T")
 
 _STUCK_S = 90.0
 """Longer than the longest call to the brokers, which is 30 s."""
@@ -66,7 +66,6 @@ class State:
         self.load_error = ""
         self.turn_s = self.settled_s = monotonic()
         self._is_over = False
-        self._turn = 0
         self._receivers = 0
         self._is_left = False
         self._asked_s = monotonic()
@@ -74,8 +73,9 @@ class State:
 
     # ---- receivers -----------------------------------------------------------------------------------------------
 
-    def receive(self, limit: int, wait_s: float) -> list[Message]:
-        """Return up to ``limit`` messages; none if none came within ``wait_s``, or the queue is closed.
+    def receive(self, take: Callable[[], list[_T]], wait_s: float) -> list[_T]:
+        """Return what ``take`` returns, as soon as it returns something; nothing if that takes longer than ``wait_s``,
+        or the queue is closed.
 
         Raises:
             QueueError: the queue ended.
@@ -87,10 +87,10 @@ class State:
                 while True:
                     if self.failure is not None:
                         raise self.failure
-                    messages = self._take(limit)
+                    taken = take()
                     remaining_s = deadline - monotonic()
-                    if messages or remaining_s <= 0 or self.closing:
-                        return messages
+                    if taken or remaining_s <= 0 or self.closing:
+                        return taken
                     if self._is_left:
                         self.lock.notify_all()
                     self.lock.wait(remaining_s)
@@ -121,38 +121,6 @@ class State:
             self.lock.wait_for(lambda: self._receivers or self.closing)
             self._is_left = False
             return not self.closing
-
-    def _take(self, limit: int) -> list[Message]:
-        """Take messages of all partitions, the same number from each as far as they have so many."""
-        messages: list[Message] = []
-        now_s = monotonic()
-        partitions = list(self.settler.ledgers.items())
-        self._turn = (self._turn + 1) % max(1, len(partitions))
-        waiting = [*partitions[self._turn :], *partitions[: self._turn]]
-        while len(messages) < limit:
-            waiting = [each for each in waiting if each[1].starts.may_start]
-            if not waiting:
-                break
-            share = max(1, (limit - len(messages)) // len(waiting))
-            for partition, ledger in waiting[: limit - len(messages)]:
-                self._take_from(partition, ledger, share, now_s, messages)
-        self.totals.received += len(messages)
-        return messages
-
-    def _take_from(
-        self, partition: Partition, ledger: Ledger, most: int, now_s: float, messages: list[Message]
-    ) -> None:
-        returned = partition[0] == self.terms.returns_topic
-        until_s = now_s + self.terms.lease_s
-        for _ in range(most):
-            entry = ledger.take(until_s)
-            if entry is None:
-                return
-            message = Message(self, partition, ledger, entry, now_s, returned=returned)
-            if entry.crashes >= MAX_CRASHES or message.attempt > self.terms.backoff.attempts + 1:
-                message.retry(error="the lease of the last attempt ended")
-            else:
-                messages.append(message)
 
     def counters(self) -> Counters:
         """Return a copy of the counters, with the present state."""

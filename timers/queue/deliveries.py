@@ -1,0 +1,60 @@
+"""Delivers messages from the ledgers of a process to its receivers."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from timers.queue.ledger import Ledger
+from timers.queue.message import Message
+from timers.queue.settling import Partition
+from timers.queue.starts import MAX_CRASHES
+from timers.queue.state import State
+
+
+class Deliveries:
+    """Takes messages from all partitions of a process in turn."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._turn = 0
+
+    def receive(self, limit: int, wait_s: float) -> list[Message]:
+        """Return up to ``limit`` messages; none if none came within ``wait_s``, or the queue is closed.
+
+        Raises:
+            QueueError: the queue ended.
+        """
+        return self._state.receive(lambda: self._take(limit), wait_s)
+
+    def _take(self, limit: int) -> list[Message]:
+        """Take messages of all partitions, the same number from each as far as they have so many."""
+        messages: list[Message] = []
+        now_s = monotonic()
+        partitions = list(self._state.settler.ledgers.items())
+        self._turn = (self._turn + 1) % max(1, len(partitions))
+        waiting = [*partitions[self._turn :], *partitions[: self._turn]]
+        while len(messages) < limit:
+            waiting = [each for each in waiting if each[1].starts.may_start]
+            if not waiting:
+                break
+            share = max(1, (limit - len(messages)) // len(waiting))
+            for partition, ledger in waiting[: limit - len(messages)]:
+                self._take_from(partition, ledger, share, now_s, messages)
+        self._state.totals.received += len(messages)
+        return messages
+
+    def _take_from(
+        self, partition: Partition, ledger: Ledger, most: int, now_s: float, messages: list[Message]
+    ) -> None:
+        terms = self._state.terms
+        returned = partition[0] == terms.returns_topic
+        until_s = now_s + terms.lease_s
+        for _ in range(most):
+            entry = ledger.take(until_s)
+            if entry is None:
+                return
+            message = Message(self._state, partition, ledger, entry, now_s, returned=returned)
+            if entry.crashes >= MAX_CRASHES or message.attempt > terms.backoff.attempts + 1:
+                message.retry(error="the lease of the last attempt ended")
+            else:
+                messages.append(message)

@@ -12,6 +12,7 @@ from tests.harness.process import Process, clean_environment, python
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.queue import Backoff, LeaseLostError, Message, Queue, QueueError
+from timers.queue.inspection import Inspection
 
 pytestmark = pytest.mark.broker
 
@@ -216,3 +217,27 @@ def test_deleted_messages_are_never_skipped_in_silence(here: System) -> None:
         wait_until(lambda: queue.receive(1), "the error")
     with Queue(topic, accept_loss=True, **PATIENT) as queue:
         assert [message.value for message in receive(queue, 5)] == [b"%d" % number for number in range(5, 10)]
+
+
+@pytest.mark.long
+def test_a_group_whose_offsets_have_expired_is_continued_from_its_copy(
+    here: System, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = here.target()
+    with Queue(topic, name=f"{topic}-q", **PATIENT) as queue:
+        queue.send_many((None, b"%d" % number, ()) for number in range(5))
+        _, *others = receive(queue, 5)
+        for message in others:
+            message.ack()
+        queue.settle()
+    (deleted,) = here.admin.delete_consumer_groups([f"queue.{topic}-q"]).values()
+    deleted.result(DEADLINE_S)
+    inspection = Inspection(here.settings)
+    assert inspection.topic_of(f"{topic}-q") == topic
+    stats = inspection.stats(f"{topic}-q", with_delayed=False)
+    assert (stats.depth, stats.partitions[-1].committed) == (1, 0)
+    with Queue(topic, name=f"{topic}-q", **PATIENT) as queue:
+        assert [message.value for message in receive(queue, 1, ack=True)] == [b"0"]
+        queue.settle()
+        assert queue.receive(1, wait_s=0.5) == []
+    assert "the group has no offset" in caplog.text

@@ -20,6 +20,8 @@ from timers.queue.metadata import Saved, encode
 from timers.queue.monitoring import METRICS, Monitor
 from timers.queue.settling import Commit
 
+JOBS = ("jobs", 0)
+
 
 @pytest.fixture
 def queue() -> Any:
@@ -62,7 +64,7 @@ def test_a_process_is_ready_when_it_is_a_member_and_commits(queue: Any, monitor:
     state.load_error = "transaction"
     assert "cannot be loaded (transaction)" in get(monitor, "/health/ready")[1]
     state.load_error, state.settled_s = "", monotonic() - 30
-    assert "nothing could be committed for 30 s" in get(monitor, "/health/ready")[1]
+    assert "not all that was settled could be committed for 30 s" in get(monitor, "/health/ready")[1]
     state.turn_s = monotonic() - 100
     assert get(monitor, "/health/live")[0] == 503
     state.failure = QueueError("messages were lost")
@@ -82,14 +84,17 @@ def test_a_port_in_use_is_said(queue: Queue) -> None:
 
 def test_the_depth_counts_what_is_not_done() -> None:
     metadata = encode(Saved(4, ((5, 8), (10, 20))), "log") or ""
-    assert partition_stats("jobs", 0, Commit(4, metadata), "log", 0, 20) == PartitionStats(
+    assert partition_stats(JOBS, Commit(4, metadata), None, "log", 0, 20) == PartitionStats(
         "jobs", 0, 4, 20, 3, len(metadata)
     )
-    assert partition_stats("jobs", 0, Commit(4, metadata), "log", 9, 15).depth == 1, "retention deleted some"
-    assert partition_stats("jobs", 0, Commit(4, metadata), "other", 0, 20).depth == 16, "of a deleted topic"
-    assert partition_stats("jobs", 0, None, "log", 5, 20).depth == 15
+    assert partition_stats(JOBS, Commit(4, metadata), None, "log", 9, 15).depth == 1, "retention deleted some"
+    assert partition_stats(JOBS, Commit(4, metadata), None, "other", 0, 20).depth == 20, "of a deleted topic"
+    assert partition_stats(JOBS, Commit(4, "foreign"), None, "log", 0, 20).depth == 16
+    assert partition_stats(JOBS, None, None, "log", 5, 20).depth == 15
+    copied = partition_stats(JOBS, None, Commit(4, metadata), "log", 0, 20)
+    assert copied == partition_stats(JOBS, Commit(4, metadata), None, "log", 0, 20), "the group has lost its offset"
     with pytest.raises(QueueError, match="jobs/0: metadata of version 9"):
-        partition_stats("jobs", 0, Commit(4, "q9.log.4"), "log", 0, 20)
+        partition_stats(JOBS, Commit(4, "q9.log.4"), None, "log", 0, 20)
 
 
 def test_a_process_knows_its_depth_and_its_oldest_message() -> None:

@@ -27,9 +27,10 @@ from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, reader
 from timers.kafka.error_codes import NO_GROUP, code_of
 from timers.kafka.topic_offsets import TopicOffsets
 from timers.queue import records
-from timers.queue.metadata import ForeignMetadataError, NewerMetadataError, Saved, decode, encode
+from timers.queue.loading import saved_by
+from timers.queue.metadata import Saved, encode
 from timers.queue.settling import Commit, Partition
-from timers.queue.transport import tag_of
+from timers.queue.transport import copies, tag_of
 from timers.wire import query, topics
 
 MOST_DELAYED = query.MAX_LIMIT
@@ -48,7 +49,8 @@ class PartitionStats:
     """One partition of a queue.
 
     Attributes:
-        committed: all messages below this offset are done; None if nothing is committed.
+        committed: all messages below this offset are done; None if nothing is committed for this log. It is that of
+            the copy if the group has lost its offset.
         end: offset after the last message that is not in an open transaction.
         depth: messages that are not done.
         ledger_bytes: length of the metadata that says which messages above ``committed`` are done.
@@ -116,7 +118,8 @@ class Inspection:
             QueueError: there is no such topic, or there are several.
         """
         group = topics.queue_group(name)
-        committed = {topic for topic, _ in self._commits(group)} - {topics.queue_returns(group)}
+        commits = self._commits(group) or self._copies(group)
+        committed = {topic for topic, _ in commits} - {topics.queue_returns(group)}
         found = self._offsets.existing(committed) or self._offsets.existing([name])
         if len(found) == 1:
             return found[0]
@@ -143,10 +146,18 @@ class Inspection:
         group = topics.queue_group(name)
         commits, tags = self._commits(group), self._tags(both)
         starts, ends = self._offsets.starts(both), self._offsets.ends(both)
+        places = [(each, number) for each in both for number in sorted(ends[each])]
+        copied = self._copies(group) if any(place not in commits for place in places) else {}
         partitions = tuple(
-            partition_stats(each, number, commits.get((each, number)), tags[each], starts[each][number], end)
-            for each in both
-            for number, end in sorted(ends[each].items())
+            partition_stats(
+                place,
+                commits.get(place),
+                copied.get(place),
+                tags[place[0]],
+                starts[place[0]][place[1]],
+                ends[place[0]][place[1]],
+            )
+            for place in places
         )
         undone = {(each.topic, each.partition): each.committed or 0 for each in partitions if each.depth}
         times = self._times(undone)
@@ -225,6 +236,16 @@ class Inspection:
             if each.offset >= 0 and each.error is None
         }
 
+    def _copies(self, group: str) -> dict[Partition, Commit]:
+        """What counts for partitions without a commit."""
+        ledger_topic = topics.queue_ledger(group)
+        if not self._offsets.existing([ledger_topic]):
+            return {}
+        try:
+            return copies(self._settings, ledger_topic)
+        except KafkaException as error:
+            raise self._reports.user_error(error, f"topic {ledger_topic!r} cannot be read", QueueError) from error
+
     def _members(self, group: str) -> int:
         described = self._admin.describe_consumer_groups([group], request_timeout=_TIMEOUT_S)[group]
         try:
@@ -301,20 +322,13 @@ def count_delayed(settings: Settings, callback_topics: Iterable[str]) -> tuple[i
 
 
 def partition_stats(
-    topic: str, partition: int, commit: Commit | None, tag: str, start: int, end: int
+    place: Partition, commit: Commit | None, copy: Commit | None, tag: str, start: int, end: int
 ) -> PartitionStats:
     """Return the figures of a partition whose log has the offsets from ``start`` to before ``end``."""
-    saved = Saved(start)
-    if commit is not None:
-        try:
-            saved = decode(commit.metadata, tag, commit.offset)
-        except ForeignMetadataError:
-            saved = Saved(commit.offset)
-        except NewerMetadataError as error:
-            raise QueueError(f"{topics.partition_name(topic, partition)}: {error}") from error
+    saved, _ = saved_by(topics.partition_name(*place), commit, copy, tag)
+    committed = None if saved is None else saved.offset
+    saved = saved or Saved(start)
     first = max(saved.offset, start)
     done = sum(max(0, min(each_end, end) - max(each_start, first)) for each_start, each_end in saved.done)
-    committed = None if commit is None else commit.offset
-    return PartitionStats(
-        topic, partition, committed, end, max(0, end - first - done), len(commit.metadata) if commit else 0
-    )
+    found = commit or copy
+    return PartitionStats(*place, committed, end, max(0, end - first - done), len(found.metadata) if found else 0)

@@ -39,14 +39,17 @@ def load(
     copies = transport.copies() if None in committed.values() else {}
     loaded = []
     for partition, commit in committed.items():
-        saved = _decode(partition, commit, copies.get(partition), transport.log_tag(partition[0]))
+        name = topics.partition_name(*partition)
+        saved, lost = saved_by(name, commit, copies.get(partition), transport.log_tag(partition[0]))
+        if lost:
+            _log.error("%s: %s", name, lost)
         low, high = transport.bounds(partition)
         if saved is None:
             saved = Saved(low)
         if not low <= saved.offset <= high:
             if not accept_loss:
                 raise QueueError(
-                    f"{topics.partition_name(*partition)}: the messages from {saved.offset} on are not done, and the "
+                    f"{name}: the messages from {saved.offset} on are not done, and the "
                     f"log has {low} to {high}: retention deleted messages, or the topic was recreated. "
                     "Queue(accept_loss=True) goes on without them"
                 )
@@ -57,28 +60,30 @@ def load(
     return loaded
 
 
-def _decode(partition: Partition, commit: Commit | None, copy: Commit | None, log: str) -> Saved | None:
-    """Return what is saved; None if the first message of the log is the next one. Say what was lost."""
+def saved_by(name: str, commit: Commit | None, copy: Commit | None, log: str) -> tuple[Saved | None, str]:
+    """Return what a commit or else its copy says, None if the first message of the log is the next one; and in a
+    sentence what was lost, if anything was.
+
+    Raises:
+        QueueError: a newer version wrote the metadata.
+    """
     found = commit or copy
     if found is None:
-        return None
-    name = topics.partition_name(*partition)
+        return None, ""
     try:
         saved = decode(found.metadata, log, found.offset)
     except NewerMetadataError as error:
         raise QueueError(f"{name}: {error}") from error
     except DeletedLogError:
-        _log.error("%s: the topic was deleted and created again, so all its messages are delivered", name)
-        return None
+        return None, "the topic was deleted and created again, so all its messages are delivered"
     except ForeignMetadataError as error:
         if commit is None:
-            return None
-        _log.error(
-            "%s: the metadata of the committed offset is not this queue's (%s). A tool or another program of the group "
-            "committed it. Messages below %d count as done; those from there on that were done are delivered again",
-            *(name, error, commit.offset),
+            return None, ""
+        return Saved(commit.offset), (
+            f"the metadata of the committed offset is not this queue's ({error}). A tool or another program of the "
+            f"group committed it. Messages below {commit.offset} count as done; those from there on that were done are "
+            "delivered again"
         )
-        return Saved(commit.offset)
     if commit is None:
-        _log.error("%s: the group has no offset, so the copy of its last commits counts, up to a minute old", name)
-    return saved
+        return saved, "the group has no offset, so the copy of its last commits counts, up to a minute old"
+    return saved, ""

@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 
 from timers.client.config import Connection
+from timers.config.settings import Settings
 from timers.errors import QueueError, TimersError
 from timers.kafka import connection
 from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, reader
@@ -239,21 +240,8 @@ class Transport:
         return high
 
     def copies(self) -> dict[Partition, Commit]:
-        """Return the newest copy of each partition's commit. Groups without members lose their offsets after 7 days."""
-        consumer = reader(login(self._settings), LIBRDKAFKA_LOG, enable_partition_eof=True)
-        found: dict[Partition, Commit] = {}
-        with closing(consumer):
-            consumer.assign([TopicPartition(self.ledger_topic, 0, 0)])
-            while (record := consumer.poll(_TIMEOUT_S)) is not None:
-                error = record.error()
-                if error is not None:
-                    if error.code() == KafkaError._PARTITION_EOF:
-                        return found
-                    raise KafkaException(error)
-                copy = records.decode_copy(record.key(), record.value())
-                if copy is not None:
-                    found[copy[0]] = copy[1]
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        """Return the newest copy of each partition's commit."""
+        return copies(self._settings, self.ledger_topic)
 
     # ---- committing ----------------------------------------------------------------------------------------------
 
@@ -276,6 +264,27 @@ class Transport:
     def user_error(self, error: KafkaException, failed: str) -> TimersError:
         """Return librdkafka's error as a sentence for users."""
         return self._reports.user_error(error, failed, QueueError)
+
+
+def copies(settings: Settings, ledger_topic: str) -> dict[Partition, Commit]:
+    """Return the newest copy of each partition's commit. Groups without members lose their offsets after 7 days.
+
+    Raises:
+        KafkaException: the brokers do not answer, or the topic cannot be read.
+    """
+    found: dict[Partition, Commit] = {}
+    with closing(reader(login(settings), LIBRDKAFKA_LOG, enable_partition_eof=True)) as consumer:
+        consumer.assign([TopicPartition(ledger_topic, 0, 0)])
+        while (record := consumer.poll(_TIMEOUT_S)) is not None:
+            error = record.error()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                raise KafkaException(error)
+            copy = records.decode_copy(record.key(), record.value())
+            if copy is not None:
+                found[copy[0]] = copy[1]
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
 def _names(partitions: Iterable[TopicPartition]) -> list[Partition]:

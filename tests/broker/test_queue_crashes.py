@@ -37,12 +37,12 @@ def system(broker_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def start(system: System, tmp_path: Path) -> Iterator[Start]:
-    """Start a process of a queue; arguments of the queue by name."""
+    """Start a process of a queue: its topic, the topic of its outputs, arguments of the queue by name."""
     started: list[Process] = []
 
-    def start(topic: str, **arguments: Any) -> Process:
+    def start(topic: str, results: str = "", **arguments: Any) -> Process:
         given = json.dumps({"session_timeout_s": SESSION_S, "lease_s": 600.0, **arguments})
-        command = python("tests.harness.queue_worker", topic, str(tmp_path), given)
+        command = python("tests.harness.queue_worker", topic, str(tmp_path), results, given)
         log = tmp_path / f"queue-{len(started)}.log"
         process = Process(f"queue-{len(started)}", command, clean_environment(**system.environment), tmp_path, log)
         started.append(process)
@@ -110,20 +110,30 @@ def test_a_rolling_deploy_in_mid_handler_runs_no_message_twice(system: System, s
     assert seen("lost") == []
 
 
-def test_a_process_that_was_stopped_cannot_acknowledge(system: System, start: Start, tmp_path: Path) -> None:
-    topic = system.target()
-    send(topic, "wait")
-    first = start(topic)
-    first.wait_for("^started wait", 2 * DEADLINE_S)
+@pytest.mark.parametrize(("value", "is_left"), [("wait", False), ("wait", True), ("wait-output", False)])
+def test_a_process_that_was_stopped_cannot_acknowledge(
+    system: System, start: Start, tmp_path: Path, value: str, is_left: bool
+) -> None:
+    topic, results = system.target(), system.target()
+    send(topic, value)
+    first = start(topic, results=results)
+    first.wait_for(f"^started {value} ", 2 * DEADLINE_S)
     first.send(signal.SIGSTOP)
-    second = start(topic)
     try:
-        second.wait_for("^started wait", 4 * DEADLINE_S)
-        (tmp_path / "wait").touch()
-        second.wait_for("^acked wait$", 2 * DEADLINE_S)
+        second = start(topic, results=results)
+        second.wait_for(f"^started {value} ", 4 * DEADLINE_S)
+        (tmp_path / value).touch()
+        second.wait_for(f"^acked {value}$", 2 * DEADLINE_S)
+        if is_left:  # then the group has no member that is alive
+            second.send(signal.SIGINT)
+            second.exit_code(2 * DEADLINE_S)
     finally:
         first.send(signal.SIGCONT)
-    first.wait_for("^lost wait$", 2 * DEADLINE_S)
+    first.wait_for(f"^lost {value}$", 2 * DEADLINE_S)
+    send(topic, "later")
+    wait_until(lambda: "acked later" in first.log + second.log, "a message after that", 2 * DEADLINE_S)
+    assert (first.log + second.log).count(f"started {value} ") == 2
+    assert len(system.reader(results).rest()) == (value == "wait-output")
 
 
 def test_a_handler_that_hangs_holds_up_neither_its_message_nor_others(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.harness.system import System
+from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.broker import EmbeddedBroker
 from timers.queue import Backoff, LeaseLostError, Queue
@@ -113,3 +114,75 @@ def test_an_ordered_queue_keeps_the_order_through_retries_and_rebalances(
 
                 wait_until(both, "messages of the second process", 3 * DEADLINE_S)
         wait_until(partial(work, first), "all messages", 3 * DEADLINE_S)
+
+
+GONE = 3
+"""The broker that freezes."""
+
+COORDINATORS = {
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[ThreeBrokers]:
+    """Three brokers, of which the first one coordinates."""
+    brokers = ThreeBrokers(tmp_path / "brokers", COORDINATORS)
+    try:
+        brokers.start()
+        for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
+            brokers.create(topic, [1], {"cleanup.policy": "compact"})
+        yield brokers
+    finally:
+        brokers.stop()
+
+
+def test_retries_and_dead_letters_go_to_partitions_whose_leaders_answer(
+    three: ThreeBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timers.kafka.leaders.FRESH_S", 0.0)  # an open transaction would wait for the frozen broker
+    system = System(three.address, tmp_path)
+    for name, value in system.environment.items():
+        monkeypatch.setenv(name, value)
+    requests, letters, results = system.request_topic, system.settings.dead_letter_topic, "results"
+    for topic in ("jobs", "queue.jobs-returns", "queue.jobs-ledger"):
+        three.create(topic, [1])
+    for topic in (requests, letters, results):
+        three.create(topic, [1, GONE])
+
+    def is_ended() -> bool:
+        return all(system.end(topic, committed=True) == system.end(topic) for topic in (requests, letters, results))
+
+    try:
+        with Queue("jobs", **PATIENT) as queue:
+            queue.send_many((None, b"%d" % number, ()) for number in range(40))
+
+            def handle(count: int) -> None:
+                left = count
+                while left:
+                    for message in queue.receive(left, wait_s=DEADLINE_S):
+                        left -= 1
+                        match left % 3:
+                            case 0:
+                                message.retry()
+                            case 1:
+                                message.reject("bad")
+                            case 2:
+                                message.output(results, message.value)
+                                message.ack()
+                queue.settle()
+
+            handle(20)
+            wait_until(is_ended, "the markers of the transactions")
+            three.freeze(GONE)
+            try:
+                handle(20)
+            finally:
+                three.thaw(GONE)
+        wait_until(is_ended, "the markers of the transactions")
+        assert [len(system.reader(topic).rest()) for topic in (requests, letters, results)] == [14, 14, 12]
+    finally:
+        system.close()

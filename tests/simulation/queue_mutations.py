@@ -43,8 +43,8 @@ class ForgetsJobsOfAFailedTransaction(Settler):
 
 
 class FinishesBeforeTheCommit(Settler):
-    def plan(self, *, in_transaction: bool = False, with_jobs: bool = True) -> Plan | None:
-        plan = super().plan(with_jobs=with_jobs)
+    def plan(self, **arguments: Any) -> Plan | None:
+        plan = super().plan(**arguments)
         for job in plan.jobs if plan is not None else ():
             job.ledger.finish(job.entry)
         return plan
@@ -96,8 +96,8 @@ class KeepsDroppedDeliveries(Ledger):
 
 
 class AllowsBeforeTheCommit(Settler):
-    def plan(self, *, in_transaction: bool = False, with_jobs: bool = True) -> Plan | None:
-        plan = super().plan(in_transaction=in_transaction, with_jobs=with_jobs)
+    def plan(self, **arguments: Any) -> Plan | None:
+        plan = super().plan(**arguments)
         if plan is not None:
             self._allow(plan)
         return plan
@@ -110,11 +110,11 @@ class AllowsAfterARefusedCommit(Settler):
 
 
 class BeginsGroupsWhileOthersRun(Settler):
-    def plan(self, *, in_transaction: bool = False, with_jobs: bool = True) -> Plan | None:
+    def plan(self, **arguments: Any) -> Plan | None:
         held = {partition: ledger.held_count for partition, ledger in self.ledgers.items()}
         for ledger in self.ledgers.values():
             ledger.held_count = 0
-        plan = super().plan(in_transaction=in_transaction, with_jobs=with_jobs)
+        plan = super().plan(**arguments)
         for partition, ledger in self.ledgers.items():
             ledger.held_count = held[partition]
         return plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ class SimMessage:
 
     source = "jobs/0/1"
     attempt = 1
+    may_wait = False
 
     def __init__(self, refused: Exception | None = None, lost: Exception | None = None) -> None:
         self.calls: list[str] = []
@@ -53,6 +55,7 @@ class SimQueue:
         self.closing = False
         self.stopping = False
         self.handlers = Handlers()
+        self.deliveries = SimpleNamespace()
         self.failure: Exception | None = None
         self.asked = threading.Event()
         self.may_answer = threading.Event()

@@ -2,197 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.harness.queue_thread import JOBS, LOG, MESSAGES, OTHER, SESSION_S, Opened
 from tests.harness.waiting import wait_until
-from timers.client import Backoff
-from timers.errors import LeaseLostError, QueueError, TimersError
-from timers.queue import Message
-from timers.queue.deliveries import Deliveries
-from timers.queue.guards import Guards
+from timers.errors import LeaseLostError, QueueError
+from timers.queue.guards import Guard
 from timers.queue.metadata import decode
-from timers.queue.receiver import Receiver
-from timers.queue.settling import Commit, Job, Partition, Plan
 from timers.queue.starts import NOTHING
-from timers.queue.state import State, Terms
-from timers.queue.transactions import Outcome
-from timers.queue.transport import Transport
-
-JOBS, OTHER = ("jobs", 0), ("jobs", 1)
-LOG = "log"
-MESSAGES = 5
-
-
-class Record:
-    """A record of confluent-kafka."""
-
-    def __init__(self, partition: Partition, offset: int) -> None:
-        self._at = (*partition, offset)
-
-    def error(self) -> None:
-        return None
-
-    def topic(self) -> str:
-        return self._at[0]
-
-    def partition(self) -> int:
-        return self._at[1]
-
-    def offset(self) -> int:
-        return self._at[2]
-
-    def timestamp(self) -> tuple[int, int]:
-        return 2, 0
-
-    def headers(self) -> None:
-        return None
-
-    def key(self) -> None:
-        return None
-
-    def __len__(self) -> int:
-        return 1
-
-
-class SimTransactions:
-    def take_refused(self) -> list[Job]:
-        return []
-
-
-class SimTransport:
-    """Two partitions with messages, of which the test assigns and revokes some.
-
-    Attributes:
-        calls: done by the queue's thread in its next poll.
-        failures: errors of the next requests for committed offsets.
-    """
-
-    transactions = SimTransactions()
-    group = "queue.jobs"
-    returns_topic = "queue.jobs-returns"
-
-    def __init__(self) -> None:
-        self.commits: dict[Partition, Commit] = {}
-        self.positions: dict[Partition, int] = {}
-        self.calls: list[Callable[[], None]] = []
-        self.failures: list[KafkaException] = []
-        self.is_recreated = False
-        self.low = 0
-        self.deleted: dict[Partition, int] = {}
-        self.stopped: list[set[Partition]] = []
-        self.opened = threading.Event()
-        self.opens = 0
-        self.owned: list[Partition] = []
-
-    def open(self, assigned: Callable[[list[Partition]], None], revoked: Callable[..., None]) -> None:
-        self.assigned, self.revoked = assigned, revoked
-        self.opened.set()
-        self.opens += 1
-        self.calls.append(lambda: assigned(self.owned))
-
-    def poll(self, most: int, wait_s: float) -> list[Any]:
-        calls, self.calls = self.calls, []
-        for call in calls:
-            call()
-        records: list[Record] = []
-        for partition, position in self.positions.items():
-            records += [Record(partition, offset) for offset in range(position, MESSAGES)]
-            self.positions[partition] = MESSAGES
-        if not records and wait_s:
-            threading.Event().wait(0.001)
-        return records
-
-    def committed(self, partitions: Iterable[Partition]) -> dict[Partition, Commit | None]:
-        if self.failures:
-            raise self.failures.pop(0)
-        return {each: self.commits.get(each) for each in partitions}
-
-    def copies(self) -> dict[Partition, Commit]:
-        return {}
-
-    def bounds(self, partition: Partition) -> tuple[int, int]:
-        return 0, MESSAGES
-
-    def log_tag(self, topic: str) -> str:
-        return LOG
-
-    def member(self) -> str:
-        return "member"
-
-    def start(self, positions: Mapping[Partition, int]) -> None:
-        self.positions.update(positions)
-
-    def stop(self, partitions: Iterable[Partition]) -> None:
-        self.stopped.append(set(partitions))
-        for partition in self.stopped[-1]:
-            del self.positions[partition]
-
-    def execute(self, plan: Plan) -> Outcome:
-        self.commits.update(plan.commits)
-        return Outcome.COMMITTED
-
-    def check_topics(self) -> None:
-        if self.is_recreated:
-            raise QueueError("topic 'jobs' was deleted and created again")
-
-    def first_offset(self, partition: Partition) -> int:
-        return self.low
-
-    def delete_below(self, offsets: Mapping[Partition, int]) -> None:
-        self.deleted.update(offsets)
-
-    def end(self, partition: Partition) -> int:
-        return MESSAGES
-
-    def pause(self, partitions: Collection[Partition]) -> None: ...
-    def resume(self, partitions: Collection[Partition]) -> None: ...
-
-    def close(self) -> None:
-        self.positions = {}
-
-    def user_error(self, error: KafkaException, failed: str) -> TimersError:
-        return QueueError(failed)
-
-
-class Opened:
-    """A queue that runs over a simulated transport."""
-
-    def __init__(self, lease_s: float = 600.0) -> None:
-        self.transport: Any = SimTransport()
-        terms = Terms("jobs", "jobs", self.transport.returns_topic, Backoff(), lease_s, False, False, 1_000_000)
-        guards: Guards = Guards.__new__(Guards)
-        guards.are_possible = False
-        self.state = State(terms, guards)
-        self.deliveries = Deliveries(self.state)
-        self.receiver = Receiver(self.state, cast(Transport, self.transport))
-        self.receiver.start()
-        assert self.transport.opened.wait(30)
-
-    def call(self, function: Callable[..., None], *arguments: Any, **named: Any) -> None:
-        """Let the thread of the queue call a function, and wait for it."""
-        done = threading.Event()
-
-        def call() -> None:
-            function(*arguments, **named)
-            done.set()
-
-        self.transport.calls.append(call)
-        assert done.wait(30)
-
-    def receive(self, count: int) -> list[Message]:
-        received: list[Message] = []
-
-        def enough() -> bool:
-            received.extend(self.deliveries.receive(count - len(received), 0.1))
-            return len(received) == count
-
-        wait_until(enough, f"{count} messages")
-        return received
 
 
 @pytest.fixture
@@ -261,6 +83,75 @@ def test_a_lost_partition_is_not_committed(queue: Opened) -> None:
 
     queue.call(lose)
     assert queue.transport.commits[JOBS] == before
+
+
+def test_a_process_that_was_stopped_and_lost_its_partition_cannot_acknowledge(queue: Opened) -> None:
+    queue.call(queue.transport.assigned, [JOBS])
+    message, *_ = queue.receive(MESSAGES)
+    before = dict(queue.transport.commits)
+
+    def stop() -> None:
+        queue.transport.is_expelled = True
+        queue.stopped_s += 60
+
+    queue.call(stop)
+    with ThreadPoolExecutor(1) as pool:
+        ack = pool.submit(message.ack)
+        wait_until(lambda: message.is_settled, "the call")
+        queue.call(queue.transport.revoked, [JOBS], lost=True)
+        with pytest.raises(LeaseLostError):
+            ack.result(60)
+    assert queue.transport.commits == before
+
+
+def test_a_process_that_was_stopped_and_is_still_a_member_can_acknowledge(queue: Opened) -> None:
+    queue.call(queue.transport.assigned, [JOBS])
+    message, *_ = queue.receive(MESSAGES)
+    queue.stopped_s += 60
+    message.ack()
+    assert queue.transport.commits[JOBS].offset == 1, "the call waited for the commit"
+
+
+def test_a_process_without_news_commits_in_each_session_time_out(queue: Opened) -> None:
+    queue.call(queue.transport.assigned, [JOBS])
+    queue.receive(MESSAGES)
+    wait_until(lambda: queue.state.settler.plan() is None, "all is committed")
+    plans = queue.transport.plans
+    queue.stopped_s += SESSION_S / 2
+    wait_until(lambda: queue.transport.plans > plans, "one more commit")
+
+
+def test_a_retry_that_waits_for_a_leader_does_not_delay_acknowledgements(queue: Opened) -> None:
+    queue.transport.transactions.are_away = True
+    queue.transport.transactions.failures = [failure()]
+    queue.call(queue.transport.assigned, [JOBS])
+    retried, *others = queue.receive(MESSAGES)
+    retried.retry()
+    for message in others:
+        message.ack()
+    settled = queue.state.wait_for_commit()
+
+    def done() -> tuple[tuple[int, int], ...]:
+        commit = queue.transport.commits[JOBS]
+        return decode(commit.metadata, LOG, commit.offset).done
+
+    wait_until(lambda: done() == ((1, MESSAGES),), "the acknowledgements")
+    assert not settled.done(), "the retry is not committed"
+    queue.transport.transactions.are_away = False
+    assert settled.result(60) is None
+    assert queue.transport.commits[JOBS].offset == MESSAGES
+
+
+def test_a_guard_that_cannot_be_written_does_not_delay_a_rebalance(queue: Opened) -> None:
+    queue.transport.transactions.are_away = True
+    queue.state.guards.are_possible = True
+    queue.state.guards.new = lambda source: Guard(cast(Any, None), source)  # type: ignore[method-assign]
+    queue.call(queue.transport.assigned, [JOBS])
+    message, *_ = queue.receive(MESSAGES)
+    queue.call(queue.transport.revoked, [JOBS], lost=False)
+    with pytest.raises(LeaseLostError):
+        message.ack()
+    assert queue.transport.commits[JOBS].offset == 0, "the new owner delivers it"
 
 
 def test_a_topic_that_was_created_again_ends_the_queue(queue: Opened) -> None:

@@ -3,95 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from timers.client import Backoff
+from tests.harness.queue_state import JOBS, OTHER, SESSION_S, Record, SimClock, SimGuards, add, guarded, opened, receive
+from tests.harness.waiting import wait_until
 from timers.errors import LeaseLostError
-from timers.queue import Message
 from timers.queue.deliveries import Deliveries
-from timers.queue.guards import Guards
-from timers.queue.ledger import Ledger
-from timers.queue.metadata import Saved
-from timers.queue.records import Letter
-from timers.queue.settling import Commit
-from timers.queue.starts import Start
-from timers.queue.state import State, Terms
-
-JOBS, OTHER = ("jobs", 0), ("jobs", 1)
-
-
-class Record:
-    """A record of confluent-kafka."""
-
-    def __init__(self, topic: str, partition: int, offset: int) -> None:
-        self._at = topic, partition, offset
-
-    def topic(self) -> str:
-        return self._at[0]
-
-    def partition(self) -> int:
-        return self._at[1]
-
-    def offset(self) -> int:
-        return self._at[2]
-
-    def timestamp(self) -> tuple[int, int]:
-        return 2, 1_700_000_000_000
-
-    def key(self) -> bytes:
-        return b"key"
-
-    def value(self) -> bytes:
-        return b"%d" % self._at[2]
-
-    def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        return ()
-
-
-class SimGuards(Guards):
-    """Guards whose cancels have the given verdict."""
-
-    def __init__(self, *, is_cancelled: bool = True) -> None:
-        self.are_possible = True
-        self.timeout_s = 0.0
-        self.is_cancelled = is_cancelled
-        self.calls: list[str] = []
-
-    def cancel(self, id: str) -> bool:
-        self.calls.append("cancel")
-        return self.is_cancelled
-
-    def publish(self, letter: Letter, due_s: int) -> None:
-        self.calls.append("publish")
-
-
-def opened(messages: int = 10, *, attempts: int = 3, ordered: bool = False, guards: Guards | None = None) -> State:
-    """A process with messages in one partition."""
-    terms = Terms("jobs", "jobs", "queue.jobs-returns", Backoff(attempts=attempts), 30.0, ordered, False, 1_000_000)
-    state = State(terms, guards or SimGuards())
-    add(state, JOBS, messages)
-    return state
-
-
-def add(state: State, partition: tuple[str, int], messages: int, *, attempt: int = 1) -> Ledger:
-    ledger = Ledger(Saved(0))
-    ledger.starts.allow(Start(0, messages))
-    state.settler.assign(partition, ledger, "log", Commit(0, "1234"))
-    for offset in range(messages):
-        ledger.read(offset, Record(*partition, offset), attempt=attempt)
-    return ledger
-
-
-def receive(state: State, count: int) -> list[Message]:
-    messages = Deliveries(state).receive(count, 0)
-    assert len(messages) == count
-    return messages
 
 
 def test_each_call_is_counted_once() -> None:
-    state = opened()
+    clock = SimClock()
+    state = opened(clock=clock)
     done, retried, rejected, extended, *_ = receive(state, 5)
+    clock.now_s += 0.5
     done.ack()
     retried.retry(after=5)
     rejected.reject("bad")
@@ -103,7 +29,7 @@ def test_each_call_is_counted_once() -> None:
     counters = state.counters()
     assert (counters.received, counters.acked, counters.retried, counters.dead) == (5, 1, 1, {"rejected": 1})
     assert (counters.in_flight, counters.ready, counters.partitions, counters.ledger_bytes) == (2, 5, 1, 4)
-    assert counters.handling_s > 0
+    assert counters.handling_s == 3 * 0.5
     counters.dead["rejected"] = 7
     assert state.counters().dead == {"rejected": 1}, "a copy"
 
@@ -131,19 +57,6 @@ def test_calls_that_wait_for_a_commit_end_with_the_queue() -> None:
     state.end()
     assert second.exception(0) is not None
     assert state.wait_for_commit().result(0) is None, "nothing is left to commit"
-
-
-def guarded(state: State, *, commit: bool = True) -> Message:
-    """A message whose partition moved while its handler worked on it."""
-    (message,) = receive(state, 1)
-    (guard,) = state.guard([JOBS])
-    plan = state.settler.plan()
-    assert plan is not None and plan.in_transaction
-    if commit:
-        state.settler.succeed(plan)
-    guard.give_up()
-    state.settler.revoke([JOBS])
-    return message
 
 
 @pytest.mark.parametrize("call", ["ack", "retry", "reject"])
@@ -239,3 +152,58 @@ def test_a_message_whose_child_process_ended_is_delivered_again_and_then_given_u
     second.crashed("was ended by SIGKILL")
     assert Deliveries(state).receive(1, 0) == []
     assert (state.totals.crashes, dict(state.totals.dead)) == (2, {"crashed": 1})
+
+
+CALLS = [
+    ("ack", ()),
+    ("retry", ()),
+    ("reject", ("bad",)),
+    ("extend", (60.0,)),
+]
+
+
+@pytest.mark.parametrize(("call", "arguments"), CALLS)
+def test_a_process_that_was_stopped_settles_nothing_before_it_knows_that_it_is_a_member(
+    call: str, arguments: tuple[object, ...]
+) -> None:
+    clock = SimClock()
+    state = opened(clock=clock)
+    (message,) = receive(state, 1)
+    clock.now_s += SESSION_S + 1
+    with pytest.raises(LeaseLostError):
+        getattr(message, call)(*arguments)
+    counters = state.counters()
+    assert (counters.acked, counters.retried, counters.dead) == (0, 0, {})
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+@pytest.mark.parametrize(("call", "arguments"), CALLS)
+def test_the_next_commit_tells_whether_a_call_counts(call: str, arguments: tuple[object, ...], is_member: bool) -> None:
+    clock = SimClock()
+    state = opened(guards=SimGuards(timeout_s=60.0), clock=clock)
+    (message,) = receive(state, 1)
+    clock.now_s += SESSION_S + 1
+    planned_before_s = clock.now_s - 1
+    with ThreadPoolExecutor(1) as pool:
+        called = pool.submit(getattr(message, call), *arguments)
+        wait_until(lambda: message.is_settled or call == "extend", "the call")
+        state.confirm(planned_before_s)
+        with state.lock:
+            assert not called.done(), "that commit does not contain the call"
+            state.settler.revoke([] if is_member else [JOBS])
+            state.lock.notify_all()
+        if is_member:
+            state.confirm(clock.now_s)
+            called.result(60)
+        else:
+            with pytest.raises(LeaseLostError):
+                called.result(60)
+
+
+def test_a_process_that_was_stopped_delivers_nothing_before_its_next_commit() -> None:
+    clock = SimClock()
+    state = opened(clock=clock)
+    clock.now_s += SESSION_S + 1
+    assert Deliveries(state).receive(1, 0) == []
+    state.confirm(clock.now_s)
+    receive(state, 1)

@@ -73,11 +73,13 @@ def asking_admin(settings: Settings) -> AdminClient:
     return AdminClient({**librdkafka(settings), "socket.timeout.ms": int(SILENT_S * 1000)})
 
 
-def admin_client(settings: Settings, reports: connection.ErrorReports) -> AdminClient:
-    """An admin client for a command or a job. Its requests create no topics."""
+def admin_client(settings: Settings, reports: connection.ErrorReports, silent_s: float = 60.0) -> AdminClient:
+    """An admin client for a command or a job. Its requests create no topics. A broker that is silent for ``silent_s``
+    is left for another one."""
     from confluent_kafka.admin import AdminClient  # not at the top: the client library does not need this import
 
     config = {**connection.librdkafka(settings), **_CREATE_NO_TOPICS, "error_cb": reports}
+    config["socket.timeout.ms"] = int(silent_s * 1000)
     return AdminClient(config, logger=LIBRDKAFKA_LOG)
 
 

@@ -1,14 +1,36 @@
-"""Tells which partitions have no leader."""
+"""Tells which partitions have no leader, or one that does not answer."""
 
 from __future__ import annotations
 
-from confluent_kafka.admin import AdminClient
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from concurrent.futures import Future
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import OFFSET_INVALID, KafkaException
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from timers.config.settings import Settings
 from timers.core.timer import TopicPartition
 from timers.kafka.clients import asking_admin
+from timers.kafka.connection import ErrorReports, partitions_of
+from timers.kafka.error_codes import MOVING, NOT_ALLOWED, UNREACHABLE, code_of
 
 TIMEOUT_S = 3.0
+
+ANSWER_S = 2.0
+"""Time for an answer of each leader."""
+
+FRESH_S = 0.5
+"""Seconds for which answers of leaders count."""
+
+SILENT_S = 5.0
+"""Seconds after which the leader of a partition that did not answer is asked again."""
+
+COUNT_S = 60.0
+"""Seconds for which the number of a topic's partitions counts."""
 
 
 def leaderless(admin: AdminClient) -> frozenset[TopicPartition]:
@@ -30,3 +52,64 @@ def leaderless(admin: AdminClient) -> frozenset[TopicPartition]:
 def admin_of(settings: Settings) -> AdminClient:
     """A client for :func:`leaderless`."""
     return asking_admin(settings)
+
+
+class AnsweringLeaders:
+    """Knows which partitions of topics can take records now. Metadata are not enough: brokers notice a dead or frozen
+    leader only after seconds, and a transaction with one of its partitions ends only when it is back. One thread uses
+    it.
+
+    Attributes:
+        answer: topic -> whether the leader of each partition answers. Topics that do not exist are left out.
+    """
+
+    def __init__(self, admin: AdminClient, reports: ErrorReports) -> None:
+        self.answer: Mapping[str, list[bool]] = {}
+        self._admin = admin
+        self._reports = reports
+        self._asked: AbstractSet[str] = frozenset()
+        self._fresh_until = 0.0
+        self._counts: dict[str, tuple[int, float]] = {}
+        self._silent_until: dict[TopicPartition, float] = {}
+
+    def look(self, topics: AbstractSet[str]) -> None:
+        """Ask the leaders of these topics, unless they answered just now. Blocks.
+
+        Raises:
+            KafkaException: no broker answers.
+        """
+        now_s = monotonic()
+        if now_s < self._fresh_until and topics <= self._asked:
+            return
+        places = [(topic, number) for topic in topics for number in range(self._count(topic, now_s))]
+        asked = [each for each in places if self._silent_until.get(each, 0.0) <= now_s]
+        latest = {Place(*each): OffsetSpec.latest() for each in asked}  # type: ignore[no-untyped-call]
+        futures = self._admin.list_offsets(latest, request_timeout=ANSWER_S) if latest else {}
+        answered = {(each.topic, each.partition) for each, future in futures.items() if _is_answered(future)}
+        self._silent_until |= dict.fromkeys(set(asked) - answered, monotonic() + SILENT_S)
+        answer: dict[str, list[bool]] = {}
+        for topic, number in places:
+            answer.setdefault(topic, []).append((topic, number) in answered)
+        self.answer, self._asked, self._fresh_until = answer, topics, monotonic() + FRESH_S
+
+    def _count(self, topic: str, now_s: float) -> int:
+        """Number of partitions of a topic; 0 if it does not exist, or may not be described."""
+        count, asked_s = self._counts.get(topic, (0, -COUNT_S))
+        if count and now_s - asked_s < COUNT_S:
+            return count
+        try:
+            count = partitions_of(self._admin, self._reports, topic, TIMEOUT_S)
+        except KafkaException as error:
+            if not count and code_of(error) not in NOT_ALLOWED:
+                raise
+        self._counts[topic] = count, now_s
+        return count
+
+
+def _is_answered(offset: Future[Any]) -> bool:
+    """Whether a leader answered, though perhaps with a refusal."""
+    try:
+        found: int = offset.result().offset
+    except KafkaException as error:
+        return code_of(error) not in UNREACHABLE | MOVING
+    return found != OFFSET_INVALID  # librdkafka 2.16 reports so, and no error, that a leader did not answer

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import closing, suppress
 from time import monotonic, sleep
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from timers.config.settings import Settings
@@ -86,7 +86,10 @@ class TopicOffsets:
             )
             try:
                 for where, future in futures.items():
-                    offsets[where.topic][where.partition] = future.result(TIMEOUT_S).offset
+                    offset = future.result(TIMEOUT_S).offset
+                    if offset == OFFSET_INVALID:  # librdkafka 2.16 reports so that the leader did not answer
+                        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                    offsets[where.topic][where.partition] = offset
                 return offsets
             except KafkaException as error:
                 if code_of(error) not in MOVING or monotonic() > deadline:

@@ -14,10 +14,20 @@ docs/queues.md has the guarantees and the limits.
 
 from timers.client import Backoff
 from timers.errors import LeaseLostError, QueueError
-from timers.queue.aio import AsyncQueue
+from timers.queue.aio import AsyncMessage, AsyncQueue
 from timers.queue.counters import Counters
 from timers.queue.inbox import SqlInbox
 from timers.queue.message import Message
 from timers.queue.queue import Queue
 
-__all__ = ["AsyncQueue", "Backoff", "Counters", "LeaseLostError", "Message", "Queue", "QueueError", "SqlInbox"]
+__all__ = [
+    "AsyncMessage",
+    "AsyncQueue",
+    "Backoff",
+    "Counters",
+    "LeaseLostError",
+    "Message",
+    "Queue",
+    "QueueError",
+    "SqlInbox",
+]

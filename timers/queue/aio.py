@@ -4,28 +4,88 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any, Self
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from datetime import timedelta
+from typing import Any, Self, cast
 
 from timers.errors import LeaseLostError
 from timers.queue.inspection import QueueStats
-from timers.queue.message import Message, settled_after
+from timers.queue.message import Message, finish
 from timers.queue.queue import Queue
 from timers.queue.sending import Sendable
 
+_log = logging.getLogger("timers.queue")
+
+
+class _Nothing:
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+class AsyncMessage(Message):
+    """A delivery in a program with an event loop. Its calls take effect at once, and may be awaited.
+
+    A call that must wait for the brokers, as :meth:`Message.ack` says, waits in a thread. Await it to learn whether it
+    counts; otherwise its error is logged.
+    """
+
+    __slots__ = ()
+
+    def ack(self) -> Awaitable[None]:  # type: ignore[override]  # a program may ignore the result
+        return self._call(super().ack)
+
+    def retry(self, after: float | timedelta | None = None, error: str = "") -> Awaitable[None]:  # type: ignore[override]
+        return self._call(super().retry, after, error)
+
+    def reject(self, reason: str) -> Awaitable[None]:  # type: ignore[override]
+        return self._call(super().reject, reason)
+
+    def extend(self, lease_s: float) -> Awaitable[None]:  # type: ignore[override]
+        return self._call(super().extend, lease_s)
+
+    def _call(self, call: Callable[..., None], *arguments: Any) -> Awaitable[None]:
+        with self._state.lock:
+            if not (self.may_wait and _has_loop()):
+                call(*arguments)
+                return _Nothing()
+        task = asyncio.create_task(asyncio.to_thread(call, *arguments))
+        _calls.add(task)
+        task.add_done_callback(_end_call)
+        return task
+
+
+_calls: set[asyncio.Task[None]] = set()
+"""An event loop refers to its tasks weakly."""
+
+
+def _end_call(task: asyncio.Task[None]) -> None:
+    _calls.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.warning("%s", error)
+
+
+def _has_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
 
 class AsyncQueue:
-    """:class:`Queue` with coroutines; it takes the same arguments. The calls on a message do not block.
+    """:class:`Queue` with coroutines; it takes the same arguments.
 
     ::
 
         async with AsyncQueue("orders") as queue:
             async for message in queue.messages():
-                message.ack()
+                await message.ack()
     """
 
     def __init__(self, topic: str | Queue, **arguments: Any) -> None:
         self.queue = topic if isinstance(topic, Queue) else Queue(topic, **arguments)
+        self.queue.deliveries.kind = AsyncMessage
         self._running: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -42,22 +102,22 @@ class AsyncQueue:
         """As :meth:`Queue.send_many`."""
         return await asyncio.to_thread(self.queue.send_many, messages)
 
-    async def receive(self, limit: int = 1, wait_s: float = 1.0) -> list[Message]:
+    async def receive(self, limit: int = 1, wait_s: float = 1.0) -> list[AsyncMessage]:
         """As :meth:`Queue.receive`. If the task is cancelled, what it would have got is put back."""
         call = asyncio.ensure_future(asyncio.to_thread(self.queue.receive, limit, wait_s))
         try:
-            return await asyncio.shield(call)
+            return cast(list[AsyncMessage], await asyncio.shield(call))
         except asyncio.CancelledError:
             call.add_done_callback(_put_back)
             raise
 
-    async def messages(self, limit: int = 100) -> AsyncIterator[Message]:
+    async def messages(self, limit: int = 100) -> AsyncIterator[AsyncMessage]:
         """Yield messages until the queue is closed."""
         while not self.queue.closing:
             for message in await self.receive(limit):
                 yield message
 
-    async def run(self, handler: Callable[[Message], Awaitable[None]], *, concurrency: int = 1) -> None:
+    async def run(self, handler: Callable[[AsyncMessage], Awaitable[None]], *, concurrency: int = 1) -> None:
         """As :meth:`Queue.run`, with ``concurrency`` tasks."""
         running = self._running
         with self.queue.handlers.running():
@@ -98,6 +158,14 @@ def _put_back(call: asyncio.Future[list[Message]]) -> None:
             message.put_back()
 
 
-async def _handle(message: Message, handler: Callable[[Message], Awaitable[None]]) -> None:
-    with contextlib.suppress(LeaseLostError), settled_after(message):
+async def _handle(message: AsyncMessage, handler: Callable[[AsyncMessage], Awaitable[None]]) -> None:
+    failure: Exception | None = None
+    try:
         await handler(message)
+    except Exception as error:
+        failure = error
+    with contextlib.suppress(LeaseLostError):
+        if message.may_wait:
+            await asyncio.to_thread(finish, message, failure)
+        else:
+            finish(message, failure)

@@ -8,7 +8,7 @@ from time import monotonic
 from confluent_kafka import KafkaException
 
 from timers.queue import records
-from timers.queue.settling import Plan
+from timers.queue.settling import MAX_JOBS, Job, Plan
 from timers.queue.state import State
 from timers.queue.transactions import Outcome
 from timers.queue.transport import Transport
@@ -44,17 +44,48 @@ class Committer:
         while True:
             if self._settler.unknown is not None and not self._resolve():
                 return False
-            may_transact = not only_plain and monotonic() >= self._next_transaction
+            may_transact = not only_plain and monotonic() >= self._next_transaction and self._look(with_copy)
             with self._lock:
+                planned_s = self._state.now_s()
+                waiting = self._postpone() if may_transact else set()
                 jobs = self._settler.job_count
-                plan = self._settler.plan(in_transaction=with_copy and may_transact, with_jobs=may_transact)
+                plan = self._settler.plan(
+                    in_transaction=with_copy and may_transact, with_jobs=may_transact, waiting=waiting
+                )
             if plan is None:
                 return not jobs and not self._settler.full
             outcome = self._execute(plan)
             if outcome is not Outcome.COMMITTED:
                 return False
-            if len(plan.jobs) == jobs or not may_transact:
+            self._state.confirm(planned_s)
+            if len(plan.jobs) == jobs - len(waiting) or not may_transact:
                 return len(plan.jobs) == jobs and not self._settler.full
+
+    def _look(self, with_copy: bool) -> bool:
+        """Ask the leaders that a transaction needs, if there will be one; False if it cannot begin."""
+        with self._lock:
+            jobs = self._settler.jobs[:MAX_JOBS]
+        try:
+            if jobs or with_copy:
+                self._transport.transactions.look(jobs)
+            return True
+        except KafkaException as error:
+            _log.warning("a transaction of %s waits: %s", self._transport.group, error.args[0])
+            self._pause()
+            return False
+
+    def _postpone(self) -> set[Job]:
+        """Return the jobs that wait for a leader. Guards do not wait: their partition has a new owner soon."""
+        waiting = self._transport.transactions.without_place(self._settler.jobs)
+        for job in [job for job in waiting if isinstance(job.records[0], records.Guarding)]:
+            self._settler.discard(job)
+            waiting.discard(job)
+        return waiting
+
+    def _pause(self) -> None:
+        """Begin no transaction for a growing time."""
+        self._next_transaction = monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
 
     def _execute(self, plan: Plan) -> Outcome:
         outcome = self._transport.execute(plan)
@@ -74,10 +105,10 @@ class Committer:
                 else:
                     self._state.totals.dead[REJECTED] += 1
                     job.records = [job.letter(REJECTED, _TOO_LARGE)]
-        if plan.in_transaction:
-            committed = outcome is Outcome.COMMITTED
-            self._pause_s = _PAUSE_S if committed else min(2 * self._pause_s, _MOST_PAUSE_S)
-            self._next_transaction = 0.0 if committed else monotonic() + self._pause_s
+        if outcome is not Outcome.COMMITTED and plan.in_transaction:
+            self._pause()
+        elif plan.in_transaction:
+            self._pause_s, self._next_transaction = _PAUSE_S, 0.0
         return outcome
 
     def _resolve(self) -> bool:

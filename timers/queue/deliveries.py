@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from time import monotonic
-
 from timers.queue.ledger import Ledger
 from timers.queue.message import Message
 from timers.queue.settling import Partition
@@ -12,9 +10,14 @@ from timers.queue.state import State
 
 
 class Deliveries:
-    """Takes messages from all partitions of a process in turn."""
+    """Takes messages from all partitions of a process in turn.
+
+    Attributes:
+        kind: class of the messages.
+    """
 
     def __init__(self, state: State) -> None:
+        self.kind = Message
         self._state = state
         self._turn = 0
 
@@ -29,7 +32,9 @@ class Deliveries:
     def _take(self, limit: int) -> list[Message]:
         """Take messages of all partitions, the same number from each as far as they have so many."""
         messages: list[Message] = []
-        now_s = monotonic()
+        if self._state.is_doubtful:
+            return messages
+        now_s = self._state.now_s()
         partitions = list(self._state.settler.ledgers.items())
         self._turn = (self._turn + 1) % max(1, len(partitions))
         waiting = [*partitions[self._turn :], *partitions[: self._turn]]
@@ -53,7 +58,7 @@ class Deliveries:
             entry = ledger.take(until_s)
             if entry is None:
                 return
-            message = Message(self._state, partition, ledger, entry, now_s, returned=returned)
+            message = self.kind(self._state, partition, ledger, entry, now_s, returned=returned)
             if entry.crashes >= MAX_CRASHES or message.attempt > terms.backoff.attempts + 1:
                 message.retry(error="the lease of the last attempt ended")
             else:

@@ -7,7 +7,6 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from time import monotonic
 from typing import Any, Literal
 
 from timers.client.request import BytesLike, HeadersLike
@@ -71,6 +70,11 @@ class Message:
         return self._entry.state != HELD or self._entry.delivery != self._delivery
 
     @property
+    def may_wait(self) -> bool:
+        """Whether a call that settles the message may have to wait for the brokers."""
+        return self._guard is not None or self._state.is_doubtful
+
+    @property
     def key(self) -> bytes | None:
         key: bytes | None = self._record.key()
         return key
@@ -112,25 +116,29 @@ class Message:
     def ack(self) -> None:
         """Mark the message as done. A process commits every 100 ms; :meth:`Queue.settle` waits for it.
 
-        It returns at once, except for a message whose partition moved to another process meanwhile: then it waits until
-        the timer that would return the message is cancelled.
+        It returns at once, with two exceptions. If the message's partition moved to another process meanwhile, it waits
+        until the timer that would return the message is cancelled. If the brokers accepted no commit for the session
+        time-out, because they are away or this process was stopped, it waits for the next commit.
 
         If the message has outputs, they are written in the transaction in which it is done.
 
         Raises:
             LeaseLostError: the lease is over, the partition has another owner, or the message is settled.
         """
-        totals = self._state.totals
-        with self._state.lock:  # the usual case, without calls that it does not need
+        state, totals = self._state, self._state.totals
+        with state.lock:  # the usual case, without calls that it does not need
             if not self._outputs and self._ledger.ack(self._entry, self._delivery):
+                now_s = state.now_s()
+                if now_s - state.confirmed_s > self._terms.session_timeout_s:
+                    self._confirm()
                 totals.acked += 1
-                totals.handling_s += monotonic() - self._received_s
+                totals.handling_s += now_s - self._received_s
                 return
         is_accepted = self._settle(
             lambda: bool(self._outputs) and self._bind(*self._outputs),
             lambda guard, timeout_s: guard.cancel(timeout_s),
         )
-        with self._state.lock:
+        with state.lock:
             totals.acked += is_accepted
 
     def output(
@@ -186,7 +194,11 @@ class Message:
         if not terms.ordered:
             later = records.later(self, terms.returns_topic, after, error, terms.max_request_bytes)
         is_accepted = self._settle(
-            lambda: self._bind(later) if later else self._ledger.wait(self._entry, self._delivery, monotonic() + after),
+            lambda: (
+                self._bind(later)
+                if later
+                else self._ledger.wait(self._entry, self._delivery, self._state.now_s() + after)
+            ),
             lambda guard, timeout_s: guard.leave(timeout_s),
         )
         with self._state.lock:
@@ -227,8 +239,9 @@ class Message:
             LeaseLostError: as in :meth:`ack`.
         """
         with self._state.lock:
-            if not self._ledger.extend(self._entry, self._delivery, monotonic() + lease_s):
+            if not self._ledger.extend(self._entry, self._delivery, self._state.now_s() + lease_s):
                 raise self._lost()
+            self._confirm()
 
     def _give_up(self, code: str, reason: str) -> None:
         letter = self._letter(code, reason)
@@ -247,11 +260,22 @@ class Message:
         """
         with self._state.lock:
             is_accepted = settle()
+            if is_accepted:
+                self._confirm()
         if not is_accepted and (self._guard is None or not settle_guarded(self._guard, self._state.guards.timeout_s)):
             raise self._lost()
         with self._state.lock:
-            self._state.totals.handling_s += monotonic() - self._received_s
+            self._state.totals.handling_s += self._state.now_s() - self._received_s
         return True
+
+    def _confirm(self) -> None:
+        """Wait for a commit if other processes may own the partition. The caller holds the lock.
+
+        Raises:
+            LeaseLostError: another process owns it, or no broker has answered in time.
+        """
+        if self._state.is_doubtful and not self._state.wait_until_confirmed(self._partition, self._ledger):
+            raise self._lost()
 
     def _bind(self, *written: Any) -> bool:
         if not self._ledger.bind(self._entry, self._delivery):
@@ -267,7 +291,7 @@ class Message:
         if self._outputs:
             return None
         guard, terms = self._state.guards.new(self.source), self._terms
-        left_s = self._entry.until_s - monotonic()
+        left_s = self._entry.until_s - self._state.now_s()
         try:
             timer = records.guarding(self, terms.returns_topic, left_s, guard.id, terms.max_request_bytes)
         except InvalidTimerError:
@@ -286,20 +310,13 @@ class Message:
 
 @contextlib.contextmanager
 def settled_after(message: Message) -> Iterator[None]:
-    """Acknowledge the message after the block, and retry the message if the block raises an exception.
-
-    Raises:
-        LeaseLostError: the lease was over before the block ended.
-    """
+    """Settle the message after the block, as :func:`finish` says."""
     try:
         yield
-    except LeaseLostError:
-        raise
     except Exception as error:
-        _fail(message, error)
+        finish(message, error)
     else:
-        if not message.is_settled:
-            message.ack()
+        finish(message)
 
 
 def handle(message: Message, handler: Callable[[Message], None]) -> None:
@@ -308,10 +325,21 @@ def handle(message: Message, handler: Callable[[Message], None]) -> None:
         handler(message)
 
 
-def _fail(message: Message, error: Exception) -> None:
-    """Retry a message whose handler raised an exception; reject it if it is too large for a retry."""
-    _log.warning("message %s failed in attempt %d", message.source, message.attempt, exc_info=error)
+def finish(message: Message, error: Exception | None = None) -> None:
+    """Settle a message whose handler ended: acknowledge it, unless the handler settled it. If the handler raised an
+    exception, retry the message; reject it if it is too large for a retry.
+
+    Raises:
+        LeaseLostError: the lease was over before.
+    """
+    if isinstance(error, LeaseLostError):
+        raise error
+    if error is not None:
+        _log.warning("message %s failed in attempt %d", message.source, message.attempt, exc_info=error)
     if message.is_settled:
+        return
+    if error is None:
+        message.ack()
         return
     try:
         message.retry(error=repr(error))

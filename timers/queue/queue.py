@@ -97,6 +97,7 @@ class Queue:
             ordered=ordered,
             accept_loss=accept_loss,
             max_request_bytes=kafka.max_request_bytes,
+            session_timeout_s=session_timeout_s,
         )
         self._timeout_s = timeout_s
         self._kafka = kafka
@@ -106,7 +107,7 @@ class Queue:
         settings = kafka.settings
         guards = Guards(self._timers, self._sender, settings.id_topic, settings.dead_letter_topic, timeout_s)
         self._state = State(terms, guards)
-        self._deliveries = Deliveries(self._state)
+        self.deliveries = Deliveries(self._state)
         self._receiver = Receiver(self._state, transport)
 
     def __enter__(self) -> Self:
@@ -154,7 +155,7 @@ class Queue:
             QueueError: the queue cannot be read, or messages of it were lost.
         """
         self._receiver.start()
-        return self._deliveries.receive(limit, wait_s)
+        return self.deliveries.receive(limit, wait_s)
 
     @property
     def closing(self) -> bool:

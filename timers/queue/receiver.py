@@ -42,6 +42,9 @@ _DRAIN_S = 15.0
 _HAND_OVER_S = 3.0
 _HAND_OVER_PAUSE_S = 0.1
 
+_CONFIRMATIONS = 3
+"""Commits in a session time-out, at least: they show that the process is a member of the group."""
+
 _LONG_SKIP = 2000
 """Done messages that are skipped by a seek instead of by reading them."""
 
@@ -86,7 +89,7 @@ class Receiver:
             self._transport.open(self._assigned, self._revoked)
             while not self._state.closing:
                 self._work()
-                if self._state.is_abandoned(monotonic()):
+                if self._state.is_abandoned():
                     self._leave()
             self._drain()
         except TimersError as error:
@@ -103,7 +106,7 @@ class Receiver:
                 self._transport.close()
 
     def _work(self) -> None:
-        self._state.turn_s = monotonic()
+        self._state.turn_s = self._state.now_s()
         # Callbacks run in each call of poll; what it returns is of the partitions that they leave.
         self._feed(self._transport.poll(1, _POLL_S))
         self._feed(self._transport.poll(_BATCH, 0))
@@ -182,7 +185,7 @@ class Receiver:
         """Pause partitions whose ledger has no room, or all if too many messages wait for receivers."""
         with self._state.lock:
             ledgers = self._state.settler.ledgers
-            now_s = monotonic()
+            now_s = self._state.now_s()
             share = 0.0
             self._fed_bytes = 0
             for ledger in ledgers.values():
@@ -208,13 +211,15 @@ class Receiver:
         now_s = monotonic()
         with_copy = with_copy or now_s >= self._next_copy
         waiting = self._state.waiting()
+        if self._state.now_s() - self._state.confirmed_s > self._terms.session_timeout_s / _CONFIRMATIONS:
+            self._state.settler.repeat()
         done = self._committer.commit_all(with_copy=with_copy)
         self._next_settle = monotonic() + (SETTLE_S if done else _RETRY_S)
         self._did_settle = done
         if not done:
             return False
         self._state.committed(waiting)
-        self._state.settled_s = monotonic()
+        self._state.settled_s = self._state.now_s()
         if with_copy:
             self._next_copy = now_s + _COPY_S
             if not self._state.closing:
@@ -258,7 +263,7 @@ class Receiver:
         with self._state.lock:
             self._state.settler.join(self._transport.member())
         if not self._state.joined:
-            self._state.joined, self._state.settled_s = True, monotonic()
+            self._state.joined, self._state.settled_s = True, self._state.now_s()
 
     def _load(self) -> None:
         try:

@@ -19,8 +19,9 @@ the steps that break a promise without it:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.queue.ledger import Entry, Ledger
@@ -103,6 +104,7 @@ class Settler:
         self._member: Any = None
         self._jobs: list[Job] = []
         self._plain_unanswered = False
+        self._repeats = False
 
     # ---- rebalances ----------------------------------------------------------------------------------------------
 
@@ -171,21 +173,34 @@ class Settler:
         """The brokers refuse the records of a job: its message stays open."""
         self._jobs.remove(job)
 
+    def repeat(self) -> None:
+        """Let the next plan commit all partitions, so that its outcome shows whether the process is a member."""
+        self._repeats = True
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """The jobs that are not committed."""
+        return self._jobs
+
     @property
     def job_count(self) -> int:
         return len(self._jobs)
 
-    def plan(self, *, in_transaction: bool = False, with_jobs: bool = True) -> Plan | None:
+    def plan(
+        self, *, in_transaction: bool = False, with_jobs: bool = True, waiting: Collection[Job] = ()
+    ) -> Plan | None:
         """Return the next commit; None if there is nothing to commit, or :meth:`resolve` must come first.
 
         Args:
             in_transaction: commit in a transaction also without jobs, if a transaction may begin now. Then all commits
                 are in it of which no copy was written, because the transaction writes copies.
             with_jobs: False for a plain commit: jobs that cannot be done now do not delay acknowledgements.
+            waiting: jobs that must wait, because a record of theirs cannot be written now.
         """
         if self.unknown is not None:
             return None
-        jobs = self._jobs[:MAX_JOBS] if with_jobs and not self._plain_unanswered else []
+        may_have_jobs = with_jobs and not self._plain_unanswered
+        jobs = list(islice((job for job in self._jobs if job not in waiting), MAX_JOBS)) if may_have_jobs else []
         by_ledger: dict[int, list[Entry]] = {}
         for job in jobs:
             by_ledger.setdefault(id(job.ledger), []).append(job.entry)
@@ -198,14 +213,17 @@ class Settler:
             if text is None:
                 full.add(partition)
                 del starts[partition]
-            elif (commit := Commit(saved.offset, text)) != owned.committed or (
-                in_transaction and commit != owned.copied
+            elif (
+                (commit := Commit(saved.offset, text)) != owned.committed
+                or (in_transaction and commit != owned.copied)
+                or self._repeats
             ):
                 commits[partition] = commit
         jobs = [job for job in jobs if job.partition not in full]
         in_transaction = bool(jobs) or (in_transaction and not self._plain_unanswered)
         plan = Plan(in_transaction, self._member, dict(self.ledgers), commits, jobs, starts)
         if commits:
+            self._repeats = False
             return plan
         self._allow(plan)
         return None

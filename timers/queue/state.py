@@ -14,6 +14,7 @@ from timers.client import Backoff
 from timers.errors import QueueError, TimersError
 from timers.queue.counters import Counters
 from timers.queue.guards import Guard, Guards
+from timers.queue.ledger import Ledger
 from timers.queue.settling import Partition, Settler
 from timers.wire import topics
 
@@ -38,6 +39,7 @@ class Terms:
     ordered: bool
     accept_loss: bool
     max_request_bytes: int
+    session_timeout_s: float
 
 
 class State:
@@ -49,12 +51,18 @@ class State:
         ends: ends of the partitions' logs, as of the last fetches.
         joined: whether the group has given this process its partitions, which may be none.
         load_error: why the ledgers of new partitions cannot be loaded; empty if they can.
-        turn_s: when the queue's thread began its present turn, by the monotonic clock.
-        settled_s: when all that was to be committed had been committed, by the monotonic clock.
+        turn_s: when the queue's thread began its present turn.
+        settled_s: when all that was to be committed had been committed.
+        confirmed_s: when the last commit began that the brokers accepted. They accept one from a member of the group
+            only, so the process owned its partitions then.
+
+    Args:
+        now_s: the clock of leases and of the times above, in seconds.
     """
 
-    def __init__(self, terms: Terms, guards: Guards) -> None:
+    def __init__(self, terms: Terms, guards: Guards, now_s: Callable[[], float] = monotonic) -> None:
         self.terms = terms
+        self.now_s = now_s
         self.guards = guards
         self.lock = threading.Condition()  # reentrant
         self.settler = Settler()
@@ -64,11 +72,11 @@ class State:
         self.ends: Mapping[Partition, int] = {}
         self.joined = False
         self.load_error = ""
-        self.turn_s = self.settled_s = monotonic()
+        self.turn_s = self.settled_s = self.confirmed_s = now_s()
         self._is_over = False
         self._receivers = 0
         self._is_left = False
-        self._asked_s = monotonic()
+        self._asked_s = now_s()
         self._waiting: list[Future[None]] = []
 
     # ---- receivers -----------------------------------------------------------------------------------------------
@@ -96,12 +104,12 @@ class State:
                     self.lock.wait(remaining_s)
             finally:
                 self._receivers -= 1
-                self._asked_s = monotonic()
+                self._asked_s = self.now_s()
 
-    def is_abandoned(self, now_s: float) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether messages wait, all leases are over, and no receiver has asked for messages for as long."""
         with self.lock:
-            if self._receivers or now_s - self._asked_s <= self.terms.lease_s:
+            if self._receivers or self.now_s() - self._asked_s <= self.terms.lease_s:
                 return False
             ledgers = self.settler.ledgers.values()
             return any(ledger.ready_count for ledger in ledgers) and not any(ledger.held_count for ledger in ledgers)
@@ -143,7 +151,7 @@ class State:
         """Return why the process should be started again: a sentence, or nothing."""
         if self.failure is not None:
             return [str(self.failure)]
-        silent_s = monotonic() - self.turn_s
+        silent_s = self.now_s() - self.turn_s
         if self.joined and not (self.closing or self._is_left) and silent_s > _STUCK_S:
             return [f"the thread of the queue {self.terms.name!r} has made no progress for {silent_s:.0f} s"]
         return []
@@ -161,9 +169,33 @@ class State:
             )
         elif self.load_error:
             reasons.append(f"partitions cannot be loaded ({self.load_error}): is a transaction open for long?")
-        elif (unsettled_s := monotonic() - self.settled_s) > _UNSETTLED_S:
-            reasons.append(f"nothing could be committed for {unsettled_s:.0f} s")
+        elif (unsettled_s := self.now_s() - self.settled_s) > _UNSETTLED_S:
+            reasons.append(f"not all that was settled could be committed for {unsettled_s:.0f} s")
         return reasons
+
+    # ---- membership ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether other processes may own the partitions, because the brokers have accepted no commit for so long.
+
+        A process that was stopped, by SIGSTOP for example, works on before its thread hears of the rebalance.
+        """
+        return self.now_s() - self.confirmed_s > self.terms.session_timeout_s
+
+    def confirm(self, began_s: float) -> None:
+        """The brokers accepted a commit that was planned at ``began_s``."""
+        with self.lock:
+            self.confirmed_s = began_s
+            self.lock.notify_all()
+
+    def wait_until_confirmed(self, partition: Partition, ledger: Ledger) -> bool:
+        """Return whether the brokers accept a commit of what was settled until now. The caller holds the lock."""
+        called_s = self.now_s()
+        self.lock.wait_for(
+            lambda: self.confirmed_s >= called_s or not self.settler.owns(partition, ledger), self.guards.timeout_s
+        )
+        return self.confirmed_s >= called_s
 
     # ---- calls that wait for a commit ----------------------------------------------------------------------------
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from enum import Enum
 from functools import partial
@@ -17,8 +16,10 @@ from timers.client.config import Connection
 from timers.config.settings import Settings
 from timers.errors import QueueError
 from timers.kafka import connection
-from timers.kafka.clients import LIBRDKAFKA_LOG, max_message_bytes
+from timers.kafka.clients import LIBRDKAFKA_LOG, admin_client, max_message_bytes
+from timers.kafka.leaders import ANSWER_S, AnsweringLeaders
 from timers.queue import records
+from timers.queue.places import Places
 from timers.queue.settling import Commit, Job, Partition, Plan
 from timers.wire.formats import future_by_id
 
@@ -59,11 +60,37 @@ class Transactions:
         self._ledger_topic = ledger_topic
         self._producer: Producer | None = None
         self._refused: list[Job] = []
-        self._request_partitions = 1
+        self._places: Places | None = None
 
     def close(self) -> None:
         """Disconnect. No transaction may be open."""
-        self._producer = None
+        self._producer = self._places = None
+
+    def look(self, jobs: Iterable[Job]) -> None:
+        """Learn for :meth:`without_place` which leaders answer. Blocks.
+
+        Raises:
+            KafkaException: no transaction can begin now.
+        """
+        if self._places is None:
+            leaders = AnsweringLeaders(admin_client(self._settings, self._reports, ANSWER_S), self._reports)
+            topics = {self._kafka.request_topic, self._settings.dead_letter_topic, self._settings.id_topic} - {""}
+            self._places = Places(leaders, self._topic_of, self._ledger_topic, topics)
+        self._places.look(jobs)
+
+    def without_place(self, jobs: Iterable[Job]) -> set[Job]:
+        """Return the jobs with a record whose leader does not answer."""
+        places = self._places
+        if places is None or places.are_complete:
+            return set()
+        return {job for job in jobs if not places.has_place(job)}
+
+    def _topic_of(self, record: Any) -> str:
+        if isinstance(record, records.Later):
+            return self._kafka.request_topic
+        if isinstance(record, records.Guarding):
+            return self._settings.id_topic
+        return record.topic if isinstance(record, records.Output) else self._settings.dead_letter_topic
 
     def execute(self, plan: Plan) -> Outcome:
         """Carry out a plan in a transaction."""
@@ -146,9 +173,6 @@ class Transactions:
             _bounded(producer.init_transactions)
         except Overrun:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
-        self._request_partitions = max(
-            1, connection.partitions_of(producer, self._reports, self._kafka.request_topic, _TIMEOUT_S)
-        )
         self._producer = producer
         return producer
 
@@ -173,17 +197,17 @@ class Transactions:
     def _write_job(self, producer: Producer, job: Job, now_ms: int, written: _Deliveries) -> None:
         for each in job.records:
             key: bytes | None
-            partition, refusals, headers = -1, _RECORD_REFUSALS, list(each.headers)
+            topic, partition = self._topic_of(each), self._places.partition(each) if self._places is not None else -1
+            refusals, headers = _RECORD_REFUSALS, list(each.headers)
             if isinstance(each, records.Later):
-                topic, key = self._kafka.request_topic, records.due_key(now_ms, each.after_ms)
-                partition = random.randrange(self._request_partitions)  # spreads a second with many retries
+                key = records.due_key(now_ms, each.after_ms)
             elif isinstance(each, records.Guarding):
-                topic, key = self._settings.id_topic, each.id.encode()
+                key = each.id.encode()
                 headers += future_by_id.encode_headers(int(records.due_key(now_ms, each.after_ms)))
             elif isinstance(each, records.Output):
-                topic, key, refusals = each.topic, each.key, _OUTPUT_REFUSALS
+                key, refusals = each.key, _OUTPUT_REFUSALS
             else:
-                topic, key = self._settings.dead_letter_topic, records.due_key(now_ms, 0) if each.has_key else None
+                key = records.due_key(now_ms, 0) if each.has_key else None
             note = partial(written, job=job, refusals=refusals)
             while True:
                 try:

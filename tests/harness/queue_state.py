@@ -1,0 +1,120 @@
+"""The ledgers of a queue's process without brokers: what its receivers get, and what becomes of their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from timers.client import Backoff
+from timers.queue import Message
+from timers.queue.deliveries import Deliveries
+from timers.queue.guards import Guards
+from timers.queue.ledger import Ledger
+from timers.queue.metadata import Saved
+from timers.queue.records import Letter
+from timers.queue.settling import Commit
+from timers.queue.starts import Start
+from timers.queue.state import State, Terms
+
+JOBS, OTHER = ("jobs", 0), ("jobs", 1)
+SESSION_S = 10.0
+
+
+class SimClock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Record:
+    """A record of confluent-kafka."""
+
+    def __init__(self, topic: str, partition: int, offset: int) -> None:
+        self._at = topic, partition, offset
+
+    def topic(self) -> str:
+        return self._at[0]
+
+    def partition(self) -> int:
+        return self._at[1]
+
+    def offset(self) -> int:
+        return self._at[2]
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, 1_700_000_000_000
+
+    def key(self) -> bytes:
+        return b"key"
+
+    def value(self) -> bytes:
+        return b"%d" % self._at[2]
+
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        return ()
+
+
+class SimGuards(Guards):
+    """Guards whose cancels have the given verdict."""
+
+    def __init__(self, *, is_cancelled: bool = True, timeout_s: float = 0.0) -> None:
+        self.are_possible = True
+        self.timeout_s = timeout_s
+        self.is_cancelled = is_cancelled
+        self.calls: list[str] = []
+
+    def cancel(self, id: str) -> bool:
+        self.calls.append("cancel")
+        return self.is_cancelled
+
+    def publish(self, letter: Letter, due_s: int) -> None:
+        self.calls.append("publish")
+
+
+def opened(
+    messages: int = 10,
+    *,
+    attempts: int = 3,
+    ordered: bool = False,
+    guards: Guards | None = None,
+    clock: SimClock | None = None,
+) -> State:
+    """A process with messages in one partition."""
+    terms = Terms(
+        "jobs", "jobs", "queue.jobs-returns", Backoff(attempts=attempts), 30.0, ordered, False, 1_000_000, SESSION_S
+    )
+    state = State(terms, guards or SimGuards(), clock or SimClock())
+    add(state, JOBS, messages)
+    return state
+
+
+def add(state: State, partition: tuple[str, int], messages: int, *, attempt: int = 1) -> Ledger:
+    ledger = Ledger(Saved(0))
+    ledger.starts.allow(Start(0, messages))
+    state.settler.assign(partition, ledger, "log", Commit(0, "1234"))
+    for offset in range(messages):
+        ledger.read(offset, Record(*partition, offset), attempt=attempt)
+    return ledger
+
+
+def receive(state: State, count: int, kind: type[Message] = Message) -> list[Message]:
+    """Return so many messages, which must be there."""
+    deliveries = Deliveries(state)
+    deliveries.kind = kind
+    messages = deliveries.receive(count, 0)
+    assert len(messages) == count
+    return messages
+
+
+def guarded(state: State, *, commit: bool = True, kind: type[Message] = Message) -> Message:
+    """A message whose partition moved while its handler worked on it."""
+    (message,) = receive(state, 1, kind)
+    (guard,) = state.guard([JOBS])
+    plan = state.settler.plan()
+    assert plan is not None and plan.in_transaction
+    if commit:
+        state.settler.succeed(plan)
+    guard.give_up()
+    state.settler.revoke([JOBS])
+    return message

@@ -1,0 +1,219 @@
+"""The thread of a queue over a simulated transport, whose partitions and failures the test says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from time import monotonic
+from typing import Any, cast
+
+from confluent_kafka import KafkaException
+
+from tests.harness.waiting import wait_until
+from timers.client import Backoff
+from timers.errors import QueueError, TimersError
+from timers.queue import Message
+from timers.queue.deliveries import Deliveries
+from timers.queue.guards import Guards
+from timers.queue.receiver import Receiver
+from timers.queue.settling import Commit, Job, Partition, Plan
+from timers.queue.state import State, Terms
+from timers.queue.transactions import Outcome
+from timers.queue.transport import Transport
+
+JOBS, OTHER = ("jobs", 0), ("jobs", 1)
+LOG = "log"
+MESSAGES = 5
+SESSION_S = 10.0
+
+
+class Record:
+    """A record of confluent-kafka."""
+
+    def __init__(self, partition: Partition, offset: int) -> None:
+        self._at = (*partition, offset)
+
+    def error(self) -> None:
+        return None
+
+    def topic(self) -> str:
+        return self._at[0]
+
+    def partition(self) -> int:
+        return self._at[1]
+
+    def offset(self) -> int:
+        return self._at[2]
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, 0
+
+    def headers(self) -> None:
+        return None
+
+    def key(self) -> None:
+        return None
+
+    def value(self) -> bytes:
+        return b""
+
+    def __len__(self) -> int:
+        return 1
+
+
+class SimTransactions:
+    """Leaders all of which answer, or none of those that jobs need."""
+
+    def __init__(self) -> None:
+        self.are_away = False
+        self.failures: list[KafkaException] = []
+
+    def take_refused(self) -> list[Job]:
+        return []
+
+    def look(self, jobs: Iterable[Job]) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def without_place(self, jobs: Iterable[Job]) -> set[Job]:
+        return set(jobs) if self.are_away else set()
+
+
+class SimTransport:
+    """Two partitions with messages, of which the test assigns and revokes some.
+
+    Attributes:
+        calls: done by the queue's thread in its next poll.
+        failures: errors of the next requests for committed offsets.
+    """
+
+    group = "queue.jobs"
+    returns_topic = "queue.jobs-returns"
+
+    def __init__(self) -> None:
+        self.transactions = SimTransactions()
+        self.commits: dict[Partition, Commit] = {}
+        self.positions: dict[Partition, int] = {}
+        self.calls: list[Callable[[], None]] = []
+        self.failures: list[KafkaException] = []
+        self.is_recreated = False
+        self.is_expelled = False
+        self.plans = 0
+        self.low = 0
+        self.deleted: dict[Partition, int] = {}
+        self.stopped: list[set[Partition]] = []
+        self.opened = threading.Event()
+        self.opens = 0
+        self.owned: list[Partition] = []
+
+    def open(self, assigned: Callable[[list[Partition]], None], revoked: Callable[..., None]) -> None:
+        self.assigned, self.revoked = assigned, revoked
+        self.opened.set()
+        self.opens += 1
+        self.calls.append(lambda: assigned(self.owned))
+
+    def poll(self, most: int, wait_s: float) -> list[Any]:
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+        records: list[Record] = []
+        for partition, position in self.positions.items():
+            records += [Record(partition, offset) for offset in range(position, MESSAGES)]
+            self.positions[partition] = MESSAGES
+        if not records and wait_s:
+            threading.Event().wait(0.001)
+        return records
+
+    def committed(self, partitions: Iterable[Partition]) -> dict[Partition, Commit | None]:
+        if self.failures:
+            raise self.failures.pop(0)
+        return {each: self.commits.get(each) for each in partitions}
+
+    def copies(self) -> dict[Partition, Commit]:
+        return {}
+
+    def bounds(self, partition: Partition) -> tuple[int, int]:
+        return 0, MESSAGES
+
+    def log_tag(self, topic: str) -> str:
+        return LOG
+
+    def member(self) -> str:
+        return "member"
+
+    def start(self, positions: Mapping[Partition, int]) -> None:
+        self.positions.update(positions)
+
+    def stop(self, partitions: Iterable[Partition]) -> None:
+        self.stopped.append(set(partitions))
+        for partition in self.stopped[-1]:
+            del self.positions[partition]
+
+    def execute(self, plan: Plan) -> Outcome:
+        if self.is_expelled:
+            return Outcome.REFUSED
+        self.plans += 1
+        self.commits.update(plan.commits)
+        return Outcome.COMMITTED
+
+    def check_topics(self) -> None:
+        if self.is_recreated:
+            raise QueueError("topic 'jobs' was deleted and created again")
+
+    def first_offset(self, partition: Partition) -> int:
+        return self.low
+
+    def delete_below(self, offsets: Mapping[Partition, int]) -> None:
+        self.deleted.update(offsets)
+
+    def end(self, partition: Partition) -> int:
+        return MESSAGES
+
+    def pause(self, partitions: Collection[Partition]) -> None: ...
+    def resume(self, partitions: Collection[Partition]) -> None: ...
+
+    def close(self) -> None:
+        self.positions = {}
+
+    def user_error(self, error: KafkaException, failed: str) -> TimersError:
+        return QueueError(failed)
+
+
+class Opened:
+    """A queue that runs over a simulated transport."""
+
+    def __init__(self, lease_s: float = 600.0) -> None:
+        self.transport: Any = SimTransport()
+        terms = Terms(
+            "jobs", "jobs", self.transport.returns_topic, Backoff(), lease_s, False, False, 1_000_000, SESSION_S
+        )
+        guards: Guards = Guards.__new__(Guards)
+        guards.are_possible = False
+        guards.timeout_s = 60.0
+        self.stopped_s = 0.0
+        self.state = State(terms, guards, lambda: monotonic() + self.stopped_s)
+        self.deliveries = Deliveries(self.state)
+        self.receiver = Receiver(self.state, cast(Transport, self.transport))
+        self.receiver.start()
+        assert self.transport.opened.wait(30)
+
+    def call(self, function: Callable[..., None], *arguments: Any, **named: Any) -> None:
+        """Let the thread of the queue call a function, and wait for it."""
+        done = threading.Event()
+
+        def call() -> None:
+            function(*arguments, **named)
+            done.set()
+
+        self.transport.calls.append(call)
+        assert done.wait(30)
+
+    def receive(self, count: int) -> list[Message]:
+        received: list[Message] = []
+
+        def enough() -> bool:
+            received.extend(self.deliveries.receive(count - len(received), 0.1))
+            return len(received) == count
+
+        wait_until(enough, f"{count} messages")
+        return received

@@ -1,0 +1,103 @@
+"""Messages of a program with an event loop, whose calls may have to wait for the brokers. No brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, cast
+
+import pytest
+
+from tests.harness.queue_state import JOBS, SimClock, SimGuards, guarded, opened, receive
+from timers.errors import LeaseLostError
+from timers.queue import AsyncMessage
+from timers.queue.aio import _handle
+
+
+class SlowGuards(SimGuards):
+    """Guards whose timers are cancelled when the test says so."""
+
+    def __init__(self, *, is_cancelled: bool = True) -> None:
+        super().__init__(is_cancelled=is_cancelled, timeout_s=60.0)
+        self.may_answer = threading.Event()
+
+    def cancel(self, id: str) -> bool:
+        assert self.may_answer.wait(60)
+        return super().cancel(id)
+
+
+def a_guarded_message(guards: SlowGuards) -> AsyncMessage:
+    return cast(AsyncMessage, guarded(opened(guards=guards), kind=AsyncMessage))
+
+
+async def test_a_call_that_does_not_wait_takes_effect_at_once() -> None:
+    state = opened()
+    first, second, third, fourth = receive(state, 4, AsyncMessage)
+    first.ack()
+    second.retry()
+    third.reject("bad")
+    await cast(AsyncMessage, fourth).ack()
+    counters = state.counters()
+    assert (counters.acked, counters.retried, counters.dead) == (2, 1, {"rejected": 1})
+    with pytest.raises(LeaseLostError):
+        first.ack()
+
+
+async def test_a_call_that_waits_does_not_stop_the_event_loop() -> None:
+    guards = SlowGuards()
+    message = a_guarded_message(guards)
+    answer = message.ack()
+    assert guards.calls == []
+    guards.may_answer.set()
+    await answer
+    assert guards.calls == ["cancel"]
+
+
+async def test_a_call_that_does_not_count_raises_its_error_where_it_is_awaited() -> None:
+    guards = SlowGuards(is_cancelled=False)
+    answer = a_guarded_message(guards).ack()
+    guards.may_answer.set()
+    with pytest.raises(LeaseLostError):
+        await answer
+
+
+async def test_an_error_that_is_not_awaited_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    guards = SlowGuards(is_cancelled=False)
+    a_guarded_message(guards).ack()
+    guards.may_answer.set()
+    async with asyncio.timeout(30):
+        while "no longer this receiver's" not in caplog.text:
+            await asyncio.sleep(0.01)
+
+
+def test_a_thread_without_an_event_loop_waits() -> None:
+    guards = SlowGuards()
+    guards.may_answer.set()
+    a_guarded_message(guards).ack()
+    assert guards.calls == ["cancel"]
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["the partition moved", "the process was stopped"])
+async def test_a_handler_that_returns_does_not_stop_the_event_loop(is_stopped: bool) -> None:
+    guards, clock = SlowGuards(), SimClock()
+    state = opened(guards=guards, clock=clock)
+    if is_stopped:
+        (message,) = receive(state, 1, AsyncMessage)
+        clock.now_s += 60
+    else:
+        message = guarded(state, kind=AsyncMessage)
+
+    async def handler(message: Any) -> None:
+        pass
+
+    handling = asyncio.create_task(_handle(cast(AsyncMessage, message), handler))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not handling.done()
+    guards.may_answer.set()
+    async with asyncio.timeout(30):
+        while not handling.done():
+            state.confirm(clock.now_s)
+            await asyncio.sleep(0.01)
+    assert state.counters().acked == 1
+    assert (JOBS in state.settler.ledgers) == is_stopped

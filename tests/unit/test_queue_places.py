@@ -1,0 +1,179 @@
+"""Which partitions the records of a queue go to while leaders are away. No brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+
+from timers.kafka.leaders import COUNT_S, FRESH_S, SILENT_S, AnsweringLeaders
+from timers.queue import records
+from timers.queue.ledger import Entry, Ledger
+from timers.queue.metadata import Saved
+from timers.queue.places import Places
+from timers.queue.settling import Job, Settler
+from timers.wire.partitioner import partitions_of
+
+LEDGER, REQUESTS, LETTERS, RESULTS = "ledger", "requests", "letters", "results"
+
+LATER = records.Later(1000, b"", [], "jobs/0/1")
+LETTER = records.Letter(True, b"", [], "jobs/0/1")
+GUARDING = records.Guarding("guard", 1000, b"", [], "jobs/0/1")
+
+
+def output(key: bytes | None, topic: str = RESULTS) -> records.Output:
+    return records.Output(topic, key, b"", [], "jobs/0/1")
+
+
+def job(*written: Any) -> Job:
+    return Job(("jobs", 0), Ledger(Saved(0)), Entry(0, None, None, 1, 1), written)
+
+
+class SimLeaders:
+    """Leaders that answer as the test says."""
+
+    def __init__(self, **answer: list[bool]) -> None:
+        self.answer = answer
+        self.asked: list[AbstractSet[str]] = []
+
+    def look(self, topics: AbstractSet[str]) -> None:
+        self.asked.append(topics)
+
+
+def topic_of(record: Any) -> str:
+    if isinstance(record, records.Output):
+        return record.topic
+    return {records.Later: REQUESTS, records.Letter: LETTERS, records.Guarding: "ids"}[type(record)]
+
+
+def places(leaders: SimLeaders) -> Places:
+    return Places(cast(AnsweringLeaders, leaders), topic_of, LEDGER, {REQUESTS, LETTERS})
+
+
+def test_timers_and_dead_letters_go_to_partitions_whose_leaders_answer() -> None:
+    chosen = places(SimLeaders(requests=[False, True, False, True], letters=[False, True]))
+    assert {chosen.partition(LATER) for _ in range(100)} == {1, 3}
+    assert chosen.partition(LETTER) == 1
+    assert chosen.has_place(job(LATER)) and chosen.has_place(job(LETTER))
+
+
+def test_a_record_whose_key_decides_waits_for_its_leader() -> None:
+    keys = [b"%d" % number for number in range(10)]
+    chosen = places(SimLeaders(results=[True, False], ids=[False]))
+    for key, partition in zip(keys, partitions_of(keys, 2), strict=True):
+        assert chosen.has_place(job(output(key))) == (partition == 0)
+        assert chosen.partition(output(key)) == -1
+    assert chosen.has_place(job(output(None)))
+    assert chosen.partition(output(None)) == 0
+    assert not chosen.has_place(job(GUARDING))
+    assert not chosen.has_place(job(output(None), GUARDING))
+
+
+def test_a_missing_topic_of_an_output_is_tried_and_one_of_the_engine_is_waited_for() -> None:
+    chosen = places(SimLeaders())
+    assert chosen.has_place(job(output(b"key", "missing")))
+    assert not chosen.has_place(job(LATER))
+    assert not chosen.are_complete
+
+
+def test_without_the_leader_of_the_copies_no_transaction_begins() -> None:
+    leaders = SimLeaders(ledger=[True], requests=[True], letters=[True])
+    chosen = places(leaders)
+    chosen.look([job(output(None))])
+    assert leaders.asked == [{LEDGER, REQUESTS, LETTERS, RESULTS}]
+    assert chosen.are_complete
+    leaders.answer = {**leaders.answer, LEDGER: [False]}
+    with pytest.raises(KafkaException, match="does not answer"):
+        chosen.look([])
+
+
+def test_jobs_that_wait_are_not_in_the_plan() -> None:
+    settler = Settler()
+    ledger = Ledger(Saved(0))
+    settler.assign(("jobs", 0), ledger, "log", None)
+    entries = []
+    for offset in range(2):
+        ledger.read(offset, None)
+    ledger.starts.allow(ledger.starts.wanted(2))
+    for _ in range(2):
+        entry = ledger.take(1.0)
+        assert entry is not None
+        ledger.bind(entry, entry.delivery)
+        entries.append(entry)
+        settler.add(Job(("jobs", 0), ledger, entry, [LATER]))
+    waits, goes = settler.jobs
+    plan = settler.plan(waiting={waits})
+    assert plan is not None and plan.jobs == [goes]
+    settler.succeed(plan)
+    assert list(settler.jobs) == [waits]
+    assert settler.commits["jobs", 0].offset == 0, "the message of the job that waits is open"
+
+
+class SimAdmin:
+    """A cluster of which the test says how many partitions topics have, and which do not answer."""
+
+    def __init__(self, **counts: int) -> None:
+        self.counts = counts
+        self.silent: set[tuple[str, int]] = set()
+        self.asked: list[set[tuple[str, int]]] = []
+        self.is_away = False
+
+    def poll(self, timeout: float) -> None:
+        pass
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        if self.is_away:
+            raise KafkaException(KafkaError(KafkaError.BROKER_NOT_AVAILABLE))
+        count = self.counts.get(topic)
+        error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART) if count is None else None
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=error, partitions=range(count or 0))})
+
+    def list_offsets(self, asked: Any, request_timeout: float) -> dict[Any, Any]:
+        self.asked.append({(place.topic, place.partition) for place in asked})
+        futures: dict[Any, Future[Any]] = {place: Future() for place in asked}
+        for place, future in futures.items():
+            is_silent = (place.topic, place.partition) in self.silent
+            if is_silent and place.partition:
+                future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+            else:
+                future.set_result(SimpleNamespace(offset=OFFSET_INVALID if is_silent else 7))
+        return futures
+
+
+def test_leaders_are_asked_and_not_only_named_by_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("timers.kafka.leaders.monotonic", lambda: now_s)
+    admin = SimAdmin(a=2, b=1)
+    leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace()))
+    leaders.look({"a", "b", "missing"})
+    assert leaders.answer == {"a": [True, True], "b": [True]}
+    admin.silent = {("a", 1), ("b", 0)}
+    leaders.look({"a"})
+    assert leaders.answer["b"] == [True], "the answers count for a while"
+    now_s += FRESH_S
+    leaders.look({"a", "b"})
+    assert leaders.answer == {"a": [True, False], "b": [False]}
+    leaders.look({"a", "missing"})
+    assert admin.asked[2:] == [{("a", 0)}], "not a leader that was silent just now"
+    admin.silent = set()
+    now_s += SILENT_S
+    leaders.look({"a"})
+    assert leaders.answer == {"a": [True, True]}
+
+
+def test_leaders_are_asked_also_while_no_broker_answers_for_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("timers.kafka.leaders.monotonic", lambda: now_s)
+    admin = SimAdmin(a=2)
+    leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace()))
+    leaders.look({"a"})
+    admin.is_away, admin.silent = True, {("a", 0)}
+    now_s += COUNT_S
+    leaders.look({"a"})
+    assert leaders.answer == {"a": [False, True]}
+    with pytest.raises(KafkaException):
+        leaders.look({"b"})

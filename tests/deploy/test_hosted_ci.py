@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from check_jsonschema import main as check_jsonschema
+from click.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
@@ -27,10 +27,8 @@ HOOKS = [hook for repository in load(ROOT / ".pre-commit-config.yaml")["repos"] 
 
 def workflow_errors(path: Path) -> str:
     # The schema is part of the package: nothing is fetched.
-    script = Path(sysconfig.get_path("scripts")) / "check-jsonschema"
-    command: list[str | Path] = [script, "--builtin-schema", "vendor.github-workflows", path]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+    done = CliRunner().invoke(check_jsonschema, ["--builtin-schema", "vendor.github-workflows", str(path)])
+    return "" if done.exit_code == 0 else done.output
 
 
 # ---- hosted workflows -----------------------------------------------------------------------------------------------

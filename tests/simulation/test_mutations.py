@@ -9,6 +9,7 @@ import pytest
 
 from tests.simulation import mutation_table, search
 from tests.simulation.mutation_table import MUTATIONS
+from tests.simulation.test_simulator import SEEDS as TRIED
 from timers.testing import Simulator
 
 MODULES = [module for module in vars(mutation_table).values() if isinstance(module, ModuleType)]
@@ -27,7 +28,7 @@ def test_each_seed_belongs_to_a_mutation() -> None:
 
 
 def test_the_correct_worker_passes_the_run_of_each_seed() -> None:
-    for seed in set(SEEDS.values()):
+    for seed in set(SEEDS.values()) - set(range(TRIED)):
         Simulator(seed).run()
 
 

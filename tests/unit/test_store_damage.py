@@ -40,15 +40,30 @@ def fill(store: RocksStore, first: int = 0, count: int = TIMERS) -> None:
         store.write({offset: [row(offset)] for offset in offsets}, start + 100, entries)
 
 
-def on_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a closed store with all entries in one file; return that file."""
-    monkeypatch.setattr(memory_limit, "JOURNAL_BYTES", 30_000)
-    monkeypatch.setattr(memory_limit, "MIN_JOURNAL_BYTES", 30_000)
-    store = opened(path)
-    fill(store)
-    store._db.rdict.compact_range(None, None)
-    store.close()
-    return max(path.glob("*.sst"), key=lambda file: file.stat().st_size)
+def use_a_small_journal(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(memory_limit, "JOURNAL_BYTES", 30_000)
+    patch.setattr(memory_limit, "MIN_JOURNAL_BYTES", 30_000)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store with all entries in one file; tests change copies of it."""
+    path = tmp_path_factory.mktemp("filled") / "s"
+    with pytest.MonkeyPatch.context() as patch:
+        use_a_small_journal(patch)
+        store = opened(path)
+        fill(store)
+        store._db.rdict.compact_range(None, None)
+        store.close()
+    return path
+
+
+@pytest.fixture
+def file(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with all entries, in a closed store at ``tmp_path / "s"``."""
+    use_a_small_journal(monkeypatch)
+    shutil.copytree(filled, tmp_path / "s")
+    return max((tmp_path / "s").glob("*.sst"), key=lambda file: file.stat().st_size)
 
 
 def flip(file: Path, share: float) -> None:
@@ -69,9 +84,8 @@ READS: dict[str, Callable[[RocksStore], Any]] = {
 
 @pytest.mark.parametrize("read", READS)
 def test_a_flipped_block_is_an_error_and_the_next_opening_begins_with_an_empty_store(
-    read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    read: str, file: Path, tmp_path: Path
 ) -> None:
-    file = on_disk(tmp_path / "s", monkeypatch)
     for share in (0.86, 0.88, 0.9, 0.92) if "entries" in read else (0.3,):
         flip(file, share)
     condemnations = Condemnations()
@@ -86,8 +100,8 @@ def test_a_flipped_block_is_an_error_and_the_next_opening_begins_with_an_empty_s
     again.close()
 
 
-def test_the_first_block_is_read_for_the_oldest_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flip(on_disk(tmp_path / "s", monkeypatch), 0.0)
+def test_the_first_block_is_read_for_the_oldest_timer(file: Path, tmp_path: Path) -> None:
+    flip(file, 0.0)
     store = opened(tmp_path / "s")
     with pytest.raises(StoreDamaged):
         store.oldest_due_s()
@@ -97,9 +111,8 @@ def test_the_first_block_is_read_for_the_oldest_timer(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-*", "*.sst"])
 @pytest.mark.parametrize("how", [Path.unlink, lambda file: os.truncate(file, file.stat().st_size // 2)])
 def test_a_missing_or_shortened_file_is_noticed_at_opening(
-    name: str, how: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, how: Callable[[Path], None], file: Path, tmp_path: Path
 ) -> None:
-    on_disk(tmp_path / "s", monkeypatch)
     how(next((tmp_path / "s").glob(name)))
     condemnations = Condemnations()
     store = opened(tmp_path / "s", condemnations)
@@ -177,9 +190,8 @@ def test_write_ahead_logs_hold_fewer_batches_than_there_are_slots(
     again.close()
 
 
-def with_failed_compaction(path: Path, monkeypatch: pytest.MonkeyPatch, condemnations: Condemnations) -> RocksStore:
-    """A store in which a compaction has met damaged bytes: RocksDB refuses writes from then on."""
-    on_disk(path, monkeypatch)
+def with_failed_compaction(path: Path, condemnations: Condemnations) -> RocksStore:
+    """The store in ``path``, in which a compaction has met damaged bytes: RocksDB refuses writes from then on."""
     store = opened(path, condemnations)
     for file in path.glob("*.sst"):
         flip(file, 0.3)
@@ -190,9 +202,10 @@ def with_failed_compaction(path: Path, monkeypatch: pytest.MonkeyPatch, condemna
     return store
 
 
-def test_a_write_that_rocksdb_refuses_condemns_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("file")
+def test_a_write_that_rocksdb_refuses_condemns_the_store(tmp_path: Path) -> None:
     condemnations = Condemnations()
-    store = with_failed_compaction(tmp_path / "s", monkeypatch, condemnations)
+    store = with_failed_compaction(tmp_path / "s", condemnations)
     with pytest.raises(Lost):
         for number in range(1000):
             store.write({1: [row(TIMERS + number)]}, TIMERS + number + 1)
@@ -202,9 +215,10 @@ def test_a_write_that_rocksdb_refuses_condemns_the_store(tmp_path: Path, monkeyp
     again.close()
 
 
-def test_a_store_with_damage_at_its_close_is_condemned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("file")
+def test_a_store_with_damage_at_its_close_is_condemned(tmp_path: Path) -> None:
     condemnations = Condemnations()
-    store = with_failed_compaction(tmp_path / "s", monkeypatch, condemnations)
+    store = with_failed_compaction(tmp_path / "s", condemnations)
     store.close()
     assert condemnations.by_reason["write-refused"] == 1
     assert not (tmp_path / "s").exists()

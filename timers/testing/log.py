@@ -240,14 +240,13 @@ class SimLog:
 
     def last_stable(self, topic: str, partition: int) -> int:
         """The last stable offset: the first offset of the oldest open transaction, or the end."""
-        firsts = [
-            next(
-                (r.offset for r in transaction.records if (r.topic, r.partition) == (topic, partition)),
-                self.end(topic, partition),
-            )
-            for transaction in self._open
-        ]
-        return min(firsts, default=self.end(topic, partition))
+        end = self.end(topic, partition)
+        for transaction in self._open:
+            for record in transaction.records:
+                if record.partition == partition and record.topic == topic:
+                    end = min(end, record.offset)
+                    break
+        return end
 
     def fetch(
         self, topic: str, partition: int, from_offset: int, max_offsets: int = 1_000_000, *, committed: bool = True
@@ -258,6 +257,14 @@ class SimLog:
         records = self._logs.get((topic, partition), [])[from_offset:to_offset]
         visible = [r for r in records if r.committed or not (committed or r.marker or r.compacted)]
         return Fetched(from_offset, to_offset, visible)
+
+    def newest(self, topic: str, partition: int, key: bytes) -> SimRecord | None:
+        """The newest record with a key that readers of committed records see; None if there is none."""
+        records = self._logs.get((topic, partition), [])
+        ends = range(self.last_stable(topic, partition) - 1, -1, -1)
+        return next(
+            (records[offset] for offset in ends if records[offset].key == key and records[offset].committed), None
+        )
 
 
 class SimProducer:

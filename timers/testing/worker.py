@@ -195,9 +195,8 @@ class SimWorker:
     def _progress_of(self, machine: TopicPartition) -> bytes | None:
         where = self.settings.progress_topic, PROGRESS_PARTITION
         self.wait_for_the_end(*where)
-        key = progress_record.encode_key(*machine)
-        records = self.log.fetch(*where, 0).records
-        return next((record.value for record in reversed(records) if record.key == key), None)
+        record = self.log.newest(*where, progress_record.encode_key(*machine))
+        return None if record is None else record.value
 
     def decode_progress(self, value: bytes | None) -> Progress:
         """Returns the progress in a record.

@@ -97,7 +97,7 @@ class Site:
 WAYS_OUT = {
     "brokers-unreachable": "Check that the brokers at TIMERS_BROKERS run, and that this machine reaches them.",
     "worker-unreachable": "Check that a worker runs, and that TIMERS_WORKER_URL names its web port.",
-    "queries-off": "Set TIMERS_QUERIES=timers for the workers, and one TIMERS_QUERY_SECRET_FILE for workers and console.",
+    "queries-off": "Set TIMERS_QUERIES=timers for the workers, and the same TIMERS_QUERY_SECRET_FILE here.",
     "read-only": "Start the console with TIMERS_CONSOLE_WRITE=1.",
     "role-missing": "Ask an administrator for the role operator.",
     "ids-off": "Set TIMERS_ID_TOPIC for workers and console.",

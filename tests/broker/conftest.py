@@ -15,7 +15,7 @@ def running(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> It
     """A system whose worker runs for the whole session. Tests that use it have their own targets and do not stop it."""
     system = System(broker_address, tmp_path_factory.mktemp("running"))
     try:
-        system.worker().start().ready()
+        system.worker(forked=False).start().ready()
         yield system
     finally:
         system.close()

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.broker
 
 def test_a_stopped_worker_leaves_no_process_and_fires_overdue_timers_at_its_next_start(system: System) -> None:
     target, unread = system.target(), system.target()
-    worker = system.worker().start().ready()
+    worker = system.worker(forked=False).start().ready()
     due_s = due_in(4 + math.ceil(worker.ready_s))
     accepted = system.send(*timers(target, 300, due_s, 2))
     system.wait_past(1)  # all of them are accepted, because a later request has fired
@@ -48,12 +48,12 @@ def test_a_stopped_worker_leaves_no_process_and_fires_overdue_timers_at_its_next
 
 def test_a_new_worker_takes_partitions_and_each_timer_fires_once(system: System) -> None:
     target = system.target()
-    first = system.worker().start().ready()
+    first = system.worker(forked=False).start().ready()
     requests = timers(target, 7_000, due_in(2), 7)
     for index, request in enumerate(requests):
         request.partition = index // 7 % PARTITIONS
     system.send(*requests)
-    second = system.worker().start()
+    second = system.worker(forked=False).start()
     partitions = int(second.wait_for(READY)[1])
     assert 0 < partitions < 2 * PARTITIONS
     first.wait_for(rf"ready: {2 * PARTITIONS - partitions} partitions")
@@ -92,7 +92,7 @@ def test_a_worker_that_waits_for_a_rebalance_ends_at_once(broker_address: str, t
     ],
 )
 def test_a_wrong_setting_stops_the_start_with_a_sentence(system: System, name: str, value: str, said: str) -> None:
-    worker = system.worker().start(**{name: value})
+    worker = system.worker(forked=False).start(**{name: value})
     assert worker.exit_code() == 2
     assert said in worker.log
     assert "Traceback" not in worker.log

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.broker
 
 
 def test_a_normal_start_has_no_warning_and_ends_with_ready(system: System) -> None:
-    log = system.worker().start().ready().log
+    log = system.worker(forked=False).start().ready().log
     assert "Warning" not in log
     assert "memory:" not in log, "Faust's table of settings, some of which do not apply"
     said = re.findall(r"\] (recovered|ready)", log)
@@ -24,7 +24,7 @@ def test_a_normal_start_has_no_warning_and_ends_with_ready(system: System) -> No
 
 
 def test_json_logs_have_one_object_in_each_line(system: System) -> None:
-    worker = system.worker().start(TIMERS_LOG_FORMAT="json")
+    worker = system.worker(forked=False).start(TIMERS_LOG_FORMAT="json")
     worker.ready()
     worker.stop()
     lines = [json.loads(line) for line in worker.log.splitlines() if line.startswith("{")]
@@ -41,7 +41,7 @@ def test_a_refused_start_is_one_sentence(tmp_path: Path, broker_address: str, lo
     system = System(broker_address, tmp_path)
     try:
         system.create_topic(system.settings.dead_letter_topic, cleanup_policy="compact")
-        worker = system.worker().start(TIMERS_LOG_FORMAT=log_format)
+        worker = system.worker(forked=False).start(TIMERS_LOG_FORMAT=log_format)
         assert worker.exit_code() == 1
         wait_until(lambda: "which would lose timers" in worker.log, "the sentence")
         assert worker.log.count("which would lose timers") == 1
@@ -52,7 +52,7 @@ def test_a_refused_start_is_one_sentence(tmp_path: Path, broker_address: str, lo
 
 
 def test_a_taken_port_is_reported_before_the_worker_joins_the_group(system: System) -> None:
-    worker = system.worker()
+    worker = system.worker(forked=False)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", worker.port))
         taken.listen()

@@ -81,7 +81,7 @@ class RoundState:
 
     def add(self, clock_offset_s: float) -> Member:
         """Start one more worker."""
-        member = Member(f"worker-{len(self.members)}", self.system.worker())
+        member = Member(f"worker-{len(self.members)}", self.system.worker(forked=False))
         self.members.append(member)
         member.start(clock_offset_s)
         return member

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from tests.harness.forked import Forked, fits
 from tests.harness.waiting import DEADLINE_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,15 +48,25 @@ class Process:
         environment: all variables of the process.
         cwd: its working directory.
         log_path: a file to which all its output is appended.
+        forked: run a Python module in a fork, whose start costs less. A benchmark, and a test of the start itself, run
+            the command.
 
     Attributes:
         started_at: epoch time of the last start.
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str], cwd: Path, log_path: Path
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: Path,
+        log_path: Path,
+        *,
+        forked: bool = False,
     ) -> None:
         self.name = name
+        self.forked = forked
         self.log_path = log_path
         self.started_at = 0.0
         self._command_line = list(command)
@@ -63,7 +74,7 @@ class Process:
         self._cwd = cwd
         self._log_start = 0
         self._clean = True
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
     def start(self, **changes: str) -> Self:
         """Start the process and return at once; ``changes``: environment variables of this start only."""
@@ -71,19 +82,24 @@ class Process:
         self.log_path.touch()
         self._log_start = self.log_path.stat().st_size
         self.started_at = time.time()
+        self._process = self._spawn(self._command(), {**self._environment, **changes})
+        self._clean = False
+        _started.append(self)
+        return self
+
+    def _spawn(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes] | Forked:
+        if self.forked and fits(command):
+            return Forked(command, environment, self._cwd, self.log_path)
         with self.log_path.open("ab") as output:
-            self._process = subprocess.Popen(
-                self._command(),
+            return subprocess.Popen(
+                command,
                 cwd=self._cwd,
-                env={**self._environment, **changes},
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._clean = False
-        _started.append(self)
-        return self
 
     def _command(self) -> list[str]:
         return self._command_line
@@ -166,6 +182,7 @@ class Process:
         if self._process is not None and not self._clean:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()  # a fork that was just made is not the leader of a group yet
             self._process.wait()
             self._clean = True  # the system may now give the process id to another process
 

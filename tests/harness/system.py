@@ -98,9 +98,9 @@ class System:
 
     # ---- workers ------------------------------------------------------------------------------------------------
 
-    def worker(self) -> Worker:
-        """Make a worker; the test starts it."""
-        worker = Worker(self._directory / f"worker-{next(self._numbers)}", self.environment)
+    def worker(self, *, forked: bool = True) -> Worker:
+        """Make a worker; the test starts it. A fork starts faster than the command of a user does."""
+        worker = Worker(self._directory / f"worker-{next(self._numbers)}", self.environment, forked=forked)
         self.workers.append(worker)
         return worker
 

@@ -30,6 +30,7 @@ class Worker(Process):
     Args:
         directory: directory of its data and its log.
         environment: ``TIMERS_*`` variables of its system.
+        forked: start it in a fork; a user starts the command.
 
     Attributes:
         log_level: log level of the next start.
@@ -37,7 +38,7 @@ class Worker(Process):
         ready_s: seconds that the last start took until ready; they show how busy the machine is.
     """
 
-    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, environment: Mapping[str, str], *, forked: bool = False) -> None:
         directory.mkdir(parents=True)
         self.log_level = "info"
         self.app = "timers.app"
@@ -45,7 +46,7 @@ class Worker(Process):
         self.port = free_port()
         self.data_dir = directory / "data"
         variables = clean_environment(**{**environment, "TIMERS_DATA_DIR": str(self.data_dir)})
-        super().__init__("the worker", (), variables, directory, directory / "log")
+        super().__init__("the worker", (), variables, directory, directory / "log", forked=forked)
 
     def _command(self) -> list[str]:
         return worker_command(self.port, self.log_level, self.app)

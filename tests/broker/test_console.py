@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from tests.harness.console_process import ConsoleProcess
 from tests.harness.system import PARTITIONS, System
 from tests.harness.waiting import due_in, wait_until
+from timers import __version__
 
 pytestmark = pytest.mark.broker
 
@@ -63,6 +64,9 @@ def test_a_timer_is_set_seen_moved_cancelled_and_fires(served: tuple[System, Con
     assert status == 201 and re.fullmatch(rf"{system.request_topic}/\d+/\d+", plain["id"])
     fired = system.reader(target).take(2)
     assert {record.value for record in fired} == {b"v", b"\xff"}
+    lags = console.ask("GET", f"/v1/lags?topic={target}")[1]
+    assert len(lags["lags"]) == 2 and lags["complete"] and min(lag_ms for _, lag_ms in lags["lags"]) >= 0
+    assert console.ask("GET", "/v1/lags?topic=no-such-topic")[0] == 404
     for each in (plain["id"], "soon"):
         history = console.ask("GET", f"/v1/timer/history?id={each}")[1]
         assert [event["what"] for event in history["events"]] == ["set", "fired"] and history["unread"] == [], history
@@ -104,6 +108,9 @@ def test_firings_are_streamed_and_a_dead_letter_is_retried(served: tuple[System,
 
     (worker,) = console.ask("GET", "/v1/workers")[1]["workers"]
     assert worker["ready"] is True and worker["partitions"][system.request_topic] == PARTITIONS
+    assert (
+        worker["red"] == {} and worker["fired"] >= 3 and worker["version"] == __version__ and worker["disk_free_bytes"]
+    )
     lateness = console.ask("GET", "/v1/lateness")[1]
     assert sum(way["timers"] for way in lateness["ways"].values()) >= 3 and lateness["missing"] == []
 

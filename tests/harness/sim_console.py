@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from timers.client.fired import CallbackRecord
 from timers.client.request import Encoder, TimerRequest, id_key
 from timers.config.settings import Settings
+from timers.console.callback_lags import CallbackLags
 from timers.console.cluster import FoundWorker, WorkerAnswer
 from timers.console.history import History
 from timers.console.letter_box import Marks, RetryResult
@@ -76,6 +77,7 @@ class SimCluster:
         self.written_s: dict[str, int] = {}
         self.sources: dict[str, str] = {}
         self.retried: list[str] = []
+        self.lags_of: dict[str, list[tuple[int, int]]] = {}
         self.follower = SimFollower(None)
         self._places: dict[str, int] = {}
         self._encode = Encoder(1_000_000)
@@ -146,7 +148,7 @@ class SimCluster:
         assert url == "http://127.0.0.1:1", "only trusted addresses are asked"
         if self.worker_fails:
             raise QueryError("no worker answers")
-        return self.pages[path]
+        return self.pages.get(path, (404, b"{}"))
 
     async def letters(
         self, letter_filter: LetterFilter, limit: int, ends: Mapping[int, int] | None
@@ -166,6 +168,11 @@ class SimCluster:
 
     async def times(self, sources: Sequence[str]) -> dict[str, int]:
         return {source: self.written_s[source] for source in sources if source in self.written_s}
+
+    async def lags(self, topic: str, limit: int) -> CallbackLags:
+        if topic not in self.lags_of:
+            raise TimersError(f"topic {topic!r} does not exist")
+        return CallbackLags(self.lags_of[topic][-limit:], True)
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> SimFollower:
         self.follower = SimFollower(positions)

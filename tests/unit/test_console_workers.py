@@ -11,7 +11,7 @@ from tests.harness.sim_console import SimCluster, answer_of, console
 from timers.config.settings import Settings
 from timers.console import worker_pages
 from timers.console.fleet import may_be_asked
-from timers.console.worker_pages import quantile
+from timers.console.worker_metrics import quantile
 
 READY = {"ready": True, "reasons": [], "stopped": {}, "pending": 7, "tick_age_s": 0.4}
 

@@ -29,13 +29,14 @@ timers_lag_seconds_bucket{way="waited",le="0.1"} 100.0
 timers_lag_seconds_bucket{way="waited",le="+Inf"} 100.0
 """
 IDS = {"TIMERS_ID_TOPIC": "sim-requests", "TIMERS_QUERIES": "values"}
-SCREENS = ("/", "/timers", "/timers/new", "/timer?id=order-1")
+SCREENS = ("/", "/timers", "/timers/new", "/timer?id=order-1", "/lag?topic=timeouts", "/workers")
 
 
 def cluster_with(*ids: str, topic: str = "timeouts") -> SimCluster:
     """A cluster with a ready worker, an unknown one, and these timers."""
     cluster = SimCluster()
     cluster.pages = {"/health/ready": (200, READY), "/metrics": (200, LAGS)}
+    cluster.lags_of = {topic: [(1_900_000_000 + number, number) for number in range(50)]}
     for id in ids:
         cluster.timers[id] = TimerRequest(topic, id, id.encode(), int(time.time()) + 900, None, [], None, id)
     return cluster
@@ -234,6 +235,15 @@ async def test_the_overview_has_figures_of_all_workers() -> None:
         assert re.search(r'Pending</h2><p class="figure">7<', text)
         assert "98 ms" in text, "the p99 of the histogram"
         assert "is not among TIMERS_CONSOLE_WORKERS" in text and "order-1" in text
+
+
+async def test_lags_of_a_topic_are_shown() -> None:
+    async with console(cluster_with("order-1"), **IDS) as client:
+        text = await text_of(client, "/lag?topic=timeouts")
+        assert "The newest 50 callbacks" in text and "longest 49 ms" in text
+        assert "does not exist" in await text_of(client, "/lag", params={"topic": "other"})
+        assert "&lt;b&gt;" in await text_of(client, "/lag", params={"topic": "<b>"})
+        assert "Punctual: the timer waited" in text and "100 callbacks" in text
 
 
 def test_vendored_files_are_those_of_their_packages() -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from timers.console.problems import Problem
 from timers.console.web import programs
+from timers.console.web.board import Figures, Look, Recent, lag_s
+from timers.console.web.diagnosis import RULES, Finding, findings, level
 from timers.console.web.moments import moment
 from timers.console.web.rendering import ago, data, link, size, span
 from timers.console.web.timer_screens import in_form
+from timers.console.web.worker_screens import bars
 
 NOW_S = 1_900_000_000
 
@@ -81,3 +87,66 @@ def test_the_programs_set_the_same_timer() -> None:
     run({"topic": "t", "value": "", "at": "2030-01-31T12:00:00Z"})
     ((arguments, named),) = called
     assert arguments == ("t", None, "") and named["at"].timestamp() == 1_896_091_200  # type: ignore[attr-defined]
+
+
+# ---- diagnosis ------------------------------------------------------------------------------------------------------
+
+WORKER = {"id": "w1", "ready": True, "reasons": [], "stopped": {}, "red": {}, "pending": 7, "why": None}
+HEALTHY = {"overdue_s": 0.0, "recovering": 0, "unread": 3, "unstable": 0, "clock_skew_s": 0.01, "version": "1"}
+
+
+def found(*workers: dict[str, Any]) -> list[Finding]:
+    return findings(Figures(NOW_S, [{**WORKER, **HEALTHY, **each} for each in workers], {}))
+
+
+def test_a_healthy_fleet_has_no_findings() -> None:
+    assert found({}, {"id": "w2"}) == [] and level([]) == "green"
+
+
+@pytest.mark.parametrize(
+    ("figures", "where", "page", "worst", "words"),
+    [
+        ({"red": {"t/3": "no leader"}}, "t/3", "TimersPartitionsWaiting", "red", "no leader"),
+        ({"ready": False, "reasons": ["no tick was counted for 7.0 s"]}, "w1", "TimersNotReady", "red", "7.0 s"),
+        ({"overdue_s": 75.0}, "w1", "TimersOverdue", "red", "1 min 15 s"),
+        ({"clock_back": 1}, "w1", "TimersBrokerClockBack", "red", "caught up"),
+        ({"brokers_held": 1}, "w1", "TimersClockHeld", "amber", "agrees: 1"),
+        ({"recovering": 2, "recovery_remaining": 5000}, "w1", "TimersRecoverySlow", "amber", "5,000"),
+        ({"open_circuits": 3}, "w1", "TimersTargetsFailing", "amber", "fail: 3"),
+        ({"unread": 12, "unstable": 12}, "w1", "TimersRequestsHeldBack", "amber", "12 records"),
+        ({"unread": 20_000}, "w1", "TimersRequestsUnread", "amber", "20,000"),
+        ({"disk_free_bytes": 5, "disk_size_bytes": 100}, "w1", "TimersDiskFilling", "amber", "5 B of 100 B"),
+        ({"clock_skew_s": -3.0}, "w1", "TimersClockSkew", "amber", "3.0 s"),
+        ({"ready": None, "why": "no answer"}, "w1", "", "amber", "no answer"),
+    ],
+)
+def test_what_is_wrong_is_said_in_words(figures: dict[str, Any], where: str, page: str, worst: str, words: str) -> None:
+    (finding,) = found(figures)
+    assert (finding.where, finding.page, finding.level) == (where, page, worst) and words in finding.why
+
+
+def test_a_finding_names_a_section_that_exists_and_the_worst_is_first() -> None:
+    sections = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    mixed = found({"clock_skew_s": 5.0, "version": "2"}, {"id": "w2", "overdue_s": 99.0, "red": {"t/0": "x"}})
+    assert [each.level for each in mixed] == ["red", "red", "amber", "amber"] and level(mixed) == "red"
+    gone = findings(Figures(NOW_S, [], {})) + findings(Figures(NOW_S, [], {}, Problem("brokers-unreachable", "why")))
+    for each in (*mixed, *gone, *(Finding("amber", "", "", "", rule.page) for rule in RULES)):
+        assert f"### {each.page}\n" in sections
+
+
+# ---- figures over time ----------------------------------------------------------------------------------------------
+
+
+def test_rates_and_quantiles_of_a_stretch_of_time() -> None:
+    inf = float("inf")
+    before = Look(100.0, 5, {"waited": Counter({0.1: 10, 1.0: 10, inf: 10})})
+    after = Look(110.0, 3, {"waited": Counter({0.1: 20, 1.0: 110, inf: 110})})
+    seen = Recent.between(before, after)
+    assert (seen.seconds, seen.per_s, seen.pending) == (10.0, 10.0, 3)
+    assert lag_s(seen.ways, 0.1) == 0.1 and lag_s(seen.ways, 0.99) == 0.99
+    assert Recent.between(after, before._replace(at_s=120.0)).per_s is None, "a worker has started again"
+    assert [(bar.label, bar.callbacks, bar.percent) for bar in bars(seen.ways["waited"])] == [
+        ("to 100 ms", 10, 11.11),
+        ("to 1.0 s", 90, 100.0),
+    ]
+    assert bars(Counter()) == []

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from timers.client.fired import CallbackRecord
 from timers.client.request import TimerRequest
+from timers.console.callback_lags import CallbackLags
 from timers.console.history import History
 from timers.console.letter_box import Marks, RetryResult
 from timers.core.timer import TopicPartition
@@ -83,6 +84,9 @@ class Cluster(Protocol):
 
     async def times(self, sources: Sequence[str]) -> dict[str, int]:
         """Source of a request -> the epoch second of its record; without those that the topics no longer have."""
+
+    async def lags(self, topic: str, limit: int) -> CallbackLags:
+        """How late the newest callbacks of a topic were."""
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> Follower:
         """A reader that begins at these positions, or with what comes from now on."""

@@ -17,7 +17,8 @@ from timers.client.publish import Publisher
 from timers.client.request import TimerRequest
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.console import fleet, history, letter_box
+from timers.console import callback_lags, fleet, history, letter_box
+from timers.console.callback_lags import CallbackLags
 from timers.console.cluster import FoundWorker, WorkerAnswer
 from timers.console.following import TopicsFollower
 from timers.console.history import History
@@ -167,6 +168,10 @@ class KafkaCluster:
     async def times(self, sources: Sequence[str]) -> dict[str, int]:
         async with Slot(self._reading, MAX_WAIT_S, _busy):
             return await asyncio.to_thread(_times, self._settings, sources)
+
+    async def lags(self, topic: str, limit: int) -> CallbackLags:
+        async with Slot(self._reading, MAX_WAIT_S, _busy):
+            return await asyncio.to_thread(callback_lags.read, self._settings, topic, limit)
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> TopicsFollower:
         follower = TopicsFollower(self._settings, topics)

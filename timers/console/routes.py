@@ -262,7 +262,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/workers",
         "workers",
         READER,
-        "The workers of the app: partitions, readiness, pending timers.",
+        "The workers of the app: partitions, readiness, pending timers, lags, and figures of their metrics.",
         (Answer(200, "the workers", "Workers"),),
         problems=("brokers-unreachable",),
     ),
@@ -274,6 +274,19 @@ ROUTES: tuple[Route, ...] = (
         "How late timers fired, since the workers started.",
         (Answer(200, "by way of firing", "Lateness"),),
         problems=("brokers-unreachable",),
+    ),
+    Route(
+        "GET",
+        "/v1/lags",
+        "lags",
+        READER,
+        "How late the newest callbacks of a topic were. It reads the topic for three seconds.",
+        (Answer(200, "due second and lag of each", "Lags"),),
+        (
+            Parameter("topic", s.TOPIC, "a callback topic", required=True),
+            Parameter("limit", s.integer(1, s.MAX_LAGS, "largest number of callbacks", default=s.MAX_LAGS)),
+        ),
+        problems=("not-found", "busy", "topic-forbidden"),
     ),
     Route("GET", "/v1/health/live", "live", PUBLIC, "Whether the console answers.", (Answer(200, "it does", "Live"),)),
     Route(

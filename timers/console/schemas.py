@@ -10,6 +10,7 @@ from timers.wire.query import COLD, FIRED, PENDING, REJECTED, REPLACED
 
 MAX_ID_CHARACTERS = 512
 MAX_LIMIT = 1000
+MAX_LAGS = 2000
 
 
 def string(description: str, **more: Any) -> dict[str, Any]:
@@ -230,7 +231,16 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         },
         *("requests", "overdue", "left_out", "published", "more", "retried", "confirm"),
     ),
-    "Workers": object_of({"workers": list_of({"type": "object"})}, "workers"),
+    "Workers": object_of(
+        {
+            "workers": list_of(
+                {"type": "object"},
+                description="partitions, readiness, red partitions with reasons, figures of its metrics; "
+                "`ready` is null and `why` says why if it was not asked",
+            )
+        },
+        "workers",
+    ),
     "Lateness": object_of(
         {
             "ways": {
@@ -240,6 +250,17 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "missing": list_of({"type": "object"}, description="workers that did not answer, and why"),
         },
         *("ways", "missing"),
+    ),
+    "Lags": object_of(
+        {
+            "topic": {"type": "string"},
+            "lags": list_of(
+                {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
+                description="due second and lag in milliseconds of each callback, in the order of due seconds",
+            ),
+            "complete": {"type": "boolean", "description": "whether all partitions were read in time"},
+        },
+        *("topic", "lags", "complete"),
     ),
     "Counts": object_of(
         {

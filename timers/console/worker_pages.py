@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter, defaultdict
-from itertools import pairwise
+from collections import Counter
 from time import monotonic
 from typing import Any, NamedTuple
 
-from prometheus_client.parser import text_string_to_metric_families
-
+from timers.console import worker_metrics
 from timers.console.call import Call, Handler, Reply
 from timers.console.cluster import FoundWorker
 from timers.console.problems import Problem
@@ -18,8 +16,8 @@ from timers.console.timer_pages import CURSOR_S, ask
 from timers.errors import TimersError
 from timers.wire import query as wire
 
-_READY, _METRICS = "/health/ready", "/metrics"
-_LAG = "timers_lag_seconds"
+_READY, _PARTITIONS, _METRICS = "/health/ready", "/health/partitions", "/metrics"
+_OK = 200
 
 MAX_COUNTING_S = 2.0
 MAX_GROUPS = 2000
@@ -29,21 +27,27 @@ GROUPS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
 def handlers() -> dict[str, Handler]:
     """Name of a route -> its handler."""
-    return {"workers": workers, "lateness": lateness, "pending": pending}
+    return {"workers": workers, "lateness": lateness, "lags": lags, "pending": pending}
 
 
 # ---- workers --------------------------------------------------------------------------------------------------------
 
 
 class _Asked(NamedTuple):
+    """What one worker said.
+
+    Attributes:
+        pages: path -> status and body.
+        why_not: why it was not asked, or did not answer.
+    """
+
     worker: FoundWorker
-    status: int
-    body: bytes
+    pages: dict[str, tuple[int, bytes]]
     why_not: str
 
 
-async def _ask_all(call: Call, path: str) -> list[_Asked]:
-    """A page of each worker."""
+async def _ask_all(call: Call, *paths: str) -> list[_Asked]:
+    """Some pages of each worker."""
     try:
         found = await call.console.cluster.workers()
     except TimersError as error:
@@ -52,19 +56,19 @@ async def _ask_all(call: Call, path: str) -> list[_Asked]:
     async def ask_one(worker: FoundWorker) -> _Asked:
         if not worker.may_be_asked:
             why = f"its address {worker.url or '(none)'} is not among TIMERS_CONSOLE_WORKERS"
-            return _Asked(worker, 0, b"", why)
+            return _Asked(worker, {}, why)
         try:
-            status, body = await call.console.cluster.worker_page(worker.url, path)
+            pages = await asyncio.gather(*(call.console.cluster.worker_page(worker.url, path) for path in paths))
         except TimersError as error:
-            return _Asked(worker, 0, b"", str(error))
-        return _Asked(worker, status, body, "")
+            return _Asked(worker, {}, str(error))
+        return _Asked(worker, dict(zip(paths, pages, strict=True)), "")
 
     return await asyncio.gather(*map(ask_one, found))
 
 
 async def workers(call: Call) -> Reply:
     """``GET /v1/workers``"""
-    asked = await _ask_all(call, _READY)
+    asked = await _ask_all(call, _READY, _PARTITIONS, _METRICS)
     return Reply({"workers": [_shown(each) for each in sorted(asked, key=lambda each: each.worker.id)]})
 
 
@@ -72,19 +76,34 @@ def _shown(asked: _Asked) -> dict[str, Any]:
     worker = asked.worker
     counts = Counter(topic for topic, _ in worker.partitions)
     shown: dict[str, Any] = {"id": worker.id, "url": worker.url, "partitions": dict(sorted(counts.items()))}
-    state = _object(asked.body)
+    state = _object(asked, _READY)
     if state is None:
         return {**shown, "ready": None, "why": asked.why_not or "what answers at its address is no worker of timers"}
     fields = ("ready", "reasons", "stopped", "pending", "tick_age_s")
-    return {**shown, **{name: state.get(name) for name in fields}, "why": None}
+    said = _metrics(asked)
+    return {
+        **shown,
+        **{name: state.get(name) for name in fields},
+        "red": (_object(asked, _PARTITIONS) or {}).get("red", {}),
+        **worker_metrics.figures(said),
+        "dead_letters": worker_metrics.by_label(said, "timers_dead_lettered_total", "code"),
+        "waiting": worker_metrics.by_label(said, "timers_partitions_waiting", "reason"),
+        "lags": worker_metrics.shown(worker_metrics.lags(said)),
+        "why": None,
+    }
 
 
-def _object(body: bytes) -> dict[str, Any] | None:
+def _object(asked: _Asked, path: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(body)
-    except ValueError:
+        found = json.loads(asked.pages[path][1])
+    except (KeyError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _metrics(asked: _Asked) -> worker_metrics.Samples:
+    status, body = asked.pages.get(_METRICS, (0, b""))
+    return worker_metrics.samples(body) if status == _OK else {}
 
 
 # ---- lateness -------------------------------------------------------------------------------------------------------
@@ -93,53 +112,26 @@ def _object(body: bytes) -> dict[str, Any] | None:
 async def lateness(call: Call) -> Reply:
     """``GET /v1/lateness``"""
     asked = await _ask_all(call, _METRICS)
-    buckets: defaultdict[str, Counter[float]] = defaultdict(Counter)
     missing = []
     for each in asked:
-        why = each.why_not or ("" if each.status == 200 else f"it answered {each.status}")
+        status = each.pages.get(_METRICS, (0, b""))[0]
+        why = each.why_not or ("" if status == _OK else f"it answered {status}")
         if why:
             missing.append({"worker": each.worker.id, "reason": why})
-            continue
-        for way, bound_s, count in _lag_buckets(each.body):
-            buckets[way][bound_s] += count
-    ways = {way: {**summary(counts), "buckets": _shown_buckets(counts)} for way, counts in sorted(buckets.items())}
-    return Reply({"ways": ways, "missing": missing})
+    ways = worker_metrics.added(worker_metrics.lags(_metrics(each)) for each in asked)
+    return Reply({"ways": worker_metrics.shown(ways), "missing": missing})
 
 
-def _lag_buckets(page: bytes) -> list[tuple[str, float, int]]:
-    """(way, upper bound, timers up to this lag) from the metrics of a worker."""
+async def lags(call: Call) -> Reply:
+    """``GET /v1/lags``"""
+    topic = call.parameters["topic"]
+    if not call.user.may_use_topic(topic) or topic in call.console.settings.own_topics:
+        raise Problem("topic-forbidden", f"you may not see callbacks of topic {topic!r}")
     try:
-        return [
-            (sample.labels["way"], float(sample.labels["le"]), int(sample.value))
-            for family in text_string_to_metric_families(page.decode())
-            if family.name == _LAG
-            for sample in family.samples
-            if sample.name == f"{_LAG}_bucket"
-        ]
-    except (ValueError, KeyError):
-        return []
-
-
-def _shown_buckets(counts: Counter[float]) -> list[tuple[float | None, int]]:
-    """Upper bounds and cumulative counts; the bound of the last bucket is None: JSON has no infinity."""
-    return [(None if bound_s == float("inf") else bound_s, count) for bound_s, count in sorted(counts.items())]
-
-
-def summary(counts: Counter[float]) -> dict[str, Any]:
-    """Number and quantiles of lags, from cumulative buckets: upper bound -> count."""
-    total = max(counts.values(), default=0)
-    return {"timers": total, **{f"p{percent}_s": quantile(counts, percent / 100) for percent in (50, 99)}}
-
-
-def quantile(counts: Counter[float], share: float) -> float | None:
-    """The lag below which a share of the timers is, as Prometheus estimates it; None: there are none."""
-    total = max(counts.values(), default=0)
-    for (low_s, before), (high_s, upto) in pairwise([(0.0, 0), *sorted(counts.items())]):
-        if upto and upto >= share * total:
-            if high_s == float("inf"):
-                return low_s
-            return round(low_s + (high_s - low_s) * (share * total - before) / max(1, upto - before), 4)
-    return None
+        found = await call.console.cluster.lags(topic, call.parameters["limit"])
+    except TimersError as error:
+        raise Problem("not-found", str(error)) from None
+    return Reply({"topic": topic, "lags": found.lags, "complete": found.whole})
 
 
 # ---- pending --------------------------------------------------------------------------------------------------------

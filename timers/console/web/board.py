@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from timers.console import worker_pages
+from timers.console import worker_metrics
 from timers.console.problems import Problem
 from timers.console.web.page import Page
+from timers.console.worker_metrics import Ways, quantile
 
 FRESH_S = 2.0
 """Younger figures are shown again."""
@@ -19,7 +21,14 @@ FRESH_S = 2.0
 SPAN_S = 60.0
 """Rates and quantiles are those of the last minute, or of the time since the first look if that is shorter."""
 
-KEPT_S = 1800.0
+KEPT_S, STEP_S = 1800.0, 4.0
+"""Older figures are kept so long, one in a step."""
+
+GAP_S = 30.0
+"""A longer time between two looks, when no page was open, is left out of the line of time."""
+
+WAITED = "waited"
+"""The way of timers that waited for their second. Others are late because of their sender, or of their target."""
 
 
 class Figures(NamedTuple):
@@ -27,12 +36,12 @@ class Figures(NamedTuple):
 
     Attributes:
         problem: why they could not be asked.
-        ways: way of firing -> number and quantiles of lags since the workers' starts.
+        ways: the lags since the workers' starts.
     """
 
     at_s: float
     workers: list[dict[str, Any]]
-    ways: dict[str, dict[str, Any]]
+    ways: Ways
     problem: Problem | None = None
 
     @property
@@ -41,71 +50,94 @@ class Figures(NamedTuple):
         counts = [worker["pending"] for worker in self.workers if worker["ready"] is not None]
         return sum(counts) if counts else None
 
+
+def lag_s(ways: Ways, share: float) -> float | None:
+    """The lag below which this share of the punctual timers is; None: there are none."""
+    return quantile(ways.get(WAITED, Counter()), share)
+
+
+class Look(NamedTuple):
+    """What is kept of older figures."""
+
+    at_s: float
+    pending: int | None
+    ways: Ways
+
     @property
     def fired(self) -> int:
         """Callbacks since the workers' starts."""
-        return sum(way["timers"] for way in self.ways.values())
+        return sum(max(counts.values(), default=0) for counts in self.ways.values())
 
 
 class Recent(NamedTuple):
-    """Firings of the last minute.
+    """Firings of a stretch of time.
 
     Attributes:
-        seconds: length of the time that was seen; 0: only one look was taken.
+        at_s: its end.
+        seconds: its length; 0: only one look was taken.
         per_s: callbacks a second; None if it is not known yet.
-        ways: way -> number and quantiles of lags in this time.
+        pending: at its end.
+        ways: the lags.
     """
 
+    at_s: float
     seconds: float
     per_s: float | None
-    ways: dict[str, dict[str, Any]]
+    pending: int | None
+    ways: Ways
+
+    @classmethod
+    def between(cls, since: Look, until: Look) -> Recent:
+        """What fired between two looks."""
+        seconds, fired = until.at_s - since.at_s, until.fired - since.fired
+        if seconds < 1 or fired < 0:  # fewer than before: a worker has started again
+            return cls(until.at_s, 0.0, None, until.pending, {})
+        ways = {}
+        for way, counts in until.ways.items():
+            ways[way] = Counter(counts)
+            ways[way].subtract(since.ways.get(way, {}))
+        return cls(until.at_s, seconds, fired / seconds, until.pending, ways)
 
 
 class Board:
-    """Keeps the newest figures, and those of the last half hour."""
+    """Keeps the newest figures, and something of those of the last half hour."""
 
     def __init__(self) -> None:
-        self._kept: deque[Figures] = deque()
+        self._newest: Figures | None = None
+        self._kept: deque[Look] = deque()
         self._reading: asyncio.Task[None] | None = None
 
     async def look(self, page: Page) -> Figures | None:
         """The newest figures; None if there are none yet. They are read in the background if they are old."""
-        newest = self._kept[-1] if self._kept else None
-        if newest is None or page.now_s - newest.at_s > FRESH_S:
+        if self._newest is None or page.now_s - self._newest.at_s > FRESH_S:
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read(page))
             await asyncio.wait([self._reading], timeout=page.patience_s)
-        return self._kept[-1] if self._kept else None
+        return self._newest
 
     async def _read(self, page: Page) -> None:
         try:
-            workers, lateness = await asyncio.gather(page.api("workers"), page.api("lateness"))
-            figures = Figures(page.call.console.now_s(), workers["workers"], lateness["ways"])
+            workers = (await page.api("workers"))["workers"]
         except Problem as problem:
-            figures = Figures(page.call.console.now_s(), [], {}, problem)
-        self._kept.append(figures)
-        while self._kept[0].at_s < figures.at_s - KEPT_S:
+            self._newest = Figures(page.call.console.now_s(), [], {}, problem)
+            return
+        ways = worker_metrics.added(worker_metrics.parsed(worker.get("lags", {})) for worker in workers)
+        self._newest = newest = Figures(page.call.console.now_s(), workers, ways)
+        if not self._kept or newest.at_s - self._kept[-1].at_s > STEP_S:
+            self._kept.append(Look(newest.at_s, newest.pending, ways))
+        while self._kept[0].at_s < newest.at_s - KEPT_S:
             self._kept.popleft()
 
-    def recent(self) -> Recent:
-        """Firings between the newest figures and those of a minute before."""
-        newest = self._kept[-1]
-        since = next(
-            (each for each in self._kept if each.at_s >= newest.at_s - SPAN_S and each.problem is None), newest
-        )
-        seconds = newest.at_s - since.at_s
-        fired = newest.fired - since.fired
-        if newest.problem or seconds < 1 or fired < 0:  # fewer than before: a worker has started again
-            return Recent(0.0, None, {})
-        ways = {way: _since(said, since.ways.get(way, {})) for way, said in newest.ways.items()}
-        return Recent(seconds, fired / seconds, ways)
+    def recent(self) -> Recent | None:
+        """The last minute, or the time since the first look; None without figures."""
+        newest = self._newest
+        if newest is None or newest.problem is not None:
+            return None
+        since = next(each for each in self._kept if each.at_s >= newest.at_s - SPAN_S)
+        return Recent.between(since, Look(newest.at_s, newest.pending, newest.ways))
 
-
-def _since(newest: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    counts = _buckets(newest)
-    counts.subtract(_buckets(before))
-    return worker_pages.summary(counts)
-
-
-def _buckets(way: dict[str, Any]) -> Counter[float]:
-    return Counter({float("inf") if bound is None else bound: count for bound, count in way.get("buckets", [])})
+    def line(self) -> list[Recent]:
+        """The last half hour in steps, as far as pages were open."""
+        return [
+            Recent.between(since, until) for since, until in pairwise(self._kept) if until.at_s - since.at_s < GAP_S
+        ]

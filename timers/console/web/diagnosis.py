@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 from timers.console.web.board import Figures
+from timers.console.web.rendering import count, size, span
 
-RED, AMBER = "red", "amber"
+Worker: TypeAlias = dict[str, Any]
+"""A worker as ``/v1/workers`` shows it."""
+
+RED, AMBER, GREEN = "red", "amber", "green"
+
+OVERDUE_S = 10.0
+"""A stored timer that is due for longer is overdue, as everywhere in this project."""
+
+DISK_FREE, UNREAD, SKEW_S = 0.1, 10_000, 1.0
+"""Below this share of free space, above so many unread requests, above this difference of clocks: look at it."""
 
 
 class Finding(NamedTuple):
@@ -16,31 +27,155 @@ class Finding(NamedTuple):
         level: red: timers do not fire, or may not; amber: look at it.
         where: what it is about, such as a worker.
         way_out: what the reader can do.
+        page: of docs/operations.md, the heading with more.
     """
 
     level: str
     where: str
     why: str
     way_out: str = ""
+    page: str = ""
 
 
 def findings(figures: Figures) -> list[Finding]:
     """What is wrong, the worst first."""
     if figures.problem is not None:
         way_out = "Check that the brokers at TIMERS_BROKERS run, and that this machine reaches them."
-        return [Finding(RED, "brokers", str(figures.problem), way_out)]
+        return [Finding(RED, "brokers", str(figures.problem), way_out, "TimersNoTick")]
     if not figures.workers:
-        return [Finding(RED, "workers", "No worker runs, so no timer fires.", "Start one: timers worker.")]
+        return [
+            Finding(RED, "workers", "No worker runs, so no timer fires.", "Start one: timers worker.", "TimersNoWorker")
+        ]
     found = [finding for worker in figures.workers for finding in _of_worker(worker)]
-    return sorted(found, key=lambda finding: finding.level != RED)
+    versions = sorted({str(worker["version"]) for worker in figures.workers if worker.get("version")})
+    if len(versions) > 1:
+        why = f"Workers run different versions: {', '.join(versions)}."
+        found.append(Finding(AMBER, "workers", why, "Finish the upgrade, or go back.", "TimersVersionsMixed"))
+    # A partition may be red on several workers.
+    return sorted(dict.fromkeys(found), key=lambda finding: finding.level != RED)
 
 
-def _of_worker(worker: dict[str, object]) -> list[Finding]:
+def level(found: list[Finding]) -> str:
+    """The worst level."""
+    return found[0].level if found else GREEN
+
+
+def _of_worker(worker: Worker) -> Iterator[Finding]:
     name = str(worker["id"])
     if worker["ready"] is None:
-        way_out = "Set TIMERS_CONSOLE_WORKERS to the network of the workers, or look at this worker's log."
-        return [Finding(AMBER, name, f"The console cannot ask this worker: {worker['why']}.", way_out)]
-    stopped = worker["stopped"]
-    assert isinstance(stopped, dict) and isinstance(worker["reasons"], list)
-    found = [Finding(RED, partition, str(why)) for partition, why in stopped.items()]
-    return found + [Finding(RED, name, f"This worker is not ready: {reason}.") for reason in worker["reasons"]]
+        way_out = "Set TIMERS_CONSOLE_WORKERS to the network of the workers, or look at the worker's log."
+        yield Finding(AMBER, name, f"The console cannot ask this worker: {worker['why']}.", way_out)
+        return
+    red = {**worker.get("red", {}), **(worker.get("stopped") or {})}
+    for partition, why in red.items():
+        yield Finding(RED, partition, str(why), "Its timers wait until this is mended.", "TimersPartitionsWaiting")
+    for reason in worker.get("reasons") or ():
+        if not any(reason in str(why) for why in red.values()):
+            yield Finding(RED, name, f"This worker is not ready: {reason}.", "", "TimersNotReady")
+    for rule in RULES:
+        if rule.holds({figure: value or 0 for figure, value in worker.items()}):
+            shown = {figure: rule.unit(worker.get(figure) or 0) for figure in rule.figures}
+            yield Finding(rule.level, name, rule.why.format(**shown), rule.way_out, rule.page)
+
+
+class Rule(NamedTuple):
+    """Something that figures of a worker say.
+
+    Attributes:
+        figures: that the sentence names.
+        unit: how they are shown.
+    """
+
+    page: str
+    level: str
+    holds: Callable[[Worker], bool]
+    figures: tuple[str, ...]
+    unit: Callable[[float], str]
+    why: str
+    way_out: str
+
+
+RULES = (
+    Rule(
+        "TimersOverdue",
+        RED,
+        lambda worker: worker.get("overdue_s", 0) > OVERDUE_S,
+        ("overdue_s",),
+        span,
+        "The oldest timer that has not fired was due {overdue_s} ago.",
+        "After a downtime this falls by itself. If it rises, look at the brokers and at this worker's log.",
+    ),
+    Rule(
+        "TimersBrokerClockBack",
+        RED,
+        lambda worker: worker.get("clock_back", 0) > 0,
+        (),
+        count,
+        "The brokers' clock is behind seconds that have fired. New requests wait until it has caught up.",
+        "Find the broker whose clock went back.",
+    ),
+    Rule(
+        "TimersClockHeld",
+        AMBER,
+        lambda worker: worker.get("brokers_held", 0) > 0,
+        ("brokers_held",),
+        count,
+        "Brokers whose clock is too far ahead, and no second clock agrees: {brokers_held}. Their ticks do not count.",
+        "Correct the clock of the broker that the worker's log names.",
+    ),
+    Rule(
+        "TimersRecoverySlow",
+        AMBER,
+        lambda worker: worker.get("recovering", 0) > 0,
+        ("recovering", "recovery_remaining"),
+        count,
+        "Partitions that read their log again and do not fire: {recovering}. {recovery_remaining} records are left.",
+        "Wait. A restart does not make it faster.",
+    ),
+    Rule(
+        "TimersTargetsFailing",
+        AMBER,
+        lambda worker: worker.get("open_circuits", 0) > 0,
+        ("open_circuits",),
+        count,
+        "Callback topics that fail: {open_circuits}. Their timers are tried again, and then become dead letters.",
+        "The worker's log names each topic and says why.",
+    ),
+    Rule(
+        "TimersRequestsHeldBack",
+        AMBER,
+        lambda worker: worker.get("unstable", 0) > 0 and worker.get("unread", 0) > 0,
+        ("unstable",),
+        count,
+        "An open transaction of a producer holds back {unstable} records of request topics.",
+        "If it stays, find the producer and end its transaction.",
+    ),
+    Rule(
+        "TimersRequestsUnread",
+        AMBER,
+        lambda worker: worker.get("unread", 0) > UNREAD and not worker.get("unstable"),
+        ("unread",),
+        count,
+        "{unread} requests are not read yet.",
+        "Add workers if this does not fall.",
+    ),
+    Rule(
+        "TimersDiskFilling",
+        AMBER,
+        lambda worker: worker.get("disk_free_bytes", 1) < worker.get("disk_size_bytes", 0) * DISK_FREE,
+        ("disk_free_bytes", "disk_size_bytes"),
+        size,
+        "Only {disk_free_bytes} of {disk_size_bytes} are free on its disk.",
+        "Add disk space, or workers.",
+    ),
+    Rule(
+        "TimersClockSkew",
+        AMBER,
+        lambda worker: abs(worker.get("clock_skew_s", 0)) > SKEW_S,
+        ("clock_skew_s",),
+        lambda seconds: span(abs(seconds)),
+        "Its clock and the brokers' differ by {clock_skew_s}.",
+        "Timers follow the brokers' clock. Correct the wrong one.",
+    ),
+)
+"""What the figures of a worker say, and which section of docs/operations.md has more."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from timers.console.call import Reply
 from timers.console.problems import Problem
-from timers.console.web.diagnosis import RED, findings
+from timers.console.web.board import Figures, Recent, lag_s
+from timers.console.web.diagnosis import findings, level
 from timers.console.web.page import Page, Screen
 
 NEXT_TIMERS = 8
@@ -17,13 +20,26 @@ async def overview(page: Page) -> Reply:
         coming = await page.soon(page.api("listTimers", limit=NEXT_TIMERS)) or {}
     except Problem as problem:
         coming = {"problem": problem.body}
-    if figures is None:
-        return page.show("overview.html", figures=None, found=[], level="unknown", recent=None, coming=coming)
-    found = findings(figures)
-    level = "red" if any(each.level == RED for each in found) else "amber" if found else "green"
+    found = findings(figures) if figures else []
+    recent = page.board.recent()
+    lags = [_tile(percent, recent, figures) for percent in (50, 99)]
     return page.show(
-        "overview.html", figures=figures, found=found, level=level, recent=page.board.recent(), coming=coming
+        "overview.html",
+        figures=figures,
+        found=found,
+        level=level(found) if figures else "unknown",
+        recent=recent,
+        lags=lags,
+        coming=coming,
     )
+
+
+def _tile(percent: int, recent: Recent | None, figures: Figures | None) -> dict[str, Any]:
+    """The lag of the last minute; if nothing fired in it, since the workers started."""
+    now_s = lag_s(recent.ways, percent / 100) if recent else None
+    ever_s = lag_s(figures.ways, percent / 100) if figures else None
+    words = "of the last minute" if now_s is not None else "since the workers started"
+    return {"percent": percent, "lag_s": ever_s if now_s is None else now_s, "of": words}
 
 
 SCREENS = (Screen("GET", "/", "overview", overview),)

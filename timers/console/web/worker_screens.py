@@ -1,0 +1,138 @@
+"""The pages of workers and of lags."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from timers.console.call import Reply
+from timers.console.problems import Problem
+from timers.console.web.board import WAITED, Recent, lag_s
+from timers.console.web.diagnosis import findings, level
+from timers.console.web.page import Page, Screen
+from timers.console.web.rendering import span
+from timers.console.worker_metrics import Ways, quantile
+
+WAY_NAMES = {
+    WAITED: "punctual: the timer waited for its second",
+    "late": "late request: its second was over when it arrived",
+    "retried": "retried: its target failed before",
+}
+
+LAG_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Bounds of the bars for a topic. Those of a way are the worker's own."""
+
+
+class Bar(NamedTuple):
+    """One bar of a histogram.
+
+    Attributes:
+        percent: its length, relative to the longest.
+    """
+
+    label: str
+    callbacks: int
+    percent: float
+
+
+async def workers(page: Page) -> Reply:
+    """``GET /workers``"""
+    figures = await page.board.look(page)
+    found = findings(figures) if figures else []
+    return page.show("workers.html", figures=figures, found=found, level=level(found) if figures else "unknown")
+
+
+async def lag(page: Page) -> Reply:
+    """``GET /lag``"""
+    figures = await page.board.look(page)
+    topic = page.given.get("topic", "")
+    of_topic: dict[str, Any] | None = None
+    problem = None
+    if topic:
+        try:
+            of_topic = await page.soon(page.api("lags", topic=topic))
+        except Problem as error:
+            problem = error.body
+    recent = page.board.recent()
+    spans = [("the last minute", recent.ways)] if recent and recent.seconds else []
+    spans += [("since the workers started", figures.ways)] if figures and not figures.problem else []
+    return page.show(
+        "lag.html",
+        figures=figures,
+        ways=[_way(way, spans) for way in WAY_NAMES if any(way in ways for _, ways in spans)],
+        line=_line(page.board.line()),
+        topic=topic,
+        of_topic=of_topic and _topic(of_topic),
+        problem=problem,
+    )
+
+
+def _way(way: str, spans: list[tuple[str, Ways]]) -> dict[str, Any]:
+    """Histograms of one way of firing, newest time first."""
+    return {
+        "name": way,
+        "why": WAY_NAMES[way],
+        "spans": [
+            {
+                "of": words,
+                "count": max(ways[way].values(), default=0),
+                **{f"p{percent}": quantile(ways[way], percent / 100) for percent in (50, 99)},
+                "bars": bars(ways[way]),
+            }
+            for words, ways in spans
+            if way in ways
+        ],
+    }
+
+
+def bars(counts: Counter[float]) -> list[Bar]:
+    """The bars of a histogram with cumulative counts, without empty ones at both ends."""
+    steps = [(0.0, 0), *sorted(counts.items())]
+    found = [
+        (f"over {span(low_s)}" if high_s == float("inf") else f"to {span(high_s)}", upto - before)
+        for (low_s, before), (high_s, upto) in pairwise(steps)
+    ]
+    filled = [number for number, (_, count) in enumerate(found) if count > 0]
+    shown = found[filled[0] : filled[-1] + 1] if filled else []
+    most = max((count for _, count in shown), default=1)
+    return [Bar(label, count, round(100 * count / most, 2)) for label, count in shown]
+
+
+def _line(steps: Sequence[Recent]) -> dict[str, Any]:
+    """The time line of lags and of the rate, as columns for a chart."""
+    known = [step for step in steps if step.per_s is not None]
+    return {
+        "at": [round(step.at_s) for step in known],
+        "p50": [_ms(lag_s(step.ways, 0.5)) for step in known],
+        "p99": [_ms(lag_s(step.ways, 0.99)) for step in known],
+        "rate": [round(step.per_s or 0, 2) for step in known],
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)
+
+
+def _topic(said: dict[str, Any]) -> dict[str, Any]:
+    """What the page shows of the newest callbacks of a topic."""
+    lags_s = sorted(lag_ms / 1000 for _, lag_ms in said["lags"])
+    counts: Counter[float] = Counter()
+    for bound_s in (*LAG_BOUNDS_S, float("inf")):
+        counts[bound_s] = sum(lag_s <= bound_s for lag_s in lags_s)
+    worst: dict[int, int] = {}
+    for due_s, lag_ms in said["lags"]:
+        worst[due_s] = max(lag_ms, worst.get(due_s, lag_ms))
+    return {
+        "count": len(lags_s),
+        "whole": said["complete"],
+        "p50": lags_s[len(lags_s) // 2] if lags_s else None,
+        "p99": lags_s[min(len(lags_s) - 1, len(lags_s) * 99 // 100)] if lags_s else None,
+        "most": lags_s[-1] if lags_s else None,
+        "bars": bars(counts),
+        "line": {"at": sorted(worst), "lag": [worst[due_s] for due_s in sorted(worst)]},
+    }
+
+
+SCREENS = (Screen("GET", "/workers", "workers", workers), Screen("GET", "/lag", "lag", lag))

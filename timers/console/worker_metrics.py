@@ -1,0 +1,121 @@
+"""Reads the metrics page of a worker. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from prometheus_client.parser import text_string_to_metric_families
+
+LAG = "timers_lag_seconds"
+
+Samples: TypeAlias = Mapping[str, list[tuple[dict[str, str], float]]]
+"""Name of a sample -> labels and value of each."""
+
+Ways: TypeAlias = dict[str, Counter[float]]
+"""Way of firing -> upper bound of lags -> callbacks up to this lag."""
+
+_FIGURES: dict[str, tuple[str, Callable[[Iterable[float]], float]]] = {
+    "fired": ("timers_fired_total", sum),
+    "accepted": ("timers_accepted_total", sum),
+    "dead_lettered": ("timers_dead_lettered_total", sum),
+    "overdue_s": ("timers_oldest_overdue_seconds", max),
+    "recovering": ("timers_recovering", sum),
+    "recovery_remaining": ("timers_recovery_remaining_offsets", sum),
+    "unread": ("timers_request_unread_offsets", sum),
+    "unstable": ("timers_request_unstable_offsets", sum),
+    "clock_skew_s": ("timers_clock_skew_seconds", max),
+    "disk_free_bytes": ("timers_data_disk_free_bytes", min),
+    "disk_size_bytes": ("timers_data_disk_size_bytes", min),
+    "store_bytes": ("timers_store_bytes", sum),
+    "open_circuits": ("timers_open_circuits", sum),
+    "brokers_held": ("timers_brokers_held", sum),
+    "clock_back": ("timers_broker_clock_back", max),
+    "feature_level": ("timers_feature_level", min),
+    "started_at": ("process_start_time_seconds", min),
+}
+"""Field of the API -> metric, and how its samples become one number."""
+
+
+def samples(page: bytes) -> Samples:
+    """The samples of a page; none of a page that is wrong."""
+    found: defaultdict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
+    try:
+        for family in text_string_to_metric_families(page.decode()):
+            for sample in family.samples:
+                found[sample.name].append((sample.labels, sample.value))
+    except (ValueError, KeyError):
+        return {}
+    return found
+
+
+def figures(said: Samples) -> dict[str, Any]:
+    """The figures of a worker; None for those that it does not have."""
+    found: dict[str, Any] = {}
+    for name, (metric, combine) in _FIGURES.items():
+        values = [value for _, value in said.get(metric, ())]
+        found[name] = round(combine(values), 3) if values else None
+    builds = [labels.get("version") for labels, _ in said.get("timers_build_info", ())]
+    return {**found, "version": builds[0] if builds else None}
+
+
+def by_label(said: Samples, metric: str, label: str) -> dict[str, int]:
+    """Value of a label -> sum of its samples, without those that are 0."""
+    totals: Counter[str] = Counter()
+    for labels, value in said.get(metric, ()):
+        totals[labels.get(label, "")] += int(value)
+    return {name: total for name, total in sorted(totals.items()) if total}
+
+
+def lags(said: Samples) -> Ways:
+    """The histogram of lags."""
+    ways: Ways = {}
+    for labels, value in said.get(f"{LAG}_bucket", ()):
+        if "way" in labels and "le" in labels:
+            ways.setdefault(labels["way"], Counter())[float(labels["le"])] += int(value)
+    return ways
+
+
+def added(all_ways: Iterable[Ways]) -> Ways:
+    """The histogram of several workers."""
+    total: Ways = {}
+    for ways in all_ways:
+        for way, counts in ways.items():
+            total.setdefault(way, Counter()).update(counts)
+    return dict(sorted(total.items()))
+
+
+def shown(ways: Ways) -> dict[str, dict[str, Any]]:
+    """A histogram for JSON, with quantiles. The bound of the last bucket is None: JSON has no infinity."""
+    return {way: {**summary(counts), "buckets": _shown_buckets(counts)} for way, counts in ways.items()}
+
+
+def _shown_buckets(counts: Counter[float]) -> list[tuple[float | None, int]]:
+    return [(None if bound_s == float("inf") else bound_s, count) for bound_s, count in sorted(counts.items())]
+
+
+def parsed(ways: Mapping[str, Mapping[str, Any]]) -> Ways:
+    """The histogram in JSON. Inverse: :func:`shown`."""
+    return {
+        way: Counter({float("inf") if bound is None else bound: count for bound, count in said["buckets"]})
+        for way, said in ways.items()
+    }
+
+
+def summary(counts: Counter[float]) -> dict[str, Any]:
+    """Number and quantiles of lags, from cumulative buckets: upper bound -> count."""
+    total = max(counts.values(), default=0)
+    return {"timers": total, **{f"p{percent}_s": quantile(counts, percent / 100) for percent in (50, 99)}}
+
+
+def quantile(counts: Counter[float], share: float) -> float | None:
+    """The lag below which a share of the timers is, as Prometheus estimates it; None: there are none."""
+    total = max(counts.values(), default=0)
+    for (low_s, before), (high_s, upto) in pairwise([(0.0, 0), *sorted(counts.items())]):
+        if upto and upto >= share * total:
+            if high_s == float("inf"):
+                return low_s
+            return round(low_s + (high_s - low_s) * (share * total - before) / max(1, upto - before), 4)
+    return None

@@ -7,6 +7,7 @@ import random
 import pytest
 from aiokafka.partitioner import murmur2
 
+from timers.wire.key_partition import partition_of
 from timers.wire.partitioner import partitions_for, partitions_of
 
 PARTITIONS = 7
@@ -25,6 +26,7 @@ def test_keys_of_one_length_and_of_many_lengths(count: int, longest: int) -> Non
     mixed = [draw.randbytes(draw.randint(0, longest)) for _ in range(count)]
     assert partitions_of(same, PARTITIONS) == [expected(key) for key in same]
     assert partitions_of(mixed, PARTITIONS) == [expected(key) for key in mixed]
+    assert [partition_of(key, PARTITIONS) for key in mixed] == [expected(key) for key in mixed]
 
 
 def test_a_huge_key_among_small_ones() -> None:

@@ -12,6 +12,7 @@ count, and the call waits for its timeout.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import uuid
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from timers.core.operation import UNKNOWN
 from timers.errors import NoVerdictError, PublishError, TimersError, UnacknowledgedError
 from timers.wire import headers as h
 from timers.wire import verdict
+from timers.wire.key_partition import partition_of
 from timers.wire.verdict import VerdictMessage
 
 READER = "timers-client-verdicts"
@@ -205,7 +207,7 @@ class ById:
                 call.set_result(VerdictMessage(key.decode(), UNKNOWN, None))
 
         def send(partition: int) -> None:
-            probe = _probe(key, self._verdict_partitions)
+            probe = probe_of(key, self._verdict_partitions)
             probe_call = self._add_call(probe, is_probe=True)
             probe_call.future.add_done_callback(on_probe_verdict)
             call.future.add_done_callback(lambda _: probe_call.future.cancel())
@@ -254,14 +256,9 @@ class ById:
                 call.add_verdict(source, outcome)
 
 
-def _probe(key: bytes, partitions: int) -> bytes:
+def probe_of(key: bytes, partitions: int) -> bytes:
     """A new id whose verdict is written to the same partition as the verdict on ``key``."""
-    from timers.wire.partitioner import partitions_of  # not at the top: numpy's import takes 0.1 s
-
-    verdict_partition = partitions_of([key], partitions)[0]
-    while True:
-        name = uuid.uuid4().hex
-        probes = [f"probe-{name}-{number:06}".encode() for number in range(2 * partitions)]
-        for probe, partition in zip(probes, partitions_of(probes, partitions), strict=True):
-            if partition == verdict_partition:
-                return probe
+    verdict_partition = partition_of(key, partitions)
+    name = uuid.uuid4().hex
+    probes = (f"probe-{name}-{number:06}".encode() for number in itertools.count())
+    return next(probe for probe in probes if partition_of(probe, partitions) == verdict_partition)

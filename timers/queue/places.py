@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from timers.kafka.leaders import AnsweringLeaders
 from timers.queue import records
 from timers.queue.settling import Job
-from timers.wire.partitioner import partitions_of
+from timers.wire.key_partition import partition_of
 
 
 class Places:
@@ -67,7 +67,7 @@ class Places:
         if answering is None:  # the topic does not exist: an output to it is refused, and becomes a dead letter
             return isinstance(record, records.Output)
         key = _key(record)
-        return any(answering) if key is None else answering[partitions_of([key], len(answering))[0]]
+        return any(answering) if key is None else answering[partition_of(key, len(answering))]
 
     def partition(self, record: Any) -> int:
         """Return a random partition for a record without a key that decides; -1 lets the client choose by the key."""

@@ -8,12 +8,12 @@ are hashed one by one in librdkafka: 1 us a key, and 0.5 ms for 900 kB.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 import numpy as np
-from confluent_kafka import cimpl
 from numpy.typing import NDArray
+
+from timers.wire.key_partition import librdkafka_partition
 
 _SEED = 0x9747B28C
 _MULTIPLIER = np.uint32(0x5BD1E995)
@@ -23,18 +23,6 @@ _FEW_KEYS = 20
 
 _LONG_KEY_BYTES = 512
 """For longer keys, librdkafka is always faster."""
-
-# Part of librdkafka's C interface. PyDLL keeps the interpreter lock: to get it back after each key could take 5 ms.
-_librdkafka_partition = ctypes.PyDLL(cimpl.__file__).rd_kafka_msg_partitioner_murmur2
-_librdkafka_partition.restype = ctypes.c_int32
-_librdkafka_partition.argtypes = [
-    ctypes.c_void_p,  # topic: not used
-    ctypes.c_char_p,
-    ctypes.c_size_t,
-    ctypes.c_int32,
-    ctypes.c_void_p,  # not used
-    ctypes.c_void_p,  # not used
-]
 
 
 def partitions_of(keys: Sequence[bytes], count: int) -> list[int]:
@@ -57,7 +45,7 @@ def partitions_of(keys: Sequence[bytes], count: int) -> list[int]:
 def _of_one_length(keys: Sequence[bytes], count: int) -> Sequence[int] | NDArray[np.uint32]:
     length = len(keys[0])
     if len(keys) <= _FEW_KEYS + length or length > _LONG_KEY_BYTES:
-        return [_librdkafka_partition(None, key, length, count, None, None) for key in keys]
+        return [librdkafka_partition(None, key, length, count, None, None) for key in keys]
     hashes = _murmur2(b"".join(keys), len(keys), length)
     partitions: NDArray[np.uint32] = (hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)
     return partitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, TypeAlias
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.machines import BY_ID, HORIZON_S, MachineRig
@@ -128,7 +128,6 @@ def happen(rig: Rig, event: Event) -> None:
         pass  # the end of a replay, at a time when nothing new may be accepted
 
 
-@settings(deadline=None)
 @given(EVENTS, st.integers(1, 4), st.sampled_from([2, NEVER_FORGET_S]), st.integers(1, 5))
 def test_live_state_is_what_recovery_finds(
     events: list[Event], chunk_timers: int, retention_s: int, piece: int
@@ -140,7 +139,6 @@ def test_live_state_is_what_recovery_finds(
             assert recovered(rig) == recovered(rig, compact=True, piece=piece) == live(rig)
 
 
-@settings(deadline=None)
 @given(EVENTS, st.integers(1, 4))
 def test_each_version_fires_once_or_was_replaced_or_cancelled(events: list[Event], chunk_timers: int) -> None:
     """And the verdicts say which: worked out from the log alone, but for what had fired by then."""
@@ -179,7 +177,6 @@ def test_each_version_fires_once_or_was_replaced_or_cancelled(events: list[Event
     assert {offset: due_s for offset, due_s in fired.items() if offset not in replaced} == pending
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(*FLOW), max_size=30), st.integers(1, 3), st.data())
 def test_what_came_before_a_second_is_heard_before_it_fires(
     events: list[Event], chunk_timers: int, data: st.DataObject
@@ -202,7 +199,6 @@ def test_what_came_before_a_second_is_heard_before_it_fires(
             rig.read(data.draw(st.integers(0, 2)))
 
 
-@settings(deadline=None)
 @given(EVENTS)
 def test_what_is_over_is_swept_in_the_end(events: list[Event]) -> None:
     rig = Rig(retention_s=3)

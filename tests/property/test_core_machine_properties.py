@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.machines import HORIZON_S, NativeRig
@@ -89,7 +89,6 @@ def recovered(rig: Rig) -> list[OrderKey]:
     return fresh.keys
 
 
-@settings(deadline=None)
 @given(EVENTS, st.integers(1, 4))
 def test_live_state_is_what_recovery_finds(events: list[Event], chunk_timers: int) -> None:
     rig = Rig(chunk_timers)
@@ -99,7 +98,6 @@ def test_live_state_is_what_recovery_finds(events: list[Event], chunk_timers: in
             assert recovered(rig) == rig.keys
 
 
-@settings(deadline=None)
 @given(EVENTS, st.integers(1, 4))
 def test_every_request_fires_once_in_the_end(events: list[Event], chunk_timers: int) -> None:
     rig = Rig(chunk_timers)
@@ -110,7 +108,6 @@ def test_every_request_fires_once_in_the_end(events: list[Event], chunk_timers: 
     assert sorted(rig.outbox.fired) == sorted(asked)
 
 
-@settings(deadline=None)
 @given(st.lists(SECONDS, max_size=15), st.lists(SECONDS, max_size=6), st.data())
 def test_either_order_of_arrival_ends_in_the_same_state(due: list[int], ticks: list[int], data: st.DataObject) -> None:
     """Requests in their order, ticks in theirs: however the two interleave, the end is the same."""
@@ -134,7 +131,6 @@ def test_either_order_of_arrival_ends_in_the_same_state(due: list[int], ticks: l
     assert ends[0] == ends[1]
 
 
-@settings(deadline=None)
 @given(WITH_SETTINGS)
 def test_a_replay_decides_by_the_settings_of_then(events: list[Event]) -> None:
     """``TIMERS_MAX_REQUEST_BYTES`` changes between runs, and disks are lost: what was committed is not judged anew."""
@@ -154,7 +150,6 @@ def test_a_replay_decides_by_the_settings_of_then(events: list[Event]) -> None:
     assert sorted(outcomes) == [record.offset for record in rig.log.fetch(rig.topic, 0, 0).records]
 
 
-@settings(deadline=None)
 @given(st.lists(SECONDS, min_size=1, max_size=30), st.integers(1, 5), SECONDS)
 def test_firing_is_in_key_order_and_never_ahead(due: list[int], chunk_timers: int, second: int) -> None:
     rig = Rig(chunk_timers)
@@ -171,7 +166,6 @@ def test_firing_is_in_key_order_and_never_ahead(due: list[int], chunk_timers: in
     assert set(late) <= set(rig.outbox.fired)
 
 
-@settings(deadline=None)
 @given(EVENTS)
 def test_an_out_of_place_fetch_changes_nothing(events: list[Event]) -> None:
     rig = Rig()

@@ -211,7 +211,6 @@ def check(events: list[Event], chunk_timers: int, piece: int, index: type[Marker
 CHUNKS, PIECES = st.integers(1, 4), st.integers(1, 5)
 
 
-@settings(deadline=None)
 @given(EVENTS, CHUNKS, PIECES)
 def test_a_message_is_delivered_again_after_its_lease_and_only_then(
     events: list[Event], chunk_timers: int, piece: int
@@ -224,7 +223,7 @@ MUTATIONS = (KeepAlivesAlwaysCount, KeepAlivesNeverCount, JudgesByWhatHasFired, 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_broken_index_is_noticed(mutation: type[MarkerIndex]) -> None:
-    @settings(deadline=None, database=None, derandomize=True, max_examples=1000, phases=[Phase.generate])
+    @settings(database=None, derandomize=True, max_examples=1000, phases=[Phase.generate])
     @given(EVENTS, CHUNKS, PIECES)
     def run(events: list[Event], chunk_timers: int, piece: int) -> None:
         check(events, chunk_timers, piece, mutation)

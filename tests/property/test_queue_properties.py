@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from timers.queue.ledger import Entry, Ledger
@@ -14,8 +14,6 @@ from timers.queue.starts import NOTHING, Start
 
 LOG = "log-name"
 ALL = Start(0, 10**9)
-LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""A machine that runs many tests may be ten times slower."""
 
 pairs = st.tuples(st.integers(1, 40) | st.integers(1, 10**7), st.integers(1, 40) | st.integers(1, 10**7))
 
@@ -34,7 +32,6 @@ def saved_states(draw: st.DrawFn) -> Saved:
     return Saved(offset, tuple(done), draw(counts), start, suspects_end, draw(counts))
 
 
-@LOADED
 @given(saved_states())
 def test_metadata_says_what_was_saved(saved: Saved) -> None:
     text = encode(saved, LOG, 10**6)
@@ -42,7 +39,6 @@ def test_metadata_says_what_was_saved(saved: Saved) -> None:
     assert decode(text, LOG, saved.offset) == saved
 
 
-@LOADED
 @given(saved_states(), st.integers(1, 400))
 def test_metadata_keeps_its_limit_and_loses_only_attempts(saved: Saved, most: int) -> None:
     text = encode(saved, LOG, most)
@@ -55,7 +51,6 @@ def test_metadata_keeps_its_limit_and_loses_only_attempts(saved: Saved, most: in
         )
 
 
-@LOADED
 @given(st.text(max_size=60) | st.text("q1.AZaz09-_", max_size=60).map("q1.log-name.7.{}".format))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
@@ -125,7 +120,6 @@ def test_the_metadata_fits_whatever_is_done_first(seed: int) -> None:
         assert text is not None and len(text) <= MAX_BYTES
 
 
-@LOADED
 @given(
     st.lists(st.integers(0, 30), unique=True, max_size=20).map(sorted),
     st.lists(st.tuples(st.sampled_from(["ack", "bind", "finish", "wait", "expire", "restart"]), st.integers(0, 9))),

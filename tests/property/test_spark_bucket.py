@@ -51,7 +51,7 @@ def test_a_slot_holds_the_second_and_is_below_the_limit(due_s: int, now_s: int) 
         assert slot.first_s > now_s  # so it is looked at only when one of its seconds has come
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(NOW_S, NOW_S + 10**6))
 def test_timers_of_three_years_fill_few_slots(now_s: int) -> None:
     slots = {slot_of(now_s + ahead, now_s) for ahead in range(1, 3 * 365 * 86_400, 9_771)}

@@ -179,7 +179,7 @@ def test_what_is_recent_becomes_keys_and_the_journal_goes(tmp_path: Path) -> Non
     twins.rocks.close()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.one_of(BATCH, BATCH, FIRE, FIRE, REOPEN, OVERTAKEN), min_size=6, max_size=20), SECONDS)
 def test_the_stores_are_twins(calls: list[tuple[str, object]], second: int) -> None:
     path = Path(tempfile.mkdtemp(prefix="timers-twins-"))

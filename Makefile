@@ -38,7 +38,7 @@ WAITING_JOBS ?= 3
 LENGTH = not long
 PYTEST = $(BIN)/python -m pytest --durations 20 --durations-min 5
 
-test: $(VENV)/.dev check ## All tests; starts what they need; JOBS=1 WAITING_JOBS=1 runs one at a time
+test: $(VENV)/.dev check ## All tests; starts what they need; WAITING_JOBS=1 runs one at a time
 	@$(MAKE) --no-print-directory test-waiting
 
 # Most of these tests wait for due seconds, so more of them run at a time than there are cores. Spark's are in the same
@@ -54,7 +54,7 @@ test-waiting: $(VENV)/.dev ## The tests that need a broker, Spark or chromium; s
 		echo "NOT TESTED: the Spark layer, since it has no Java to run on; all else passed"; test "$$CI" != true; fi
 
 test-all: test chaos ## make test, the tests that take minutes, and a long round of chaos
-	@$(MAKE) --no-print-directory test-pure test-waiting LENGTH=long WAITING_JOBS=$(JOBS)
+	@$(MAKE) --no-print-directory test-pure-long test-waiting LENGTH=long WAITING_JOBS=$(JOBS)
 
 LOWEST = build/lowest
 
@@ -67,15 +67,29 @@ test-lowest: $(VENV)/.dev ## The unit tests and one broker test, with the lowest
 	@$(LOWEST)/bin/python -m pytest --numprocesses $(JOBS) -m "not broker and not spark" tests/unit
 	@$(LOWEST)/bin/python -m pytest tests/broker/test_fires.py
 
-# Types are checked by one process, which leaves a core to the tests.
+# Each part is a run of its own: the workers of one run would each import all tests, and report each test to a further
+# process. Some tests wait, so more parts run at a time than there are cores. The longest parts begin first; the output of
+# each is shown at its end, if this make can do so.
 check: $(VENV)/.dev ## What needs no broker: lint, types, import rules, unit, property and simulation tests
-	@$(MAKE) --no-print-directory --jobs 2 lint test-pure
+	@$(MAKE) --no-print-directory --keep-going --jobs $(WAITING_JOBS) \
+		$(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(addprefix test-,$(PARTS)) lint
 
-# All tests in tests/broker and tests/spark need a broker or Spark, and importing Spark takes seconds in each process.
-PURE = $(filter-out tests/broker tests/browser tests/spark tests/chaos tests/harness, $(patsubst %/, %, $(wildcard tests/*/)))
+PARTS = unit property clients simulation others
+# Tests in these folders need a broker, Spark or a browser, and importing Spark takes seconds in each process.
+PURE = $(filter-out tests/__pycache__ tests/broker tests/browser tests/spark tests/chaos tests/harness, $(patsubst %/, %, $(wildcard tests/*/)))
+NOT_WAITING = not broker and not spark
+PART_property = tests/property
+PART_simulation = tests/simulation
+PART_others = $(filter-out tests/unit tests/property tests/simulation, $(PURE))
+# These mostly wait for librdkafka, with its mock cluster.
+PART_clients = $(shell grep -l 'test.mock.num.brokers' tests/unit/test_*.py)
+PART_unit = $(filter-out $(PART_clients), $(wildcard tests/unit/test_*.py))
 
-test-pure: $(VENV)/.dev
-	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "not broker and not spark and $(LENGTH)" $(PURE)
+$(addprefix test-,$(PARTS)): test-%: $(VENV)/.dev
+	@$(PYTEST) -m "$(NOT_WAITING) and not long" $(PART_$*)
+
+test-pure-long: $(VENV)/.dev
+	@$(PYTEST) --numprocesses $(JOBS) --dist worksteal -m "$(NOT_WAITING) and long" $(PURE)
 
 mutations-search: $(VENV)/.dev ## Look for a seed that finds each broken rule, where the one of the tests finds it no longer
 	@$(BIN)/python -m tests.simulation.search
@@ -136,4 +150,5 @@ clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop
 	rm -rf $(VENV) .timers .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
-.PHONY: help setup run test test-pure test-waiting test-all test-lowest check mutations-search chaos damage fuzz lint format protos docs bench bench-spark lock clean
+.PHONY: $(addprefix test-,$(PARTS))
+.PHONY: help setup run test test-pure-long test-waiting test-all test-lowest check mutations-search chaos damage fuzz lint format protos docs bench bench-spark lock clean

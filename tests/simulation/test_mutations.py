@@ -19,7 +19,7 @@ SEEDS = search.load()
 @pytest.mark.parametrize("rule", MUTATIONS)
 def test_a_broken_rule_is_found(rule: str) -> None:
     assert rule in SEEDS, f"{rule!r} has no seed: {search.HOW}"
-    found = search.steps_until_found(MUTATIONS[rule], SEEDS[rule]) is not None
+    found = search.events_until_found(MUTATIONS[rule], SEEDS[rule]) is not None
     assert found, f"the run of seed {SEEDS[rule]} does not find {rule!r}: {search.HOW}"
 
 

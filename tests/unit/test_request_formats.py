@@ -16,6 +16,7 @@ from timers.request_formats import NATIVE, REQUEST_FORMATS, enabled_formats
 def unreachable_brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TIMERS_BROKERS", "127.0.0.1:1")
     monkeypatch.setattr("timers.kafka.connection.TIMEOUT_S", 0.3)
+    monkeypatch.setattr("timers.cli.reach.WAIT_S", 0.2)
     yield
 
 

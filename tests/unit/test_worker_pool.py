@@ -107,8 +107,9 @@ async def test_the_loss_of_a_machine_to_another_worker_ends_the_worker_only_if_i
 
 
 async def test_the_end_does_not_wait_for_brokers_while_machines_are_being_opened(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("timers.kafka.leaders.TIMEOUT_S", 0.3)
     failures: list[BaseException] = []
 
     async def confirms(tp: TopicPartition) -> bool | None:

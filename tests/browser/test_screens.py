@@ -12,7 +12,10 @@ from tests.harness.waiting import due_in, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.browser]
 
-SCREENS = ("/", "/timers", "/timers/new", "/timer?id=seen%2F1", "/timer?id=none", "/lag", "/workers")
+SCREENS = (
+    *("/", "/timers", "/timers/new", "/timer?id=seen%2F1", "/timer?id=none"),
+    *("/lag", "/workers", "/dead-letters", "/queues"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 from timers.config.settings import Settings, describe
+from timers.dead_letters.meanings import MEANINGS
 from timers.wire import topics
-from timers.wire.dead_letter import CODES, CODES_WHEN_DUE
+from timers.wire.dead_letter import CODES, CODES_WHEN_DUE, RECEIVER_CODES, RETRIES_EXHAUSTED
 from timers.worker.metrics.catalog import METRICS
 
 DOC = (Path(__file__).parents[2] / "docs" / "bad-input.md").read_text()
@@ -16,6 +17,15 @@ def test_every_code_has_a_meaning_and_a_way_out() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| (on arrival|when due) \| (.+) \| (.+) \|$", DOC, re.MULTILINE)
     assert tuple(code for code, *_ in rows) == CODES
     assert {code for code, judged, *_ in rows if judged == "when due"} == CODES_WHEN_DUE
+
+
+def test_the_console_says_the_same_as_this_page() -> None:
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", DOC).replace("`", "")
+    assert set(MEANINGS) == {*CODES, *RECEIVER_CODES}
+    for code, meaning in MEANINGS.items():
+        if code != RETRIES_EXHAUSTED:
+            for sentence in (meaning.why, *re.split(r"(?<=\.) ", meaning.way_out)):
+                assert sentence.rstrip(".") in plain, code
 
 
 def test_what_is_judged_on_arrival_is_what_decoding_rejects() -> None:

@@ -17,11 +17,13 @@ from timers.console.callback_lags import CallbackLags
 from timers.console.cluster import FoundWorker, WorkerAnswer
 from timers.console.history import History
 from timers.console.letter_box import Marks, RetryResult
+from timers.console.queue_reading import FoundQueues
 from timers.console.server import Server
 from timers.core.operation import CANCELLED, REPLACED, UNKNOWN
-from timers.dead_letters.letters import Letter, LetterFilter
+from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics
 from timers.dead_letters.newest import LetterPage
-from timers.errors import QueryError, TimersError
+from timers.errors import QueryError, QueueError, TimersError
+from timers.queue.inspection import QueueStats
 from timers.wire import query as wire
 from timers.wire.printable import json_value
 from timers.wire.verdict import VerdictMessage
@@ -77,6 +79,8 @@ class SimCluster:
         self.written_s: dict[str, int] = {}
         self.sources: dict[str, str] = {}
         self.retried: list[str] = []
+        self.queue_stats: dict[str, QueueStats] = {}
+        self.queues_missing: dict[str, str] = {}
         self.lags_of: dict[str, list[tuple[int, int]]] = {}
         self.follower = SimFollower(None)
         self._places: dict[str, int] = {}
@@ -173,6 +177,17 @@ class SimCluster:
         if topic not in self.lags_of:
             raise TimersError(f"topic {topic!r} does not exist")
         return CallbackLags(self.lags_of[topic][-limit:], True)
+
+    async def queues(self) -> FoundQueues:
+        return FoundQueues(list(self.queue_stats.values()), dict(self.queues_missing))
+
+    async def queue(self, name: str, topic: str | None) -> QueueStats:
+        if name not in self.queue_stats:
+            raise QueueError(f"there is no queue {name!r}")
+        return self.queue_stats[name]
+
+    async def queue_topics(self, name: str) -> QueueTopics:
+        return QueueTopics((await self.queue(name, None)).topic, f"queue.{name}-returns")
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> SimFollower:
         self.follower = SimFollower(positions)

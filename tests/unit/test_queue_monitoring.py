@@ -19,6 +19,7 @@ from timers.queue.ledger import Ledger
 from timers.queue.metadata import Saved, encode
 from timers.queue.monitoring import METRICS, Monitor
 from timers.queue.settling import Commit
+from timers.queue.starts import Start
 
 JOBS = ("jobs", 0)
 
@@ -88,6 +89,8 @@ def test_the_depth_counts_what_is_not_done() -> None:
         "jobs", 0, 4, 20, 3, len(metadata)
     )
     assert partition_stats(JOBS, Commit(4, metadata), None, "log", 9, 15).depth == 1, "retention deleted some"
+    running = encode(Saved(4, ((5, 8), (10, 20)), start=Start(0, 9)), "log") or ""
+    assert partition_stats(JOBS, Commit(4, running), None, "log", 0, 20).may_run == 2, "4 and 8"
     assert partition_stats(JOBS, Commit(4, metadata), None, "other", 0, 20).depth == 20, "of a deleted topic"
     assert partition_stats(JOBS, Commit(4, "foreign"), None, "log", 0, 20).depth == 16
     assert partition_stats(JOBS, None, None, "log", 5, 20).depth == 15

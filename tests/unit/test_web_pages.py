@@ -14,9 +14,11 @@ import pytest
 
 import timers.console.web
 from tests.harness.sim_console import SimCluster, console
+from tests.unit.test_console_letters import letter
 from timers.client.request import TimerRequest
 from timers.console.cluster import WorkerAnswer
 from timers.console.web.page import FIRST_PAINT_S
+from timers.queue.inspection import PartitionStats, QueueStats
 
 STATIC = Path(timers.console.web.__file__).parent / "static"
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&{{ 7*7 }}"
@@ -29,7 +31,16 @@ timers_lag_seconds_bucket{way="waited",le="0.1"} 100.0
 timers_lag_seconds_bucket{way="waited",le="+Inf"} 100.0
 """
 IDS = {"TIMERS_ID_TOPIC": "sim-requests", "TIMERS_QUERIES": "values"}
-SCREENS = ("/", "/timers", "/timers/new", "/timer?id=order-1", "/lag?topic=timeouts", "/workers")
+SCREENS = (
+    "/",
+    "/timers",
+    "/timers/new",
+    "/timer?id=order-1",
+    "/lag?topic=timeouts",
+    "/workers",
+    "/dead-letters",
+    "/queues",
+)
 
 
 def cluster_with(*ids: str, topic: str = "timeouts") -> SimCluster:
@@ -255,3 +266,68 @@ def test_vendored_files_are_those_of_their_packages() -> None:
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (STATIC / "vendor").iterdir()}
     del found["vendor.json"]
     assert found == named
+
+
+# ---- dead letters and queues ----------------------------------------------------------------------------------------
+
+
+def with_letters(*codes: str) -> SimCluster:
+    """A cluster with a dead letter of each of these codes."""
+    cluster = cluster_with("order-1")
+    for offset, code in enumerate(codes):
+        cluster.dead_letters.append(letter(offset, code, "orders"))
+    return cluster
+
+
+async def test_dead_letters_are_listed_by_code_with_what_it_means() -> None:
+    cluster = with_letters("topic-unknown", "topic-denied", "rejected")
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, "/dead-letters")
+        assert len(re.findall(r"/dead-letter\?name=", text)) == 3
+        text = await text_of(client, "/dead-letters?code=rejected&since=-100000d")
+        assert len(re.findall(r"/dead-letter\?name=", text)) == 1 and "The receiver called reject" in text
+        assert "No dead letter matches" in await text_of(client, "/dead-letters?topic=other")
+        text = await text_of(client, "/dead-letter?name=0/0")
+        assert "does not exist when the timer is due" in text and "Retry this one" in text and "secret" not in text
+        assert "secret" in await text_of(client, "/dead-letter/request?name=0/0")
+        await text_of(client, "/dead-letter?name=0/9", 404)
+    async with console(SimCluster(), **IDS) as client:
+        assert "There are no dead letters" in await text_of(client, "/dead-letters")
+
+
+async def test_one_or_all_that_match_are_retried_after_a_confirmation() -> None:
+    cluster = with_letters("topic-unknown", "topic-denied", "topic-denied")
+    async with console(cluster, **IDS) as client:
+        async with client.post("/dead-letter/retry?name=0/0", data={}, headers=PART) as response:
+            assert response.status == 200 and "published again" in await response.text()
+        assert cluster.retried == ["timer-dead-letter/0/0"]
+        filter_ = {"code": "topic-denied", "topic": "orders"}
+        async with client.post("/dead-letters/retry", data=filter_, headers=PART) as response:
+            text = await response.text()
+        assert "<strong>2</strong> requests would be" in text and len(cluster.retried) == 1
+        (confirm,) = re.findall(r'name="confirm" value="([^"]+)"', text)
+        wrong = {**filter_, "topic": "other", "confirm": confirm}
+        async with client.post("/dead-letters/retry", data=wrong, headers=PART) as response:
+            assert response.status == 400 and "cursor-invalid" in await response.text()
+        async with client.post("/dead-letters/retry", data={**filter_, "confirm": confirm}, headers=PART) as response:
+            assert "<strong>2</strong> requests were published" in await response.text()
+        assert len(cluster.retried) == 3
+        async with client.post("/dead-letters/retry", data=filter_, headers=HTML) as response:
+            assert response.status == 403
+
+
+async def test_queues_are_shown_and_lead_to_their_dead_letters() -> None:
+    cluster = cluster_with("order-1")
+    part = PartitionStats("jobs", 0, 5, 12, 7, 0)
+    cluster.queue_stats["jobs"] = QueueStats("jobs", "jobs", 7, 3, False, None, 75.0, 0, (part,))
+    cluster.queues_missing["old"] = "its metadata is <newer>"
+    async with console(cluster, **IDS) as client:
+        text = await text_of(client, "/queues")
+        assert "nothing works on it" in text and "1 min 15 s" in text and "its metadata is &lt;newer&gt;" in text
+        text = await text_of(client, "/queue?name=jobs")
+        assert "jobs/0" in text and "/dead-letters?queue=jobs" in text
+        assert "No dead letter matches" in await text_of(client, "/dead-letters?queue=jobs")
+        await text_of(client, "/queue?name=none", 404)
+        assert "there is no queue" in unescape(await text_of(client, "/dead-letters?queue=none", 404))
+    async with console(SimCluster(), **IDS) as client:
+        assert "There is no queue" in await text_of(client, "/queues")

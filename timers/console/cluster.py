@@ -10,9 +10,11 @@ from timers.client.request import TimerRequest
 from timers.console.callback_lags import CallbackLags
 from timers.console.history import History
 from timers.console.letter_box import Marks, RetryResult
+from timers.console.queue_reading import FoundQueues
 from timers.core.timer import TopicPartition
-from timers.dead_letters.letters import LetterFilter
+from timers.dead_letters.letters import LetterFilter, QueueTopics
 from timers.dead_letters.newest import LetterPage
+from timers.queue.inspection import QueueStats
 from timers.wire.verdict import VerdictMessage
 
 
@@ -87,6 +89,15 @@ class Cluster(Protocol):
 
     async def lags(self, topic: str, limit: int) -> CallbackLags:
         """How late the newest callbacks of a topic were."""
+
+    async def queues(self) -> FoundQueues:
+        """The state of all queues."""
+
+    async def queue(self, name: str, topic: str | None) -> QueueStats:
+        """The state of one queue."""
+
+    async def queue_topics(self, name: str) -> QueueTopics:
+        """How dead letters name a queue."""
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> Follower:
         """A reader that begins at these positions, or with what comes from now on."""

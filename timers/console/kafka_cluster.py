@@ -17,18 +17,20 @@ from timers.client.publish import Publisher
 from timers.client.request import TimerRequest
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.console import callback_lags, fleet, history, letter_box
+from timers.console import callback_lags, fleet, history, letter_box, queue_reading
 from timers.console.callback_lags import CallbackLags
 from timers.console.cluster import FoundWorker, WorkerAnswer
 from timers.console.following import TopicsFollower
 from timers.console.history import History
 from timers.console.letter_box import Marks, RetryResult
 from timers.console.problems import Problem
+from timers.console.queue_reading import FoundQueues
 from timers.core.ports import Lost
-from timers.dead_letters.letters import LetterFilter
+from timers.dead_letters.letters import LetterFilter, QueueTopics
 from timers.dead_letters.newest import LetterPage
 from timers.errors import QueryError, TimersError
 from timers.kafka import topic_admin
+from timers.queue.inspection import QueueStats
 from timers.request_formats import enabled_formats
 from timers.slots import Slot
 from timers.wire import query_signature
@@ -172,6 +174,22 @@ class KafkaCluster:
     async def lags(self, topic: str, limit: int) -> CallbackLags:
         async with Slot(self._reading, MAX_WAIT_S, _busy):
             return await asyncio.to_thread(callback_lags.read, self._settings, topic, limit)
+
+    # ---- queues ----------------------------------------------------------------------------------------------------
+
+    async def queues(self) -> FoundQueues:
+        async with Slot(self._reading, MAX_WAIT_S, _busy):
+            return await asyncio.to_thread(queue_reading.read_all, self._settings)
+
+    async def queue(self, name: str, topic: str | None) -> QueueStats:
+        async with Slot(self._reading, MAX_WAIT_S, _busy):
+            return await asyncio.to_thread(queue_reading.read_one, self._settings, name, topic)
+
+    async def queue_topics(self, name: str) -> QueueTopics:
+        async with Slot(self._reading, MAX_WAIT_S, _busy):
+            return await asyncio.to_thread(queue_reading.topics_of, self._settings, name)
+
+    # ---- streams and health ----------------------------------------------------------------------------------------
 
     async def follow(self, topics: Sequence[str], positions: Sequence[Sequence[int]] | None) -> TopicsFollower:
         follower = TopicsFollower(self._settings, topics)

@@ -8,15 +8,15 @@ from typing import Any
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.timer_pages import CURSOR_S, check_values
-from timers.dead_letters.letters import Letter, LetterFilter
-from timers.errors import PublishError, TimersError
+from timers.dead_letters.letters import Letter, LetterFilter, QueueTopics
+from timers.errors import PublishError, QueueError, TimersError
 from timers.wire import topics
 from timers.wire.dead_letter import Mark
 
 CONFIRM_S = 600.0
 """How long a confirmation is valid."""
 
-_SELECTION = ("codes", "topic", "since", "until")
+_SELECTION = ("codes", "topic", "queue", "since", "until")
 
 
 def handlers() -> dict[str, Handler]:
@@ -27,11 +27,11 @@ def handlers() -> dict[str, Handler]:
 async def list_letters(call: Call) -> Reply:
     """``GET /v1/dead-letters``"""
     given = call.parameters
-    selection = {"codes": given.get("code", []), **{name: given.get(name) for name in ("topic", "since", "until")}}
+    selection = {"codes": given.get("code", []), **{name: given.get(name) for name in _SELECTION[1:]}}
     purpose = f"cursor of dead letters {sorted(selection.items())}"
     now_s = call.console.now_s()
     ends = call.console.signer.open(purpose, call.user, given["cursor"], now_s) if "cursor" in given else None
-    letter_filter = _filter(call, selection)
+    letter_filter = await _filter(call, selection)
     try:
         page, marks = await call.console.cluster.letters(
             letter_filter, given["limit"], ends and {int(partition): end for partition, end in ends.items()}
@@ -57,15 +57,15 @@ async def retry_letters(call: Call) -> Reply:
     body = dict(call.body)
     names, confirm, only_look = body.pop("names", None), body.pop("confirm", None), body.pop("dry_run", False)
     if (names is None) == (not body):
-        raise Problem("parameter-invalid", "say which: names, or at least one of codes, topic, since and until")
+        raise Problem("parameter-invalid", f"say which: names, or at least one of {', '.join(_SELECTION)}")
     purpose = f"confirmation of {sorted(body.items())}"
     now_s = call.console.now_s()
     if names is not None:
         letter_filter = LetterFilter(names=_full_names(call, names))
         await _named(call, names)  # those that the user may see
     else:
-        letter_filter = _filter(call, body)
-        if call.user.topics is not None and letter_filter.topic is None:
+        letter_filter = await _filter(call, body)
+        if call.user.topics is not None and letter_filter.topic is None and letter_filter.queue is None:
             raise Problem("topic-forbidden", "name one of your topics")
     if confirm is not None:
         call.console.signer.open(purpose, call.user, confirm, now_s)
@@ -112,12 +112,32 @@ def _full_names(call: Call, names: list[str]) -> frozenset[str]:
     return frozenset(topics.source(*place) for place in places if place is not None)
 
 
-def _filter(call: Call, selection: dict[str, Any]) -> LetterFilter:
+async def _filter(call: Call, selection: dict[str, Any]) -> LetterFilter:
     topic = selection.get("topic")
     if topic is not None and not call.user.may_use_topic(topic):
         raise Problem("topic-forbidden", f"you may not see dead letters of topic {topic!r}")
-    codes = tuple(selection.get("codes") or ())
-    return LetterFilter(codes=codes, topic=topic, since_s=selection.get("since"), until_s=selection.get("until"))
+    queue = None
+    if selection.get("queue") is not None:
+        queue = await _queue(call, selection["queue"])
+    return LetterFilter(
+        codes=tuple(selection.get("codes") or ()),
+        topic=topic,
+        since_s=selection.get("since"),
+        until_s=selection.get("until"),
+        queue=queue,
+    )
+
+
+async def _queue(call: Call, name: str) -> QueueTopics:
+    try:
+        found = await call.console.cluster.queue_topics(name)
+    except QueueError as error:
+        raise Problem("not-found", str(error)) from None
+    except TimersError as error:
+        raise Problem("brokers-unreachable", str(error)) from None
+    if not call.user.may_use_topic(found.topic):
+        raise Problem("topic-forbidden", f"you may not see the queue {name!r}")
+    return found
 
 
 def _shown(letter: Letter, mark: Mark | None, *, with_request: bool = False) -> dict[str, Any]:

@@ -213,6 +213,7 @@ ROUTES: tuple[Route, ...] = (
         (
             Parameter("code", s.list_of(s.CODE, maxItems=50), "only with this code; may be repeated"),
             Parameter("topic", s.TOPIC, "only with callbacks to this topic"),
+            Parameter("queue", s.QUEUE, "only messages that this queue gave up"),
             Parameter("since", s.SECOND, "written since this epoch second"),
             Parameter("until", s.SECOND, "written before this epoch second"),
             *(_LIMIT, _CURSOR),
@@ -274,6 +275,28 @@ ROUTES: tuple[Route, ...] = (
         "How late timers fired, since the workers started.",
         (Answer(200, "by way of firing", "Lateness"),),
         problems=("brokers-unreachable",),
+    ),
+    Route(
+        "GET",
+        "/v1/queues",
+        "listQueues",
+        READER,
+        "The queues: consumer groups `queue.NAME`, with the messages that are not done. It reads for eight seconds.",
+        (Answer(200, "the queues, and those that were not read", "QueueList"),),
+        problems=("brokers-unreachable", "busy"),
+    ),
+    Route(
+        "GET",
+        "/v1/queue",
+        "getQueue",
+        READER,
+        "The state of one queue, with its partitions and its delayed messages.",
+        (Answer(200, "the queue", "Queue"),),
+        (
+            Parameter("name", s.QUEUE, "the name of the queue", required=True),
+            Parameter("topic", s.TOPIC, "its topic, if the group has several"),
+        ),
+        problems=("brokers-unreachable", "busy", "not-found", "topic-forbidden"),
     ),
     Route(
         "GET",

@@ -64,7 +64,8 @@ DATA = {
     ],
     "description": 'text, or {"base64": "..."} for bytes that are not text',
 }
-CODE = string("code of dead letters", enum=[*dead_letter.CODES, dead_letter.RETRIES_EXHAUSTED])
+QUEUE = string("the name of a queue", pattern=r"^[a-zA-Z0-9._-]{1,235}$", minLength=1, maxLength=235)
+CODE = string("code of dead letters", enum=[*dead_letter.CODES, *sorted(dead_letter.RECEIVER_CODES)])
 LETTER_NAME = string(
     "<partition>/<offset> of a dead letter, or <topic>/<partition>/<offset> of it or of its request",
     pattern=r"^([a-zA-Z0-9._-]{1,249}/)?[0-9]{1,9}/[0-9]{1,18}$",
@@ -213,6 +214,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "names": list_of(LETTER_NAME, minItems=1, maxItems=100, description="these dead letters"),
             "codes": list_of(CODE, minItems=1, maxItems=50, description="all with one of these codes"),
             "topic": {**TOPIC, "description": "all with callbacks to this topic"},
+            "queue": {**QUEUE, "description": "all that this queue gave up"},
             "since": {**SECOND, "description": "all written since this epoch second"},
             "until": {**SECOND, "description": "all written before this epoch second"},
             "dry_run": {"type": "boolean", "description": "only say what would be done"},
@@ -250,6 +252,33 @@ SCHEMAS: dict[str, dict[str, Any]] = {
             "missing": list_of({"type": "object"}, description="workers that did not answer, and why"),
         },
         *("ways", "missing"),
+    ),
+    "Queue": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "topic": {"type": "string"},
+            "depth": {"type": "integer", "description": "messages that are not done"},
+            "delayed": {
+                **nullable({"type": "integer"}),
+                "description": "timers that will bring a message; null: unknown",
+            },
+            "delayed_at_least": {"type": "boolean", "description": "whether there may be more than `delayed`"},
+            "oldest_age_s": {
+                **nullable({"type": "number"}),
+                "description": "age of the oldest message that is not done",
+            },
+            "processes": {"type": "integer", "description": "members of its group"},
+            "partitions": list_of({"type": "object"}, description="depth, commits, and what may be running of each"),
+        },
+        "required": ["name", "topic", "depth", "oldest_age_s", "processes"],
+    },
+    "QueueList": object_of(
+        {
+            "queues": list_of(reference("Queue")),
+            "missing": list_of({"type": "object"}, description="queues that were not read, and why"),
+        },
+        *("queues", "missing"),
     ),
     "Lags": object_of(
         {

@@ -22,6 +22,7 @@ from timers.console import (
     health_pages,
     letter_pages,
     openapi,
+    queue_pages,
     scheduler_api,
     timer_pages,
     worker_pages,
@@ -84,6 +85,7 @@ class Server:
             **bulk_pages.handlers(),
             **letter_pages.handlers(),
             **worker_pages.handlers(),
+            **queue_pages.handlers(),
             **event_pages.handlers(self._access.principal),
             **health_pages.handlers(self._metrics, openapi.document(self._base_path)),
         }

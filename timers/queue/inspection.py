@@ -54,6 +54,7 @@ class PartitionStats:
         end: offset after the last message that is not in an open transaction.
         depth: messages that are not done.
         ledger_bytes: length of the metadata that says which messages above ``committed`` are done.
+        may_run: of the messages that are not done, those that a process may have now, at most.
     """
 
     topic: str
@@ -62,6 +63,7 @@ class PartitionStats:
     end: int
     depth: int
     ledger_bytes: int
+    may_run: int = 0
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class Inspection:
         times = self._times(undone)
         empty = {place for place, written_ms in times.items() if written_ms is None}
         partitions = tuple(
-            replace(each, depth=0) if (each.topic, each.partition) in empty else each for each in partitions
+            replace(each, depth=0, may_run=0) if (each.topic, each.partition) in empty else each for each in partitions
         )
         oldest_ms = min((written_ms for written_ms in times.values() if written_ms is not None), default=None)
         delayed, at_least = count_delayed(self._settings, both) if with_delayed else (None, False)
@@ -328,7 +330,13 @@ def partition_stats(
     saved, _ = saved_by(topics.partition_name(*place), commit, copy, tag)
     committed = None if saved is None else saved.offset
     saved = saved or Saved(start)
-    first = max(saved.offset, start)
+    first, ledger = max(saved.offset, start), commit or copy
+    depth = _open(saved, first, end)
+    may_run = _open(saved, max(first, saved.start.first), min(end, saved.start.end))
+    return PartitionStats(*place, committed, end, depth, len(ledger.metadata) if ledger else 0, may_run)
+
+
+def _open(saved: Saved, first: int, end: int) -> int:
+    """Number of offsets from ``first`` to before ``end`` that are not done."""
     done = sum(max(0, min(each_end, end) - max(each_start, first)) for each_start, each_end in saved.done)
-    found = commit or copy
-    return PartitionStats(*place, committed, end, max(0, end - first - done), len(found.metadata) if found else 0)
+    return max(0, end - first - done)

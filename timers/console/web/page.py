@@ -74,7 +74,7 @@ class Page:
         """Whether the user may change something here. The API decides again when the change is made."""
         return self.settings.console_write and self.call.user.may(OPERATOR)
 
-    async def api(self, name: str, body: Mapping[str, Any] | None = None, **parameters: Any) -> Any:
+    async def api(self, name: str, body: Mapping[str, Any] | None = None, /, **parameters: Any) -> Any:
         """The JSON of a route of the API. Parameters that are None are left out."""
         pairs: list[tuple[str, str]] = []
         for key, value in parameters.items():

@@ -11,7 +11,7 @@ from timers.config.settings import Settings
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.routes import READER, Answer, Route
-from timers.console.web import assets, overview, timer_screens, worker_screens
+from timers.console.web import assets, letter_screens, overview, queue_screens, timer_screens, worker_screens
 from timers.console.web.board import Board
 from timers.console.web.page import FRAGMENT, HEADERS, HTML, Page, PageHandler, Perform, Screen
 from timers.console.web.rendering import environment
@@ -23,11 +23,19 @@ MENU = (
     ("/", "Overview", "home"),
     ("/timers", "Timers", "list"),
     ("/lag", "Lag", "bars"),
+    ("/dead-letters", "Dead letters", "letter"),
     ("/workers", "Workers", "server"),
+    ("/queues", "Queues", "queue"),
 )
 """Path, name and icon of each screen of the menu."""
 
-SCREENS = (*overview.SCREENS, *timer_screens.SCREENS, *worker_screens.SCREENS)
+SCREENS = (
+    *overview.SCREENS,
+    *timer_screens.SCREENS,
+    *worker_screens.SCREENS,
+    *letter_screens.SCREENS,
+    *queue_screens.SCREENS,
+)
 
 
 class Site:

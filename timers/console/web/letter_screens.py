@@ -1,0 +1,97 @@
+"""The pages of dead letters: their list by code, one of them, and retries."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from timers.console.call import Reply
+from timers.console.problems import Problem
+from timers.console.web.moments import moment
+from timers.console.web.page import Page, Screen
+from timers.console.web.rendering import link
+from timers.dead_letters.meanings import MEANINGS, Meaning
+
+PAGE_LETTERS = 50
+NO_MEANING = Meaning("This version does not know the code.", "Look at the version that wrote it.")
+
+
+async def letters(page: Page) -> Reply:
+    """``GET /dead-letters``"""
+    selection = selected(page, page.given)
+    listed = await page.soon(
+        page.api("listDeadLetters", limit=PAGE_LETTERS, cursor=page.given.get("cursor"), **selection)
+    )
+    following = link("/dead-letters", **selection, cursor=listed["next"]) if listed and listed["next"] else ""
+    figures = await page.board.look(page)
+    counts: Counter[str] = Counter()
+    for worker in figures.workers if figures else ():
+        counts.update(worker.get("dead_letters") or {})
+    return page.show(
+        "letters.html",
+        listed=listed,
+        selection=selection,
+        following=following,
+        counts=counts.most_common(),
+        meanings=MEANINGS,
+        no_meaning=NO_MEANING,
+    )
+
+
+def selected(page: Page, given: dict[str, str]) -> dict[str, Any]:
+    """The filter of a list, with its times as epoch seconds."""
+    found: dict[str, Any] = {name: given[name] for name in ("code", "topic", "queue") if given.get(name)}
+    for name in ("since", "until"):
+        if given.get(name):
+            found[name] = moment(name, given[name], page.now_s)
+    return found
+
+
+async def letter(page: Page) -> Reply:
+    """``GET /dead-letter``"""
+    name = page.given.get("name")
+    if not name:
+        raise Problem("parameter-invalid", "the parameter 'name' is missing: the position of a dead letter")
+    found = await page.soon(page.api("getDeadLetter", name=name))
+    code = found["code"] if found else ""
+    return page.show("letter.html", name=name, letter=found, meaning=MEANINGS.get(code, NO_MEANING))
+
+
+async def request_of(page: Page) -> Reply:
+    """``GET /dead-letter/request``: key, value and headers of its request."""
+    found = await page.api("getDeadLetter", name=page.given.get("name"), value="1")
+    return page.show("parts/letter_request.html", request=json.dumps(found["request"], indent=2, ensure_ascii=False))
+
+
+async def retry_one(page: Page) -> Reply:
+    """``POST /dead-letter/retry``"""
+    await page.form()
+    done = await page.api("retryDeadLetters", {"names": [page.given.get("name")]})
+    return page.show("parts/retried.html", done=done)
+
+
+async def retry_all(page: Page) -> Reply:
+    """``POST /dead-letters/retry``: says how many match, then publishes them in steps."""
+    form = await page.form()
+    selection = selected(page, form)
+    body = {("codes" if name == "code" else name): value for name, value in selection.items()}
+    if "codes" in body:
+        body["codes"] = [body["codes"]]
+    if form.get("confirm"):
+        done = await page.api("retryDeadLetters", {**body, "confirm": form["confirm"]})
+        published = int(form.get("published") or 0) + done["published"]
+        return page.show(
+            "parts/retried.html", done=done, published=published, selection=selection, confirm=form["confirm"]
+        )
+    preview = await page.api("retryDeadLetters", body)
+    return page.show("parts/retry_preview.html", preview=preview, selection=selection)
+
+
+SCREENS = (
+    Screen("GET", "/dead-letters", "dead-letters", letters),
+    Screen("POST", "/dead-letters/retry", "retry-all", retry_all),
+    Screen("GET", "/dead-letter", "dead-letter", letter),
+    Screen("GET", "/dead-letter/request", "letter-request", request_of),
+    Screen("POST", "/dead-letter/retry", "retry-one", retry_one),
+)

@@ -39,7 +39,7 @@ async def test_firings_are_sent_and_a_stream_goes_on_after_the_last_one() -> Non
         async with client.get("/v1/events?topic=orders") as response:
             assert response.content_type == "text/event-stream"
             events = events_of(response)
-            assert await anext(events) == {"id": "0,0"}
+            assert await anext(events) == {"retry": "1000", "id": "0,0", "event": "began", "data": {}}
             cluster.follower.queue.put_nowait(([record(5), record(6, due=False), record(2, partition=1)], 7))
             assert await anext(events) == {"event": "dropped", "data": {"count": 7}}
             first, second = await anext(events), await anext(events)
@@ -47,7 +47,7 @@ async def test_firings_are_sent_and_a_stream_goes_on_after_the_last_one() -> Non
         assert (first["event"], first["data"]["lag_ms"], first["data"]["key"]) == ("fired", 50, "k")
         assert "secret" not in json.dumps(first) and first["data"]["value_bytes"] == 6
         async with client.get("/v1/events?topic=orders", headers={"Last-Event-ID": "7,3"}) as response:
-            assert await anext(events_of(response)) == {"id": "7,3"}
+            assert (await anext(events_of(response)))["id"] == "7,3"
             assert cluster.follower.positions == [[7, 3]]
         for id in ("x", "1,", "1;;2", "-1", "9" * 7000):
             headers = {"Last-Event-ID": id}
@@ -55,6 +55,19 @@ async def test_firings_are_sent_and_a_stream_goes_on_after_the_last_one() -> Non
             assert (status, answer["code"]) == (400, "cursor-invalid"), id
         for query in ("", "topic=a%20b", "topic=timer-request", "&".join(f"topic=t{n}" for n in range(11))):
             assert (await answer_of(client, "GET", f"/v1/events?{query}"))[0] in (400, 403), query
+
+
+async def test_a_reader_may_want_only_some_firings_of_a_second() -> None:
+    cluster = SimCluster()
+    async with console(cluster) as client, client.get("/v1/events?topic=orders&per_s=2") as response:
+        events = events_of(response)
+        await anext(events)
+        cluster.follower.queue.put_nowait(([record(offset) for offset in range(5)], 0))
+        assert [(await anext(events))["id"] for _ in range(2)] == ["1,0", "2,0"]
+        told = await anext(events)
+        assert (told["id"], told["event"], told["data"]) == ("5,0", "skipped", {"count": 3, "worst_ms": 50})
+        cluster.follower.queue.put_nowait(([record(5)], 0))
+        assert (await anext(events))["event"] == "fired"
 
 
 async def test_streams_of_a_user_are_limited_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:

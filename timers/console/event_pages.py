@@ -29,6 +29,12 @@ CHECK_S = 10.0
 MAX_STREAM_S = 3600.0
 """Then the stream ends; the browser connects again, with the id of the last event."""
 
+WINDOW_S = 1.0
+"""With `per_s`, the number and the longest lag of the firings that were not sent are told once in this time."""
+
+RETRY_MS = 1000
+"""Browsers connect again after this time, when a console ends."""
+
 CheckAgain = Callable[[web.Request], Awaitable[Principal]]
 """Finds the user of a request, as at its beginning."""
 
@@ -49,11 +55,48 @@ def handlers(check_again: CheckAgain) -> dict[str, Handler]:
     return {"events": events}
 
 
+class Thinning:
+    """Chooses which firings are sent, if a reader wants only some of them in a second.
+
+    Attributes:
+        skipped: number of those that were not sent since the last time this was told.
+    """
+
+    def __init__(self, per_s: int | None) -> None:
+        self._per_s = per_s
+        self._since_s = 0.0
+        self._sent = 0
+        self._worst_ms = 0
+        self.skipped = 0
+
+    def takes(self, lag_ms: int, now_s: float) -> bool:
+        """Whether a firing is sent."""
+        if self._per_s is None:
+            return True
+        if now_s - self._since_s >= WINDOW_S and not self.skipped:
+            self._since_s, self._sent = now_s, 0
+        if self._sent < self._per_s:
+            self._sent += 1
+            return True
+        self.skipped += 1
+        self._worst_ms = max(self._worst_ms, lag_ms)
+        return False
+
+    def told(self, now_s: float) -> dict[str, int]:
+        """Number and longest lag of those that were not sent; empty if it is too early, or if there are none."""
+        if not self.skipped or now_s - self._since_s < WINDOW_S:
+            return {}
+        told = {"count": self.skipped, "worst_ms": self._worst_ms}
+        self._since_s, self._sent, self.skipped, self._worst_ms = now_s, 0, 0, 0
+        return told
+
+
 class _Stream:
     def __init__(self, call: Call, check_again: CheckAgain) -> None:
         self._call = call
         self._check_again = check_again
         self._topics = sorted(set(call.parameters["topic"]))
+        self._thinning = Thinning(call.parameters.get("per_s"))
         self._shows_values = call.user.values and call.console.settings.queries == "values"
 
     async def run(self) -> web.StreamResponse:
@@ -78,15 +121,17 @@ class _Stream:
         response.content_type = "text/event-stream"
         await response.prepare(self._call.request)
         # The id at the beginning: without it a stream that breaks before its first event would lose what came since.
-        await response.write(_event("", {}, self._id(follower)))
+        await response.write(b"retry: %d\n" % RETRY_MS + _event("began", {}, self._id(follower)))
         checked_s = begun_s = monotonic()
         try:
             while monotonic() - begun_s < MAX_STREAM_S:
-                records, dropped = await follower.next(CHECK_S)
+                records, dropped = await follower.next(WINDOW_S if self._thinning.skipped else CHECK_S)
                 if dropped:
                     await response.write(_event("dropped", {"count": dropped}))
                 for record in records:
                     await self._send(response, follower, record)
+                if told := self._thinning.told(monotonic()):
+                    await response.write(_event("skipped", told, self._id(follower)))
                 if monotonic() - checked_s >= CHECK_S:
                     checked_s = monotonic()
                     await self._check_login()
@@ -101,6 +146,8 @@ class _Stream:
         number = self._topics.index(record.topic)
         follower.positions[number][record.partition] = record.offset + 1
         if record.due_s is None:  # another record on the topic, which is not ours to show
+            return
+        if not self._thinning.takes(record.lag_ms or 0, monotonic()):
             return
         fields = record.fields()
         if not self._shows_values:

@@ -250,10 +250,12 @@ ROUTES: tuple[Route, ...] = (
         "events",
         READER,
         "Firings of these topics as server-sent events, as they happen. `Last-Event-ID` goes on after an event without "
-        "a gap. A reader that is too slow misses the oldest ones; the event `dropped` counts them.",
-        (Answer(200, "events: fired, dropped, ended", "Text", content="text/event-stream"),),
+        "a gap. A reader that is too slow misses the oldest ones; the event `dropped` counts them. With `per_s`, the "
+        "event `skipped` has number and longest lag of those that were not sent.",
+        (Answer(200, "events: began, fired, skipped, dropped, ended", "Text", content="text/event-stream"),),
         (
             Parameter("topic", s.list_of(s.TOPIC, maxItems=10), "a callback topic; may be repeated", required=True),
+            Parameter("per_s", s.integer(1, s.MAX_LIMIT, "send at most so many firings in a second")),
             Parameter("after", s.string("as Last-Event-ID", maxLength=8000), "the same as the header Last-Event-ID"),
         ),
         problems=("busy", "not-found", "topic-forbidden", "cursor-invalid"),

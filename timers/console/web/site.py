@@ -11,7 +11,15 @@ from timers.config.settings import Settings
 from timers.console.call import Call, Handler, Reply
 from timers.console.problems import Problem
 from timers.console.routes import READER, Answer, Route
-from timers.console.web import assets, letter_screens, overview, queue_screens, timer_screens, worker_screens
+from timers.console.web import (
+    assets,
+    letter_screens,
+    live_screens,
+    overview,
+    queue_screens,
+    timer_screens,
+    worker_screens,
+)
 from timers.console.web.board import Board
 from timers.console.web.page import FRAGMENT, HEADERS, HTML, Page, PageHandler, Perform, Screen
 from timers.console.web.rendering import environment
@@ -22,6 +30,7 @@ _API = ("/v1/", "/metrics", "/static/", "/api/")
 MENU = (
     ("/", "Overview", "home"),
     ("/timers", "Timers", "list"),
+    ("/live", "Live", "pulse"),
     ("/lag", "Lag", "bars"),
     ("/dead-letters", "Dead letters", "letter"),
     ("/workers", "Workers", "server"),
@@ -35,6 +44,7 @@ SCREENS = (
     *worker_screens.SCREENS,
     *letter_screens.SCREENS,
     *queue_screens.SCREENS,
+    *live_screens.SCREENS,
 )
 
 

@@ -1,0 +1,77 @@
+"""``python -m tests.chaos.queues``. Exit codes: 0 all promises kept, 1 not, 2 usage, 130 Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from tests.chaos.queues.round import Outcome, Round
+from tests.harness.console import Console
+from tests.harness.process import ROOT, stop_everything
+from timers.broker import EmbeddedBroker
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos.queues", description="Kill, stop, drain and add the consumers of a queue."
+    )
+    parser.add_argument("--seed", type=int, help="of the first round; each further round adds 1 (random)")
+    parser.add_argument("--rounds", type=int, default=1, help="number of rounds (1)")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="messages in each round (1000000)")
+    parser.add_argument("--consumers", type=int, default=4, help="consumers at the beginning of a round (4)")
+    parser.add_argument("--storm", type=float, default=120.0, help="seconds in which messages are sent (120)")
+    parser.add_argument("--keep", action="store_true", help="keep logs and data of good rounds too")
+    options = parser.parse_args(argv)
+    if options.seed is None:
+        options.seed = random.randrange(1_000_000)
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the rounds and return the exit code."""
+    options = _arguments(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console = Console()
+    directory = ROOT / ".timers" / "chaos" / time.strftime("queues-%Y%m%d-%H%M%S")
+    broker = EmbeddedBroker(directory / "broker", 0, out=sys.stdout)
+    outcomes: list[Outcome] = []
+    keep = True
+    try:
+        for seed in range(options.seed, options.seed + options.rounds):
+            console.line(f"seed {seed}: {options.messages:,} messages, {options.consumers} consumers")
+            place = directory / f"round-{seed}"
+            one = Round(broker, seed, options.messages, options.consumers, options.storm, place, console)
+            outcomes.append(one.run())
+            _report(outcomes[-1], console)
+        failed = [outcome.seed for outcome in outcomes if not outcome.is_passed]
+        console.line(f"{len(outcomes)} rounds, {len(failed)} failed{f': seeds {failed}' if failed else ''}")
+        keep = bool(failed) or options.keep
+        return int(bool(failed))
+    except KeyboardInterrupt:
+        print("chaos: interrupted", flush=True)
+        keep = options.keep
+        return 130
+    finally:
+        stop_everything()
+        broker.stop()
+        if keep:
+            print(f"logs: {directory.relative_to(ROOT)}", flush=True)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _report(outcome: Outcome, console: Console) -> None:
+    console.line(f"  {'kept' if outcome.is_passed else 'BROKEN'}, {outcome.took_s:.0f} s, faults: {outcome.faults}")
+    console.line("  " + ", ".join(f"{name} {count:,}" for name, count in asdict(outcome.verdict).items()))
+    for failure in outcome.failures:
+        console.line(f"  {failure}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

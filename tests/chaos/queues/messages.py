@@ -1,0 +1,35 @@
+"""What the handler of a message does, by the number of the message."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+
+RETRY_AFTER_S = 2.0
+LEASE_S = 20.0
+
+
+def fails(number: int) -> bool:
+    """In its first attempt, its handler retries it after :data:`RETRY_AFTER_S`."""
+    return number % 10 == 0
+
+
+def is_rejected(number: int) -> bool:
+    return number % 100 == 1
+
+
+def has_output(number: int) -> bool:
+    """It has an output in Kafka."""
+    return number % 5 == 2
+
+
+def has_row(number: int) -> bool:
+    """It has a row in SQL."""
+    return number % 5 == 3
+
+
+def value_of(number: int) -> bytes:
+    """A message of 100 bytes."""
+    return b"%0100d" % number

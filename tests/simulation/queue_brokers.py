@@ -1,24 +1,30 @@
 """Simulates the log, the group and the transactions that the processes of a queue use, and checks each commit.
 
 It keeps what Kafka's coordinator does: it checks the generation of a member and not that it owns a partition, and of
-two commits the one that was written later counts, even if it was written in a transaction that commits earlier.
+two commits the one that was written later counts, even if it was written in a transaction that commits earlier. It is
+also the worker that fires guards: the message of one comes back on the partition of returns.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from timers.queue.metadata import MAX_BYTES, Saved, decode
 from timers.queue.settling import Commit, Job, Partition
 
 LOG = "simulate"
-PARTITIONS: tuple[Partition, ...] = (("jobs", 0), ("jobs", 1))
+RETURNS = ("returns", 0)
+PARTITIONS: tuple[Partition, ...] = (("jobs", 0), ("jobs", 1), RETURNS)
 MESSAGES = 12
-"""Messages of each partition."""
+"""Messages of each partition at the beginning; that of returns has none."""
 
-END = 20
-"""End of each partition's log."""
+_END = 20
+"""End of their logs."""
+
+Place: TypeAlias = tuple[Partition, int]
+"""A partition and an offset."""
 
 
 class Violation(Exception):
@@ -38,25 +44,37 @@ class Brokers:
         committers: processes of the last commits.
         blamed: message -> the commits after which a process ended while it ran alone.
         released: partitions whose owner said that nothing runs.
+        guards: id of a guard whose timer is set -> its message.
+        guarded: the same for all guards, of former ones too.
+        origins: place on the partition of returns -> the message that came back.
+        final: messages whose receiver was told that its acknowledgement of a guarded message counts.
     """
 
     def __init__(self, rng: random.Random) -> None:
-        self.messages = {each: sorted(rng.sample(range(END), MESSAGES)) for each in PARTITIONS}
+        self.messages = {each: sorted(rng.sample(range(_END), MESSAGES)) for each in PARTITIONS[:-1]}
+        self.messages[RETURNS] = []
         poison = rng.choice((0, 0, 1, 2))
-        self.poison = {(each, offset) for each in PARTITIONS for offset in rng.sample(self.messages[each], poison)}
-        self.ran: dict[Partition, set[tuple[Partition, int]]] = {}
-        self.blamed: dict[tuple[Partition, int], set[int]] = {}
+        chosen = [(each, offset) for each in PARTITIONS[:-1] for offset in rng.sample(self.messages[each], poison)]
+        self.poison: set[Place] = set(chosen)
+        self.guards: dict[str, Place] = {}
+        self.guarded: dict[str, Place] = {}
+        self.origins: dict[Place, Place] = {}
+        self.final: set[Place] = set()
+        self._came_back: set[str] = set()
+        self.ran: dict[Partition, set[Place]] = {}
+        self.blamed: dict[Place, set[int]] = {}
         self.released: set[Partition] = set()
-        self.acked: set[tuple[Partition, int]] = set()
-        self.visible: dict[tuple[Partition, int], int] = {}
+        self.acked: set[Place] = set()
+        self.visible: dict[Place, int] = {}
+        self._written_for: dict[Place, int] = {}
         self.generation = 0
         self.owners: dict[Partition, str] = {}
         self.committers: dict[Partition, str] = {}
-        self.running: Callable[[str], set[tuple[Partition, int]]] = lambda name: set()
+        self.running: Callable[[str], set[Place]] = lambda name: set()
         self._written = 0
         self._offsets: dict[Partition, tuple[int, Commit]] = {}
         self._done_sets: dict[Partition, set[int]] = {}
-        self._open: dict[str, tuple[list[tuple[Partition, int]], dict[Partition, tuple[int, Commit]]]] = {}
+        self._open: dict[str, tuple[list[tuple[Place, str]], dict[Partition, tuple[int, Commit]]]] = {}
 
     # ---- offsets -------------------------------------------------------------------------------------------------
 
@@ -118,7 +136,7 @@ class Brokers:
         self._open[id] = ([], {})
 
     def write(self, id: str, jobs: list[Job]) -> None:
-        self._open[id][0].extend((job.partition, job.entry.offset) for job in jobs)
+        self._open[id][0].extend(((job.partition, job.entry.offset), *job.records) for job in jobs)
 
     def send_offsets(self, id: str, generation: int, commits: Mapping[Partition, Commit]) -> bool:
         if generation != self.generation:
@@ -133,9 +151,13 @@ class Brokers:
         outputs, offsets = self._open.pop(id, ([], {}))
         if not commit:
             return
-        for message in outputs:
+        for message, guard in outputs:
             self.visible[message] = self.visible.get(message, 0) + 1
-            if self.visible[message] > 1:
+            if guard:
+                self.set_guard(guard, message)
+                continue
+            count = self._written_for[self.origin(message)] = self._written_for.get(self.origin(message), 0) + 1
+            if self.visible[message] > 1 or count > 1:
                 raise Violation(f"the records of {message} are visible twice")
         for partition, (at, each) in offsets.items():
             self._materialize(id, partition, at, each)
@@ -145,6 +167,58 @@ class Brokers:
         for partition, offset in self.visible:
             if offset not in self.done(partition):
                 raise Violation(f"the records of {partition} {offset} are visible, and the message is open")
+        for guard, place in self.guards.items():
+            if place[0] != RETURNS and place[1] not in self.done(place[0]):
+                raise Violation(f"the guard {guard} is set, and its message is open")
 
     def has_transaction(self, id: str) -> bool:
         return id in self._open
+
+    # ---- guards --------------------------------------------------------------------------------------------------
+
+    def log_end(self, partition: Partition) -> int:
+        return len(self.messages[RETURNS]) if partition == RETURNS else _END
+
+    def origin(self, place: Place) -> Place:
+        """The message of a place, over all its deliveries."""
+        return self.origins.get(place, place)
+
+    def fire(self, rng: random.Random) -> bool:
+        """Let a guard return its message; False if none is set."""
+        if not self.guards:
+            return False
+        self.come_back(rng.choice(sorted(self.guards)))
+        return True
+
+    def set_guard(self, guard: str, place: Place) -> None:
+        self.guards[guard] = self.guarded[guard] = self.origin(place)
+
+    def come_back(self, guard: str) -> None:
+        message = self.guards.pop(guard)
+        if guard in self._came_back:
+            raise Violation(f"{message} comes back twice")
+        self._came_back.add(guard)
+        self.origins[RETURNS, len(self.messages[RETURNS])] = message
+        self.messages[RETURNS].append(len(self.messages[RETURNS]))
+
+    def cancel(self, guard: str) -> bool:
+        """Cancel a guard's timer; False if it is not set."""
+        return self.guards.pop(guard, None) is not None
+
+    def accept(self, guard: str) -> None:
+        """The receiver of a guarded message is told that its acknowledgement counts."""
+        if guard in self._came_back:
+            raise Violation(f"{guard}: its message came back, and its acknowledgement counts")
+        self.final.add(self.guarded[guard])
+
+    def is_settled(self, place: Place) -> bool:
+        """Whether the message of a place is done, and will not come back."""
+        message = self.origin(place)
+        places = [place, *(each for each, origin in self.origins.items() if origin == message)]
+        done = all(offset in self.done(partition) or (partition, offset) in self.acked for partition, offset in places)
+        return done and message not in self.guards.values()
+
+    @property
+    def all_done(self) -> bool:
+        """Whether all messages are done, and none comes back."""
+        return not self.guards and all(len(self.done(each)) == len(self.messages[each]) for each in PARTITIONS)

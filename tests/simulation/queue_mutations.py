@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.simulation.queue_simulator import Parts, SimProcess
+from tests.simulation.queue_simulator import Held, Parts, SimProcess
+from timers.queue.guards import Guard
 from timers.queue.ledger import HELD, READY, Entry, Ledger
 from timers.queue.metadata import Saved
-from timers.queue.settling import Commit, Partition, Plan, Settler
+from timers.queue.settling import Commit, Job, Partition, Plan, Settler
 from timers.queue.starts import Start, Starts
 
 
@@ -164,6 +165,44 @@ class LoadsBeforeTransactionsAreDecided(SimProcess):
         return True
 
 
+class ForgetsAttempts(Ledger):
+    def saved(self, finished: Iterable[Entry] = ()) -> Saved:
+        return super().saved(finished)._replace(attempts={})
+
+
+class AcknowledgesWithoutAVerdict(Guard):
+    def cancel(self, timeout_s: float) -> bool:
+        if not self.leave(timeout_s):
+            return False
+        self._client.cancel(self.id)
+        return True
+
+
+class SetsGuardsBeforeTheTransaction(SimProcess):
+    def protect(self, held: Held) -> Guard:
+        guard = super().protect(held)
+        self.brokers.set_guard(guard.id, (held.partition, held.entry.offset))
+        return guard
+
+
+class ExtendsItsGuard(SimProcess):
+    def _answer_guarded(self, guard: Guard) -> bool:
+        if guard.leave(0):
+            self.brokers.set_guard(guard.id, self.brokers.guarded[guard.id])
+        return True
+
+
+class GuardsOrderedMessages(SimProcess):
+    may_protect = True
+
+
+class GuardsMessagesWithOutputs(SimProcess):
+    def protect(self, held: Held) -> Guard:
+        guard = super().protect(held)
+        self.settler.add(Job(held.partition, held.ledger, held.entry, [""]))
+        return guard
+
+
 def with_starts(kind: type[Starts[Any]]) -> type[Ledger]:
     """A ledger with other starts."""
 
@@ -192,6 +231,12 @@ MUTATIONS = {
     "a waiting message is overtaken": Parts(ledger=FreesTheLaneOfAWaitingMessage),
     "no lanes": Parts(ledger=HasNoLanes),
     "deliveries outlive their partition": Parts(ledger=KeepsDroppedDeliveries),
+    "a restart forgets attempts": Parts(ledger=ForgetsAttempts),
+    "a guarded message is acknowledged without a verdict": Parts(guard=AcknowledgesWithoutAVerdict),
+    "a guard is set before its transaction": Parts(process=SetsGuardsBeforeTheTransaction),
+    "a guard is extended": Parts(process=ExtendsItsGuard),
+    "ordered messages have guards": Parts(process=GuardsOrderedMessages),
+    "a guarded message has outputs": Parts(process=GuardsMessagesWithOutputs),
     "starts 1 allowed before the commit": Parts(settler=AllowsBeforeTheCommit),
     "starts 1 allowed after a refused commit": Parts(settler=AllowsAfterARefusedCommit),
     "starts 1 more is started than a commit says": Parts(ledger=with_starts(StartsWithoutACommit)),

@@ -6,11 +6,13 @@ The real ledgers and settlers run over a simulated group coordinator (:mod:`test
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from tests.simulation.queue_brokers import END, LOG, MESSAGES, PARTITIONS, Brokers, Violation
+from tests.simulation.queue_brokers import LOG, PARTITIONS, Brokers, Place, Violation
+from timers.queue.guards import Guard
 from timers.queue.ledger import HELD, Entry, Ledger
+from timers.queue.metadata import decode
 from timers.queue.settling import Job, Partition, Plan, Settler
 from timers.queue.starts import MAX_CRASHES, NOTHING
 
@@ -23,7 +25,29 @@ class Parts:
 
     ledger: type[Ledger] = Ledger
     settler: type[Settler] = Settler
+    guard: type[Guard] = Guard
     process: type[SimProcess] | None = None
+
+
+@dataclass
+class Held:
+    """A message that a receiver has. ``guard``: its partition moved meanwhile."""
+
+    partition: Partition
+    ledger: Ledger
+    entry: Entry
+    delivery: int
+    guard: Guard | None = None
+
+
+class SimClient:
+    """Cancels guards, and writes no dead letters."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self.cancel = brokers.cancel
+
+    def publish(self, letter: object, due_s: int) -> None:
+        raise AssertionError("no run rejects a guarded message")
 
 
 class SimProcess:
@@ -37,11 +61,13 @@ class SimProcess:
         self.ordered = ordered
         self.settler = parts.settler()
         self.rebalances: list[tuple[int, set[Partition]]] = []
-        self.held: list[tuple[Partition, Ledger, Entry, int]] = []
+        self.held: list[Held] = []
         self.commit: Iterator[None] | None = None
         self.in_flight: list[Callable[[], object]] = []
         self.now_s = 0.0
         self.is_dead = False
+        self.guard_count = 0
+        self.client = SimClient(brokers)
         self.loaded_at: dict[Partition, int] = {}
         brokers.end(name, commit=False)
 
@@ -70,7 +96,7 @@ class SimProcess:
         if partition in self.brokers.released and saved.start != NOTHING:
             raise Violation(f"{partition}: a partition that was given up has suspects")
         self.brokers.released.discard(partition)
-        ledger = self.parts.ledger(saved, log_end=END)
+        ledger = self.parts.ledger(saved, log_end=self.brokers.log_end(partition))
         if ledger.crash_count:
             message = partition, saved.start.first
             if self.brokers.ran[partition] - {message}:
@@ -83,23 +109,50 @@ class SimProcess:
         generation: int = plan.member
         return generation
 
-    def give_up(self, partitions: list[Partition]) -> None:
+    def give_up(self, owners: Mapping[Partition, str]) -> None:
         """The callback of a rebalance comes before the partitions have another owner."""
-        if self.commit is not None or self.rebalances or self.in_flight or self.settler.unknown is not None:
-            return
+        while self.commit is not None or self.settler.unknown is not None:
+            self.settle()
+        while self.rebalances:
+            if not self.poll():
+                return
+        self._land()
+        partitions = [each for each in self.settler.ledgers if owners[each] != self.name]
         self.settler.stop(partitions)
+        held = [each for each in self.held if self.is_held(each, partitions) and self.may_protect]
+        guards = [self.protect(each) for each in held]
         plan = self.settler.plan(with_jobs=False)
         if plan is not None and self.brokers.commit(self.name, self.generation_of(plan), plan.commits):
             self.settler.succeed(plan)
             self.brokers.released |= set(partitions)
+        plan = self.settler.plan()
+        for _ in self._transact(plan) if plan is not None and plan.in_transaction else ():
+            pass
+        for guard in guards:
+            guard.give_up()
 
-    def running(self) -> set[tuple[Partition, int]]:
+    @property
+    def may_protect(self) -> bool:
+        """Whether messages get guards: an ordered one would come back after later messages of its key."""
+        return not self.ordered
+
+    def protect(self, held: Held) -> Guard:
+        """Set a guard for a message whose partition moves."""
+        self.guard_count += 1
+        held.guard = guard = self.parts.guard(self.client, f"{self.name} {id(self)} {self.guard_count}")
+        held.ledger.bind(held.entry, held.delivery)
+        self.settler.add(Job(held.partition, held.ledger, held.entry, [guard.id], guard.confirm))
+        return guard
+
+    def is_held(self, held: Held, partitions: Collection[Partition]) -> bool:
+        """Whether the delivery counts, and is of one of these partitions."""
+        entry = held.entry
+        is_present = entry.state == HELD and entry.delivery == held.delivery
+        return is_present and held.partition in partitions and self.settler.owns(held.partition, held.ledger)
+
+    def running(self) -> set[Place]:
         """The messages that receivers hold."""
-        return {
-            (partition, entry.offset)
-            for partition, ledger, entry, delivery in self.held
-            if entry.state == HELD and entry.delivery == delivery and self.settler.owns(partition, ledger)
-        }
+        return {(held.partition, held.entry.offset) for held in self.held if self.is_held(held, PARTITIONS)}
 
     @property
     def is_owner(self) -> bool:
@@ -119,7 +172,7 @@ class SimProcess:
             lane = b"%d" % (offset % 4) if self.ordered else None
             ledger.read(offset, offset, lane)
         if not left:
-            ledger.pass_holes(END)
+            ledger.pass_holes(self.brokers.log_end(partition))
         return bool(left)
 
     def take(self) -> bool:
@@ -131,15 +184,17 @@ class SimProcess:
                 if len(self.brokers.blamed.get((partition, entry.offset), ())) < MAX_CRASHES:
                     raise Violation(f"{partition}: {entry.offset} is dead, and it did not crash twice alone")
                 ledger.bind(entry, entry.delivery)
-                self.settler.add(Job(partition, ledger, entry, ()))
+                self.settler.add(Job(partition, ledger, entry, [""]))
                 return True
             if self.brokers.owners.get(partition) == self.name and self.is_owner:
                 self._check_start(partition, ledger, entry)
                 if entry.offset in self.brokers.done(partition):
                     raise Violation(f"{partition}: message {entry.offset} is delivered, and it was done")
-                self._check_order(partition, ledger, entry)
-            self.held.append((partition, ledger, entry, entry.delivery))
-            self.is_dead = (partition, entry.offset) in self.brokers.poison
+                if self.brokers.origin((partition, entry.offset)) in self.brokers.final:
+                    raise Violation(f"{partition}: message {entry.offset} is delivered, and its guard was cancelled")
+                self._check_order(partition, entry)
+            self.held.append(Held(partition, ledger, entry, entry.delivery))
+            self.is_dead = self.brokers.origin((partition, entry.offset)) in self.brokers.poison
             return True
         return False
 
@@ -154,19 +209,21 @@ class SimProcess:
         elif any(other.starts.start.group and other.held_count for other in self.settler.ledgers.values()):
             raise Violation(f"{partition}: {entry.offset} runs beside suspects")
 
-    def _check_order(self, partition: Partition, ledger: Ledger, entry: Entry) -> None:
-        commit = self.brokers.done(partition)
+    def _check_order(self, partition: Partition, entry: Entry) -> None:
         for offset in self.brokers.messages[partition] if self.ordered else ():
             is_earlier = offset < entry.offset and offset % 4 == entry.offset % 4
-            if is_earlier and offset not in commit and (partition, offset) not in self.brokers.acked:
+            if is_earlier and not self.brokers.is_settled((partition, offset)):
                 raise Violation(f"{partition}: {entry.offset} overtakes {offset}")
 
     def answer(self) -> bool:
         """The receiver of a message says what became of it. It may be late: then it must be refused."""
-        if not self.held:
+        if len(self.held) <= self.rng.choice((0, 3)):  # handlers take their time
             return False
-        partition, ledger, entry, delivery = self.held.pop(self.rng.randrange(len(self.held)))
-        is_over = entry.delivery != delivery or entry.state != 1
+        held = self.held.pop(self.rng.randrange(len(self.held)))
+        if held.guard is not None:
+            return self._answer_guarded(held.guard)
+        partition, ledger, entry, delivery = held.partition, held.ledger, held.entry, held.delivery
+        is_over = entry.delivery != delivery or entry.state != HELD
         choice = self.rng.random()
         if choice < 0.5:
             accepted = ledger.ack(entry, delivery)
@@ -175,13 +232,22 @@ class SimProcess:
         elif choice < 0.8:
             accepted = ledger.bind(entry, delivery)
             if accepted:
-                self.settler.add(Job(partition, ledger, entry, ()))
+                self.settler.add(Job(partition, ledger, entry, [""]))
         elif choice < 0.9:
             accepted = ledger.wait(entry, delivery, self.now_s + 2)
         else:
             return True  # it says nothing: the lease ends
         if accepted and is_over:
             raise Violation(f"{partition}: a former receiver of {entry.offset} settles it")
+        return True
+
+    def _answer_guarded(self, guard: Guard) -> bool:
+        choice = self.rng.random()
+        if choice < 0.6:
+            if guard.cancel(0):
+                self.brokers.accept(guard.id)
+        elif choice < 0.8:
+            guard.leave(0)
         return True
 
     def pass_time(self) -> bool:
@@ -200,13 +266,33 @@ class SimProcess:
                 self.commit = self._resolve()
             else:
                 in_transaction, with_jobs = self.rng.random() < 0.1, self.rng.random() < 0.9
-                plan = self.settler.plan(in_transaction=in_transaction, with_jobs=with_jobs)
+                if self.rng.random() < 0.05:
+                    self.settler.repeat()
+                waiting = [job for job in self.settler.jobs if self.rng.random() < 0.1]
+                plan = self.settler.plan(in_transaction=in_transaction, with_jobs=with_jobs, waiting=waiting)
                 if plan is None:
                     return False
+                self._check_recovery(plan)
                 self.commit = self._transact(plan) if plan.in_transaction else self._commit(plan)
         if next(self.commit, self) is self:
             self.commit = None
         return True
+
+    def _check_recovery(self, plan: Plan) -> None:
+        """A process that loads the plan's commits, and reads the log, has the same open messages as this one."""
+        for partition, commit in plan.commits.items():
+            live = plan.ledgers[partition]
+            # What ran is left out: the end of the process would count as a crash of a message that ran alone.
+            loaded = Ledger(decode(commit.metadata, LOG, commit.offset)._replace(start=NOTHING))
+            for offset in self.brokers.messages[partition]:
+                if offset < live.position:
+                    loaded.read(offset, offset)
+            wanted, found = opened(live), opened(loaded)
+            for job in plan.jobs:
+                if job.ledger is live:
+                    wanted.pop(job.entry.offset, None)
+            if wanted != found:
+                raise Violation(f"{partition}: the process has {wanted}, and after a load of {commit} it has {found}")
 
     def _commit(self, plan: Plan) -> Iterator[None]:
         yield
@@ -260,6 +346,11 @@ class SimProcess:
         return True
 
 
+def opened(ledger: Ledger) -> dict[int, tuple[int, int]]:
+    """Offset of each open message -> number of the next attempt, and how often its process ended."""
+    return {entry.offset: (entry.attempt, entry.crashes) for entry in ledger._open.values()}
+
+
 class QueueSimulator:
     """One run. The same seed repeats the same steps."""
 
@@ -268,7 +359,7 @@ class QueueSimulator:
         self.parts = parts or Parts()
         self.brokers = Brokers(self.rng)
         self.ordered = self.rng.random() < 0.5
-        self.rebalance_share = self.rng.choice((0.01, 0.05))
+        self.rebalance_share = self.rng.choice((0.01, 0.05, 0.1))
         self.processes = [self._process(name) for name in ("a", "b")]
         self.brokers.running = lambda name: next(each for each in self.processes if each.name == name).running()
         self.rebalance()
@@ -282,7 +373,7 @@ class QueueSimulator:
         names = [each.name for each in self.processes]
         owners = {each: self.rng.choice(names) for each in PARTITIONS}
         for process in self.processes if self.rng.random() < 0.5 else ():
-            process.give_up([each for each in process.settler.ledgers if owners[each] != process.name])
+            process.give_up(owners)
         self._note_running()
         self.brokers.generation += 1
         self.brokers.owners = owners
@@ -305,7 +396,7 @@ class QueueSimulator:
 
     def step(self, process: SimProcess) -> bool:
         actions = (process.poll, process.read, process.take, process.answer, process.settle, process.settle)
-        rare = (process.pass_time, process.land_late)
+        rare = (process.pass_time, process.land_late, lambda: self.brokers.fire(self.rng))
         return self.rng.choice(rare if self.rng.random() < 0.2 else actions)()
 
     def run(self, steps: int = 300) -> None:
@@ -324,7 +415,7 @@ class QueueSimulator:
                 self._step_one()
         for _ in range(20_000):
             self._step_one()
-            if all(len(self.brokers.done(each)) == MESSAGES for each in PARTITIONS):
+            if self.brokers.all_done:
                 return
         raise Violation("messages stay open")
 

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from tests.harness.process import Process, clean_environment, python
+from tests.harness.queue_worker import RETRY_AFTER_S
 from tests.harness.system import System
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.queue import Queue
+from timers.queue.inspection import Inspection
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -37,12 +39,13 @@ def system(broker_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def start(system: System, tmp_path: Path) -> Iterator[Start]:
-    """Start a process of a queue: its topic, the topic of its outputs, arguments of the queue by name."""
+    """Start a process of a queue: its topic, the topic of its outputs, how much its clock is ahead, arguments of the
+    queue by name."""
     started: list[Process] = []
 
-    def start(topic: str, results: str = "", **arguments: Any) -> Process:
+    def start(topic: str, results: str = "", ahead_s: float = 0.0, **arguments: Any) -> Process:
         given = json.dumps({"session_timeout_s": SESSION_S, "lease_s": 600.0, **arguments})
-        command = python("tests.harness.queue_worker", topic, str(tmp_path), results, given)
+        command = python("tests.harness.queue_worker", topic, str(tmp_path), results, str(ahead_s), given)
         log = tmp_path / f"queue-{len(started)}.log"
         process = Process(f"queue-{len(started)}", command, clean_environment(**system.environment), tmp_path, log)
         started.append(process)
@@ -108,6 +111,47 @@ def test_a_rolling_deploy_in_mid_handler_runs_no_message_twice(system: System, s
     wait_until(lambda: set(seen("acked")) == set(values), "all messages", 4 * DEADLINE_S)
     assert sorted(seen("started")) == sorted(values), "each ran once"
     assert seen("lost") == []
+
+
+def test_clocks_that_are_days_apart_do_not_move_retries(system: System, start: Start) -> None:
+    topic = system.target(partitions=4)
+    day_s = 24 * 3600.0
+    processes = [start(topic, ahead_s=ahead_s, session_timeout_s=60.0) for ahead_s in (-day_s, 0.0, day_s)]
+    for process in processes:
+        process.wait_for("^opened", 2 * DEADLINE_S)
+    values = [f"retry{number}" for number in range(40)]
+    send(topic, *values)
+
+    def acked() -> list[str]:
+        return lines("\n".join(process.log for process in processes), "acked")
+
+    wait_until(lambda: set(acked()) == set(values), "all messages", 4 * DEADLINE_S)
+    sent_ms = {record.value: record.append_ms for record in system.reader(topic).rest()}
+    returned = system.reader(f"queue.{topic}-returns").rest()
+    assert {record.value for record in returned} == set(sent_ms)
+    assert all(record.append_ms - sent_ms[record.value] >= RETRY_AFTER_S * 1000 for record in returned)
+    assert all(int(record.text("queue-sent")) == sent_ms[record.value] for record in returned)
+
+
+def test_a_process_that_is_killed_repeats_only_what_was_not_committed(system: System, start: Start) -> None:
+    topic = system.target()
+    values = [f"m{number}" for number in range(20_000)]
+    send(topic, *values)
+    first = start(topic, member="one")
+    inspection = Inspection(system.settings)
+
+    def done() -> int:
+        return len(values) - inspection.stats(topic, topic, with_delayed=False).depth
+
+    wait_until(lambda: done() > 100, "acknowledgements", 2 * DEADLINE_S)
+    done_before = done()
+    first.kill()
+    acked = set(lines(first.log, "acked"))
+    assert done_before <= len(acked)
+    second = start(topic, member="one")
+    wait_until(lambda: acked | set(lines(second.log, "acked")) == set(values), "all messages", 6 * DEADLINE_S)
+    repeated = acked & set(lines(second.log, "started"))
+    assert len(repeated) <= len(acked) - done_before
 
 
 @pytest.mark.parametrize(("value", "is_left"), [("wait", False), ("wait", True), ("wait-output", False)])

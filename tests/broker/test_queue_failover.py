@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
+from tests.harness.cluster import client_settings
 from tests.harness.system import System
-from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers
+from tests.harness.three_brokers import CONSUMER_OFFSETS, TRANSACTION_STATE, ThreeBrokers, coordinating_partition
 from tests.harness.waiting import DEADLINE_S, wait_until
 from timers.broker import EmbeddedBroker
 from timers.queue import Backoff, LeaseLostError, Queue
@@ -119,6 +121,9 @@ def test_an_ordered_queue_keeps_the_order_through_retries_and_rebalances(
 GONE = 3
 """The broker that freezes."""
 
+TRANSACTION_PARTITIONS = 50
+"""Kafka's default."""
+
 COORDINATORS = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
@@ -138,6 +143,68 @@ def three(tmp_path: Path) -> Iterator[ThreeBrokers]:
         yield brokers
     finally:
         brokers.stop()
+
+
+def test_outputs_are_visible_once_though_their_coordinator_fails_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = ThreeBrokers(tmp_path / "brokers")
+    try:
+        brokers.start()
+        system = System(brokers.address, tmp_path)
+        for name, value in system.environment.items():
+            monkeypatch.setenv(name, value)
+        for topic in ("jobs", "results", "queue.jobs-returns", "queue.jobs-ledger", system.request_topic):
+            brokers.create(topic, [1, 2])
+        brokers.create(system.settings.dead_letter_topic, [1])
+        try:
+            write_outputs(brokers, system)
+        finally:
+            system.close()
+    finally:
+        brokers.stop()
+
+
+def write_outputs(brokers: ThreeBrokers, system: System) -> None:
+    """Kill the broker that coordinates the transactions while they are written, twice."""
+    opening = Producer({**client_settings(system.address), "transactional.id": "creates the topic of transactions"})
+    opening.init_transactions(DEADLINE_S)
+    led = brokers.led_by(GONE)
+    names = (f"m{number}" for number in range(1000))
+    member = next(
+        name
+        for name in names
+        if (TRANSACTION_STATE, coordinating_partition(f"queue.jobs-{name}", TRANSACTION_PARTITIONS)) in led
+    )
+    done: set[bytes | None] = set()
+    with Queue("jobs", member=member, **PATIENT) as queue:
+        queue.send_many((None, b"%d" % number, ()) for number in range(MESSAGES))
+
+        def work(target: int) -> bool:
+            for message in queue.receive(20, wait_s=0.5):
+                message.output("results", message.value)
+                with contextlib.suppress(LeaseLostError):
+                    message.ack()
+                    done.add(message.value)
+            return len(done) >= target
+
+        for target in (MESSAGES // 3, 2 * MESSAGES // 3):
+            wait_until(partial(work, target), "messages before the kill", 3 * DEADLINE_S)
+            brokers.brokers[GONE].kill()
+            wait_until(partial(work, target + 100), "messages after the kill", 3 * DEADLINE_S)
+            brokers.start_again(GONE)
+        reader = system.reader("results")
+        written: list[bytes | None] = []
+
+        def all_written() -> bool:
+            work(MESSAGES)
+            written.extend(record.value for record in reader.rest())
+            return len(set(written)) == MESSAGES
+
+        wait_until(all_written, "all outputs", 6 * DEADLINE_S)
+        queue.settle()
+    written.extend(record.value for record in reader.rest())
+    assert len(written) == MESSAGES
 
 
 def test_retries_and_dead_letters_go_to_partitions_whose_leaders_answer(

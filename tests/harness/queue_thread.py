@@ -97,9 +97,10 @@ class SimTransport:
         self.calls: list[Callable[[], None]] = []
         self.failures: list[KafkaException] = []
         self.is_recreated = False
+        self.added = 0
         self.is_expelled = False
         self.plans = 0
-        self.low = 0
+        self.low, self.high = 0, MESSAGES
         self.deleted: dict[Partition, int] = {}
         self.stopped: list[set[Partition]] = []
         self.opened = threading.Event()
@@ -156,9 +157,11 @@ class SimTransport:
         self.commits.update(plan.commits)
         return Outcome.COMMITTED
 
-    def check_topics(self) -> None:
+    def check_topics(self) -> int:
         if self.is_recreated:
             raise QueueError("topic 'jobs' was deleted and created again")
+        added, self.added = self.added, 0
+        return added
 
     def first_offset(self, partition: Partition) -> int:
         return self.low
@@ -167,7 +170,7 @@ class SimTransport:
         self.deleted.update(offsets)
 
     def end(self, partition: Partition) -> int:
-        return MESSAGES
+        return self.high
 
     def pause(self, partitions: Collection[Partition]) -> None: ...
     def resume(self, partitions: Collection[Partition]) -> None: ...
@@ -182,10 +185,10 @@ class SimTransport:
 class Opened:
     """A queue that runs over a simulated transport."""
 
-    def __init__(self, lease_s: float = 600.0) -> None:
+    def __init__(self, lease_s: float = 600.0, *, ordered: bool = False) -> None:
         self.transport: Any = SimTransport()
         terms = Terms(
-            "jobs", "jobs", self.transport.returns_topic, Backoff(), lease_s, False, False, 1_000_000, SESSION_S
+            "jobs", "jobs", self.transport.returns_topic, Backoff(), lease_s, ordered, False, 1_000_000, SESSION_S
         )
         guards: Guards = Guards.__new__(Guards)
         guards.are_possible = False

@@ -61,6 +61,7 @@ class Brokers:
         self.origins: dict[Place, Place] = {}
         self.final: set[Place] = set()
         self._came_back: set[str] = set()
+        self._guard_count = 0
         self.ran: dict[Partition, set[Place]] = {}
         self.blamed: dict[Place, set[int]] = {}
         self.released: set[Partition] = set()
@@ -189,6 +190,11 @@ class Brokers:
             return False
         self.come_back(rng.choice(sorted(self.guards)))
         return True
+
+    def new_guard(self) -> str:
+        """Return an id that no other guard has."""
+        self._guard_count += 1
+        return f"guard {self._guard_count}"
 
     def set_guard(self, guard: str, place: Place) -> None:
         self.guards[guard] = self.guarded[guard] = self.origin(place)

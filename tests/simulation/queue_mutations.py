@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.simulation.queue_simulator import Held, Parts, SimProcess
+from tests.simulation.queue_process import Held, Parts, SimProcess
 from timers.queue.guards import Guard
 from timers.queue.ledger import HELD, READY, Entry, Ledger
 from timers.queue.metadata import Saved

@@ -179,6 +179,36 @@ def test_a_process_whose_handlers_hang_leaves_its_messages_to_others(
     assert {message.attempt for message in again} == {2}
 
 
+def test_an_ordered_queue_says_that_added_partitions_end_the_order(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("timers.queue.receiver._COPY_S", 0.0)
+    opened = Opened(ordered=True)
+    try:
+        opened.transport.added = 2
+        wait_until(lambda: "topic jobs has 2 more partitions" in caplog.text, "it")
+    finally:
+        opened.state.close()
+        opened.receiver.join()
+
+
+def test_a_partition_that_cannot_be_read_further_is_said(queue: Opened) -> None:
+    queue.transport.high = MESSAGES + 3
+    queue.call(queue.transport.assigned, [JOBS])
+    for message in queue.receive(MESSAGES):
+        message.ack()
+    assert "could not be read" not in str(queue.state.unready())
+    said = f"jobs/0 could not be read from {MESSAGES} on"
+
+    def is_said() -> bool:
+        queue.stopped_s += 1
+        return said in str(queue.state.unready())
+
+    wait_until(is_said, "it")
+    queue.transport.high = MESSAGES
+    wait_until(lambda: "could not be read" not in str(queue.state.unready()), "the end of the transaction")
+
+
 def test_messages_that_retention_deletes_before_they_are_done_are_said(
     queue: Opened, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

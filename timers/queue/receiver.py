@@ -196,7 +196,7 @@ class Receiver:
             full = {each for each, ledger in ledgers.items() if ledger.position >= ledger.read_limit}
             wanted = full | (set(ledgers) if share > 1 else self._paused & ledgers.keys() if share > 0.5 else set())
             self._state.lock.notify_all()
-        self._state.ends = {each: self._transport.end(each) for each in ledgers}
+        self._state.note_ends({each: self._transport.end(each) for each in ledgers}, wanted)
         self._transport.pause(wanted - self._paused)
         self._transport.resume((self._paused - wanted) & ledgers.keys())
         self._paused = wanted
@@ -239,7 +239,13 @@ class Receiver:
         Raises:
             QueueError: a topic was deleted and created again.
         """
-        self._transport.check_topics()
+        added = self._transport.check_topics()
+        if added and self._terms.ordered:
+            _log.error(
+                "topic %s has %d more partitions, so keys have moved: messages that are sent from now on may overtake "
+                "earlier ones of their key until these are done",
+                *(self._terms.topic, added),
+            )
         with self._state.lock:
             commits, copied = self._state.settler.commits, self._state.settler.copied
             held = {each for each, ledger in self._state.settler.ledgers.items() if ledger.open_count}

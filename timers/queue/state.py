@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, replace
@@ -22,6 +22,9 @@ _T = TypeVar("_T")
 
 _STUCK_S = 90.0
 """Longer than the longest call to the brokers, which is 30 s."""
+
+_STALLED_S = 10.0
+"""Longer than a transaction of a producer should be open, or a partition without a leader."""
 
 _UNSETTLED_S = 10.0
 """Longer than a transaction whose process was killed holds back its partitions."""
@@ -78,6 +81,7 @@ class State:
         self._is_left = False
         self._asked_s = now_s()
         self._waiting: list[Future[None]] = []
+        self._stalls: dict[Partition, tuple[int, float]] = {}
 
     # ---- receivers -----------------------------------------------------------------------------------------------
 
@@ -171,7 +175,30 @@ class State:
             reasons.append(f"partitions cannot be loaded ({self.load_error}): is a transaction open for long?")
         elif (unsettled_s := self.now_s() - self.settled_s) > _UNSETTLED_S:
             reasons.append(f"not all that was settled could be committed for {unsettled_s:.0f} s")
+        for partition, (position, since_s) in self._stalls.items():
+            if (stalled_s := self.now_s() - since_s) > _STALLED_S:
+                reasons.append(
+                    f"{topics.partition_name(*partition)} could not be read from {position} on for {stalled_s:.0f} s: "
+                    "a producer's transaction is open, or the partition's leader is away"
+                )
         return reasons
+
+    def note_ends(self, ends: Mapping[Partition, int], paused: Collection[Partition]) -> None:
+        """Note the ends of the logs, and since when partitions have records that cannot be read.
+
+        Args:
+            ends: with records of open transactions.
+            paused: partitions that are not to be read now.
+        """
+        with self.lock:
+            self.ends = ends
+            stalls = {}
+            for partition, ledger in self.settler.ledgers.items():
+                if ledger.position < ends.get(partition, 0) and partition not in paused:
+                    position, since_s = self._stalls.get(partition, (-1, 0.0))
+                    is_same = position == ledger.position
+                    stalls[partition] = ledger.position, since_s if is_same else self.now_s()
+            self._stalls = stalls
 
     # ---- membership ----------------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class Transport:
         self._described: dict[str, Any] = {}
         self._consumer: Consumer | None = None
         self._logs: dict[str, str] = {}
+        self._count = self._seen_count = self._returns_count = 0
         self.transactions = Transactions(kafka, self._reports, group, member, self.ledger_topic)
 
     # ---- opening -------------------------------------------------------------------------------------------------
@@ -71,13 +72,14 @@ class Transport:
         """
         self._admin = admin = admin_client(self._settings, self._reports)
         try:
-            count = connection.partitions_of(admin, self._reports, self.topic)
+            self._count = self._seen_count = count = connection.partitions_of(admin, self._reports, self.topic)
             if not count:
                 raise QueueError(f"topic {self.topic!r} does not exist at {self._settings.brokers}: create it")
-            # They exist before the process joins: partitions of a topic that appears later have no owner for a while.
             # To ask first needs fewer rights: brokers refuse to create a topic before they look whether it exists.
-            if not connection.partitions_of(admin, self._reports, self.returns_topic):
+            self._returns_count = connection.partitions_of(admin, self._reports, self.returns_topic)
+            if not self._returns_count:
                 create_if_missing(self._settings, self.returns_topic, partitions=count, config=_RETURNS_CONFIG)
+                self._returns_count = count
             if not connection.partitions_of(admin, self._reports, self.ledger_topic):
                 create_if_missing(self._settings, self.ledger_topic, partitions=1, cleanup_policy="compact")
             self._logs = self._topic_tags(admin)
@@ -104,17 +106,28 @@ class Transport:
             logger=LIBRDKAFKA_LOG,
         )
         self._consumer.subscribe(
-            [self.topic, self.returns_topic],
+            [self.topic],
             on_assign=partial(self._on_assign, assigned),
-            on_revoke=lambda _, partitions: revoked(_names(partitions), lost=False),
-            on_lost=lambda _, partitions: revoked(_names(partitions), lost=True),
+            on_revoke=lambda _, partitions: revoked(self._with_returns(partitions), lost=False),
+            on_lost=lambda _, partitions: revoked(self._with_returns(partitions), lost=True),
         )
 
     def _on_assign(
         self, assigned: Callable[[list[Partition]], None], _: Consumer, partitions: list[TopicPartition]
     ) -> None:
-        assigned(_names(partitions))
+        assigned(self._with_returns(partitions))
         self.consumer.incremental_assign([])  # without this call the client reads them from where it likes
+
+    def _with_returns(self, partitions: Iterable[TopicPartition]) -> list[Partition]:
+        """Add to partitions of the queue's topic those of the returns topic with the same numbers.
+
+        The group deals only the former: of two topics it would give one process all partitions of one topic, and
+        another process all of the other. The returns topic may have more partitions if the queue's topic was deleted
+        and created again with fewer.
+        """
+        numbers = {each.partition for each in partitions}
+        returned = (number for number in range(self._returns_count) if number % self._count in numbers)
+        return [*((self.topic, each) for each in numbers), *((self.returns_topic, each) for each in returned)]
 
     def _topic_tags(self, admin: Any) -> dict[str, str]:
         """Return a few characters of each topic's id, which differs from that of a deleted topic of the same name."""
@@ -218,16 +231,24 @@ class Transport:
             return self.bounds(partition)[0]
         return 0
 
-    def check_topics(self) -> None:
-        """Ask for the topics' ids, without waiting, and look at the answers to the call before.
+    def check_topics(self) -> int:
+        """Ask for the topics, without waiting, and look at the answers to the call before; return how many partitions
+        were added to the queue's topic since the check before.
 
         Raises:
             QueueError: a topic was deleted and created again.
         """
+        added = 0
         for name, future in self._described.items():
-            if future.done() and future.exception() is None and tag_of(future.result()) != self._logs[name]:
+            if not future.done() or future.exception() is not None:
+                continue
+            if tag_of(future.result()) != self._logs[name]:
                 raise QueueError(f"topic {name!r} was deleted and created again. Open the queue again")
+            if name == self.topic:
+                count, self._seen_count = self._seen_count, len(future.result().partitions)
+                added = self._seen_count - count
         self._described = self._describe(self._admin)
+        return added
 
     def delete_below(self, offsets: Mapping[Partition, int]) -> None:
         """Ask the brokers to delete the records below these offsets, without waiting. They may refuse."""
@@ -285,10 +306,6 @@ def copies(settings: Settings, ledger_topic: str) -> dict[Partition, Commit]:
             if copy is not None:
                 found[copy[0]] = copy[1]
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-
-
-def _names(partitions: Iterable[TopicPartition]) -> list[Partition]:
-    return [(each.topic, each.partition) for each in partitions]
 
 
 def tag_of(described: Any) -> str:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from tests.chaos.queues.messages import RETRY_AFTER_S, fails, has_output, has_row, is_rejected
+from tests.chaos.queues.messages import RETRY_AFTER_S, SLOW_S, fails, has_output, has_row, is_rejected, is_slow
 from timers.queue import LeaseLostError, Message, Queue, SqlInbox
 
 BATCH = 200
@@ -62,6 +62,8 @@ class Consumer:
                 if has_row(number) and self._inbox.accept(message):
                     self._connection.execute("INSERT INTO rows_of_messages (number) VALUES (?)", (number,))
         for number, message in numbered:
+            if is_slow(number):
+                time.sleep(SLOW_S)
             with contextlib.suppress(LeaseLostError):
                 self._settle(number, message)
 

@@ -9,6 +9,7 @@ Numbers = NDArray[np.int64]
 
 RETRY_AFTER_S = 2.0
 LEASE_S = 20.0
+SLOW_S = 0.5
 
 
 def fails(number: int) -> bool:
@@ -28,6 +29,11 @@ def has_output(number: int) -> bool:
 def has_row(number: int) -> bool:
     """It has a row in SQL."""
     return number % 5 == 3
+
+
+def is_slow(number: int) -> bool:
+    """Its handler takes :data:`SLOW_S`, so that partitions move while messages of its batch are worked on."""
+    return number % 2000 == 9
 
 
 def value_of(number: int) -> bytes:

@@ -1,0 +1,346 @@
+"""One simulated process of a queue: it receives, settles and loses partitions between any two steps of a commit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from tests.simulation.queue_brokers import LOG, PARTITIONS, Brokers, Place, Violation
+from timers.queue.guards import Guard
+from timers.queue.ledger import HELD, Entry, Ledger
+from timers.queue.metadata import decode
+from timers.queue.settling import Job, Partition, Plan, Settler
+from timers.queue.starts import MAX_CRASHES, NOTHING
+
+LEASE_S = 3.0
+
+
+@dataclass
+class Parts:
+    """The classes that a run is made of. A mutation replaces one."""
+
+    ledger: type[Ledger] = Ledger
+    settler: type[Settler] = Settler
+    guard: type[Guard] = Guard
+    process: type[SimProcess] | None = None
+
+
+@dataclass
+class Held:
+    """A message that a receiver has. ``guard``: its partition moved meanwhile."""
+
+    partition: Partition
+    ledger: Ledger
+    entry: Entry
+    delivery: int
+    guard: Guard | None = None
+
+
+class SimClient:
+    """Cancels guards, and writes no dead letters."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self.cancel = brokers.cancel
+
+    def publish(self, letter: object, due_s: int) -> None:
+        raise AssertionError("no run rejects a guarded message")
+
+
+class SimProcess:
+    """A process of the queue. Its commit runs in several steps; callbacks of rebalances come between commits."""
+
+    def __init__(self, name: str, brokers: Brokers, rng: random.Random, parts: Parts, *, ordered: bool) -> None:
+        self.name = name
+        self.brokers = brokers
+        self.rng = rng
+        self.parts = parts
+        self.ordered = ordered
+        self.settler = parts.settler()
+        self.rebalances: list[tuple[int, set[Partition]]] = []
+        self.held: list[Held] = []
+        self.commit: Iterator[None] | None = None
+        self.in_flight: list[Callable[[], object]] = []
+        self.now_s = 0.0
+        self.is_dead = False
+        self.client = SimClient(brokers)
+        self.loaded_at: dict[Partition, int] = {}
+        brokers.end(name, commit=False)
+
+    # ---- the group -----------------------------------------------------------------------------------------------
+
+    def poll(self) -> bool:
+        """Serve the callback of a rebalance; False if there is none, or it must wait."""
+        if not self.rebalances or self.commit is not None:
+            return False
+        generation, owned = self.rebalances[0]
+        new = [each for each in sorted(owned) if each not in self.settler.ledgers]
+        self.settler.revoke([each for each in self.settler.ledgers if each not in owned])
+        self.settler.join(generation)
+        if not all(self.may_load(each) for each in new):
+            return False
+        for partition in new:
+            self.load(partition)
+        del self.rebalances[0]
+        return True
+
+    def may_load(self, partition: Partition) -> bool:
+        return self.brokers.is_stable(partition)
+
+    def load(self, partition: Partition) -> None:
+        saved = self.brokers.saved(partition)
+        if partition in self.brokers.released and saved.start != NOTHING:
+            raise Violation(f"{partition}: a partition that was given up has suspects")
+        self.brokers.released.discard(partition)
+        ledger = self.parts.ledger(saved, log_end=self.brokers.log_end(partition))
+        if ledger.crash_count:
+            message = partition, saved.start.first
+            if self.brokers.ran[partition] - {message}:
+                raise Violation(f"{message} is blamed, and others ran")
+            self.brokers.blamed.setdefault(message, set()).add(self.brokers.committed_at(partition))
+        self.loaded_at[partition] = self.brokers.committed_at(partition)
+        self.settler.assign(partition, ledger, LOG, self.brokers.committed(partition))
+
+    def generation_of(self, plan: Plan) -> int:
+        generation: int = plan.member
+        return generation
+
+    def give_up(self, owners: Mapping[Partition, str]) -> None:
+        """The callback of a rebalance comes before the partitions have another owner."""
+        while self.commit is not None or self.settler.unknown is not None:
+            self.settle()
+        while self.rebalances:
+            if not self.poll():
+                return
+        self._land()
+        partitions = [each for each in self.settler.ledgers if owners[each] != self.name]
+        self.settler.stop(partitions)
+        held = [each for each in self.held if self.is_held(each, partitions) and self.may_protect]
+        guards = [self.protect(each) for each in held]
+        plan = self.settler.plan(with_jobs=False)
+        if plan is not None and self.brokers.commit(self.name, self.generation_of(plan), plan.commits):
+            self.settler.succeed(plan)
+            self.brokers.released |= set(partitions)
+        plan = self.settler.plan()
+        for _ in self._transact(plan) if plan is not None and plan.in_transaction else ():
+            pass
+        for guard in guards:
+            guard.give_up()
+
+    @property
+    def may_protect(self) -> bool:
+        """Whether messages get guards: an ordered one would come back after later messages of its key."""
+        return not self.ordered
+
+    def protect(self, held: Held) -> Guard:
+        """Set a guard for a message whose partition moves."""
+        held.guard = guard = self.parts.guard(self.client, self.brokers.new_guard())
+        held.ledger.bind(held.entry, held.delivery)
+        self.settler.add(Job(held.partition, held.ledger, held.entry, [guard.id], guard.confirm))
+        return guard
+
+    def is_held(self, held: Held, partitions: Collection[Partition]) -> bool:
+        """Whether the delivery counts, and is of one of these partitions."""
+        entry = held.entry
+        is_present = entry.state == HELD and entry.delivery == held.delivery
+        return is_present and held.partition in partitions and self.settler.owns(held.partition, held.ledger)
+
+    def running(self) -> set[Place]:
+        """The messages that receivers hold."""
+        return {(held.partition, held.entry.offset) for held in self.held if self.is_held(held, PARTITIONS)}
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether it has served all rebalances."""
+        return not self.rebalances
+
+    # ---- messages ------------------------------------------------------------------------------------------------
+
+    def read(self) -> bool:
+        """Read one to five records of a partition."""
+        ledgers = self.settler.ledgers
+        if not ledgers:
+            return False
+        partition, ledger = self.rng.choice(sorted(ledgers.items(), key=lambda item: item[0]))
+        left = [each for each in self.brokers.messages[partition] if each >= ledger.position]
+        for offset in left[: self.rng.randint(1, 5)]:
+            lane = b"%d" % (offset % 4) if self.ordered else None
+            ledger.read(offset, offset, lane)
+        if not left:
+            ledger.pass_holes(self.brokers.log_end(partition))
+        return bool(left)
+
+    def take(self) -> bool:
+        for partition, ledger in self.settler.ledgers.items():
+            entry = ledger.take(self.now_s + LEASE_S)
+            if entry is None:
+                continue
+            if entry.crashes >= MAX_CRASHES:
+                if len(self.brokers.blamed.get((partition, entry.offset), ())) < MAX_CRASHES:
+                    raise Violation(f"{partition}: {entry.offset} is dead, and it did not crash twice alone")
+                ledger.bind(entry, entry.delivery)
+                self.settler.add(Job(partition, ledger, entry, [""]))
+                return True
+            if self.brokers.owners.get(partition) == self.name and self.is_owner:
+                self._check_start(partition, ledger, entry)
+                if entry.offset in self.brokers.done(partition):
+                    raise Violation(f"{partition}: message {entry.offset} is delivered, and it was done")
+                if self.brokers.origin((partition, entry.offset)) in self.brokers.final:
+                    raise Violation(f"{partition}: message {entry.offset} is delivered, and its guard was cancelled")
+                self._check_order(partition, entry)
+            self.held.append(Held(partition, ledger, entry, entry.delivery))
+            self.is_dead = self.brokers.origin((partition, entry.offset)) in self.brokers.poison
+            return True
+        return False
+
+    def _check_start(self, partition: Partition, ledger: Ledger, entry: Entry) -> None:
+        committed, running = self.brokers.saved(partition).start, self.running()
+        if not committed.first <= entry.offset < committed.end:
+            raise Violation(f"{partition}: {entry.offset} starts, and no commit says so")
+        group = ledger.starts.start
+        if entry.is_suspect:
+            if not group.group or any(each != partition or not group.first <= at < group.end for each, at in running):
+                raise Violation(f"{partition}: the suspect {entry.offset} does not run alone")
+        elif any(other.starts.start.group and other.held_count for other in self.settler.ledgers.values()):
+            raise Violation(f"{partition}: {entry.offset} runs beside suspects")
+
+    def _check_order(self, partition: Partition, entry: Entry) -> None:
+        for offset in self.brokers.messages[partition] if self.ordered else ():
+            is_earlier = offset < entry.offset and offset % 4 == entry.offset % 4
+            if is_earlier and not self.brokers.is_settled((partition, offset)):
+                raise Violation(f"{partition}: {entry.offset} overtakes {offset}")
+
+    def answer(self) -> bool:
+        """The receiver of a message says what became of it. It may be late: then it must be refused."""
+        if len(self.held) <= self.rng.choice((0, 3)):  # handlers take their time
+            return False
+        held = self.held.pop(self.rng.randrange(len(self.held)))
+        if held.guard is not None:
+            return self._answer_guarded(held.guard)
+        partition, ledger, entry, delivery = held.partition, held.ledger, held.entry, held.delivery
+        is_over = entry.delivery != delivery or entry.state != HELD
+        choice = self.rng.random()
+        if choice < 0.5:
+            accepted = ledger.ack(entry, delivery)
+            if accepted and self.settler.owns(partition, ledger):
+                self.brokers.acked.add((partition, entry.offset))
+        elif choice < 0.8:
+            accepted = ledger.bind(entry, delivery)
+            if accepted:
+                self.settler.add(Job(partition, ledger, entry, [""]))
+        elif choice < 0.9:
+            accepted = ledger.wait(entry, delivery, self.now_s + 2)
+        else:
+            return True  # it says nothing: the lease ends
+        if accepted and is_over:
+            raise Violation(f"{partition}: a former receiver of {entry.offset} settles it")
+        return True
+
+    def _answer_guarded(self, guard: Guard) -> bool:
+        choice = self.rng.random()
+        if choice < 0.6:
+            if guard.cancel(0):
+                self.brokers.accept(guard.id)
+        elif choice < 0.8:
+            guard.leave(0)
+        return True
+
+    def pass_time(self) -> bool:
+        self.now_s += 1
+        for ledger in self.settler.ledgers.values():
+            ledger.expire(self.now_s)
+            ledger.measure()
+        return True
+
+    # ---- commits -------------------------------------------------------------------------------------------------
+
+    def settle(self) -> bool:
+        """Take the next step of the commit under way, or begin one."""
+        if self.commit is None:
+            if self.settler.unknown is not None:
+                self.commit = self._resolve()
+            else:
+                in_transaction, with_jobs = self.rng.random() < 0.1, self.rng.random() < 0.9
+                if self.rng.random() < 0.05:
+                    self.settler.repeat()
+                waiting = [job for job in self.settler.jobs if self.rng.random() < 0.1]
+                plan = self.settler.plan(in_transaction=in_transaction, with_jobs=with_jobs, waiting=waiting)
+                if plan is None:
+                    return False
+                self._check_recovery(plan)
+                self.commit = self._transact(plan) if plan.in_transaction else self._commit(plan)
+        if next(self.commit, self) is self:
+            self.commit = None
+        return True
+
+    def _check_recovery(self, plan: Plan) -> None:
+        """A process that loads the plan's commits, and reads the log, has the same open messages as this one."""
+        for partition, commit in plan.commits.items():
+            live = plan.ledgers[partition]
+            # What ran is left out: the end of the process would count as a crash of a message that ran alone.
+            loaded = Ledger(decode(commit.metadata, LOG, commit.offset)._replace(start=NOTHING))
+            for offset in self.brokers.messages[partition]:
+                if offset < live.position:
+                    loaded.read(offset, offset)
+            wanted, found = opened(live), opened(loaded)
+            for job in plan.jobs:
+                if job.ledger is live:
+                    wanted.pop(job.entry.offset, None)
+            if wanted != found:
+                raise Violation(f"{partition}: the process has {wanted}, and after a load of {commit} it has {found}")
+
+    def _commit(self, plan: Plan) -> Iterator[None]:
+        yield
+        self._land()
+        if self.rng.random() < 0.25:
+            generation = self.generation_of(plan)
+            self.in_flight.append(lambda: self.brokers.commit(self.name, generation, plan.commits))
+            self.settler.lose_answer(plan)
+            return
+        accepted = self.brokers.commit(self.name, self.generation_of(plan), plan.commits)
+        yield
+        self.settler.succeed(plan) if accepted else self.settler.fail(plan)
+
+    def _transact(self, plan: Plan) -> Iterator[None]:
+        self.brokers.begin(self.name)
+        yield
+        self.brokers.write(self.name, plan.jobs)
+        yield
+        accepted = self.brokers.send_offsets(self.name, self.generation_of(plan), plan.commits)
+        if not accepted or self.rng.random() < 0.2:
+            self.brokers.end(self.name, commit=False)
+            self.settler.fail(plan)
+            return
+        yield
+        if self.rng.random() < 0.3:
+            self.in_flight.append(lambda: self.brokers.end(self.name, commit=True))
+            self.settler.lose_answer(plan)
+            return
+        self.brokers.end(self.name, commit=True)
+        yield
+        self.settler.succeed(plan)
+
+    def _resolve(self) -> Iterator[None]:
+        self._land()
+        self.brokers.end(self.name, commit=False)  # init_transactions
+        yield
+        assert self.settler.unknown is not None
+        self.settler.resolve({each: self.brokers.committed(each) for each in self.settler.unknown.commits})
+
+    def _land(self) -> None:
+        """Requests that were not answered arrive now, or never: a later one on the same connection comes after them."""
+        requests, self.in_flight = self.in_flight, []
+        for request in requests:
+            if self.rng.random() < 0.5:
+                request()
+
+    def land_late(self) -> bool:
+        if not self.in_flight:
+            return False
+        self.in_flight.pop(0)()
+        return True
+
+
+def opened(ledger: Ledger) -> dict[int, tuple[int, int]]:
+    """Offset of each open message -> number of the next attempt, and how often its process ended."""
+    return {entry.offset: (entry.attempt, entry.crashes) for entry in ledger._open.values()}

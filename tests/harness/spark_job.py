@@ -58,7 +58,7 @@ class SparkEngine(SparkJob):
         self, directory: Path, environment: Mapping[str, str], *options: str, master: str = "local[2]"
     ) -> None:
         self.checkpoint = directory / "checkpoint"
-        mine = ("--checkpoint", str(self.checkpoint), "--buckets", "2")
+        mine = ("--checkpoint", self.checkpoint.as_uri(), "--buckets", "2")
         super().__init__(directory, environment, "engine", *mine, *options, master=master)
 
     def _command(self) -> list[str]:

@@ -1,25 +1,30 @@
-"""A bucket of the engine on Spark against the simplest model: a list of timers, and what is due leaves it."""
+"""The waiting timers of a bucket of the engine on Spark against the simplest model, a list; and its ticks."""
 
 from __future__ import annotations
 
-import msgpack
+from collections import Counter
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("pyspark", reason="needs the extra 'spark'")
+pytest.importorskip("pyarrow", reason="needs the extra 'spark'")
 
+from tests.harness.spark_files import FilePartitions
 from timers.core.clock_guard import ClockGuard, Clocks
-from timers.core.ticking import CLOCK_STEP_BACK_S
-from timers.core.timer import Tick
-from timers.spark.engine import timer_batches
-from timers.spark.engine.bucket import Bucket, BucketState, ChunkKey, Filled
-from timers.spark.engine.timer_batches import AT_ONCE
+from timers.core.limits import Limits
+from timers.core.timer import Rejected, RowsByDue, Tick
+from timers.errors import StoreError
+from timers.spark.engine import timer_batches, waiting
+from timers.spark.engine.bucket import FORMAT, Bucket, BucketState
+from timers.spark.engine.timer_batches import Arrivals, Group
+from timers.spark.engine.waiting import ChunkKey, Filled, Waiting
 from timers.spark.engine.wheel import Slot, slot_of
 from timers.wire.checks import MAX_DUE_S
-from timers.wire.dead_letter import DeadLetter
 
 NOW_S = 1_800_000_000
+ALL = 2**62
 
 dues = st.one_of(
     st.integers(0, MAX_DUE_S),
@@ -29,7 +34,7 @@ dues = st.one_of(
 
 
 class ChunksInMemory:
-    """Timer batches in a dict; nothing is read that is not there, nor written over."""
+    """Timer batches in a dict. A missing one cannot be read, and none can be overwritten."""
 
     def __init__(self) -> None:
         self.timer_batches: dict[ChunkKey, bytes] = {}
@@ -41,6 +46,14 @@ class ChunksInMemory:
         assert key not in self.timer_batches
         self.timer_batches[key] = timer_batch
 
+    @property
+    def dues(self) -> Counter[int]:
+        return Counter(group.due_s for each in self.timer_batches.values() for group in timer_batches.unpack(each))
+
+
+def group(due_s: int, size: int = 1) -> Group:
+    return Group(due_s, 0, 0, 1, 0, bytes(size))
+
 
 @given(dues, dues)
 def test_a_slot_holds_the_second_and_is_below_the_limit(due_s: int, now_s: int) -> None:
@@ -48,7 +61,7 @@ def test_a_slot_holds_the_second_and_is_below_the_limit(due_s: int, now_s: int) 
     assert slot.first_s <= due_s <= slot.last_s
     assert 0 <= slot.level <= 6
     if due_s > now_s:
-        assert slot.first_s > now_s  # so it is looked at only when one of its seconds has come
+        assert slot.first_s > now_s  # so it is read only when one of its seconds has come
 
 
 @settings(max_examples=20)
@@ -60,83 +73,90 @@ def test_timers_of_three_years_fill_few_slots(now_s: int) -> None:
 
 steps = st.lists(
     st.tuples(
-        st.lists(st.lists(dues, max_size=6), max_size=3),
-        st.none() | st.integers(-5, 40) | st.sampled_from([3600, 86_400, 90 * 86_400, -10, -100]),
+        st.lists(dues, max_size=6),
+        st.integers(0, 40) | st.sampled_from([3600, 86_400, 90 * 86_400]),
+        st.sampled_from([1, 3, ALL]),
     ),
     max_size=12,
 )
 
 
-@given(steps)
-def test_what_is_due_leaves_once_and_the_rest_stays(steps: list[tuple[list[list[int]], int | None]]) -> None:
-    chunks, state = ChunksInMemory(), BucketState()
-    waiting: list[tuple[int, bytes]] = []
-    known: int | None = None
-    clock_s, number = NOW_S, 0
-    for arriving, step in steps:
-        sent = []
-        for group in arriving:
-            items = []
-            for due_s in group:
-                number += 1
-                items.append((due_s, 1, b"%d" % number))
-                waiting.append((due_s, b"%d" % number))
-            sent.append(timer_batches.pack(items))
-        tick = None
-        if step is not None:
-            clock_s += step
-            tick = Tick(clock_s * 1000)
-            if known is None or clock_s > known or clock_s < known - CLOCK_STEP_BACK_S:
-                known = clock_s
-        state = BucketState.decode(state.encode())  # as it is between two micro-batches
-        bucket = Bucket(state, chunks)
-        out = [
-            (due_s, payload)
-            for timer_batch in bucket.process(sent, tick)
-            for due_s, _, payload in timer_batches.unpack(timer_batch)
-        ]
-        due = [timer for timer in waiting if known is not None and timer[0] <= known]
-        waiting = [timer for timer in waiting if timer not in due]
-        assert sorted(out) == sorted(due)
-        assert bucket.state.pending == len(waiting)
-        assert (bucket.state.tick and bucket.state.tick.second) == known
-        # The state holds exactly what waits, under the keys that the memory knows.
-        stored = [
-            (due_s, payload)
-            for timer_batch in chunks.timer_batches.values()
-            for due_s, _, payload in timer_batches.unpack(timer_batch)
-        ]
-        assert sorted(stored) == sorted(waiting)
-        filled = bucket.state.slots.items()
-        assert {ChunkKey(slot, n) for slot, each in filled for n in range(each.chunks)} == chunks.timer_batches.keys()
+@given(steps, st.integers(0, 10_000))
+def test_due_timers_leave_once_in_order_and_the_others_stay(
+    steps: list[tuple[list[int], int, int]], phase_s: int
+) -> None:
+    chunks, slots = ChunksInMemory(), dict[Slot, Filled]()
+    model: list[int] = []
+    now_s = NOW_S
+    for added, seconds, most_bytes in steps:
+        held = Waiting(slots, chunks, phase_s)
+        held.add(map(group, added), now_s)
+        model += added
+        now_s += seconds
+        found, reached_s = held.take_due(now_s, most_bytes)
+        assert reached_s == now_s or (found and reached_s < now_s)
+        due = sorted(due_s for due_s in model if due_s <= reached_s)
+        assert [each.due_s for each in found] == due
+        model = [due_s for due_s in model if due_s > reached_s]
+        held.move_ahead(now_s)
+        held.store()
+        assert held.count == len(model)
+        assert chunks.dues == Counter(model)  # the state has exactly the waiting timers
 
 
-def test_dead_letters_go_out_before_any_tick() -> None:
-    letter = timer_batches.letters([DeadLetter(None, b"x", [("a", None)])])
-    bucket = Bucket(BucketState(), ChunksInMemory())
-    ((due_s, timers, payload),) = (
-        item
-        for timer_batch in bucket.process([timer_batches.pack([letter])], None)
-        for item in timer_batches.unpack(timer_batch)
-    )
-    assert (due_s, timers) == (AT_ONCE, 0)
-    (sent,) = timer_batches.letters_of(payload)
-    assert (sent.key, sent.value, tuple(sent.headers)) == (None, b"x", (("a", None),))
-    assert bucket.state.pending == 0
+def test_timers_of_a_long_slot_move_before_it_begins() -> None:
+    """At the begin of a slot of 4096 s none of its timers has to move: that took seconds for all buckets at once."""
+    chunks, slots = ChunksInMemory(), dict[Slot, Filled]()
+    begin_s = (NOW_S >> 12 << 12) + 2 * 4096
+    for number in range(3000):
+        held = Waiting(slots, chunks)
+        held.add([group(begin_s + number)], begin_s - 4096)
+        held.store()
+    steps = 0
+    for now_s in range(begin_s - 2048, begin_s):
+        before = slots.copy()
+        held = Waiting(slots, chunks)
+        held.move_ahead(now_s)
+        held.store()
+        steps += slots != before
+    assert steps > 100
+    assert max(slot.level for slot in slots) == 1
+    assert chunks.dues.total() == 3000
+    found, _ = Waiting(slots, chunks).take_due(begin_s + 1, ALL)
+    assert [each.due_s for each in found] == [begin_s, begin_s + 1]
 
 
 def test_a_large_slot_is_several_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timers.spark.engine.bucket.CHUNK_BYTES", 100)
-    chunks, state = ChunksInMemory(), BucketState(Tick(NOW_S * 1000))
-    for _ in range(2):
-        items = [(NOW_S + 5, 1, bytes(40)) for _ in range(7)]
-        assert list(Bucket(state, chunks).process([timer_batches.pack(items)], None)) == []
-    slot = Slot(0, NOW_S + 5)
-    assert state.slots[slot] == (6, 14)
-    assert {key.number for key in chunks.timer_batches} == set(range(6))
-    fired = list(Bucket(state, chunks).process([], Tick((NOW_S + 5) * 1000)))
-    assert sum(len(timer_batches.unpack(timer_batch)) for timer_batch in fired) == 14
-    assert not chunks.timer_batches and not state.slots
+    monkeypatch.setattr(waiting, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(waiting, "NEW_BYTES", 300)
+    chunks, slots = ChunksInMemory(), dict[Slot, Filled]()
+    held = Waiting(slots, chunks)
+    held.add([group(NOW_S + 5, 40) for _ in range(14)], NOW_S)
+    held.store()
+    assert slots[Slot(0, NOW_S + 5)].timers == 14
+    assert len(chunks.timer_batches) > 3
+    found, _ = Waiting(slots, chunks).take_due(NOW_S + 5, 1)
+    assert len(found) == 14
+    assert not chunks.timer_batches and not slots
+
+
+def test_arrivals_are_read_as_they_were_packed() -> None:
+    rows: RowsByDue = {100: [(7, "t", "k", b"v" * 600, [("a", None)], None), (9, "t", b"\xff", b"", None, None)]}
+    rejected = [Rejected(8, "key-missing", "no key", None, b"x", (("a", None), ("b", b"\xff")))]
+    arrivals = Arrivals(3, 7, timer_batches.groups(3, rows), rejected)
+    again = Arrivals.unpack(arrivals.pack())
+    assert (again.partition, again.first_offset, again.rejected) == (3, 7, rejected)
+    ((due_s, partition, first, timers, size, _),) = again.groups
+    assert (due_s, partition, first, timers, size > 0) == (100, 3, 7, 2, True)
+    assert list(again.groups[0].rows) == [
+        (7, "t", "k", b"v" * 600, (("a", None),), None),
+        (9, "t", b"\xff", b"", None, None),
+    ]
+
+
+def test_timers_that_are_alike_take_little_room() -> None:
+    rows = [(offset, "t", f"k{offset}", b"v" * 100, [("a", None)], None) for offset in range(100)]
+    assert len(Group.of(100, 0, rows).data) < 100 * 100 / 4
 
 
 # ---- clocks that are wrong ------------------------------------------------------------------------------------------
@@ -148,8 +168,8 @@ YEAR_S = 365 * 86_400
 def counted(state: BucketState, ahead_s: int, *, boot_id: str = "a", boot_s: float = 0, wall_s: float = 0) -> bool:
     """Judge a tick on a machine, as in one micro-batch; times are seconds after NOW_S."""
     guard, clocks = ClockGuard(LEAP_S), Clocks(boot_s, NOW_S + wall_s)
-    tick = Bucket(state, ChunksInMemory()).counted([(NOW_S + ahead_s) * 1000], guard, clocks, boot_id)
-    return tick is not None
+    bucket = Bucket("requests", state, ChunksInMemory(), FilePartitions(Path()), Limits(1, 1, 1))
+    return bucket.counted([(NOW_S + ahead_s) * 1000], guard, clocks, boot_id) is not None
 
 
 def test_a_tick_a_year_ahead_is_held_until_the_machines_clock_agrees() -> None:
@@ -172,7 +192,8 @@ def test_the_anchor_is_used_on_its_own_machine_only() -> None:
     assert counted(state, LEAP_S, boot_id="b", boot_s=9, wall_s=-YEAR_S), "it follows the newest tick"
 
 
-def test_a_state_of_the_version_before_has_no_anchor() -> None:
-    tick_ms, slots, _ = msgpack.unpackb(BucketState(Tick(NOW_S * 1000), {Slot(0, 7): Filled(1, 2)}).encode())[1:]
-    state = BucketState.decode(msgpack.packb((2, tick_ms, slots)))
-    assert state == BucketState(Tick(NOW_S * 1000), {Slot(0, 7): Filled(1, 2)})
+def test_a_state_of_another_format_is_refused() -> None:
+    encoded = BucketState().encode()
+    assert encoded[1] == FORMAT
+    with pytest.raises(StoreError, match=f"has format {FORMAT - 1}, not {FORMAT}"):
+        BucketState.decode(encoded[:1] + bytes([FORMAT - 1]) + encoded[2:])

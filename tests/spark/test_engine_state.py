@@ -7,29 +7,40 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.harness.spark_files import FilePartitions, transactions
+from timers.config.settings import Settings
+from timers.core.limits import Limits
 from timers.spark.engine import processor, query, timer_batches
+from timers.spark.engine.processor import Buckets
+from timers.spark.engine.timer_batches import Arrivals
 
 pytestmark = [pytest.mark.spark]
 
 NOW_S = 1_800_000_000
 DAY_S = 86_400
 BUCKETS = 2
-ANY_LEAP_S = 10 * 365 * DAY_S
+PARTITIONS = 4
+ANY_LEAP_S = str(10 * 365 * DAY_S)
 """Time passes at once here: the clock of this machine agrees with all ticks."""
-SCHEMA = processor.INPUT.replace("timer_batch binary", "timer_batch string")
-"""As JSON has it: base 64."""
+SCHEMA = processor.INPUT.replace("arrivals binary", "arrivals string")
+"""As JSON has it: hexadecimal."""
 
 
 class Engine:
-    """The stateful part of the query over files instead of topics."""
+    """The stateful part of the query over files instead of topics.
+
+    Attributes:
+        pending: number of waiting timers of each bucket, as its last micro-batch says.
+    """
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         for name, value in query.session_settings(BUCKETS).items():
@@ -39,9 +50,14 @@ class Engine:
         self._numbers = itertools.count()
         self._input = directory / "input"
         self._input.mkdir()
+        self._fired = directory / "fired"
+        self._fired.mkdir()
+        self._ends: list[dict[int, int]] = []
         self.checkpoint = directory / "checkpoint"
         self.keys = query.bucket_keys(spark, BUCKETS)
-        self.out: list[Any] = []
+        settings = Settings.load({"TIMERS_MAX_CLOCK_LEAP_S": ANY_LEAP_S})
+        self._buckets = Buckets(settings, Limits(1000, 10**6, 10**6), self.keys, partial(FilePartitions, self._fired))
+        self.pending: dict[int, int] = {}
 
     def batch(self, requests: Iterable[tuple[int, str]] = (), ticks: Iterable[tuple[int, int, float]] = ()) -> Engine:
         """Write one micro-batch.
@@ -51,63 +67,62 @@ class Engine:
             ticks: (partition, offset, epoch second) of each.
         """
         lines = []
-        for bucket, (due_s, name) in zip(itertools.cycle(self.keys), requests, strict=False):
-            timer_batch = timer_batches.pack([(due_s, 1, name.encode())])
-            lines.append({"bucket": bucket, "timer_batch": timer_batch.hex()})
+        ends = dict(self._ends[-1]) if self._ends else dict.fromkeys(range(PARTITIONS), 0)
+        for number, (due_s, name) in zip(itertools.cycle(range(PARTITIONS)), requests, strict=False):
+            rows = {due_s: [(ends[number], "target", name, b"", None, None)]}
+            arrivals = Arrivals(number, ends[number], timer_batches.groups(number, rows), [])  # type: ignore[arg-type]
+            lines.append({"bucket": self.keys[number % BUCKETS], "arrivals": arrivals.pack().hex()})
+            ends[number] += 1
         for bucket in self.keys:
             for partition, offset, second in ticks:
                 row = {"tick_partition": partition, "tick_offset": offset, "tick_ms": int(second * 1000)}
                 lines.append({"bucket": bucket, **row})
-        path = self._input / f"{next(self._numbers):06d}.json"
+        self._ends.append(ends)
+        number = next(self._numbers)
+        path = self._input / f"{number:06d}.json"
         hidden = path.with_name(f".{path.name}")
         hidden.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        os.utime(hidden, (NOW_S + number, NOW_S + number))  # Spark reads the files in the order of these times
         hidden.rename(path)
         return self
 
     def run(self) -> Counter[str]:
-        """Run all micro-batches there are; names of what went out, and how often."""
-        before = len(self.out)
+        """Run all micro-batches that exist; returns the names that fired, and how often."""
+        before = Counter(name for _, name, _ in self.fired)
         files = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1").json(str(self._input))
-        arriving = files.selectExpr(
-            "bucket", "unhex(timer_batch) timer_batch", "tick_partition", "tick_offset", "tick_ms"
-        )
+        arriving = files.selectExpr("bucket", "unhex(arrivals) arrivals", "tick_partition", "tick_offset", "tick_ms")
 
-        def take(rows: DataFrame, batch: int) -> None:
-            self.out += [(batch, row) for row in rows.collect()]
+        def take(rows: DataFrame, number: int) -> None:
+            rows.sparkSession.sparkContext.setLocalProperty(processor.ENDS, json.dumps(self._ends[number]))
+            self.pending |= {row["bucket"]: row["pending"] for row in rows.collect()}
 
         running = (
-            query.process(arriving, ANY_LEAP_S)
+            query.process(arriving, self._buckets)
             .writeStream.foreachBatch(take)
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)
             .start()
         )
         running.awaitTermination()
-        return Counter(name for _, name in sent(self.out[before:]))
+        return Counter(name for _, name, _ in self.fired) - before
 
     @property
-    def pending(self) -> int:
-        """As the last turns of all buckets said."""
-        said = [row["pending"] for _, row in self.out if row["pending"] is not None]
-        return sum(said[-BUCKETS:])
+    def fired(self) -> list[tuple[int, str, int]]:
+        """(due second, name, tick in ms) of all that has fired."""
+        return [
+            each
+            for number in range(PARTITIONS)
+            for fired, _ in transactions(self._fired / f"{number}.jsonl")
+            for each in fired
+        ]
 
     def forget_last_commit(self) -> None:
-        """As if the driver had died after it had sent what the last micro-batch fires, before it noted so."""
+        """Do what a driver does that ends before it notes the end of the last micro-batch."""
         commits = sorted(
             (path for path in (self.checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda p: int(p.name)
         )
         commits[-1].unlink()
         (self.checkpoint / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
-
-
-def sent(out: Iterable[Any]) -> list[tuple[int | None, str]]:
-    """(tick ms, name) of what rows send."""
-    return [
-        (row["tick_ms"], payload.decode())
-        for _, row in out
-        if row["timer_batch"] is not None
-        for _, _, payload in timer_batches.unpack(bytes(row["timer_batch"]))
-    ]
 
 
 @pytest.fixture
@@ -121,77 +136,44 @@ def test_a_day_of_downtime_loses_nothing(engine: Engine) -> None:
     ahead |= {f"{n}-{'large' * 40_000}": NOW_S + 77 for n in range(3)}  # many pieces in the state
     engine.batch([(due_s, name) for name, due_s in ahead.items()], [(0, 0, NOW_S)])
     assert engine.run() == Counter()
-    assert engine.pending == len(ahead)
+    assert sum(engine.pending.values()) == len(ahead)
 
-    # What is read first after the absence need not be what is oldest: requests come behind the ticks, and before.
+    # What is read first after the absence need not be what is oldest: requests come after the ticks, and before.
     back_s = NOW_S + DAY_S
     missed = [(0, 1 + n, NOW_S + 1 + n) for n in range(0, DAY_S, 7)]  # and six of seven ticks are missing
     within = {f"within-{n}": NOW_S + n * 500 for n in range(170)}
     future = {f"future-{n}": back_s + 1 + n * 1000 for n in range(50)}
     engine.batch([(due_s, name) for name, due_s in list(within.items())[:80]], missed[: len(missed) // 2])
     engine.batch([(due_s, name) for name, due_s in {**within, **future}.items() if name not in list(within)[:80]])
-    engine.batch(ticks=missed[len(missed) // 2 :])
-    engine.batch(ticks=[(0, DAY_S + 1, back_s)])
+    engine.batch(ticks=[*missed[len(missed) // 2 :], (0, DAY_S + 1, back_s)])
     due = {name for name, due_s in {**ahead, **within, **future}.items() if due_s <= back_s}
     assert engine.run() == Counter(due)
     waiting = {**ahead, **within, **future}
-    assert engine.pending == len(waiting) - len(due)
+    assert sum(engine.pending.values()) == len(waiting) - len(due)
 
     # Two more days in one tick: the rest, each once.
     engine.batch(ticks=[(0, DAY_S + 2, back_s + 2 * DAY_S + 1)])
     assert engine.run() == Counter(waiting.keys() - due)
-    assert engine.pending == 0
-    for _, row in engine.out:
-        for due_s, _, _ in timer_batches.unpack(bytes(row["timer_batch"])) if row["timer_batch"] is not None else ():
-            assert due_s * 1000 <= row["tick_ms"]
+    assert sum(engine.pending.values()) == 0
+    assert all(due_s * 1000 <= tick_ms for due_s, _, tick_ms in engine.fired)
 
 
-def test_ticks_may_be_missing_repeated_old_or_wrong(engine: Engine) -> None:
-    engine.batch([(NOW_S + n, f"t{n}") for n in range(1, 60)])
-    engine.batch(ticks=[(0, 0, NOW_S + 10)])
-    assert engine.run() == Counter(f"t{n}" for n in range(1, 11))
-    # Twice, from another oscillator, and some that were appended a little before.
-    engine.batch(ticks=[(0, 0, NOW_S + 10), (1, 5, NOW_S + 10), (1, 4, NOW_S + 9), (2, 0, NOW_S + 8.5)])
-    assert engine.run() == Counter()
-    # A clock that was ahead is set back: what it says now is the time, for what comes too.
-    engine.batch([(NOW_S + 3, "late"), (NOW_S + 20, "again")], [(0, 1, NOW_S + 30), (0, 2, NOW_S + 15)])
-    assert engine.run() == Counter([*(f"t{n}" for n in range(11, 16)), "late"])
-    engine.batch([(NOW_S + 12, "early")], [(0, 3, NOW_S + 11)])
-    assert engine.run() == Counter()
-    engine.batch([(NOW_S + 11, "due")], [(0, 4, NOW_S + 12)])
-    assert engine.run() == Counter(["early", "due"])
-    engine.batch(ticks=[(0, 5, NOW_S + 60)])
-    assert engine.run() == Counter([*(f"t{n}" for n in range(16, 60)), "again"])
-    assert engine.pending == 0
-
-
-def test_what_comes_before_the_first_tick_waits_for_it(engine: Engine) -> None:
-    engine.batch([(0, "epoch"), (NOW_S - 5, "past"), (NOW_S + 5, "soon")])
-    assert engine.run() == Counter()
-    assert engine.pending == 3
-    engine.batch(ticks=[(0, 0, NOW_S)])
-    assert engine.run() == Counter(["epoch", "past"])
-
-
-def test_a_micro_batch_that_is_done_again_sends_the_same(engine: Engine) -> None:
+def test_a_repeated_micro_batch_fires_nothing_again(engine: Engine) -> None:
+    engine.batch([(0, "epoch"), (NOW_S + 5, "soon")])
+    assert engine.run() == Counter()  # there is no time yet
     engine.batch([(NOW_S + n % 90, f"t{n}") for n in range(300)])
     engine.batch([(NOW_S + 1, "late")], [(0, 0, NOW_S + 40)])
-    engine.run()
-    last = max(batch for batch, _ in engine.out)
-    first_time = sorted(sent(each for each in engine.out if each[0] == last))
-    assert len(first_time) > 100
+    fired = engine.run()
+    assert fired["epoch"] == fired["late"] == fired["soon"] == 1 and len(fired) > 100
     engine.forget_last_commit()
-    before = len(engine.out)
-    engine.run()
-    assert sorted(sent(engine.out[before:])) == first_time  # twice, after a failure, and alike to the byte
+    assert engine.run() == Counter()
     engine.batch(ticks=[(0, 1, NOW_S + 100)])
     rest = engine.run()
-    assert len(rest) == 301 - len(first_time) and set(rest.values()) == {1}
-    assert engine.pending == 0
+    assert len(fired) + len(rest) == 303 and set(rest.values()) == {1}
 
 
-def test_state_leaves_with_what_fires(engine: Engine, spark: SparkSession) -> None:
-    """The chunks' own column family is empty once nothing waits: read by Spark's own reader of states."""
+def test_the_state_of_fired_timers_is_deleted(engine: Engine, spark: SparkSession) -> None:
+    """The chunks' own column family is empty when no timer waits: read by Spark's own reader of states."""
     engine.batch([(NOW_S + n, f"t{n}") for n in range(0, 100_000, 999)], [(0, 0, NOW_S - 1)])
     engine.run()
 
@@ -203,12 +185,3 @@ def test_state_leaves_with_what_fires(engine: Engine, spark: SparkSession) -> No
     engine.batch(ticks=[(0, 1, NOW_S + 100_000)])
     assert sum(engine.run().values()) == 101
     assert chunks() == 0
-
-
-def test_the_number_of_buckets_is_the_checkpoints(engine: Engine, spark: SparkSession) -> None:
-    assert query.buckets_of(spark, str(engine.checkpoint)) is None
-    engine.batch([(NOW_S, "t")])
-    engine.run()
-    assert query.buckets_of(spark, str(engine.checkpoint)) == BUCKETS
-    places = spark.createDataFrame([(key,) for key in engine.keys], "key int").selectExpr(f"pmod(hash(key), {BUCKETS})")
-    assert {row[0] for row in places.collect()} == set(range(BUCKETS))

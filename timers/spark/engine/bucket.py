@@ -1,52 +1,43 @@
-"""One bucket of timers: decides in each micro-batch which timers fire and which wait. Pure; Spark keeps its state.
+"""One bucket in a micro-batch: it gives the arriving and the due timers of its partitions to their machines.
 
-Each timer belongs to one bucket, and each bucket gets each tick. In a micro-batch, a bucket sends the arriving and the
-waiting timers that are due by the newest tick, and stores the others. Spark commits the state and the input of a
-micro-batch together: a timer is in the state exactly until it has fired, so a bucket needs no record of fired timers.
-
-This also covers the irregular cases. After a missed tick, the next tick fires more timers. An old or duplicate tick
-changes nothing. A request that arrives after its due second fires in the micro-batch that reads it.
+A bucket has some partitions of the request topic, and gets each tick. Its state is a cache of the log. What has fired
+is in the progress of the partitions, which their transactions commit (:mod:`timers.spark.engine.machines`). So the same
+rules cover a micro-batch that Spark repeats, a checkpoint that is lost or old, and workers that ran in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from functools import partial
+from time import monotonic
+from typing import NamedTuple
 
 import msgpack
 
 from timers.core.clock_guard import ClockGuard, Clocks, Seen
+from timers.core.limits import Limits
 from timers.core.ticking import latest_tick
 from timers.core.timer import Tick
 from timers.errors import StoreError
-from timers.spark.engine import timer_batches
-from timers.spark.engine.timer_batches import Item
-from timers.spark.engine.wheel import Slot, slot_of
+from timers.spark.engine.machines import Known, PartitionRun, Partitions, Producer, Through
+from timers.spark.engine.timer_batches import Arrivals, Group
+from timers.spark.engine.waiting import ChunkKey, Chunks, Filled, Waiting
+from timers.spark.engine.wheel import Slot
+from timers.wire import progress as progress_record
+from timers.wire import topics
 
-FORMAT = 3
-"""Version of the encoded state. Version 2 has no anchor."""
+FORMAT = 4
+"""Version of the encoded state. A checkpoint of another version is not read: the log has all of it."""
 
-CHUNK_BYTES = 4 * 1024 * 1024
-"""Approximate limit for one entry of the state, in bytes."""
+STEP_BYTES = 32 * 1024 * 1024
+"""Bytes of packed timers that a bucket has in memory while it fires. A larger backlog fires in steps of time."""
 
+LONGEST_S = 10.0
+"""After this time a backlog continues in the next micro-batch, so that new requests are read meanwhile."""
 
-class ChunkKey(NamedTuple):
-    """Key of a stored timer batch."""
-
-    slot: Slot
-    number: int
-    """Index of the timer batch within its slot, from 0."""
-
-
-class Chunks(Protocol):
-    """Storage for waiting timer batches."""
-
-    def take(self, key: ChunkKey) -> bytes:
-        """Remove a timer batch and return it."""
-
-    def put(self, key: ChunkKey, timer_batch: bytes) -> None:
-        """Store a timer batch."""
+HELD = -1
+"""Level of the entries with arrivals that are not accepted yet; their number is the partition."""
 
 
 class Anchor(NamedTuple):
@@ -62,67 +53,105 @@ class Anchor(NamedTuple):
         return cls(boot_id, seen) if seen is not None and boot_id else None
 
 
-class Filled(NamedTuple):
-    """How much a slot contains."""
-
-    chunks: int
-    timers: int
-
-
 @dataclass
 class BucketState:
     """The state of a bucket, without its timer batches."""
 
     tick: Tick | None = None
-    """The newest tick; its second is the current second."""
+    """The newest tick that counts."""
     slots: dict[Slot, Filled] = field(default_factory=dict)
     anchor: Anchor | None = None
     """The last tick with which a second clock agreed."""
-
-    @property
-    def now_s(self) -> int:
-        """The current second: timers that are due by it fire. Before the first tick no timer is due."""
-        return timer_batches.AT_ONCE if self.tick is None else self.tick.second
-
-    @property
-    def pending(self) -> int:
-        return sum(filled.timers for filled in self.slots.values())
+    known: dict[int, Known] = field(default_factory=dict)
+    """What the bucket knows of each of its partitions."""
+    held: dict[int, int] = field(default_factory=dict)
+    """Partition -> number of its arrivals that are not accepted yet: there is no tick, or it is behind [I10]."""
 
     def encode(self) -> bytes:
         """Inverse: :meth:`decode`."""
         tick_ms = None if self.tick is None else self.tick.append_ms
         slots = [(*slot, *filled) for slot, filled in self.slots.items()]
         anchor = None if self.anchor is None else (self.anchor.boot_id, *self.anchor.seen)
-        return bytes(msgpack.packb((FORMAT, tick_ms, slots, anchor)))
+        known = [
+            (
+                number,
+                each.applied,
+                progress_record.encode(each.progress, each.topic_id),
+                each.producer,
+                each.committed_s,
+            )
+            for number, each in self.known.items()
+        ]
+        return bytes(msgpack.packb((FORMAT, tick_ms, slots, anchor, known, self.held)))
 
     @classmethod
     def decode(cls, data: bytes) -> BucketState:
         """Read the bytes that :meth:`encode` wrote."""
-        version, *rest = msgpack.unpackb(data)
-        if version not in (2, FORMAT):
-            raise StoreError(
-                f"the checkpoint has timers in format {version}, but this version of the engine reads format "
-                f"{FORMAT}: run the version that wrote the checkpoint"
-            )
-        tick_ms, slots, *rest = rest
-        boot_id, *seen = (rest and rest[0]) or (None,)
+        version, *rest = msgpack.unpackb(data, strict_map_key=False)
+        if version != FORMAT:
+            raise StoreError(f"the checkpoint has format {version}, not {FORMAT}: delete it, and the log is read again")
+        tick_ms, slots, anchor, known, held = rest
+        boot_id, *seen = anchor or (None,)
         return cls(
             None if tick_ms is None else Tick(tick_ms),
-            {Slot(level, number): Filled(chunks, timers) for level, number, chunks, timers in slots},
+            {Slot(level, number): Filled(*filled) for level, number, *filled in slots},
             None if boot_id is None else Anchor(boot_id, Seen(*seen)),
+            {number: _decode(*each) for number, *each in known},
+            held,
         )
 
 
+def _encode(known: Known) -> tuple[int, bytes, Producer, int]:
+    return known.applied, progress_record.encode(known.progress, known.topic_id), known.producer, known.committed_s
+
+
+def _decode(applied: int, record: bytes, producer: tuple[int, int], committed_s: int) -> Known:
+    return Known(applied, *progress_record.decode(record), Producer(*producer), committed_s)
+
+
+class Done(NamedTuple):
+    """What a bucket did in a micro-batch."""
+
+    fired: int = 0
+    dead_lettered: int = 0
+    retried: int = 0
+    """Timers that went to the retry topic."""
+    pending: int = 0
+    is_complete: bool = True
+    """Whether all due timers have fired; if not, the next micro-batch continues."""
+
+
 class Bucket:
-    """Separates due timers from waiting ones, one micro-batch at a time.
+    """Runs the machines of a bucket's partitions, one micro-batch at a time.
+
+    Args:
+        topic: the request topic.
+        phase_s: of the wheel; see :class:`timers.spark.engine.waiting.Waiting`.
+        run: one partition in a micro-batch. Tests replace it by a broken one.
 
     Attributes:
-        state: complete after a micro-batch once the caller has taken all that :meth:`process` yields.
+        state: complete after :meth:`process`.
     """
 
-    def __init__(self, state: BucketState, chunks: Chunks) -> None:
+    def __init__(
+        self,
+        topic: str,
+        state: BucketState,
+        chunks: Chunks,
+        partitions: Partitions,
+        limits: Limits,
+        phase_s: int = 0,
+        run: type[PartitionRun] = PartitionRun,
+    ) -> None:
         self.state = state
+        self._run = run
+        self._topic = topic
         self._chunks = chunks
+        self._partitions = partitions
+        self._limits = limits
+        self._waiting = Waiting(state.slots, chunks, phase_s)
+        self._through = Through()
+        self._runs: dict[int, PartitionRun] = {}
 
     def counted(self, ticks_ms: Iterable[int], guard: ClockGuard, clocks: Clocks, boot_id: str) -> Tick | None:
         """Judge ticks [I20], and return the newest one that counts.
@@ -144,51 +173,103 @@ class Bucket:
         state.anchor = Anchor.of(boot_id, guard.anchor)
         return Tick(max(counted)) if counted else None
 
-    def process(self, arriving: Iterable[bytes], tick: Tick | None) -> Iterator[bytes]:
-        """Process one micro-batch: send the due timers, store the others."""
+    def process(self, arrivals: Iterable[Arrivals], ends: Mapping[int, int], tick: Tick | None) -> Done:
+        """Process one micro-batch: accept requests, fire the due timers, and store the others.
+
+        Args:
+            arrivals: requests that the query has read.
+            ends: partition -> offset up to which the query has read.
+            tick: the newest one that counts, if there is one.
+        """
         if tick is not None:
             self.state.tick = latest_tick(self.state.tick, tick)
-        waiting: dict[Slot, list[Item]] = {}
-        for timer_batch in arriving:
-            due = self._split(timer_batches.unpack(timer_batch), waiting)
-            if due:
-                yield timer_batches.pack(due)
-        yield from self._take_due(waiting)
-        for slot, items in waiting.items():
-            self._store(slot, items)
+        now = self.state.tick
+        arrived: dict[int, list[Arrivals]] = {}
+        for each in arrivals:
+            arrived.setdefault(each.partition, []).append(each)
+        if now is None:
+            for number, some in arrived.items():
+                self._hold(number, some)
+            return Done(pending=self._waiting.count)
+        self._accept(arrived, ends, now)
+        reached_s = self._fire(now)
+        runs = self._runs.values()
+        self._partitions.run([run.commit for run in runs])
+        self.state.known.update({number: run.known() for number, run in self._runs.items()})
+        self._waiting.move_ahead(now.second)
+        self._waiting.store()
+        fired, dead_lettered, retried = (sum(each) for each in zip((0, 0, 0), *(run.done for run in runs), strict=True))
+        return Done(fired, dead_lettered, retried, self._waiting.count, reached_s >= now.second)
 
-    def _split(self, items: Iterable[Item], waiting: dict[Slot, list[Item]]) -> list[Item]:
-        """Add the items that are not due to ``waiting``, and return the due ones."""
-        now_s = self.state.now_s
-        due: list[Item] = []
-        for item in items:
-            if item[0] <= now_s:
-                due.append(item)
+    def _accept(self, arrived: Mapping[int, list[Arrivals]], ends: Mapping[int, int], now: Tick) -> None:
+        known = self.state.known
+        new = {number for number, end in ends.items() if end > self._position(number)}
+        self._open({*new, *(number for number, each in known.items() if each.is_idle(now.second))}, now)
+        calls = []
+        for number in new:
+            run = self._runs[number]
+            if run.may_accept:
+                all_arrived = self._take_held(number) + arrived.get(number, [])
+                assert all(each.first_offset < ends[number] for each in all_arrived), (
+                    "Spark has read further than it says"
+                )
+                calls.append(partial(run.accept, all_arrived, ends[number]))
             else:
-                waiting.setdefault(slot_of(item[0], now_s), []).append(item)
-        return due
+                self._hold(number, arrived.get(number, []))
+        self._partitions.run(calls)
+        for run in self._runs.values():
+            self._waiting.add(run.store.take_accepted(), now.second)
 
-    def _take_due(self, waiting: dict[Slot, list[Item]]) -> Iterator[bytes]:
-        """Yield the stored timers that are due; add the others of their slots to ``waiting``, for finer slots."""
-        now_s = self.state.now_s
-        for slot in sorted((slot for slot in self.state.slots if slot.first_s <= now_s), key=lambda slot: slot.first_s):
-            filled = self.state.slots.pop(slot)
-            for index in range(filled.chunks):
-                timer_batch = self._chunks.take(ChunkKey(slot, index))
-                if slot.last_s <= now_s:
-                    yield timer_batch
+    def _position(self, number: int) -> int:
+        known = self.state.known.get(number)
+        return self._partitions.start_of(number) if known is None else known.applied
+
+    def _open(self, numbers: Collection[int], now: Tick) -> None:
+        known = {number: self.state.known.get(number) for number in numbers if number not in self._runs}
+        for number, opened in self._partitions.open(known).items() if known else ():
+            self._runs[number] = self._run(
+                topics.partition_name(self._topic, number),
+                number,
+                known[number],
+                opened,
+                self._partitions,
+                self._limits,
+                now,
+                self._through,
+            )
+
+    def _fire(self, now: Tick) -> int:
+        """Fire what is due. Returns the second up to which it is done."""
+        began_s, reached_s = monotonic(), -1
+        kept: list[Group] = []
+        # A partition that is read again fires nothing [I15], and the others of the bucket wait for it.
+        while not any(run.machine.recovering for run in self._runs.values()):
+            due, reached_s = self._waiting.take_due(now.second, STEP_BYTES)
+            by_partition: dict[int, list[Group]] = {}
+            for group in due:
+                by_partition.setdefault(group.partition, []).append(group)
+            self._open(by_partition.keys(), now)
+            for number, groups in by_partition.items():
+                if self._runs[number].machine.recovering:
+                    kept += groups
                 else:
-                    due = self._split(timer_batches.unpack(timer_batch), waiting)
-                    if due:
-                        yield timer_batches.pack(due)
+                    self._runs[number].store.add_due(groups)
+            self._through.reached_s = reached_s
+            self._partitions.run([run.fire for run in self._runs.values()])
+            if reached_s >= now.second or monotonic() > began_s + LONGEST_S:
+                break
+        self._waiting.add(kept, now.second)
+        return reached_s
 
-    def _store(self, slot: Slot, items: list[Item]) -> None:
-        chunks, timers = self.state.slots.get(slot, Filled(0, 0))
-        start = size = 0
-        for end, (_, count, payload) in enumerate(items, 1):
-            size += len(payload)
-            timers += count
-            if size >= CHUNK_BYTES or end == len(items):
-                self._chunks.put(ChunkKey(slot, chunks), timer_batches.pack(items[start:end]))
-                chunks, start, size = chunks + 1, end, 0
-        self.state.slots[slot] = Filled(chunks, timers)
+    # ---- arrivals that are not accepted yet ---------------------------------------------------------------------
+
+    def _hold(self, number: int, arrivals: Sequence[Arrivals]) -> None:
+        held = self.state.held.get(number, 0)
+        for index, each in enumerate(arrivals, held):
+            self._chunks.put(ChunkKey(Slot(HELD, number), index), each.pack())
+        if arrivals:
+            self.state.held[number] = held + len(arrivals)
+
+    def _take_held(self, number: int) -> list[Arrivals]:
+        keys = [ChunkKey(Slot(HELD, number), index) for index in range(self.state.held.pop(number, 0))]
+        return [Arrivals.unpack(self._chunks.take(key)) for key in keys]

@@ -12,7 +12,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard
-from timers.core.ticking import Phase
+from timers.core.ticking import Phase, latest_tick
+from timers.core.timer import Tick
 from timers.kafka import connection
 
 logger = logging.getLogger(__name__)
@@ -27,13 +28,18 @@ TICK_TIMEOUT_S = 5.0
 
 
 class Oscillator:
-    """Writes a tick just after the broker's next second begins, in its own thread."""
+    """Writes a tick just after the broker's next second begins, in its own thread.
+
+    Attributes:
+        tick: the newest of its ticks that counts; None: none yet.
+    """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._topic = settings.oscillator_topic
         self._clock = clock
         self._guard = ClockGuard(settings.max_clock_leap_s, settings.accept_time_s)
         self._phase = Phase()
+        self.tick: Tick | None = None
         config: dict[str, Any] = {
             **connection.librdkafka(settings),
             "acks": "all",
@@ -71,6 +77,7 @@ class Oscillator:
                 logger.warning("a tick was not delivered: %s", error)
             elif self._counts(message.timestamp()[1], broker):
                 self._phase.observe(sent_s, monotonic(), message.timestamp()[1])
+                self.tick = latest_tick(self.tick, Tick(message.timestamp()[1]))
 
         key = b"%d" % int(self._clock.now_s())
         try:

@@ -6,10 +6,13 @@ into pieces). A checkpoint contains these names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import (
     MapState,
     StatefulProcessor,
@@ -18,15 +21,29 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from timers.clock import Clock, boot_id
+from timers.config.settings import Settings
 from timers.core.clock_guard import ClockGuard
-from timers.core.timer import Tick
-from timers.spark.engine.bucket import Bucket, BucketState, ChunkKey
+from timers.core.limits import Limits
+from timers.spark.engine.bucket import Bucket, BucketState, Done
+from timers.spark.engine.machines import Partitions
+from timers.spark.engine.timer_batches import Arrivals
+from timers.spark.engine.waiting import ChunkKey
+from timers.spark.engine.wheel import DIGIT_BITS
 
-INPUT = "bucket int, timer_batch binary, tick_partition int, tick_offset bigint, tick_ms bigint"
-"""Input rows of a bucket: timer batches of requests, and ticks."""
+INPUT = "bucket int, arrivals binary, tick_partition int, tick_offset bigint, tick_ms bigint"
+"""Input rows of a bucket: requests, and ticks."""
 
-OUTPUT = "tick_ms bigint, timer_batch binary, pending bigint"
-"""Output rows of a bucket: timer batches to fire, with their tick; and one row with the number of pending timers."""
+OUTPUT = (
+    "bucket int, fired bigint, dead_lettered bigint, retried bigint, pending bigint, is_complete boolean, "
+    "tick_ms bigint"
+)
+"""The output row of a bucket: what it did in the micro-batch."""
+
+ENDS = "timers.ends"
+"""Local property of a micro-batch: JSON of partition -> offset up to which the query has read the request topic."""
+
+LEVELS = 5
+"""Levels of the wheel whose slots begin at different times in different buckets."""
 
 PIECE_BYTES = 16 * 1024
 """Bytes of one state value. Up to Spark 4.0.1 the state server may read only a part of a large message (SPARK-53870),
@@ -57,17 +74,32 @@ class _StateChunks:
             self._state.updateValue((*key.slot, key.number, piece), (data, pieces))
 
 
-class TimerProcessor(StatefulProcessor):
-    """Runs the bucket of a key on the rows of a micro-batch.
+@dataclass(frozen=True)
+class Buckets:
+    """What a query says of its buckets.
 
     Args:
-        max_leap_s: ``TIMERS_MAX_CLOCK_LEAP_S``.
-        accept_s: ``TIMERS_ACCEPT_TIME``.
+        limits: of each machine.
+        keys: of the buckets.
+        partitions: returns the partitions of a process, opened by its outboxes.
     """
 
-    def __init__(self, max_leap_s: int, accept_s: int | None) -> None:
-        self._max_leap_s = max_leap_s
-        self._accept_s = accept_s
+    settings: Settings
+    limits: Limits
+    keys: Sequence[int]
+    partitions: Callable[[], Partitions]
+
+    def phase_s(self, key: int) -> int:
+        """Seconds by which the slots of a bucket begin earlier. It is another share of each length of slots."""
+        index = self.keys.index(key)
+        return sum(index * (1 << DIGIT_BITS * level) // len(self.keys) for level in range(1, LEVELS))
+
+
+class TimerProcessor(StatefulProcessor):
+    """Runs the bucket of a key on the rows of a micro-batch."""
+
+    def __init__(self, buckets: Buckets) -> None:
+        self._buckets = buckets
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state: ValueState = handle.getValueState("memory", "data binary")
@@ -76,37 +108,49 @@ class TimerProcessor(StatefulProcessor):
         )
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-        arriving: list[bytes] = []
+        arrivals: list[Arrivals] = []
         newest: dict[int, tuple[int, int]] = {}
         for frame in rows:
-            arriving += [timer_batch for timer_batch in frame["timer_batch"] if timer_batch is not None]
+            arrivals += [Arrivals.unpack(data) for data in frame["arrivals"] if data is not None]
             ticks = frame[frame["tick_ms"].notna()]
             for partition, offset, tick_ms in zip(
                 ticks["tick_partition"], ticks["tick_offset"], ticks["tick_ms"], strict=True
             ):
                 newest[partition] = max(newest.get(partition, (-1, 0)), (int(offset), int(tick_ms)))
+        buckets, (number,) = self._buckets, key
+        bucket = Bucket(
+            buckets.settings.request_topic,
+            self._load(),
+            _StateChunks(self._chunks),
+            buckets.partitions(),
+            buckets.limits,
+            buckets.phase_s(number),
+        )
         # The last of each partition: had a clock gone back within a batch, an earlier record would show the old time.
-        bucket = Bucket(self._load(), _StateChunks(self._chunks))
-        guard = ClockGuard(self._max_leap_s, self._accept_s)
-        tick = bucket.counted([tick_ms for _, tick_ms in newest.values()], guard, Clock().read(), boot_id())
-        for timer_batch in bucket.process(arriving, tick):
-            yield _frame(bucket.state.tick, timer_batch, None)
+        ticks_ms = [tick_ms for _, tick_ms in newest.values()]
+        guard = ClockGuard(buckets.settings.max_clock_leap_s, buckets.settings.accept_time_s)
+        tick = bucket.counted(ticks_ms, guard, Clock().read(), boot_id())
+        done = bucket.process(arrivals, _ends(buckets.keys, number), tick)
         self._state.update((bucket.state.encode(),))
-        yield _frame(bucket.state.tick, None, bucket.state.pending)
+        yield _frame(number, done, bucket.state)
 
     def _load(self) -> BucketState:
         value = self._state.get()
         return BucketState() if value is None else BucketState.decode(bytes(value[0]))
 
     def close(self) -> None:
-        """Do nothing: no resource is open."""
+        """Do nothing: the producers serve the next micro-batch."""
 
 
-def _frame(tick: Tick | None, timer_batch: bytes | None, pending: int | None) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "tick_ms": pd.array([None if tick is None else tick.append_ms], dtype="Int64"),
-            "timer_batch": pd.Series([timer_batch], dtype=object),
-            "pending": pd.array([pending], dtype="Int64"),
-        }
-    )
+def _ends(keys: Sequence[int], key: int) -> dict[int, int]:
+    """The ends of the partitions of a bucket."""
+    context = TaskContext.get()
+    assert context is not None
+    ends = json.loads(context.getLocalProperty(ENDS) or "{}")
+    return {int(number): end for number, end in ends.items() if keys[int(number) % len(keys)] == key}
+
+
+def _frame(bucket: int, done: Done, state: BucketState) -> pd.DataFrame:
+    tick_ms = None if state.tick is None else state.tick.append_ms
+    row = {"bucket": bucket, **done._asdict(), "tick_ms": pd.array([tick_ms], dtype="Int64")}
+    return pd.DataFrame({name: value if name == "tick_ms" else [value] for name, value in row.items()})

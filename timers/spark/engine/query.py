@@ -1,31 +1,32 @@
-"""The engine as one streaming query: reads topics, runs the buckets, writes messages."""
+"""The engine as one streaming query: it reads topics and runs the buckets, which send messages themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
-from timers.core.progress import Progress
-from timers.kafka.clients import max_message_bytes
+from timers.core.progress import MAX_REQUEST_BYTES, Progress
+from timers.kafka.topics import Cluster
+from timers.partition import spec_of
+from timers.request_formats import NATIVE
 from timers.spark import kafka
-from timers.spark.columns import HEADERS, LOG_APPEND_TIME
-from timers.spark.engine import accepting, firing, processor
+from timers.spark.columns import LOG_APPEND_TIME
+from timers.spark.engine import accepting, processor
 from timers.spark.engine.accepting import Accepting
-from timers.spark.engine.firing import Firing
-from timers.spark.engine.processor import TimerProcessor
-from timers.wire import headers as h
+from timers.spark.engine.machines import Partitions
+from timers.spark.engine.outboxes import Outboxes, Places
+from timers.spark.engine.processor import Buckets, TimerProcessor
 
 NAME = "timers-engine"
-
-STATE = "state"
-SENT = "sent"
-"""Names of the observed metrics: the state of the buckets, and the messages that were sent."""
 
 _BUCKETS = "spark.sql.shuffle.partitions"
 
@@ -40,8 +41,11 @@ class Plan:
     """Number of parts of the state, which is also the number of parallel tasks. A checkpoint keeps its number."""
     max_requests: int
     """Largest number of requests that one micro-batch reads."""
-    workers: Mapping[str, Progress] = field(default_factory=dict)
-    """Progress of the workers that ran this app before the engine, by ``<topic>/<partition>``."""
+    cluster: Cluster
+    starts: Mapping[int, int] = field(default_factory=dict)
+    """Partition -> first offset of the request topic, for a new checkpoint."""
+    progress: Mapping[int, Progress] = field(default_factory=dict)
+    """Committed progress of each partition of the request topic that has one."""
 
 
 def session_settings(buckets: int) -> dict[str, str]:
@@ -70,17 +74,6 @@ def session_settings(buckets: int) -> dict[str, str]:
     }
 
 
-def buckets_of(spark: SparkSession, checkpoint: str) -> int | None:
-    """Number of buckets of a checkpoint; None if the checkpoint is empty."""
-    try:
-        lines = spark.read.text(f"{checkpoint}/offsets")
-    except AnalysisException:
-        return None
-    found = lines.select(F.get_json_object("value", f"$.conf['{_BUCKETS}']").cast("int").alias("buckets"))
-    first = found.where("buckets is not null").first()
-    return None if first is None else int(first["buckets"])
-
-
 def bucket_keys(spark: SparkSession, count: int) -> list[int]:
     """One key for each partition of the state. Spark assigns keys by hash, so keys 0, 1, 2 could share a partition."""
     place = F.pmod(F.hash("key"), F.lit(count))
@@ -95,12 +88,12 @@ def bucket_keys(spark: SparkSession, count: int) -> list[int]:
     return sorted(int(row["key"]) for row in found)
 
 
-def timer_batches_of(requests: DataFrame, accept: Accepting) -> DataFrame:
-    """Requests (:data:`timers.spark.columns.RECORD`) as rows with timer batches (``processor.INPUT``)."""
+def arrivals_of(requests: DataFrame, accept: Accepting) -> DataFrame:
+    """Requests (:data:`timers.spark.columns.RECORD`) as rows of ``processor.INPUT``."""
     packed = requests.select(*accepting.COLUMNS).mapInArrow(accept, accepting.SCHEMA)
     return packed.select(
         "bucket",
-        "timer_batch",
+        "arrivals",
         F.lit(None).cast("int").alias("tick_partition"),
         F.lit(None).cast("bigint").alias("tick_offset"),
         F.lit(None).cast("bigint").alias("tick_ms"),
@@ -114,61 +107,30 @@ def ticks_of(oscillator: DataFrame, buckets: Sequence[int]) -> DataFrame:
     """
     return oscillator.where(F.col("timestamp_type") == LOG_APPEND_TIME).select(
         F.explode(F.array(*[F.lit(bucket) for bucket in buckets])).alias("bucket"),
-        F.lit(None).cast("binary").alias("timer_batch"),
+        F.lit(None).cast("binary").alias("arrivals"),
         F.col("partition").alias("tick_partition"),
         F.col("offset").alias("tick_offset"),
         F.col("timestamp_ms").alias("tick_ms"),
     )
 
 
-def process(arriving: DataFrame, max_clock_leap_s: int, accept_time_s: int | None = None) -> DataFrame:
-    """Run all buckets: ``processor.INPUT`` to ``processor.OUTPUT``. The other arguments are settings."""
-    processed = arriving.groupBy("bucket").transformWithStateInPandas(
-        TimerProcessor(max_clock_leap_s, accept_time_s), processor.OUTPUT, outputMode="append", timeMode="none"
-    )
-    return processed.observe(
-        STATE,
-        F.sum("pending").alias("pending"),
-        F.count("pending").alias("buckets"),
-        F.max("tick_ms").alias("tick_ms"),
+def process(arriving: DataFrame, buckets: Buckets) -> DataFrame:
+    """Run all buckets: ``processor.INPUT`` to ``processor.OUTPUT``."""
+    return arriving.groupBy("bucket").transformWithStateInPandas(
+        TimerProcessor(buckets), processor.OUTPUT, outputMode="append", timeMode="none"
     )
 
 
-def messages_of(processed: DataFrame, fire: Firing) -> DataFrame:
-    """The messages to send for ``processor.OUTPUT``: topic, key, value, headers."""
-    due = processed.where(F.col("timer_batch").isNotNull()).select("tick_ms", "timer_batch")
-    messages = due.mapInArrow(fire, firing.MESSAGE).observe(
-        SENT,
-        F.count("place").alias("fired"),
-        F.count_if(F.col("place").isNull()).alias("dead_lettered"),
-    )
-    return messages.select("topic", "key", "value", _headers().alias("headers"))
-
-
-def _headers() -> Column:
-    """The headers of the request, then those of the engine. A dead letter has its headers already."""
-    timer_id = F.concat_ws("/", "place", F.col("offset").cast("string"))
-    ours = F.array(
-        _header(h.TIMER_ID, timer_id),
-        _header(h.TIMER_DUE, F.col("due_s").cast("string")),
-        _header(h.TIMER_FIRED, F.col("tick_ms").cast("string")),
-    )
-    own = F.coalesce(F.col("headers"), F.array().cast(HEADERS))
-    return F.when(F.col("place").isNull(), F.col("headers")).otherwise(F.concat(own, ours))
-
-
-def _header(name: str, text: Column) -> Column:
-    return F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value"))
-
-
-def messages(spark: SparkSession, settings: Settings, plan: Plan) -> DataFrame:
-    """The messages of the engine, from the topics that it reads."""
+def processed(
+    spark: SparkSession, settings: Settings, plan: Plan, partitions: Callable[[Places], Partitions]
+) -> DataFrame:
+    """What the buckets do with the topics that the engine reads."""
+    topic = settings.request_topic
     keys = bucket_keys(spark, plan.buckets)
-    max_bytes = max_message_bytes(settings)
     requests = kafka.stream(
         spark,
         settings,
-        [settings.request_topic],
+        [topic],
         startingOffsets="earliest",
         maxOffsetsPerTrigger=str(plan.max_requests),
         # If retention deleted unread requests, their timers are lost, so the query fails.
@@ -176,14 +138,64 @@ def messages(spark: SparkSession, settings: Settings, plan: Plan) -> DataFrame:
     )
     # Old ticks have no effect, so a new query starts at the newest one, and ticks deleted by retention do not matter.
     ticks = kafka.stream(spark, settings, [settings.oscillator_topic], startingOffsets="latest", failOnDataLoss="false")
-    accept = Accepting(tuple(keys), settings.max_request_bytes, max_bytes, plan.workers)
+    limit = settings.max_request_bytes
+    history = {number: each.with_setting(MAX_REQUEST_BYTES, limit) for number, each in plan.progress.items()}
+    accept = Accepting(tuple(keys), limit, history)
     # As many tasks as buckets: each task costs a start in Python, even if it reads little.
-    arriving = timer_batches_of(requests.coalesce(plan.buckets), accept).unionByName(ticks_of(ticks, keys))
-    processed = process(arriving, settings.max_clock_leap_s, settings.accept_time_s)
-    return messages_of(processed, Firing(settings, max_bytes))
+    arriving = arrivals_of(requests.coalesce(plan.buckets), accept).unionByName(ticks_of(ticks, keys))
+    limits = spec_of(settings, (topic, 0), NATIVE, 0, partitions=plan.cluster.partitions[topic]).limits
+    places = Places(settings, plan.cluster, tuple(plan.starts.items()))
+    return process(arriving, Buckets(settings, limits, keys, partial(partitions, places)))
 
 
-def start(spark: SparkSession, settings: Settings, plan: Plan) -> StreamingQuery:
-    # No limit: FiringTask has compared each message with the limit of its topic.
-    sink = {**kafka.sink_options(settings, 2**31 - 1), "checkpointLocation": plan.checkpoint}
-    return messages(spark, settings, plan).writeStream.format("kafka").options(**sink).queryName(NAME).start()
+class MicroBatches:
+    """Runs each micro-batch, as the function of ``foreachBatch``.
+
+    Args:
+        topic: the request topic.
+        done: gets the number of a micro-batch and the rows of its buckets (``processor.OUTPUT``).
+    """
+
+    def __init__(self, topic: str, done: Callable[[int, Sequence[Any]], None]) -> None:
+        self._topic = topic
+        self._done = done
+        self._query: Any = None
+        self._has_query = threading.Event()
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        self._has_query.wait()
+        frame.sparkSession.sparkContext.setLocalProperty(processor.ENDS, json.dumps(self._ends(number)))
+        self._done(number, frame.collect())
+
+    def watch(self, running: StreamingQuery) -> None:
+        """Set the query whose micro-batches these are."""
+        self._query = running._jsq.streamingQuery()
+        self._has_query.set()
+
+    def _ends(self, number: int) -> dict[str, int]:
+        """Partition -> offset up to which the query reads the request topic in a micro-batch."""
+        sources = self._query.offsetLog().get(number).get().offsets()
+        offsets = [sources.apply(index) for index in range(sources.size())]
+        read = [json.loads(each.get().json()) for each in offsets if each.isDefined()]
+        return next((each[self._topic] for each in read if self._topic in each), {})
+
+
+def start(
+    spark: SparkSession,
+    settings: Settings,
+    plan: Plan,
+    done: Callable[[int, Sequence[Any]], None],
+    partitions: Callable[[Places], Partitions] = Outboxes.of,
+) -> StreamingQuery:
+    """Start the query.
+
+    Args:
+        done: see :class:`MicroBatches`.
+        partitions: returns what sends for a process. Tests replace it.
+    """
+    spark.conf.set(_BUCKETS, str(plan.buckets))
+    run = MicroBatches(settings.request_topic, done)
+    writer = processed(spark, settings, plan, partitions).writeStream.foreachBatch(run)
+    running = writer.option("checkpointLocation", plan.checkpoint).queryName(NAME).start()
+    run.watch(running)
+    return running

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from timers.spark.engine.query import SENT, STATE
-
 
 class Reporter:
-    """Turns Spark's progress into lines.
+    """Turns Spark's progress, and what the buckets did, into lines.
 
     Args:
         buckets: number of buckets. Only a micro-batch with a tick reports all of them.
@@ -20,7 +18,13 @@ class Reporter:
     def __init__(self, buckets: int, request_topic: str) -> None:
         self._buckets = buckets
         self._source = f"[{request_topic}]"
-        self._pending: int | None = None
+        self._pending: dict[int, int] = {}
+        self._done: tuple[int, Sequence[Any]] = (-1, ())
+
+    def note(self, number: int, done: Sequence[Any]) -> None:
+        """Note what the buckets did in a micro-batch: rows of ``processor.OUTPUT``. It ends after that."""
+        self._done = number, done
+        self._pending.update({row["bucket"]: row["pending"] for row in done})
 
     def line(self, progress: Mapping[str, Any]) -> str | None:
         """The line for one micro-batch; None if it read nothing.
@@ -30,23 +34,26 @@ class Reporter:
         Args:
             progress: Spark's progress report, decoded from JSON.
         """
-        observed = progress.get("observedMetrics") or {}
-        if SENT not in observed or STATE not in observed:
+        number, done = self._done
+        if number != progress["batchId"] or not done:
             return None
-        sent, state = observed[SENT], observed[STATE]
-        if state["buckets"] == self._buckets:
-            self._pending = int(state["pending"])
         took_ms = int(progress["durationMs"]["triggerExecution"])
         requests = sum(
             int(source["numInputRows"]) for source in progress["sources"] if self._source in source["description"]
         )
+        fired, dead_lettered, retried = (
+            sum(row[name] for row in done) for name in ("fired", "dead_lettered", "retried")
+        )
+        ticks_ms = [row["tick_ms"] for row in done if row["tick_ms"] is not None]
         words = [
-            f"micro-batch {progress['batchId']}: {requests:,} requests in ({requests * 1000 // max(1, took_ms):,}/s)",
-            f"{int(sent['fired']):,} fired",
-            f"{self._pending:,} pending" if self._pending is not None else "",
-            f"{int(sent['dead_lettered']):,} dead-lettered" if sent["dead_lettered"] else "",
+            f"micro-batch {number}: {requests:,} requests in ({requests * 1000 // max(1, took_ms):,}/s)",
+            f"{fired:,} fired",
+            f"{sum(self._pending.values()):,} pending" if len(self._pending) == self._buckets else "",
+            f"{dead_lettered:,} dead-lettered" if dead_lettered else "",
+            f"{retried:,} to be retried" if retried else "",
+            "" if all(row["is_complete"] for row in done) else "more are due",
             f"took {took_ms / 1000:.1f} s",
-            self._lag(progress["timestamp"], took_ms, state["tick_ms"]),
+            self._lag(progress["timestamp"], took_ms, min(ticks_ms, default=None)),
         ]
         return ", ".join(word for word in words if word)
 

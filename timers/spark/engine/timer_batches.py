@@ -2,82 +2,88 @@
 
 ::
 
-    timer batch   msgpack array of items
-    item          [due_s, timers, payload]      due_s -1: fires whatever the current second is
-    payload       bytes that a bucket does not read:
-                  of timers          [place, size, requests]     place: <topic>/<partition>
-                                     requests: msgpack of [[offset, key, value, headers], ...]; size 0: not compressed;
-                                     otherwise LZ4 of that msgpack, which has ``size`` bytes
-                  of dead letters    [[key, value, headers], ...]
+    timer batch   msgpack array of groups
+    group         [due_s, partition, first offset, timers, size, rows]    timers of one partition and due second
+                  rows: of :mod:`timers.store.layout`, in ascending offset. size 0: not compressed; otherwise LZ4 of
+                  rows, which have ``size`` bytes
+    arrivals      msgpack of [partition, first offset, groups, rejections]
 
-A timer waits as the original request. When it fires, the function that accepted it decodes it again. So a request that
-cannot be sent then becomes a dead letter byte for byte. Requests of one second are much alike: LZ4 (from pyarrow, 0.1
-us a timer) reduces them to a quarter of their size or less, and the cost of Spark's state follows its size.
+Rows of one second are much alike: LZ4 (from pyarrow, 0.1 us a timer) reduces them to a quarter of their size or less,
+and the cost of Spark's state follows its size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgpack
 import pyarrow as pa
 
-from timers.wire.dead_letter import DeadLetter
-from timers.wire.headers import Header
-
-AT_ONCE = -1
-"""Due second of dead letters, which do not wait."""
+from timers.core.timer import Rejected, Row, RowsByDue
+from timers.store import layout
 
 COMPRESS_BYTES = 512
-"""Requests of fewer bytes are not compressed: it saves too little."""
+"""Rows of fewer bytes are not compressed: it saves too little."""
 
 _CODEC = "lz4_raw"
 
-
-class Request(NamedTuple):
-    """One record of a request topic."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[Header]
+_pack_rows = layout.packer()
 
 
-Item: TypeAlias = tuple[int, int, bytes]
-"""(due second, number of timers, payload)"""
+class Group(NamedTuple):
+    """Timers of one request partition and due second."""
+
+    due_s: int
+    partition: int
+    first_offset: int
+    timers: int
+    size: int
+    data: bytes
+
+    @classmethod
+    def of(cls, due_s: int, partition: int, rows: Sequence[Row]) -> Group:
+        """Return the group of ``rows``, which are in ascending offset. Only one thread may call it."""
+        data = _pack_rows(rows)
+        size = len(data) if len(data) >= COMPRESS_BYTES else 0
+        packed = pa.compress(data, codec=_CODEC, asbytes=True) if size else data
+        return cls(due_s, partition, rows[0][0], len(rows), size, packed)
+
+    @property
+    def rows(self) -> list[Row]:
+        data = self.data
+        if self.size:
+            data = pa.decompress(data, decompressed_size=self.size, codec=_CODEC, asbytes=True)
+        return layout.unpack(data)
 
 
-def pack(items: Iterable[Item]) -> bytes:
+def groups(partition: int, rows: RowsByDue) -> list[Group]:
+    """The groups of timers of one partition."""
+    return [Group.of(due_s, partition, part) for due_s, each in rows.items() for part in layout.parts(each)]
+
+
+def pack(timers: Iterable[Group]) -> bytes:
     """One timer batch. Inverse: :func:`unpack`."""
-    return bytes(msgpack.packb(list(items)))
+    return bytes(msgpack.packb(list(timers)))
 
 
-def unpack(timer_batch: bytes) -> list[Item]:
-    items: list[Item] = msgpack.unpackb(timer_batch, use_list=False)
-    return items
+def unpack(timer_batch: bytes) -> list[Group]:
+    return [Group(*group) for group in msgpack.unpackb(timer_batch, use_list=False)]
 
 
-def timers(due_s: int, place: str, requests: Sequence[Request]) -> Item:
-    """The item of requests that share a partition and a due second. :func:`requests_of` reads its payload."""
-    data = msgpack.packb(requests)
-    if len(data) < COMPRESS_BYTES:
-        return due_s, len(requests), msgpack.packb((place, 0, data))
-    return due_s, len(requests), msgpack.packb((place, len(data), pa.compress(data, codec=_CODEC, asbytes=True)))
+class Arrivals(NamedTuple):
+    """Requests that one task has read from one partition."""
 
+    partition: int
+    first_offset: int
+    groups: Sequence[Group]
+    rejected: Sequence[Rejected]
 
-def requests_of(payload: bytes) -> tuple[str, list[Request]]:
-    """The place and the requests of a payload of timers."""
-    place, size, data = msgpack.unpackb(payload)
-    if size:
-        data = pa.decompress(data, decompressed_size=size, codec=_CODEC, asbytes=True)
-    return place, list(map(Request._make, msgpack.unpackb(data, use_list=False)))
+    def pack(self) -> bytes:
+        """Inverse: :meth:`unpack`."""
+        return bytes(msgpack.packb(self))
 
-
-def letters(dead_letters: Sequence[DeadLetter]) -> Item:
-    """The item of dead letters. :func:`letters_of` reads its payload."""
-    return AT_ONCE, 0, msgpack.packb(dead_letters)
-
-
-def letters_of(payload: bytes) -> list[DeadLetter]:
-    return list(map(DeadLetter._make, msgpack.unpackb(payload, use_list=False)))
+    @classmethod
+    def unpack(cls, data: bytes) -> Arrivals:
+        partition, first_offset, timers, rejected = msgpack.unpackb(data, use_list=False)
+        return cls(partition, first_offset, [Group(*group) for group in timers], [Rejected(*each) for each in rejected])

@@ -21,10 +21,11 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
-from timers.errors import SettingsError, SparkError
+from timers.errors import SparkError
 from timers.spark.engine import query
 from timers.spark.engine.query import Plan
 from timers.spark.engine.report import Reporter
+from timers.spark.engine.retries import Retries
 
 POLL_S = 0.2
 
@@ -32,34 +33,24 @@ QUIET_S = 30.0
 """After this time without the end of a micro-batch, the job prints a line: ticks come every second."""
 
 STOP_S = 60.0
-"""How long a stop waits for the running micro-batch. Spark repeats an interrupted one, and its timers fire twice."""
+"""How long a stop waits for the running micro-batch. The next start repeats an interrupted one."""
 
 
-def buckets_for(spark: SparkSession, checkpoint: str, asked: int | None, default: int) -> int:
-    """The number of buckets to run with.
-
-    Args:
-        checkpoint: directory of the state.
-        asked: number that the user chose; None: that of the checkpoint, or ``default``.
-        default: number for a new checkpoint.
-    """
-    existing = query.buckets_of(spark, checkpoint)
-    if existing is not None and asked not in (None, existing):
-        raise SettingsError(
-            f"--buckets {asked}: the checkpoint {checkpoint} has {existing} buckets, which cannot be changed (omit the "
-            "option, or use another checkpoint)"
-        )
-    return existing or asked or default
-
-
-def run(spark: SparkSession, settings: Settings, plan: Plan, say: Callable[[str], None], stop: threading.Event) -> None:
-    """Run the engine until ``stop`` is set or the query fails."""
-    spark.conf.set("spark.sql.shuffle.partitions", str(plan.buckets))
-    lines = _LineListener(Reporter(plan.buckets, settings.request_topic), say)
+def run(
+    spark: SparkSession,
+    settings: Settings,
+    plan: Plan,
+    retries: Retries,
+    say: Callable[[str], None],
+    stop: threading.Event,
+) -> None:
+    """Run the engine until ``stop`` is set, the query fails, or a machine of the retry topic must not run."""
+    reporter = Reporter(plan.buckets, settings.request_topic)
+    lines = _LineListener(reporter, say)
     spark.streams.addListener(lines)
     try:
-        running = query.start(spark, settings, plan)
-        while running.isActive and not stop.wait(POLL_S):
+        running = query.start(spark, settings, plan, reporter.note)
+        while running.isActive and retries.failure is None and not stop.wait(POLL_S):
             if lines.quiet_s() > QUIET_S:
                 lines.begin()
                 say(_delay_line(running))
@@ -67,6 +58,8 @@ def run(spark: SparkSession, settings: Settings, plan: Plan, say: Callable[[str]
             _stop_between_micro_batches(running, lines)
     finally:
         spark.streams.removeListener(lines)
+    if retries.failure is not None:
+        raise retries.failure
     failure = running.exception()
     if failure is not None and not stop.is_set():
         raise failure

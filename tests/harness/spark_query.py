@@ -1,0 +1,142 @@
+"""The engine on Spark in the session and process of a test: its query, its ticks and its retries.
+
+A start takes two seconds instead of ten, and a test can let a process or the driver fail after a chosen step.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from tests.harness.system import System
+from tests.harness.waiting import wait_until
+from timers.clock import Clock
+from timers.kafka import topics
+from timers.spark.engine import query, start
+from timers.spark.engine.machines import Known, Opened, Partitions, Producer
+from timers.spark.engine.oscillator import Oscillator
+from timers.spark.engine.outboxes import Outboxes, Places
+from timers.spark.engine.retries import Retries
+
+READY_S = 120.0
+
+MAX_REQUESTS = 100_000
+
+FENCED, COMMITTED, STORED = "fenced", "committed", "stored"
+"""Steps of a micro-batch: a bucket has fenced the former owners of its partitions; its transactions are committed;
+Spark has stored the states of all buckets."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Lets the engine fail once, after a step of a micro-batch."""
+
+    step: str
+    happened: Path
+    """A file; it exists as soon as the engine has failed."""
+
+    def comes(self, step: str) -> bool:
+        """Whether the engine must fail now."""
+        if step != self.step or self.happened.exists():
+            return False
+        self.happened.touch()
+        return True
+
+
+class FailingOutboxes:
+    """The outboxes of a process that ends after a step."""
+
+    def __init__(self, crash: Crash, outboxes: Partitions) -> None:
+        self._crash = crash
+        self._outboxes = outboxes
+        self._has_opened = False
+
+    @classmethod
+    def of(cls, crash: Crash, places: Places) -> Partitions:
+        return cls(crash, Outboxes.of(places))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._outboxes, name)
+
+    def open(self, known: dict[int, Known | None]) -> dict[int, Opened]:
+        opened = self._outboxes.open(known)
+        self._has_opened = True
+        self._fail_after(FENCED)
+        return opened
+
+    def producer(self, partition: int) -> Producer:
+        """The bucket asks for it when the transactions of a micro-batch are committed."""
+        self._fail_after(COMMITTED)
+        return self._outboxes.producer(partition)
+
+    def _fail_after(self, step: str) -> None:
+        if self._has_opened and self._crash.comes(step):
+            os._exit(1)
+
+
+class SparkQuery:
+    """The engine, from its start to its end; it may be started again.
+
+    Args:
+        directory: of its checkpoints.
+        buckets: number of parts of the state.
+        crash: lets it fail once.
+    """
+
+    def __init__(
+        self, spark: SparkSession, system: System, directory: Path, buckets: int | None = 2, crash: Crash | None = None
+    ) -> None:
+        self.directory = directory
+        self.buckets = buckets
+        self._spark = spark
+        self._system = system
+        self._crash = crash
+        self._stack = ExitStack()
+        self._ended = threading.Event()
+        for name, value in query.session_settings(buckets or 2).items():
+            if name.startswith("spark.sql."):
+                spark.conf.set(name, value)
+
+    def __enter__(self) -> Self:
+        settings = self._system.settings
+        cluster = topics.ensure(settings)
+        oscillator = self._stack.enter_context(Oscillator(settings, Clock()))
+        self._stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick))
+        plan = start.plan(self._spark, settings, cluster, str(self.directory), self.buckets, 2, MAX_REQUESTS)
+        outboxes = Outboxes.of if self._crash is None else partial(FailingOutboxes.of, self._crash)
+        self._ended.clear()
+        self._query = query.start(self._spark, settings, plan, self._note, outboxes)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._query.stop()
+        self._stack.close()
+
+    def _note(self, number: int, done: Sequence[Any]) -> None:
+        if any(row["tick_ms"] is not None for row in done):
+            self._ended.set()
+        if self._crash is not None and any(row["fired"] for row in done) and self._crash.comes(STORED):
+            raise RuntimeError("the driver fails")
+
+    def ready(self) -> Self:
+        """Wait for a micro-batch with a tick."""
+        wait_until(self._ended.is_set, "a micro-batch has ended", READY_S)
+        return self
+
+    def wait_for_failure(self) -> None:
+        """Wait until the query has failed."""
+        try:
+            ended = self._query.awaitTermination(int(READY_S))
+        except StreamingQueryException:
+            return
+        assert not ended, "the query ended without a failure"
+        raise AssertionError(f"the query has not failed within {READY_S:.0f} s")

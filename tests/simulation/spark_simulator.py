@@ -1,0 +1,375 @@
+"""The engine on Spark over a simulated log: Spark runs micro-batches, repeats them, and loses its checkpoint.
+
+A run consists of random steps. The buckets are the product's own; only what Spark and the brokers do is simulated: a
+micro-batch is planned before it runs, and a restart repeats it with the same offsets and ticks. A bucket's state is
+kept when its task ends. A task may fail at any point, and another attempt may run while it is still running. Workers
+may take over and give back. :class:`timers.testing.checkers.Checkers` checks every committed record.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar
+
+from timers.config.settings import Settings
+from timers.core.clock_guard import ClockGuard, Clocks
+from timers.core.limits import Limits
+from timers.core.ports import Lost
+from timers.core.progress import Progress
+from timers.errors import Fenced
+from timers.request_formats import NATIVE
+from timers.spark.engine import timer_batches
+from timers.spark.engine.bucket import Bucket, BucketState
+from timers.spark.engine.machines import Known, Opened, PartitionRun, Producer
+from timers.spark.engine.timer_batches import Arrivals
+from timers.spark.engine.waiting import ChunkKey
+from timers.testing import SimClock, SimLog, SimWorker
+from timers.testing import faults as f
+from timers.testing.checkers import Checkers
+from timers.testing.faults import Crashed, Faults
+from timers.testing.outbox import TOPIC_ID, SimOutbox, SimRoutes
+from timers.wire import future, topics
+from timers.wire import headers as h
+
+PARTITIONS = 3
+NOW_S = 1_000_000
+TARGETS = ("orders", "mails", "failing", "missing", "narrow")
+LIMITS = Limits(chunk_timers=5, chunk_bytes=10_000, max_request_bytes=2_000)
+
+
+class Point(Faults):
+    """Faults that may also start another attempt of the running task at a point."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other: Callable[[], object] | None = None
+        self.other_after = 0
+
+    def point(self, name: str) -> None:
+        if self.other is not None:
+            self.other_after -= 1
+            if self.other_after < 0:
+                other, self.other = self.other, None
+                other()
+        super().point(name)
+
+
+class SimPartitions:
+    """Implements :class:`timers.spark.engine.machines.Partitions` for one attempt of a task."""
+
+    trusts_any_opening: ClassVar[bool] = False
+    """Whether the progress that a bucket knows is used without a look at who has opened the producer since."""
+
+    def __init__(self, engine: SimSpark, faults: Faults) -> None:
+        self._engine = engine
+        self._faults = faults
+        self._outboxes: dict[int, SimOutbox] = {}
+
+    def start_of(self, partition: int) -> int:
+        return 0
+
+    def run(self, calls: Sequence[Callable[[], None]]) -> None:
+        order = list(calls)
+        self._engine.random.shuffle(order)
+        for call in order:
+            call()
+
+    def open(self, known: Mapping[int, Known | None]) -> dict[int, Opened]:
+        return {partition: self._open(partition, before) for partition, before in known.items()}
+
+    def reopen(self, partition: int, error: Lost) -> Opened:
+        return self._open(partition, None)
+
+    def producer(self, partition: int) -> Producer:
+        return self._engine.producer(partition)
+
+    def _open(self, partition: int, before: Known | None) -> Opened:
+        engine = self._engine
+        tp = engine.settings.request_topic, partition
+        outbox = SimOutbox(engine.log, engine.settings, tp, self._faults, engine.routes)
+        outbox.open()
+        self._outboxes[partition] = outbox
+        follows = before is not None and before.producer.is_followed_by(self.producer(partition))
+        if before is not None and (follows or self.trusts_any_opening):
+            return Opened(before.progress, TOPIC_ID, outbox, outbox.counters)
+        return Opened(engine.read_progress(partition), TOPIC_ID, outbox, outbox.counters)
+
+
+@dataclass
+class Chunks:
+    """The timer batches of a bucket."""
+
+    held: dict[ChunkKey, bytes] = field(default_factory=dict)
+
+    def take(self, key: ChunkKey) -> bytes:
+        return self.held.pop(key)
+
+    def put(self, key: ChunkKey, timer_batch: bytes) -> None:
+        assert key not in self.held
+        self.held[key] = timer_batch
+
+
+Stored = tuple[bytes | None, dict[ChunkKey, bytes]]
+"""The encoded state of a bucket, and its timer batches."""
+
+
+@dataclass
+class Checkpoint:
+    """What a query keeps: the committed states, the end of what was read, and the planned micro-batch."""
+
+    buckets: int
+    states: list[Stored]
+    ends: dict[int, int]
+    ticks_read: int
+    planned: tuple[dict[int, int], int] | None = None
+    done: dict[int, Stored] = field(default_factory=dict)
+    """States of the buckets whose tasks have ended in the planned micro-batch."""
+
+    @classmethod
+    def new(cls, buckets: int, ticks_read: int) -> Checkpoint:
+        return cls(buckets, [(None, {})] * buckets, dict.fromkeys(range(PARTITIONS), 0), ticks_read)
+
+    def copy(self) -> Checkpoint:
+        states = [(state, dict(held)) for state, held in self.states]
+        return Checkpoint(self.buckets, states, dict(self.ends), self.ticks_read, self.planned)
+
+
+class SimSpark:
+    """One random run.
+
+    Args:
+        partitions: opens the partitions of a task; run: one partition in a micro-batch. Mutations replace them.
+    """
+
+    def __init__(
+        self, seed: int, partitions: type[SimPartitions] = SimPartitions, run: type[PartitionRun] = PartitionRun
+    ) -> None:
+        self.random = random.Random(seed)
+        self.settings = Settings(retry_attempts=3, max_request_bytes=LIMITS.max_request_bytes)
+        self.log = SimLog(SimClock(NOW_S), PARTITIONS)
+        self.log.missing.add("missing")
+        self.log.max_message_bytes["narrow"] = 300
+        self.routes = SimRoutes(self.log)
+        self._partitions = partitions
+        self._run = run
+        request, retry = self.settings.request_topic, self.settings.retry_topic
+        self._requests = [(request, number) for number in range(PARTITIONS)]
+        retries = [(retry, number) for number in range(PARTITIONS)]
+        self.checkers = Checkers(self.log, self.settings, [*self._requests, *retries])
+        self.worker = SimWorker("worker", self.log, self.settings, LIMITS)
+        self.worker.assign(retries)
+        self.checkpoint = Checkpoint.new(self.random.choice([1, 2, 3]), 0)
+        self._old = self.checkpoint.copy()
+        self._workers_run = False
+        self._seen = 0
+        self._stepped_back = False
+        self.happened: Counter[str] = Counter()
+
+    # ---- what the brokers hold --------------------------------------------------------------------------------------
+
+    def producer(self, partition: int) -> Producer:
+        name = topics.transactional_id(self.settings.app_id, self.settings.request_topic, partition)
+        return Producer(7, self.log.epoch(name))
+
+    def read_progress(self, partition: int) -> Progress:
+        return self.worker.read_progress((self.settings.request_topic, partition))
+
+    # ---- a run ------------------------------------------------------------------------------------------------------
+
+    def go(self, steps: int = 120) -> None:
+        """Take random steps, then fire all that is due, and check."""
+        actions: list[tuple[Callable[[], None], int]] = [
+            (self._micro_batch, 40),
+            (self._request, 30),
+            (self._pass_time, 20),
+            (self._retry, 15),
+            (self._arm, 6),
+            (self._change_target, 3),
+            (self._aborted, 3),
+            (self._lose_checkpoint, 1),
+            (self._restore_checkpoint, 1),
+            (self._hand_over, 2),
+            (self._step_back, 1),
+        ]
+        for _ in range(steps):
+            self.random.choices([action for action, _ in actions], [weight for _, weight in actions])[0]()
+            self._check()
+        self._settle()
+
+    def _settle(self) -> None:
+        self.log.failing.clear()
+        self.worker.faults.clear()
+        if self._workers_run:
+            self._hand_over()
+        for _ in range(60):
+            self._pass_time(5)
+            self._micro_batch(faults=False)
+            self._retry()
+            self._check()
+        self.checkers.check_end(self.log.clock.now_s - 1)
+
+    def _check(self) -> None:
+        """Check the new records; no timer may be early. After the clock went back, only its outcome is checked."""
+        for record in self.log.committed[self._seen :]:
+            headers = dict(record.headers)
+            if h.TIMER_FIRED in headers and not self._stepped_back:
+                due_s = int(headers[h.TIMER_DUE] or 0)
+                assert due_s * 1000 <= min(int(headers[h.TIMER_FIRED] or 0), record.timestamp_ms), record
+        self._seen = len(self.log.committed)
+        self.checkers.check()
+
+    def _step_back(self) -> None:
+        """The clock of the brokers goes back."""
+        self.happened["steps back"] += 1
+        self._stepped_back = True
+        self.log.clock.step_ms(-self.random.choice([1, 3, 20]) * 1000)
+        self._pass_time(0)
+
+    def _pass_time(self, seconds: int | None = None) -> None:
+        seconds = self.random.choice([1, 1, 1, 2, 7, 70]) if seconds is None else seconds
+        self.log.clock.advance_ms(seconds * 1000)
+        if seconds in (0, 5) or self.random.random() < 0.9:
+            self.log.append(self.settings.oscillator_topic, b"", b"1", partition=0)
+
+    def _request(self) -> None:
+        now_s = self.log.clock.now_s
+        for _ in range(self.random.choice([1, 1, 3, 12])):
+            due = now_s + self.random.choice([-5, 0, 1, 1, 2, 3, 10, 60, 100, 200])
+            key = b"not a number" if self.random.random() < 0.05 else b"%d" % due
+            value = bytes(self.random.choice([3, 3, 3, 400, 2_500]))
+            request = future.encode(self.random.choice(TARGETS), self.random.choice("abc"), value)
+            partition = self.random.randrange(PARTITIONS)
+            self.log.append(self.settings.request_topic, key, request, [("h", b"1")], partition=partition)
+
+    def _aborted(self) -> None:
+        """A sender aborts a transaction: its offsets stay unused."""
+        epoch = self.log.new_epoch("sender")
+        transaction = self.log.begin("sender", epoch)
+        for _ in range(self.random.choice([1, 3])):
+            value = future.encode("orders", "k", b"aborted")
+            partition = self.random.randrange(PARTITIONS)
+            self.log.append(self.settings.request_topic, b"1", value, (), partition, transaction)
+        self.log.finish(transaction, commit=False)
+
+    def _arm(self) -> None:
+        self.worker.faults.arm(self.random.choice(f.ALL))
+
+    def _change_target(self) -> None:
+        if "failing" in self.log.failing:
+            self.log.failing.clear()
+        else:
+            self.log.failing.add("failing")
+
+    def _retry(self) -> None:
+        """The driver's machines for the retry topic do some steps."""
+        self.worker.poll_ticks()
+        for machine in list(self.worker.runners):
+            fetched = self.worker.poll_requests(machine)
+            if fetched is not None:
+                self.worker.runners[machine].loop.add_fetch(fetched)
+            for _ in range(3):
+                if machine in self.worker.runners:
+                    self.worker.step(machine)
+
+    def _lose_checkpoint(self) -> None:
+        """Spark starts with a new checkpoint, and maybe another number of buckets."""
+        self.happened["lost checkpoints"] += 1
+        self.checkpoint = Checkpoint.new(self.random.choice([1, 2, 3]), self._ticks_end)
+
+    def _restore_checkpoint(self) -> None:
+        """Spark starts with an old copy of its checkpoint; it may be a while until the next one is made."""
+        self.checkpoint, self._old = self._old.copy(), self.checkpoint.copy()
+
+    def _hand_over(self) -> None:
+        """Workers take over all partitions from Spark, or give them back."""
+        self._workers_run = not self._workers_run
+        self.happened["takeovers"] += 1
+        for machine in self._requests:
+            if self._workers_run:
+                self.worker.assign([machine])
+            else:
+                self.worker.revoke(machine)
+
+    # ---- Spark ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _ticks_end(self) -> int:
+        return self.log.end(self.settings.oscillator_topic, 0)
+
+    def _micro_batch(self, *, faults: bool = True) -> None:
+        if self._workers_run:
+            return
+        query = self.checkpoint
+        if query.planned is None:
+            ends = {
+                number: self.random.choice([end, min(end, query.ends[number] + 3)])
+                for number, end in ((number, self.log.last_stable(*tp)) for number, tp in enumerate(self._requests))
+            }
+            query.planned = {number: max(end, query.ends[number]) for number, end in ends.items()}, self._ticks_end
+        for number in range(query.buckets):
+            if number in query.done and self.random.random() < 0.8:
+                continue  # a restart repeats all tasks, and a lost executor only its own
+            point = Point()
+            if faults and self.random.random() < 0.1:
+                point.crash_after(self.random.randrange(25))
+            if faults and self.random.random() < 0.1:
+                point.other = partial(self._attempt, number, Faults())
+                point.other_after = self.random.randrange(20)
+            if faults and self.random.random() < 0.1:
+                point.arm(self.random.choice(f.ALL))
+            if not self._attempt(number, point):
+                if self.random.random() < 0.5:
+                    query.done.clear()  # the driver failed too
+                return
+        query.states = [query.done[number] for number in range(query.buckets)]
+        (query.ends, query.ticks_read), query.planned, query.done = query.planned, None, {}
+        if self.random.random() < 0.1:
+            self._old = query.copy()
+
+    def _attempt(self, number: int, faults: Faults) -> bool:
+        """One attempt of the task of a bucket. Returns whether it ended well."""
+        query = self.checkpoint
+        assert query.planned is not None
+        ends, ticks_end = query.planned
+        encoded, held = query.states[number]
+        chunks = Chunks(dict(held))
+        state = BucketState() if encoded is None else BucketState.decode(encoded)
+        partitions = self._partitions(self, faults)
+        bucket = Bucket(self.settings.request_topic, state, chunks, partitions, LIMITS, number * 17, self._run)
+        mine = {partition: end for partition, end in ends.items() if partition % query.buckets == number}
+        arrivals = [each for partition in mine for each in self._arrivals(partition, query.ends[partition], ends)]
+        self.random.shuffle(arrivals)
+        ticks = self.log.fetch(self.settings.oscillator_topic, 0, query.ticks_read, committed=False).records
+        ticks_ms = [tick.timestamp_ms for tick in ticks if tick.offset < ticks_end][-1:]
+        try:
+            if not ticks_ms and not arrivals:
+                query.done[number] = encoded, held  # Spark does not call the function of a key without rows
+                return True
+            clocks = Clocks(self.log.clock.boot_ms / 1000, self.log.clock.now_ms / 1000)
+            tick = bucket.counted(ticks_ms, ClockGuard(self.settings.max_clock_leap_s), clocks, "machine")
+            bucket.process(arrivals, mine, tick)
+            faults.point("before the state is committed")
+        except (Crashed, Fenced):
+            self.happened["failed tasks"] += 1
+            return False
+        finally:
+            self._check()
+        self.happened["held"] += bool(state.held)
+        query.done[number] = state.encode(), chunks.held
+        return True
+
+    def _arrivals(self, partition: int, start: int, ends: Mapping[int, int]) -> list[Arrivals]:
+        """What the first step of the engine makes of a range of requests."""
+        found = []
+        records = self.log.fetch(self.settings.request_topic, partition, start, ends[partition] - start).records
+        size = self.random.choice([1, 4, 1000])
+        for first in range(0, len(records), size):
+            part = records[first : first + size]
+            decoded = NATIVE.decode(part, LIMITS.max_request_bytes)
+            groups = timer_batches.groups(partition, decoded.rows)
+            found.append(Arrivals.unpack(Arrivals(partition, part[0].offset, groups, decoded.rejected).pack()))
+        return found

@@ -1,0 +1,252 @@
+"""One partition of the request topic in a micro-batch: the worker's machine over the timers of a bucket.
+
+The machine is made anew in each micro-batch, from the committed progress and from what the bucket has. It decides what
+a worker's machine decides, and sends by the worker's outbox. Its transactions commit the progress. So a micro-batch
+that Spark repeats finds what has fired: the bucket's state is a cache of the log, as the store of a worker is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from timers.core.counters import Counters
+from timers.core.horizon import NoHorizon
+from timers.core.index import NoIndex
+from timers.core.limits import Limits
+from timers.core.machine import Machine
+from timers.core.ports import Lost, Outbox
+from timers.core.progress import MAX_REQUEST_BYTES, Progress
+from timers.core.reading import Reader
+from timers.core.second_barrier import NoBarrier
+from timers.core.store_validity import AnyAge, catch_up
+from timers.core.timer import Decoded, Fetched, Rejected, Row, Tick
+from timers.core.variant import Variant
+from timers.errors import LogMismatch
+from timers.spark.engine.due_store import DueStore
+from timers.spark.engine.timer_batches import Arrivals, Group
+
+IDLE_COMMIT_S = 60
+"""Seconds between two commits of a partition for which only time passes, as in a worker."""
+
+
+class Producer(NamedTuple):
+    """Names one opening of a transactional producer. The next opening has the next epoch, or another id."""
+
+    id: int
+    epoch: int
+
+    def is_followed_by(self, later: Producer) -> bool:
+        """Whether no other opening was between this one and ``later``."""
+        return later == (self.id, self.epoch + 1)
+
+
+class Known(NamedTuple):
+    """What a bucket knows of a partition after its last micro-batch."""
+
+    applied: int
+    """Offset up to which the bucket has accepted the requests."""
+    progress: Progress
+    """The committed progress."""
+    topic_id: bytes
+    producer: Producer
+    """The opening that has committed it. If the next opening follows it, no one else has committed."""
+    committed_s: int
+    """Second of the last commit."""
+
+    def is_idle(self, second: int) -> bool:
+        """Whether the progress must be committed at ``second``, although only time has passed."""
+        return second - self.committed_s >= IDLE_COMMIT_S
+
+
+class Opened(NamedTuple):
+    """A partition whose former owners are fenced."""
+
+    progress: Progress
+    """The committed progress: no one else can commit now."""
+    topic_id: bytes
+    outbox: Outbox
+    counters: Counters
+
+
+class Partitions(Protocol):
+    """Opens partitions, and runs several at a time."""
+
+    def open(self, known: dict[int, Known | None]) -> dict[int, Opened]:
+        """Fence the former owners of partitions, and read the progress of those that others may have committed."""
+
+    def reopen(self, partition: int, error: Lost) -> Opened:
+        """Open a partition again after a failed transaction; first wait, if it fails again and again."""
+
+    def producer(self, partition: int) -> Producer:
+        """The present opening of a partition's producer."""
+
+    def run(self, calls: Sequence[Callable[[], None]]) -> None:
+        """Make all calls, some of them at the same time, and raise the first error."""
+
+    def start_of(self, partition: int) -> int:
+        """The first offset that the query reads from a partition."""
+
+
+class _Read(NamedTuple):
+    """A request that may be late, decoded."""
+
+    offset: int
+    due_s: int
+    row: Row | None
+    rejected: Rejected | None
+
+
+def _decode(records: Sequence[Any], max_request_bytes: int) -> Decoded:
+    """The decoder of :class:`_Read`: the first step of the engine has decoded them."""
+    decoded = Decoded()
+    for _, due_s, row, rejected in records:
+        if row is not None:
+            decoded.rows.setdefault(due_s, []).append(row)
+        elif rejected is not None:
+            decoded.rejected.append(rejected)
+    return decoded
+
+
+class Through(NoBarrier):
+    """Lets timers fire up to the second up to which the bucket has given the due ones to its machines."""
+
+    reached_s = -1
+
+    def through(self, second: int) -> int:
+        return min(second, self.reached_s)
+
+
+class PartitionRun:
+    """One partition in one micro-batch.
+
+    Args:
+        name: ``<topic>/<partition>``.
+        known: what the bucket knows of it; None: nothing.
+        tick: the present time.
+        through: shared by the partitions of the bucket.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        partition: int,
+        known: Known | None,
+        opened: Opened,
+        partitions: Partitions,
+        limits: Limits,
+        tick: Tick,
+        through: Through,
+    ) -> None:
+        self._name = name
+        self._partition = partition
+        self._partitions = partitions
+        self._limits = limits
+        self._tick = tick
+        self._through = through
+        self._counters = opened.counters
+        self._before = _done(opened.counters)
+        self._first = opened.progress
+        self._known_s = tick.second if known is None else known.committed_s
+        self._is_idle = known is None or known.is_idle(tick.second)
+        if known is None:
+            applied = partitions.start_of(partition)
+            self.store = DueStore(partition, applied, opened.progress.settings)
+        else:
+            self._check(known, opened)
+            self.store = DueStore(partition, known.applied, known.progress.settings)
+        self._open(opened)
+
+    def _check(self, known: Known, opened: Opened) -> None:
+        why = ""
+        if known.topic_id != opened.topic_id:
+            why = "the topic was deleted and created again"
+        elif known.applied > opened.progress.next_offset:
+            why = f"it has {known.applied} requests, and only {opened.progress.next_offset} are committed"
+        elif not opened.progress.has_same_history(known.progress.settings, known.applied):
+            why = "workers have read the same requests with other settings"
+        if why:
+            raise LogMismatch(
+                f"the checkpoint does not belong to {self._name}: {why}. Delete the checkpoint: the engine reads the "
+                "topic again and fires nothing twice"
+            )
+
+    def _open(self, opened: Opened) -> None:
+        self._topic_id = opened.topic_id
+        catch_up(self.store, opened.progress)
+        settings = {MAX_REQUEST_BYTES: self._limits.max_request_bytes}
+        reader = Reader(lambda level, rejecting: _decode, NoHorizon(), self._limits.max_request_bytes)
+        variant = Variant(reader, settings, NoIndex(), NoHorizon(), self._through, AnyAge())
+        self._committed = opened.progress
+        self.machine = Machine(opened.progress, self.store, opened.outbox, self._limits, variant, self._counters)
+        self.machine.observe(self._tick)
+
+    def _do(self, step: Callable[[], None]) -> None:
+        """Take a step until it succeeds. After a failed transaction, the machine is made again [I5]."""
+        while True:
+            try:
+                step()
+            except Lost as error:
+                self._open(self._partitions.reopen(self._partition, error))
+            else:
+                return
+
+    @property
+    def may_accept(self) -> bool:
+        """Whether requests may be accepted; if not, the brokers' clock is behind what has fired [I10]."""
+        return not self.machine.clock_is_behind
+
+    def accept(self, arrivals: Sequence[Arrivals], end: int) -> None:
+        """Accept the requests from the present position to ``end``."""
+        self._do(lambda: self._accept(arrivals, end))
+        self.store.accepted += [group for each in arrivals for group in each.groups if not self._may_be_late(group)]
+
+    def _accept(self, arrivals: Sequence[Arrivals], end: int) -> None:
+        """Let the machine accept a range. It gets only the requests that may be late, and those that are rejected."""
+        reads = [
+            _Read(row[0], group.due_s, row, None)
+            for each in arrivals
+            for group in each.groups
+            if self._may_be_late(group)
+            for row in group.rows
+        ]
+        reads += [_Read(each.offset, 0, None, each) for arrival in arrivals for each in arrival.rejected]
+        reads.sort(key=lambda read: read.offset)
+        self.machine.accept(Fetched(self.machine.position, end, reads))
+
+    def _may_be_late(self, group: Group) -> bool:
+        """Whether timers may be at or below the key up to which the machine, or a wrong clock, has fired."""
+        progress = self._committed
+        return group.due_s <= max(progress.fired_through[0], *(hole.through[0] for hole in progress.holes), -1)
+
+    def fire(self) -> None:
+        """Fire the due timers that the store has."""
+        self._do(self._fire)
+        self.store.clear()
+
+    def _fire(self) -> None:
+        while self.machine.fire_chunk():
+            pass
+
+    def commit(self) -> None:
+        """Commit the progress, if it has changed."""
+        self._do(self._commit)
+
+    def _commit(self) -> None:
+        self.machine.commit_progress(even_if_idle=self._is_idle)
+
+    @property
+    def done(self) -> tuple[int, ...]:
+        """Numbers of timers that were fired, dead-lettered, and moved to the retry topic."""
+        return tuple(after - before for after, before in zip(_done(self._counters), self._before, strict=True))
+
+    def known(self) -> Known:
+        """What the bucket knows of the partition from now on."""
+        committed = self.machine.committed
+        committed_s = self._known_s if committed == self._first else self._tick.second
+        producer = self._partitions.producer(self._partition)
+        return Known(self.store.applied, committed, self._topic_id, producer, committed_s)
+
+
+def _done(counters: Counters) -> tuple[int, int, int]:
+    return counters.fired, sum(counters.dead_lettered.values()), counters.retried

@@ -1,0 +1,174 @@
+"""The outboxes of one Python worker of Spark: they send what the machines of a bucket fire.
+
+Spark may run a bucket in another process in each micro-batch, and may run it again. So each attempt opens the producer
+of a partition anew, which fences all others [I12]. The state of the bucket names the opening that made its last commit.
+If the present opening is the next one, the bucket knows the committed progress. If not (Spark has repeated a task, a
+lost executor still runs, workers ran in between), the progress is read again: fence first, then read [I14].
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from time import monotonic, sleep
+
+from confluent_kafka import KafkaException
+
+from timers.config.settings import Settings
+from timers.core.ports import Lost, TooMuch
+from timers.core.progress import Progress
+from timers.core.reopening import AFTER_LOST, Reopening
+from timers.kafka.progress_log import ProgressLog, progress_partition
+from timers.kafka.request_reader import RequestReader
+from timers.kafka.topics import Cluster
+from timers.request_formats import enabled_formats
+from timers.sending.outbox import KafkaOutbox
+from timers.sending.partition_metrics import PartitionMetrics
+from timers.sending.producer import TransactionalProducer
+from timers.sending.producer_loop import ProducerLoop
+from timers.sending.targets import Targets
+from timers.spark.engine.machines import Known, Opened, Producer
+from timers.wire import topics
+
+logger = logging.getLogger(__name__)
+
+THREADS = 64
+"""Partitions of a process that wait for brokers at the same time."""
+
+ANSWER_S = 5.0
+"""How long one attempt to read progress waits for an answer of a broker."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """What all executors must know of the query's topics."""
+
+    settings: Settings
+    cluster: Cluster
+    starts: tuple[tuple[int, int], ...] = ()
+    """(partition, first offset that the query reads); 0 for others."""
+
+    def __hash__(self) -> int:
+        return hash(self.settings)
+
+
+class Outboxes:
+    """Implements :class:`timers.spark.engine.machines.Partitions`; one instance for each process."""
+
+    def __init__(self, places: Places) -> None:
+        self._settings = settings = places.settings
+        self._cluster = places.cluster
+        self._starts = dict(places.starts)
+        self._loop = ProducerLoop()
+        self._targets = Targets(settings, places.cluster.partitions)
+        self._request_reader = RequestReader(settings, enabled_formats(settings))
+        self._compute_lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="timers-machine")
+        self._producers: dict[int, TransactionalProducer] = {}
+        self._outboxes: dict[int, KafkaOutbox] = {}
+        self._metrics: dict[int, PartitionMetrics] = {}
+        self._reopening: dict[int, Reopening] = {}
+
+    @classmethod
+    def of(cls, places: Places) -> Outboxes:
+        """The instance of this process."""
+        return _outboxes(places)
+
+    # ---- timers.spark.engine.machines.Partitions --------------------------------------------------------------------
+
+    def start_of(self, partition: int) -> int:
+        return self._starts.get(partition, 0)
+
+    def run(self, calls: Sequence[Callable[[], None]]) -> None:
+        if len(calls) == 1:
+            calls[0]()
+            return
+        running = [self._threads.submit(call) for call in calls]
+        wait(running)
+        for each in running:
+            each.result()
+
+    def open(self, known: Mapping[int, Known | None]) -> dict[int, Opened]:
+        self.run([partial(self._patiently, partition, partial(self._fence, partition)) for partition in known])
+        progress = {
+            partition: before.progress
+            for partition, before in known.items()
+            if before is not None and before.producer.is_followed_by(self.producer(partition))
+        }
+        unknown = known.keys() - progress.keys()
+        if unknown:
+            self._patiently(min(unknown), lambda: progress.update(self._read(unknown)))
+        return {partition: self._opened(partition, progress[partition]) for partition in known}
+
+    def reopen(self, partition: int, error: Lost) -> Opened:
+        self._pause(partition, error)
+        progress: dict[int, Progress] = {}
+
+        def again() -> None:
+            self._producers[partition].close()
+            self._producers[partition].open()
+            progress.update(self._read({partition}))
+
+        self._patiently(partition, again)
+        return self._opened(partition, progress[partition])
+
+    def producer(self, partition: int) -> Producer:
+        return Producer(*self._producers[partition].opening)
+
+    # ---- one partition ----------------------------------------------------------------------------------------------
+
+    def _patiently(self, partition: int, call: Callable[[], None]) -> None:
+        """Make a call until the brokers answer."""
+        while True:
+            try:
+                call()
+            except (Lost, KafkaException) as error:
+                self._pause(partition, error)
+            else:
+                return
+
+    def _pause(self, partition: int, error: Exception) -> None:
+        """Wait before a partition is opened again, longer each time. Fewer timers may be tried at once."""
+        reopening = self._reopening.setdefault(partition, Reopening())
+        pause_s = 0.0 if isinstance(error, TooMuch) else reopening.pause_s("brokers", AFTER_LOST, monotonic())
+        logger.warning("%s/%d: %s; opening it again", self._settings.request_topic, partition, error)
+        sleep(pause_s)
+
+    def _fence(self, partition: int) -> None:
+        if partition not in self._producers:
+            self._add(partition)
+        self._producers[partition].renew()
+
+    def _add(self, partition: int) -> None:
+        settings, tp = self._settings, (self._settings.request_topic, partition)
+        metrics = self._metrics.setdefault(partition, PartitionMetrics())
+        name = topics.transactional_id(settings.app_id, *tp)
+        producer = TransactionalProducer(self._loop, settings, name, threading.Event(), metrics.heartbeat)
+        outbox = KafkaOutbox(
+            settings, *tp, self._targets, self._request_reader, producer, self._compute_lock, metrics, lambda: None
+        )
+        outbox.bind(self._cluster.topic_ids[tp[0]], progress_partition(tp, self._cluster, settings))
+        self._producers[partition], self._outboxes[partition] = producer, outbox
+
+    def _read(self, partitions: Collection[int]) -> dict[int, Progress]:
+        """The committed progress. Call it after the former owners are fenced [I14]."""
+        log = ProgressLog(self._settings, self._cluster, ANSWER_S)
+        try:
+            tps = {partition: (self._settings.request_topic, partition) for partition in partitions}
+            records = log.read(tps.values())
+            return {partition: log.check(tp, records.get(tp)) for partition, tp in tps.items()}
+        finally:
+            log.close()
+
+    def _opened(self, partition: int, progress: Progress) -> Opened:
+        topic_id = self._cluster.topic_ids[self._settings.request_topic]
+        return Opened(progress, topic_id, self._outboxes[partition], self._metrics[partition].counters)
+
+
+@lru_cache(maxsize=1)
+def _outboxes(places: Places) -> Outboxes:
+    return Outboxes(places)

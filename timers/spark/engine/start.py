@@ -1,0 +1,145 @@
+"""What the engine checks and reads before its query starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic, sleep
+
+from aiokafka.errors import CoordinatorNotAvailableError, KafkaError
+from confluent_kafka import KafkaException
+from pyspark.sql import SparkSession
+
+from timers.config.settings import Settings
+from timers.core.progress import SEAL, Progress
+from timers.errors import SettingsError, TimersError
+from timers.kafka.aiokafka_internals import group_access
+from timers.kafka.progress_log import ProgressLog
+from timers.kafka.topics import Cluster
+from timers.request_formats import enabled_formats
+from timers.spark.engine.checkpoints import choose_checkpoint
+from timers.spark.engine.query import Plan
+from timers.wire import topics
+
+TIMEOUT_S = 60.0
+POLL_S = 1.0
+
+LEAVING_S = 5.0
+"""A worker that has ended is a member of its group until its session times out, and so much longer at most."""
+
+
+def check_supported(settings: Settings) -> None:
+    """Check that no timers of the app need a worker.
+
+    Raises:
+        SettingsError: some do.
+    """
+    if settings.hot_horizon_s:
+        raise SettingsError(
+            f"TIMERS_HOT_HORIZON_S={settings.hot_horizon_s}: the engine on Spark has no cold tier and keeps all timers "
+            "in its state; unset it"
+        )
+    others = enabled_formats(settings).keys() - {settings.request_topic, settings.retry_topic}
+    if others:
+        raise SettingsError(
+            f"timers on {', '.join(sorted(others))} need a worker: the engine on Spark reads TIMERS_REQUEST_TOPIC="
+            f"{settings.request_topic!r} only; unset the settings that name the others"
+        )
+
+
+def wait_for_workers(settings: Settings, say: Callable[[str], None]) -> None:
+    """Wait until the group of the app's workers has no members.
+
+    Raises:
+        TimersError: it still has some when the sessions of ended workers are over.
+    """
+    deadline = monotonic() + settings.session_timeout_s + LEAVING_S
+    is_first = True
+    while members := _members(settings):
+        if monotonic() > deadline:
+            raise TimersError(
+                f"{members} workers of TIMERS_APP_ID={settings.app_id!r} run: stop them first, because workers and the "
+                "engine take the partitions from each other"
+            )
+        if is_first:
+            say(f"waiting until {members} workers of {settings.app_id!r} have left their group")
+            is_first = False
+        sleep(POLL_S)
+
+
+def _members(settings: Settings) -> int:
+    try:
+        return len(group_access.describe(settings).members)
+    except CoordinatorNotAvailableError:  # the cluster has no groups yet
+        return 0
+    except KafkaError as error:
+        raise TimersError(f"the members of the group {settings.app_id!r} cannot be read ({error!r})") from error
+
+
+def plan(
+    spark: SparkSession,
+    settings: Settings,
+    cluster: Cluster,
+    directory: str,
+    buckets: int | None,
+    default_buckets: int,
+    max_requests: int,
+) -> Plan:
+    """The parameters of the query.
+
+    Args:
+        directory: of the checkpoints.
+        buckets: number that the user chose; None: that of the checkpoint, or ``default_buckets``.
+        max_requests: largest number of requests of a micro-batch.
+
+    Raises:
+        TimersError: the engine must not start.
+    """
+    checkpoint = choose_checkpoint(spark, directory, buckets, default_buckets)
+    starts, progress = _progress(settings, cluster, is_new=checkpoint.is_new)
+    for partition, each in progress.items():
+        if each.setting_at(SEAL, each.next_offset, 0):
+            raise SettingsError(
+                f"timers of {topics.partition_name(settings.request_topic, partition)} went to the cold tier, and only "
+                "workers take them back"
+            )
+    return Plan(checkpoint.path, checkpoint.buckets, max_requests, cluster, starts, progress)
+
+
+def _progress(settings: Settings, cluster: Cluster, *, is_new: bool) -> tuple[dict[int, int], dict[int, Progress]]:
+    """The first offset of each partition of the request topic, and its progress, checked with its log.
+
+    Args:
+        is_new: whether the log is read from its start.
+    """
+    log = ProgressLog(settings, cluster)
+    deadline = monotonic() + TIMEOUT_S
+    try:
+        while True:
+            try:
+                return _checked(log, settings.request_topic, cluster, is_new=is_new)
+            except KafkaException as error:  # such as a partition that changes its leader
+                if monotonic() > deadline:
+                    reason = error.args[0].str()
+                    raise TimersError(
+                        f"the progress of {settings.request_topic!r} cannot be read from {settings.progress_topic!r}: "
+                        f"{reason}"
+                    ) from None
+                sleep(POLL_S)
+    finally:
+        log.close()
+
+
+def _checked(
+    log: ProgressLog, topic: str, cluster: Cluster, *, is_new: bool
+) -> tuple[dict[int, int], dict[int, Progress]]:
+    tps = [(topic, partition) for partition in range(cluster.partitions[topic])]
+    records = log.read(tps)
+    starts: dict[int, int] = {}
+    progress: dict[int, Progress] = {}
+    for tp in tps:
+        _, partition = tp
+        progress[partition] = log.check(tp, records.get(tp))
+        starts[partition], _ = log.ends(*tp)
+        if is_new and starts[partition] > 0:
+            log.check_start(tp, starts[partition], 0, progress[partition])
+    return starts, progress

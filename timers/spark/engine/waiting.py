@@ -1,0 +1,169 @@
+"""The waiting timers of one bucket: slots of a timing wheel, whose timer batches are entries of Spark's state.
+
+A slot is read at its first second at the latest: its timers are due then, or move to finer slots. Two rules keep this
+work from coming all at once. Each bucket has a *phase*, so that the long slots of different buckets begin at different
+times. And the timers of a long slot move in small steps before it begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from timers.spark.engine import timer_batches
+from timers.spark.engine.timer_batches import Group
+from timers.spark.engine.wheel import DIGIT_BITS, Slot, slot_of
+
+CHUNK_BYTES = 4 * 1024 * 1024
+"""Approximate limit for one entry of the state, in bytes."""
+
+NEW_BYTES = 64 * 1024 * 1024
+"""Bytes of timers that are held in memory before they are written to the state."""
+
+LEAD_SHARE = 4
+"""The timers of a long slot begin to move when a quarter of its length is left until it begins."""
+
+LEAST_MOVED = 16
+"""Timer batches that move in one step at least: together they make fewer entries of finer slots than each alone."""
+
+
+class ChunkKey(NamedTuple):
+    """Key of a stored timer batch."""
+
+    slot: Slot
+    number: int
+    """Number of the timer batch within its slot; it counts up."""
+
+
+class Chunks(Protocol):
+    """Storage for timer batches."""
+
+    def take(self, key: ChunkKey) -> bytes:
+        """Remove a timer batch and return it."""
+
+    def put(self, key: ChunkKey, timer_batch: bytes) -> None:
+        """Store a timer batch."""
+
+
+class Filled(NamedTuple):
+    """What the state has of a slot."""
+
+    first: int
+    """Number of its first timer batch."""
+    end: int
+    """Number after that of its last timer batch."""
+    timers: int
+
+
+class Waiting:
+    """The waiting timers of a bucket.
+
+    Args:
+        slots: what the state has, by slot; changed by this object.
+        chunks: the timer batches in the state.
+        phase_s: seconds by which the slots of this bucket begin earlier than those of phase 0.
+    """
+
+    def __init__(self, slots: dict[Slot, Filled], chunks: Chunks, phase_s: int = 0) -> None:
+        self._slots = slots
+        self._chunks = chunks
+        self._phase_s = phase_s
+        self._new: dict[Slot, list[Group]] = {}
+        self._new_bytes = 0
+
+    @property
+    def count(self) -> int:
+        """Number of timers."""
+        return sum(filled.timers for filled in self._slots.values()) + sum(
+            group.timers for groups in self._new.values() for group in groups
+        )
+
+    def add(self, groups: Iterable[Group], now_s: int) -> None:
+        """Add timers; ``now_s`` is the present second."""
+        for group in groups:
+            self._add(group, now_s + self._phase_s)
+
+    def _add(self, group: Group, now: int) -> None:
+        due = group.due_s + self._phase_s
+        self._new.setdefault(slot_of(due, min(now, due)), []).append(group)
+        self._new_bytes += len(group.data)
+        if self._new_bytes >= NEW_BYTES:
+            self.store()
+
+    def take_due(self, until_s: int, most_bytes: int) -> tuple[list[Group], int]:
+        """Remove timers that are due, in the order of due seconds.
+
+        Args:
+            until_s: the present second.
+            most_bytes: take no further second after so many bytes.
+
+        Returns:
+            The timers, and the second up to which they are complete.
+        """
+        found: list[Group] = []
+        size = 0
+        until = until_s + self._phase_s
+        while (slot := self._first(until)) is not None:
+            if slot.level:
+                for group in self._take(slot):
+                    self._add(group, slot.first_s)
+            elif size >= most_bytes:
+                return found, slot.first_s - 1 - self._phase_s
+            else:
+                second = list(self._take(slot))
+                found += second
+                size += sum(len(group.data) for group in second)
+        return found, until_s
+
+    def _first(self, until: int) -> Slot | None:
+        """The slot to read next. Of two slots that begin together, the longer one: it may have timers of the other."""
+        begun = [slot for slots in (self._slots, self._new) for slot in slots if slot.first_s <= until]
+        return min(begun, key=lambda slot: (slot.first_s, -slot.level), default=None)
+
+    def _take(self, slot: Slot) -> Iterator[Group]:
+        filled = self._slots.pop(slot, None)
+        new = self._new.pop(slot, [])
+        self._new_bytes -= sum(len(group.data) for group in new)
+        if filled is not None:
+            yield from self._stored(slot, range(filled.first, filled.end))
+        yield from new
+
+    def _stored(self, slot: Slot, numbers: Iterable[int]) -> Iterator[Group]:
+        for number in numbers:
+            yield from timer_batches.unpack(self._chunks.take(ChunkKey(slot, number)))
+
+    def move_ahead(self, now_s: int) -> None:
+        """Move some timers of slots that begin soon to finer slots. Call in each micro-batch."""
+        now = now_s + self._phase_s
+        for slot, filled in list(self._slots.items()):
+            left_s = slot.first_s - now
+            if not slot.level or not 0 < left_s <= (1 << DIGIT_BITS * slot.level) // LEAD_SHARE:
+                continue
+            chunks = filled.end - filled.first
+            end = filled.first + min(chunks, max(LEAST_MOVED, -(-chunks // left_s)))
+            moved = 0
+            for group in self._stored(slot, range(filled.first, end)):
+                moved += group.timers
+                self._add(group, slot.first_s)
+            rest = self._slots[slot]
+            if rest.end > end:
+                self._slots[slot] = Filled(end, rest.end, rest.timers - moved)
+            else:
+                del self._slots[slot]
+
+    def store(self) -> None:
+        """Write the timers that were added to the state."""
+        new, self._new, self._new_bytes = self._new, {}, 0
+        for slot, groups in new.items():
+            self._store(slot, groups)
+
+    def _store(self, slot: Slot, groups: list[Group]) -> None:
+        first, number, timers = self._slots.get(slot, Filled(0, 0, 0))
+        start = size = 0
+        for end, group in enumerate(groups, 1):
+            size += len(group.data)
+            timers += group.timers
+            if size >= CHUNK_BYTES or end == len(groups):
+                self._chunks.put(ChunkKey(slot, number), timer_batches.pack(groups[start:end]))
+                number, start, size = number + 1, end, 0
+        self._slots[slot] = Filled(first, number, timers)

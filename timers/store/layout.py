@@ -21,14 +21,9 @@ batch has higher offsets, so entries of one second do not overlap. Compared with
 is an entry of one row.
 
 Only stores of timers with an id have entries of the index (0xFE) and of its journal (0xFD,
-<<<<<<< HEAD
-:mod:`timers.store.index_journal`). A version that is replaced or cancelled stays in its entry until its second is
-scanned: writing the entry again would cost more than the space is worth.
-=======
 :mod:`timers.store.index_journal`). Key and value are only in the entry of a message that a marker tracks. A version
 that is replaced or cancelled stays in its entry until its second is scanned: to write the entry again would take more
 time than it saves space.
->>>>>>> 6ce94dc (Workers take the place of kafka-mq-go's redelivery tracker: its markers are a request format)
 """
 
 from __future__ import annotations

@@ -72,6 +72,11 @@ def test_tests_that_make_check_does_not_collect_have_their_marker(folder: str) -
     assert [name for name in files if not marked.search((ROOT / name).read_text())] == []
 
 
+def test_no_file_has_marks_of_a_merge() -> None:
+    marks = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
+    assert [name for name in FILES if marks.search((ROOT / name).read_bytes())] == []
+
+
 def test_files_are_short() -> None:
     long = {name for name in CODE if len((ROOT / name).read_text().splitlines()) > MAX_FILE_LINES}
     assert long == set(LONGER_FILES)

@@ -257,6 +257,22 @@ async def test_lags_of_a_topic_are_shown() -> None:
         assert "Punctual: the timer waited" in text and "100 callbacks" in text
 
 
+@pytest.mark.parametrize(
+    ("query", "cells", "target"),
+    [
+        ("from=2030-01-28", 7 * 24, "/due?day=2030-01-31&amp;topic=t"),
+        ("day=2030-01-31", 24 * 60, "/due?minute=2030-01-31T12%3A34&amp;topic=t"),
+        ("minute=2030-01-31T12:34", 60, "/timers?topic=t&amp;from=1896093245&amp;to=1896093246"),
+    ],
+)
+async def test_due_times_are_shown_by_hour_minute_and_second(query: str, cells: int, target: str) -> None:
+    async with console(cluster_with("order-1"), **IDS) as client:
+        text = await text_of(client, f"/due?{query}&topic=t")
+        assert text.count("data-from=") == cells and f'href="{target}"' in text
+        for wrong in ("day=2030-02-30", "minute=2030-01-31", "from=now", "day=9999-01-01"):
+            await text_of(client, f"/due?{wrong}", 400)
+
+
 def test_vendored_files_are_those_of_their_packages() -> None:
     named: dict[str, str] = {}
     for package in json.loads((STATIC / "vendor" / "vendor.json").read_text()):

@@ -13,6 +13,7 @@ from timers.console.problems import Problem
 from timers.console.routes import READER, Answer, Route
 from timers.console.web import (
     assets,
+    due_screens,
     letter_screens,
     live_screens,
     overview,
@@ -30,6 +31,7 @@ _API = ("/v1/", "/metrics", "/static/", "/api/")
 MENU = (
     ("/", "Overview", "home"),
     ("/timers", "Timers", "list"),
+    ("/due", "Due", "grid"),
     ("/live", "Live", "pulse"),
     ("/lag", "Lag", "bars"),
     ("/dead-letters", "Dead letters", "letter"),
@@ -45,6 +47,7 @@ SCREENS = (
     *letter_screens.SCREENS,
     *queue_screens.SCREENS,
     *live_screens.SCREENS,
+    *due_screens.SCREENS,
 )
 
 

@@ -138,6 +138,7 @@
 
   open();
   show();
+  drawLags();
   setInterval(show, 250);
   setInterval(() => { if (!document.hidden) drawLags(); }, 1000);
 })();

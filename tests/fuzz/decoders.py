@@ -37,7 +37,7 @@ from timers.core.timer import Decoded, Origin
 from timers.dead_letters.letters import Letter
 from timers.dead_letters.retrying import decide
 from timers.errors import LogMismatch
-from timers.kafka.aiokafka_internals.fetch import RecordsWithData, UncopiedRecords
+from timers.kafka.aiokafka_internals.fetch import InPieces, RecordsWithData, UncopiedRecords
 from timers.request_formats import REQUEST_FORMATS
 from timers.sending.batches import Batches
 from timers.v1.marker_pb2 import Marker
@@ -285,7 +285,9 @@ def record_batches(draw: Draw) -> set[str]:
         built = bytearray(builder.build())
         built[0:8] = first.to_bytes(8, "big")
         data += bytes(built)
-    reader = UncopiedRecords(TopicPartition("t", 0), RecordsWithData(data), [], 0, None, None, True, READ_COMMITTED)
+    reader = UncopiedRecords(
+        TopicPartition("t", 0), RecordsWithData(data), [], 0, InPieces(), None, True, READ_COMMITTED
+    )
     records: list[Any] = []
     while not reader.finished:
         records += reader.piece()

@@ -22,7 +22,7 @@ from backports import zstd
 
 from timers.core.timer import CUT_VALUE_BYTES, CutValue
 from timers.kafka.aiokafka_internals import batch_pieces, fetch
-from timers.kafka.aiokafka_internals.fetch import RecordsWithData, UncopiedRecords
+from timers.kafka.aiokafka_internals.fetch import InPieces, RecordsWithData, UncopiedRecords
 
 TP = TopicPartition("requests", 0)
 CODECS: dict[str, tuple[int, Callable[[bytes], Any]]] = {
@@ -62,7 +62,7 @@ def batch(header: bytes, data: bytes, name: str, *, count: int | None = None, co
 
 def read(data: bytes, start: int = 0) -> list[fetch.Records]:
     """All pieces of a fetch."""
-    reader = UncopiedRecords(TP, RecordsWithData(data), [], start, None, None, True, READ_COMMITTED)
+    reader = UncopiedRecords(TP, RecordsWithData(data), [], start, InPieces(), None, True, READ_COMMITTED)
     found = []
     while not reader.finished:
         found.append(reader.piece())
@@ -102,7 +102,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> int:
     """Values of more than 5000 bytes are cut."""
-    monkeypatch.setattr(UncopiedRecords, "value_limit", lambda tp: 5000)
+    monkeypatch.setattr(fetch, "MAX_VALUE_BYTES", 5000)
     return 5000
 
 
@@ -112,7 +112,7 @@ def test_the_bytes_of_a_fetch_are_freed_without_the_garbage_collector() -> None:
     gc.disable()
     try:
         reader = UncopiedRecords(
-            TP, RecordsWithData(batch(header, data, "none")), [], 0, None, None, True, READ_COMMITTED
+            TP, RecordsWithData(batch(header, data, "none")), [], 0, InPieces(), None, True, READ_COMMITTED
         )
         assert sum(map(len, iter(reader.piece, []))) == 10
         freed = weakref.ref(reader)
@@ -269,7 +269,7 @@ def test_a_damaged_batch_is_not_passed_over() -> None:
     """After the error, the fetch begins again at the first record that was not returned."""
     header, data = packed(drawn(9, 20, 100))
     good, bad = batch(header, data, "zstd"), batch(header, data, "zstd", compressed=b"not zstd")
-    reader = UncopiedRecords(TP, RecordsWithData(good + bad), [], 0, None, None, True, READ_COMMITTED)
+    reader = UncopiedRecords(TP, RecordsWithData(good + bad), [], 0, InPieces(), None, True, READ_COMMITTED)
     state = SimpleNamespace(paused=False, position=0, consumed_to=lambda offset: None)
     assignment = SimpleNamespace(active=True, state_value=lambda tp: state)
     result = fetch.PieceResult(TP, assignment=assignment, partition_records=reader, backoff=0)

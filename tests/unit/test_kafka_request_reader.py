@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Producer
 
 from timers.config.settings import Settings
 from timers.core.ports import Lost
-from timers.kafka.aiokafka_internals.fetch import UncopiedRecords
 from timers.kafka.request_reader import RequestReader
 from timers.request_formats import NATIVE
 
@@ -34,10 +35,7 @@ def test_reading_ends_when_the_machine_may_not_wait() -> None:
             request_reader.close()
 
 
-def test_a_request_that_is_too_large_to_hold_is_not_found_and_those_of_its_batch_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(UncopiedRecords, "value_limit", lambda tp: 1_000_000)
+def test_a_request_that_is_too_large_to_hold_is_not_found_and_those_of_its_batch_are() -> None:
     options = {"test.mock.num.brokers": 1, "compression.type": "gzip", "message.max.bytes": 10**8, "linger.ms": 100}
     producer = Producer({"bootstrap.servers": "mock", "batch.size": 10**8, **options})
     (broker,) = producer.list_topics(timeout=10).brokers.values()
@@ -46,7 +44,9 @@ def test_a_request_that_is_too_large_to_hold_is_not_found_and_those_of_its_batch
         producer.produce("timer-request", value, b"%d" % number, 0, headers=[("a", None)])
     assert producer.flush(30) == 0
     request_reader = RequestReader(
-        Settings(brokers=f"{broker.host}:{broker.port}"), {"timer-request": NATIVE, "gone": NATIVE}
+        Settings(brokers=f"{broker.host}:{broker.port}"),
+        {"timer-request": NATIVE, "gone": NATIVE},
+        value_limit={("timer-request", 0): 1_000_000}.get,
     )
     try:
         sources = [f"timer-request/0/{offset}" for offset in (3, 7, 8, 500)]
@@ -57,3 +57,30 @@ def test_a_request_that_is_too_large_to_hold_is_not_found_and_those_of_its_batch
         "timer-request/0/3": (b"3", b"v3", [("a", None)]),
         "timer-request/0/8": (b"8", b"v8", [("a", None)]),
     }
+
+
+def test_other_consumers_of_the_program_get_the_records_of_aiokafka() -> None:
+    """The reader changes classes of aiokafka, which a program with the client or a worker may use too."""
+    producer = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1})
+    (broker,) = producer.list_topics(timeout=10).brokers.values()
+    address = f"{broker.host}:{broker.port}"
+    for number in range(20):
+        producer.produce("timer-request", b"v%d" % number, b"%d" % number, 0)
+    assert producer.flush(30) == 0
+    request_reader = RequestReader(Settings(brokers=address), {"timer-request": NATIVE})
+    try:
+        assert len(request_reader.read(["timer-request/0/3"], lambda: True)) == 1
+    finally:
+        request_reader.close()
+
+    async def values() -> list[str]:
+        async with AIOKafkaConsumer(
+            "timer-request", bootstrap_servers=address, auto_offset_reset="earliest", key_deserializer=bytes.decode
+        ) as consumer:
+            one = await consumer.getone()
+            (several,) = (await consumer.getmany(timeout_ms=10_000, max_records=3)).values()
+            async for last in consumer:
+                return [each.key for each in (one, *several, last)]
+        raise AssertionError
+
+    assert asyncio.run(asyncio.wait_for(values(), 60)) == ["0", "1", "2", "3", "4"]

@@ -10,7 +10,7 @@ from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from timers.kafka.aiokafka_internals import batch_pieces
-from timers.kafka.aiokafka_internals.fetch import RecordsWithData, UncopiedRecords
+from timers.kafka.aiokafka_internals.fetch import InPieces, RecordsWithData, UncopiedRecords
 
 MARK = "mark"
 
@@ -26,7 +26,7 @@ def batch(first_offset: int, names: list[str], *, producer: int = -1) -> bytes:
 
 def read(data: bytes, start: int, aborted: Sequence[tuple[int, int]] = ()) -> tuple[list[tuple[int, str]], int]:
     tp = TopicPartition("requests", 0)
-    reader = UncopiedRecords(tp, RecordsWithData(data), aborted, start, None, None, False, READ_COMMITTED)
+    reader = UncopiedRecords(tp, RecordsWithData(data), aborted, start, InPieces(), None, False, READ_COMMITTED)
     found = [(record.offset, record.headers[0][0]) for record in reader.piece()]
     assert reader.finished
     return found, reader.next_fetch_offset

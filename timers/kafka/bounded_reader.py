@@ -40,11 +40,15 @@ class BoundedReader:
     Args:
         settings: of the app.
         isolation: isolation level.
+        value_limit: returns the size in bytes above which a value is too large to return; None: the largest possible.
     """
 
-    def __init__(self, settings: Settings, isolation: str) -> None:
+    def __init__(
+        self, settings: Settings, isolation: str, value_limit: Callable[[tuple[str, int]], int | None]
+    ) -> None:
         self._settings = settings
         self._isolation = isolation
+        self._value_limit = value_limit
         self._loop: asyncio.AbstractEventLoop | None = None
         self._consumer: AIOKafkaConsumer | None = None
 
@@ -95,10 +99,10 @@ class BoundedReader:
 
     async def _open_consumer(self) -> AIOKafkaConsumer:
         if self._consumer is None:
-            fetch.install()
             consumer = AIOKafkaConsumer(
                 client_id=self._settings.worker_id,
                 **connection.aiokafka(self._settings),
+                key_deserializer=fetch.InPieces(lambda tp: self._value_limit(tuple(tp)) or fetch.MAX_VALUE_BYTES),
                 enable_auto_commit=False,
                 auto_offset_reset="none",
                 isolation_level=self._isolation,

@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError, LeaderNotAvailableError
 
 from timers.config.settings import Settings
 from timers.core.ports import Lost
-from timers.core.timer import Origin, Row
+from timers.core.timer import Origin, Row, TopicPartition
 from timers.kafka.bounded_reader import POLL_S, BoundedReader
 from timers.request_formats import NATIVE
 from timers.wire.formats import RequestFormat, RequestRecord
@@ -34,14 +34,19 @@ class RequestReader:
     Args:
         formats: the request topics and their formats. Other topics are never read.
         isolation: ``read_uncommitted`` is enough for offsets that a committed reader has already read.
+        value_limit: returns the size in bytes above which no value of a partition is a request; None if not known.
     """
 
     def __init__(
-        self, settings: Settings, formats: Mapping[str, RequestFormat], isolation: str = "read_uncommitted"
+        self,
+        settings: Settings,
+        formats: Mapping[str, RequestFormat],
+        isolation: str = "read_uncommitted",
+        value_limit: Callable[[TopicPartition], int | None] = lambda partition: None,
     ) -> None:
         self._formats = formats
         self._lock = threading.Lock()
-        self._reader = BoundedReader(settings, isolation)
+        self._reader = BoundedReader(settings, isolation, value_limit)
         self._closed = False
 
     def find(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from struct import unpack_from
-from typing import Any, ClassVar
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.consumer import fetcher
@@ -18,6 +18,8 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from timers.kafka.aiokafka_internals.batch_pieces import PIECE_BYTES, PIECE_RECORDS, Piece, pieces
 from timers.kafka.aiokafka_internals.produce import NO_LEADER
+
+_THEIR_RECORDS = fetcher.PartitionRecords
 
 MAX_VALUE_BYTES = 100 * 1024 * 1024
 """Above this size only the begin of a value is read, where no limit is known."""
@@ -82,6 +84,20 @@ def _states(consumer: AIOKafkaConsumer) -> dict[TopicPartition, Any]:
     return {tp: state for tp, state in states.items() if state is not None}
 
 
+class InPieces:
+    """Given to a consumer as its key deserializer, it makes the consumer read fetches in pieces, without copies.
+
+    Such a consumer has :meth:`~aiokafka.AIOKafkaConsumer.getmany` only, and returns the records of aiokafka's parser.
+
+    Args:
+        value_limit: returns the size above which only the begin of a value is read.
+    """
+
+    def __init__(self, value_limit: Callable[[TopicPartition], int] = lambda tp: MAX_VALUE_BYTES) -> None:
+        self.value_limit = value_limit
+        _install()
+
+
 class RecordsWithData(MemoryRecords):
     """aiokafka's records, with the bytes that they are parsed from."""
 
@@ -106,15 +122,25 @@ class UncopiedRecords(fetcher.PartitionRecords):
     aiokafka copies each into a ``ConsumerRecord`` of twelve fields, which takes longer (0.7 us) than parsing it. The
     parser's record has all that request formats read: ``offset``, ``key``, ``value``, ``headers``, ``timestamp``.
 
+    Args:
+        in_pieces: of the consumer.
+        others: as aiokafka gives them.
+
     Attributes:
         finished: whether all records were returned.
     """
 
-    value_limit: ClassVar[Callable[[TopicPartition], int]] = lambda tp: MAX_VALUE_BYTES
-    """Returns the size above which only the begin of a value is read."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(
+        self,
+        tp: TopicPartition,
+        records: RecordsWithData,
+        aborted_transactions: Any,
+        fetch_offset: int,
+        in_pieces: InPieces,
+        *others: Any,
+    ) -> None:
+        super().__init__(tp, records, aborted_transactions, fetch_offset, None, *others)
+        self._value_limit = in_pieces.value_limit
         # aiokafka's own iterator refers to this object: the fetched bytes would stay until the collector runs.
         self._records_iterator = None
         self.finished = False
@@ -161,7 +187,7 @@ class UncopiedRecords(fetcher.PartitionRecords):
             if self._check_crcs and not batch.validate_crc():
                 raise CorruptRecordException(f"Invalid CRC - {self._tp}")
             if not self._is_left_out(batch):
-                return pieces(self._tp, batch, raw, type(self).value_limit)
+                return pieces(self._tp, batch, raw, self._value_limit)
             self.next_fetch_offset = self._end_of_batch
         return None
 
@@ -177,12 +203,20 @@ class UncopiedRecords(fetcher.PartitionRecords):
 
 
 class PieceResult(fetcher.FetchResult):
-    """Returns the next piece of a fetch, and ignores the maximum number of records."""
+    """Returns the next piece of a fetch, and ignores the maximum number of records.
+
+    For consumers without :class:`InPieces` it is aiokafka's own class.
+    """
 
     _partition_records: Any
 
     def getall(self, max_records: int | None = None) -> list[Any]:
-        if not self.has_more() or not self.check_assignment(self._topic_partition):
+        if not self.has_more():
+            return []
+        if not isinstance(self._partition_records, UncopiedRecords):
+            found: list[Any] = super().getall(max_records)
+            return found
+        if not self.check_assignment(self._topic_partition):
             return []
         try:
             records: Records = self._partition_records.piece()
@@ -195,14 +229,16 @@ class PieceResult(fetcher.FetchResult):
         return records
 
 
-def install(value_limit: Callable[[TopicPartition], int] | None = None) -> None:
-    """Make aiokafka's fetcher use these classes. It has no option for this, so the names in its module are replaced.
+def _partition_records(*args: Any) -> Any:
+    is_ours = any(isinstance(each, InPieces) for each in args)
+    return UncopiedRecords(*args) if is_ours else _THEIR_RECORDS(*args)
 
-    Args:
-        value_limit: returns the size above which only the begin of a value is read; None changes nothing.
+
+def _install() -> None:
+    """Replace classes in the module of aiokafka's fetcher, which has no option for this.
+
+    The program may have other consumers: those get what aiokafka gives.
     """
-    if value_limit is not None:
-        UncopiedRecords.value_limit = value_limit
     fetcher.FetchResult = PieceResult
-    fetcher.PartitionRecords = UncopiedRecords
+    fetcher.PartitionRecords = _partition_records
     fetcher.MemoryRecords = RecordsWithData

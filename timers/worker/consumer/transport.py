@@ -79,7 +79,6 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
 
     def make_consumer(self, transport: Any) -> AIOKafkaConsumer:
         """Returns the consumer, not yet started."""
-        fetch.install(lambda tp: self.consumer.value_limit(tp))
         group_coordinator.install()
         conf = self.app.conf
         self.sent.update(group.sent_by(str(conf.canonical_url)))
@@ -88,6 +87,7 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
             group_id=conf.id,
             group_instance_id=conf.consumer_group_instance_id,
             **faust_internals.connection_options(conf, transport),
+            key_deserializer=fetch.InPieces(lambda tp: self.consumer.value_limit(tp)),
             partition_assignment_strategy=[group.assignor(self.sent)],
             enable_auto_commit=False,
             # A position out of range means that timers were lost: an error, not a reset.
@@ -319,8 +319,8 @@ class BatchConsumer(faust_internals.Consumer):
 
     def value_limit(self, tp: TP) -> int:
         """The size above which no value of a partition is accepted, at any offset. Any thread."""
-        runner = self._pool.runners.get((tp.topic, tp.partition))
-        return fetch.MAX_VALUE_BYTES if runner is None else runner.machine.value_limit
+        limit = self._pool.value_limit((tp.topic, tp.partition))
+        return fetch.MAX_VALUE_BYTES if limit is None else limit
 
     async def members(self) -> dict[TopicPartition, group.Member]:
         """The owner of each partition; see :func:`timers.worker.consumer.group.members`."""

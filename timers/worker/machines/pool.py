@@ -102,7 +102,8 @@ class Pool:
             now_s: the brokers' time; None if it is not known yet.
         """
         request_formats = {topic: self.formats[topic] for topic in self.formats.keys() - {settings.retry_topic}}
-        targets, request_reader = Targets(settings, cluster.partitions), RequestReader(settings, request_formats)
+        targets = Targets(settings, cluster.partitions)
+        request_reader = RequestReader(settings, request_formats, value_limit=self.value_limit)
         self._parts = Parts(settings, cluster, targets, request_reader, self.producers, now_s)
         self._consumer = consumer
         self._on_fatal = on_fatal
@@ -120,6 +121,11 @@ class Pool:
     def runners(self) -> Mapping[TopicPartition, Runner]:
         """Open machines. A change replaces the mapping, like :attr:`stopped`."""
         return self._runners
+
+    def value_limit(self, partition: TopicPartition) -> int | None:
+        """The size in bytes above which no value of an open partition is accepted, at any offset; else None."""
+        runner = self._runners.get(partition)
+        return None if runner is None else runner.machine.value_limit
 
     @property
     def stopped(self) -> Mapping[TopicPartition, LogMismatch]:

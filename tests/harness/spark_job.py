@@ -13,6 +13,25 @@ from tests.harness.worker import Worker
 SPARK_S = 400.0
 """Deadline for the start of a session, which takes 10 s, and up to 100 s on a busy machine."""
 
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+FAST = {
+    JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # A busy machine may need longer than the default of 15 s to start a Python process.
+    "spark.python.authenticate.socketTimeout": "60s",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+}
+"""Settings for jobs that last a second. What Java and Spark would spend on making their code faster costs more than it
+brings. A file of a checkpoint has no checksum file beside it, since Hadoop starts a process for each new file."""
+
+FAST_OPTIONS = [part for setting in FAST.items() for part in ("--conf", "=".join(setting))]
+"""The same for the command line."""
+
 MICRO_BATCH = r"micro-batch \d+: .*lag"
 """Pattern of the line of a micro-batch with a tick."""
 
@@ -34,8 +53,8 @@ class SparkJob(Worker):
         self._arguments = ("spark", *command, "--master", master, "--log-file", str(directory / "spark.log"))
 
     def _command(self) -> list[str]:
-        fast = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"
-        return [*python("timers.cli.main", *self._arguments), "--conf", fast]
+        spark, job, *options = self._arguments
+        return python("timers.cli.main", spark, job, *FAST_OPTIONS, *options)
 
     def run(self) -> str:
         """Start the job, wait for its end, and return its output."""
@@ -58,7 +77,8 @@ class SparkEngine(SparkJob):
         self, directory: Path, environment: Mapping[str, str], *options: str, master: str = "local[2]"
     ) -> None:
         self.checkpoint = directory / "checkpoint"
-        mine = ("--checkpoint", self.checkpoint.as_uri(), "--buckets", "2")
+        fast = f"{JAVA_OPTIONS}={FAST[JAVA_OPTIONS]}"
+        mine = ("--checkpoint", self.checkpoint.as_uri(), "--buckets", "2", "--conf", fast)
         super().__init__(directory, environment, "engine", *mine, *options, master=master)
 
     def _command(self) -> list[str]:

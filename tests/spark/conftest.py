@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.harness.spark_job import FAST
 from timers.spark.session import Launch, start
 
 
@@ -14,12 +15,7 @@ from timers.spark.session import Launch, start
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with the Kafka connector and Delta."""
     directory = tmp_path_factory.mktemp("spark")
-    settings = {
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.sql.shuffle.partitions": "2",
-        # Jobs of tests last a second: what Java would spend on making their code faster costs more than it brings.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    }
+    settings = {**FAST, "spark.sql.warehouse.dir": str(directory / "warehouse")}
     session = start(Launch("tests", directory / "spark.log", "local[2]", defaults=settings))
     yield session
     session.stop()

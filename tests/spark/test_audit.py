@@ -8,13 +8,16 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from tests.harness.records import Publisher, Request
+from tests.harness.spark_job import FAST_OPTIONS
 from tests.harness.system import System, timers
 from tests.harness.waiting import DEADLINE_S, due_in
 from timers.spark.audit import report
@@ -53,28 +56,51 @@ class Engine:
         assert self._producer.flush(DEADLINE_S) == 0
 
 
-@pytest.mark.timeout(900)
-def test_each_planted_fault_is_found(spark: SparkSession, broker_address: str, tmp_path: Path) -> None:
-    """One timer never fired, one fired twice, one fired early by its tick, one early by the broker's time."""
-    system = System(broker_address, tmp_path)
-    system.create_own_topics()
-    target = system.target(partitions=2)
+class Planted(NamedTuple):
+    """Faulty timers, by their faults."""
+
+    never: Request
+    twice: Request
+    by_tick: Request
+    """Early by its tick."""
+    by_broker: Request
+    """Early by the broker's time only."""
+
+
+def plant(system: System, target: str) -> Planted:
+    """Write 40 good timers, and one with each fault, with what an engine would write for them."""
     past, soon = int(time.time()) - 300, int(time.time()) + 30
     good = timers(target, 40, past, 4, b"payload")
     never, twice, by_tick = timers(target, 3, past, 1)
-    by_broker = Request(target, soon, "by-broker")
-    system.send(*good, never, twice, by_tick, by_broker)
+    planted = Planted(never, twice, by_tick, Request(target, soon, "by-broker"))
+    system.send(*good, *planted)
     engine = Engine(system)
     for request in good:
         engine.fire(request)
-    engine.fire(twice)
-    engine.fire(twice, past * 1000 + 400)
-    engine.fire(by_tick, past * 1000 - 1)
-    engine.fire(by_broker, soon * 1000)  # its word is good, and the record's time is not
+    engine.fire(planted.twice)
+    engine.fire(planted.twice, past * 1000 + 400)
+    engine.fire(planted.by_tick, past * 1000 - 1)
+    engine.fire(planted.by_broker, soon * 1000)
     engine.flush()
+    return planted
+
+
+@pytest.fixture
+def system(broker_address: str, tmp_path: Path) -> Iterator[System]:
+    system = System(broker_address, tmp_path)
+    system.create_own_topics()
+    yield system
+    system.close()
+
+
+@pytest.mark.timeout(900)
+def test_each_planted_fault_is_found(spark: SparkSession, system: System, tmp_path: Path) -> None:
+    """One timer never fired, one fired twice, one fired early by its tick, one early by the broker's time."""
+    target = system.target(partitions=2)
+    never, twice, by_tick, by_broker = planted = plant(system, target)
 
     command = [sys.executable, "-m", "timers.cli.main", "spark", "audit", "--json", "--master", "local[2]"]
-    command += ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"]
+    command += FAST_OPTIONS
     done = subprocess.run(
         [*command, "--output", str(tmp_path / "out"), "--log-file", str(tmp_path / "spark.log")],
         env={**os.environ, **system.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -95,7 +121,7 @@ def test_each_planted_fault_is_found(spark: SparkSession, broker_address: str, t
     assert 0 < stored["disk"] < 2 * stored["formula"], "as brokers say"
     assert not re.search("WARN|INFO|Ivy|:: ", done.stderr), "Spark's words belong into its log"
     html = (tmp_path / "out" / "report.html").read_text()
-    assert all(request.source in html for request in (never, twice, by_tick, by_broker))
+    assert all(request.source in html for request in planted)
     assert "<svg" in html and not re.search(r"""(src|href)=["']?(https?:)?//""", html), "the page must need no other"
     tables = tmp_path / "out" / "tables"
     faults = spark.read.format("delta").load(str(tables / "offenders"))
@@ -103,11 +129,13 @@ def test_each_planted_fault_is_found(spark: SparkSession, broker_address: str, t
     assert len(twice_at) == 2 and all(each.startswith(f"{target}/") for each in twice_at)
     assert faults.count() == 4 and spark.read.format("delta").load(str(tables / "lags")).count() > 0
 
-    # Only of what is asked: a range without the faulty ones is clean.
-    partition, offset = (int(part) for part in never.source.split("/")[1:])
+
+@pytest.mark.long
+def test_a_range_without_the_faulty_timers_is_clean(spark: SparkSession, system: System) -> None:
+    planted = plant(system, system.target(partitions=2))
+    partition, offset = (int(part) for part in planted.never.source.split("/")[1:])
     ranges = {system.request_topic: {partition: range(offset)}}
     assert found(spark, system, Scope(ranges=ranges)).clean
-    system.close()
 
 
 @pytest.mark.long

@@ -50,6 +50,7 @@ _LOCAL_SETTINGS = {
     # By default Delta reads a log in 50 tasks and lists directories in up to 10,000 tasks.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(2 * (os.cpu_count() or 2)),
+    "spark.python.daemon.module": "timers.spark.daemon",
 }
 
 _MAX_SENTENCE = 400

@@ -289,7 +289,7 @@ def test_jars_are_mended_and_the_network_is_left_alone(tmp_path: Path, monkeypat
             shutil.copy(next(path for path in paths if path.name == broken.name), arrived)
             return arrived
 
-    monkeypatch.setattr(jars, "maven", lambda *_: Repository())
+    monkeypatch.setattr("timers.jars.maven", lambda *_: Repository())
     jars.ensure(None)
     assert asked == ["argparse4j"]
     jars.ensure(None)

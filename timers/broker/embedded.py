@@ -12,9 +12,9 @@ from typing import TextIO
 
 from timers.broker import config, data, jars, java, log, process
 from timers.broker.probe import HOST, cluster_at, is_port_free
-from timers.broker.waiting import Waiting, exclusive
 from timers.config.project import ADDRESS_FILE, project_dir
 from timers.errors import BrokerError
+from timers.waiting import Waiting, exclusive
 
 START_TIMEOUT_S = 120.0
 """A start takes 2 s; after a crash with much data, or on a busy machine, it takes longer."""
@@ -179,7 +179,9 @@ class EmbeddedBroker:
         """Hold the lock, so that one command runs at a time. Raise BrokerError for errors of the system."""
         message = "waiting for another `timers broker` command"
         try:
-            with exclusive(self._directory / "lock", message, self._out, timeout_s=_OTHER_COMMAND_TIMEOUT_S):
+            with exclusive(
+                self._directory / "lock", message, self._out, timeout_s=_OTHER_COMMAND_TIMEOUT_S, error=BrokerError
+            ):
                 yield
         except OSError as error:
             raise BrokerError(f"the broker's directory {self._directory} cannot be used: {error}") from error

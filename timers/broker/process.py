@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from timers.broker.waiting import Waiting
 from timers.errors import BrokerError
 from timers.signals import END_SIGNALS, on_signals
+from timers.waiting import Waiting
 
 _JVM = (
     "-Xms256m",

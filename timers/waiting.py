@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from timers.errors import BrokerError
+from timers.errors import TimersError
 
 SHOW_AFTER_S = 2.0
 """Shorter waits show no message."""
@@ -63,8 +63,14 @@ class Waiting:
 
 
 @contextmanager
-def exclusive(lock: Path, message: str, out: TextIO | None, *, timeout_s: float) -> Iterator[None]:
-    """Hold a lock file. The system releases it when this process ends, also after a crash."""
+def exclusive(
+    lock: Path, message: str, out: TextIO | None, *, timeout_s: float, error: type[TimersError]
+) -> Iterator[None]:
+    """Hold a lock file. The system releases it when this process ends, also after a crash.
+
+    Raises:
+        error: another command holds it for longer than ``timeout_s``.
+    """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as file, Waiting(message, out, timeout_s=timeout_s) as waiting:
         while True:
@@ -73,7 +79,7 @@ def exclusive(lock: Path, message: str, out: TextIO | None, *, timeout_s: float)
                 break
             except BlockingIOError:
                 if waiting.expired:
-                    raise BrokerError(
+                    raise error(
                         f"{lock} has been held by another command for {timeout_s:.0f} s: end that one and try again"
                     ) from None
                 waiting.pause()

@@ -1,0 +1,232 @@
+"""Downloads jars once and checks them against a lock at each start. All projects of a user share them.
+
+A spec names the packages; its lock (written by ``make lock``) has their exact versions and hashes. jgo downloads the
+files from Maven's central repository, or from that of the user's jgo settings. A jar is moved to its place only if its
+hash is right, so an interrupted download cannot leave a broken jar there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import shutil
+import tempfile
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TextIO
+
+from timers.errors import TimersError
+from timers.waiting import Waiting, exclusive
+
+_MAX_CONCURRENT = 6
+_ATTEMPTS = 3
+_STALL_TIMEOUT_S = 30
+_OTHER_DOWNLOAD_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One jar of the lock."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def filename(self) -> str:
+        return f"{self.artifact}-{self.version}.jar"
+
+
+def cache_dir() -> Path:
+    """Return the directory of the jars: ``$XDG_CACHE_HOME/kafka-timers/jars``, by default below ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "kafka-timers" / "jars"
+
+
+class _DownloadStopped(Exception):
+    """The download was stopped while a jar was still arriving."""
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """The jars of a lock.
+
+    Attributes:
+        name: what they are, for messages.
+        spec: names the packages.
+        error: raised if a jar cannot be downloaded.
+    """
+
+    name: str
+    spec: Path
+    error: type[TimersError]
+
+    @property
+    def lock(self) -> Path:
+        """Exact versions and hashes of the packages, and of those that they need."""
+        return self.spec.with_suffix(".lock.toml")
+
+    def locked(self) -> tuple[Jar, ...]:
+        """Return the jars of the lock, in class path order."""
+        return _locked(self.lock)
+
+    def ensure(self, out: TextIO | None) -> list[Path]:
+        """Return the paths of all jars, and download missing or broken ones. It uses the network only for these.
+
+        Args:
+            out: stream for progress messages; None for no messages.
+
+        Raises:
+            error: a jar cannot be downloaded, or does not match the lock.
+        """
+        directory = cache_dir()
+        try:
+            if self._missing(directory):
+                message = f"waiting for another download of {self.name}"
+                timeout_s, lock = _OTHER_DOWNLOAD_TIMEOUT_S, directory / ".lock"
+                with exclusive(lock, message, out, timeout_s=timeout_s, error=self.error):
+                    self._download(self._missing(directory), directory, out)
+        except OSError as error:
+            raise self.error(
+                f"cannot keep {self.name} in {directory}: {error} (XDG_CACHE_HOME names another place)"
+            ) from error
+        return [directory / jar.filename for jar in self.locked()]
+
+    def is_in(self, directory: Path) -> bool:
+        """Return whether a directory has all these jars, with the hashes of the lock."""
+        return not self._missing(directory)
+
+    def relock(self) -> str:
+        """Resolve the packages and write the lock: only versions and hashes. Returns a sentence about it.
+
+        ``jgo lock`` would also download a Java 11 to sort jars into modules, which a class path does not need.
+        """
+        from jgo.env import EnvironmentBuilder, EnvironmentSpec, LockFile
+
+        with tempfile.TemporaryDirectory() as scratch:
+            context = maven(Path(scratch))
+            builder = EnvironmentBuilder(context=context, cache_dir=Path(scratch))
+            wanted = builder.spec_to_dependencies(EnvironmentSpec.load(self.spec))
+            inputs, transitive = context.resolver.resolve(wanted)
+            needed = [*inputs, *(dep for dep in transitive if dep.scope in ("compile", "runtime"))]
+            LockFile.from_resolved_dependencies(needed).save(self.lock)
+        return f"{self.lock.name}: {len(needed)} jars"
+
+    def _missing(self, directory: Path) -> list[Jar]:
+        return [jar for jar in self.locked() if _sha256(directory / jar.filename) != jar.sha256]
+
+    def _download(self, jars: list[Jar], directory: Path, out: TextIO | None) -> None:
+        """Download the jars into the directory, several at once. The caller holds the lock.
+
+        The threads are daemons, so Ctrl-C ends the process at once and does not wait for the slowest request.
+        """
+        incoming = directory / "incoming"
+        shutil.rmtree(incoming, ignore_errors=True)
+        stop = threading.Event()
+        events: queue.SimpleQueue[int | Jar | BaseException] = queue.SimpleQueue()
+
+        @contextmanager
+        def byte_counter(_name: str, _size: int) -> Iterator[Callable[[int], None]]:
+            def update(count: int) -> None:
+                if stop.is_set():
+                    raise _DownloadStopped
+                events.put(count)
+
+            yield update
+
+        remaining: queue.SimpleQueue[Jar] = queue.SimpleQueue()
+        for jar in jars:
+            remaining.put(jar)
+        context = maven(incoming, byte_counter)
+
+        def download_jars() -> None:
+            try:
+                while not stop.is_set():
+                    jar = remaining.get_nowait()
+                    self._fetch(jar, context, directory)
+                    events.put(jar)
+            except queue.Empty:
+                return
+            except BaseException as error:  # raised again in the waiting thread
+                events.put(error)
+
+        for _ in range(min(_MAX_CONCURRENT, len(jars))):
+            threading.Thread(target=download_jars, name="kafka-jars", daemon=True).start()
+        try:
+            self._wait_for(len(jars), events, out)
+        finally:
+            stop.set()
+        shutil.rmtree(incoming, ignore_errors=True)
+
+    def _wait_for(self, total: int, events: queue.SimpleQueue[int | Jar | BaseException], out: TextIO | None) -> None:
+        """Wait until ``total`` jars have arrived, and show the progress."""
+        message = f"downloading {self.name}, once"
+        count, size = 0, 0
+        with Waiting(message, out) as waiting:
+            while count < total:
+                waiting.pause()
+                while not events.empty():
+                    event = events.get()
+                    if isinstance(event, BaseException):
+                        raise event
+                    count, size = (count + 1, size) if isinstance(event, Jar) else (count, size + event)
+                waiting.message = f"{message}: {count} of {total} jars, {size / 1e6:.0f} MB"
+
+    def _fetch(self, jar: Jar, context: Any, directory: Path) -> None:
+        artifact = context.project(jar.group, jar.artifact).at_version(jar.version).artifact()
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                path = Path(artifact.resolve())
+                break
+            except (
+                OSError,
+                RuntimeError,
+            ) as error:  # requests' errors are OSErrors; jgo's "not found" is a RuntimeError
+                Path(artifact.cached_path).unlink(missing_ok=True)
+                if attempt == _ATTEMPTS:
+                    raise self.error(
+                        f"cannot download {jar.filename}: {error} (complete jars are kept: check the network, or set a "
+                        "proxy in HTTPS_PROXY or a mirror in jgo's settings, and start again)"
+                    ) from error
+        actual = _sha256(path)
+        if actual != jar.sha256:
+            raise self.error(
+                f"{jar.filename} arrived with SHA-256 {actual}, expected {jar.sha256}: it is not the jar of the "
+                "lock; try again, or ask the operator of your Maven repository"
+            )
+        path.replace(directory / jar.filename)
+
+
+@cache
+def _locked(lock: Path) -> tuple[Jar, ...]:
+    entries = tomllib.loads(lock.read_text())["dependencies"]
+    return tuple(Jar(entry["groupId"], entry["artifactId"], entry["version"], entry["sha256"]) for entry in entries)
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def maven(files: Path, progress: Callable[..., Any] | None = None) -> Any:
+    """Return jgo's Maven context with the default repository and those of the user's jgo settings."""
+    from jgo.config import GlobalSettings
+    from jgo.constants import MAVEN_CENTRAL_URL
+    from jgo.maven import MavenContext, PythonResolver
+
+    return MavenContext(
+        resolver=PythonResolver(progress_callback=progress),
+        repo_cache=files,
+        remote_repos={"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories},
+        timeout=_STALL_TIMEOUT_S,
+    )

@@ -170,6 +170,10 @@ class SimCluster:
     async def history(self, id: str, timer: dict[str, Any]) -> History:
         return History([{"at_ms": 1, "what": "set", "source": timer["source"]}], [{"topic": "t", "reason": "no ACL"}])
 
+    async def stored_request(self, id: str, source: str) -> TimerRequest | None:
+        timer = self.timers.get(id)
+        return timer if timer is not None and self._shown(id)["source"] == source else None
+
     async def times(self, sources: Sequence[str]) -> dict[str, int]:
         return {source: self.written_s[source] for source in sources if source in self.written_s}
 

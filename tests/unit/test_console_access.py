@@ -155,6 +155,7 @@ async def test_a_user_may_be_limited_to_topics_and_ids(users_file: str) -> None:
             ("POST", "/v1/timers", {"json": {**new, "topic": "orders"}}, "topic-forbidden"),
             ("POST", "/v1/timers", {"json": {**new, "id": "other/1"}}, "id-forbidden"),
             ("PUT", "/v1/timer?id=other/1", {"json": new}, "id-forbidden"),
+            ("PATCH", "/v1/timer?id=other/1", {"json": {"delay": 60}}, "id-forbidden"),
             ("DELETE", "/v1/timer?id=other/1", {}, "id-forbidden"),
         ):
             status, answer = await answer_of(client, method, path, **more, **as_tenant)

@@ -45,6 +45,31 @@ async def test_a_timer_is_set_found_moved_and_cancelled() -> None:
         assert (status, answer["verdict"]) == (201, "unknown")
 
 
+async def test_a_new_due_time_changes_nothing_else() -> None:
+    cluster = SimCluster()
+    sent = {**TIMER, "key": {"base64": "/wA="}, "headers": [["n", "1"], ["n", None]], "token": "tok"}
+    async with console(cluster, TIMERS_ID_TOPIC="sim-requests") as client:
+        assert (await answer_of(client, "POST", "/v1/timers", json={**sent, "id": "a"}))[0] == 201
+        before = cluster.timers["a"]
+        path = "/v1/timer?id=a"
+        status, answer = await answer_of(client, "PATCH", path, json={"at": 1_900_000_000})
+        assert (status, answer["verdict"], answer["due"]) == (200, "replaced", before.at)
+        assert cluster.timers["a"] == before._replace(at=1_900_000_000)
+        for body, code in (
+            ({}, "due-invalid"),
+            ({"delay": 1, "value": "v"}, "field-invalid"),
+            ({"delay": -1}, "due-invalid"),
+        ):
+            assert (await answer_of(client, "PATCH", path, json=body))[1]["code"] == code
+        assert (await answer_of(client, "PATCH", "/v1/timer?id=b", json={"delay": 1}))[1]["code"] == "not-found"
+        cluster.sources["a"] = "other-requests/0/1"
+        assert (await answer_of(client, "PATCH", path, json={"delay": 1}))[1]["code"] == "not-found"
+        fired = {"id": "a", "state": "fired", "due": 7, "source": "sim-requests/0/1"}
+        cluster.answer = WorkerAnswer(200, {"timers": [fired], "missing": []})
+        assert (await answer_of(client, "PATCH", path, json={"delay": 1}))[1]["code"] == "already-fired"
+    assert cluster.timers["a"].at == 1_900_000_000
+
+
 async def test_all_fields_reach_the_request() -> None:
     cluster = SimCluster()
     at = "2030-01-31T12:00:00.5+02:00"

@@ -123,63 +123,6 @@ async def test_a_value_is_shown_on_demand_and_escaped() -> None:
         assert "It is not JSON" in await text_of(client, "/timer/value?id=order-1&as=json")
 
 
-async def test_a_timer_is_set_and_cancelled_by_the_rules_of_the_api() -> None:
-    cluster = cluster_with()
-    form = {
-        "topic": "timeouts",
-        "key": "",
-        "value": "a\r\nb",
-        "when": "delay",
-        "delay": "15m",
-        "id": "order-7",
-        "token": "",
-    }
-    async with console(cluster, **IDS) as client:
-        async with client.post("/timers/new", data=form, headers=PART) as response:
-            assert response.status == 201 and "/timer?id=order-7" in await response.text()
-        request = cluster.timers["order-7"]
-        assert (request.key, request.value, request.token) == (None, "a\nb", None)
-        async with client.post("/timers/new", data={**form, "topic": "a b"}, headers=PART) as response:
-            assert response.status == 422 and "topic-invalid" in await response.text()
-        async with client.post("/timer/cancel?id=order-7", data={}, headers=PART) as response:
-            assert response.status == 200 and "cancelled" in await response.text()
-        async with client.post("/timer/cancel?id=order-7", data={}, headers=PART) as response:
-            assert response.status == 404 and "not-found" in await response.text()
-    assert [entry["operation"] for entry in cluster.recorded] == ["setTimer", "setTimer", "cancelTimer", "cancelTimer"]
-
-
-@pytest.mark.parametrize(
-    ("headers", "code"),
-    [
-        ({}, "cross-site"),
-        ({**PART, "Origin": "https://evil.example"}, "cross-site"),
-        ({**PART, "Origin": "null"}, "cross-site"),
-        ({**PART, "Sec-Fetch-Site": "cross-site"}, "cross-site"),
-        ({**PART, "Sec-Fetch-Site": "same-site"}, "cross-site"),
-        ({**PART, "Host": "evil.example"}, "misdirected"),
-    ],
-)
-async def test_a_form_of_another_site_changes_nothing(headers: dict[str, str], code: str) -> None:
-    cluster = cluster_with("order-1")
-    async with console(cluster, **IDS) as client:
-        for path, form in (("/timers/new", {"topic": "t", "delay": "1h"}), ("/timer/cancel?id=order-1", {})):
-            async with client.post(path, data=form, headers={**HTML, **headers}) as response:
-                assert response.status in (403, 421) and code in await response.text()
-    assert cluster.recorded == [] and list(cluster.timers) == ["order-1"]
-
-
-async def test_a_reader_sees_no_button_that_changes_something() -> None:
-    cluster = cluster_with("order-1")
-    async with console(cluster, **IDS, TIMERS_CONSOLE_WRITE="0") as client:
-        for path in SCREENS:
-            text = await text_of(client, path)
-            assert "read only" in text
-            assert "Set the timer" not in text and "Cancel this timer" not in text and ">New timer</span>" not in text
-        async with client.post("/timer/cancel?id=order-1", data={}, headers=PART) as response:
-            assert response.status == 403 and "read-only" in await response.text()
-    assert list(cluster.timers) == ["order-1"]
-
-
 async def test_pages_ask_for_a_login(tmp_path: Path) -> None:
     users = tmp_path / "users.toml"
     users.write_text('[[user]]\nname = "ada"\ntoken_sha256 = "' + hashlib.sha256(b"secret").hexdigest() + '"\n')

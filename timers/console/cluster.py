@@ -84,6 +84,9 @@ class Cluster(Protocol):
     async def history(self, id: str, timer: dict[str, Any]) -> History:
         """What the topics say about a timer that a worker has described."""
 
+    async def stored_request(self, id: str, source: str) -> TimerRequest | None:
+        """The request of a timer with an id, as its topic has it; None if the topic no longer has it."""
+
     async def times(self, sources: Sequence[str]) -> dict[str, int]:
         """Source of a request -> the epoch second of its record; without those that the topics no longer have."""
 

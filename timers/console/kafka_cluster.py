@@ -14,7 +14,7 @@ from yarl import URL
 from timers.client.aio import AsyncTimersClient
 from timers.client.config import Connection
 from timers.client.publish import Publisher
-from timers.client.request import TimerRequest
+from timers.client.request import TimerRequest, id_key
 from timers.clock import Clock
 from timers.config.settings import Settings
 from timers.console import callback_lags, fleet, history, letter_box, queue_reading
@@ -34,6 +34,7 @@ from timers.queue.inspection import QueueStats
 from timers.request_formats import enabled_formats
 from timers.slots import Slot
 from timers.wire import query_signature
+from timers.wire.formats import RequestRecord, future_by_id
 from timers.wire.verdict import VerdictMessage
 
 PUBLISH_TIMEOUT_S = 10.0
@@ -167,9 +168,21 @@ class KafkaCluster:
         async with Slot(self._reading, MAX_WAIT_S, _busy):
             return await asyncio.to_thread(history.read, self._settings, id, timer)
 
+    async def stored_request(self, id: str, source: str) -> TimerRequest | None:
+        async with Slot(self._reading, MAX_WAIT_S, _busy):
+            found = await asyncio.to_thread(_records, self._settings, [source])
+        record = found.get(source)
+        if record is None or record.key != id_key(id):
+            return None
+        decoded = future_by_id.decode([record], self._settings.max_request_bytes)
+        for due_s, ((_, topic, key, value, headers, _),) in decoded.rows.items():
+            return TimerRequest(topic, key, value, due_s, headers=headers or (), id=id)
+        return None
+
     async def times(self, sources: Sequence[str]) -> dict[str, int]:
         async with Slot(self._reading, MAX_WAIT_S, _busy):
-            return await asyncio.to_thread(_times, self._settings, sources)
+            found = await asyncio.to_thread(_records, self._settings, sources)
+        return {source: record.timestamp // 1000 for source, record in found.items()}
 
     async def lags(self, topic: str, limit: int) -> CallbackLags:
         async with Slot(self._reading, MAX_WAIT_S, _busy):
@@ -211,18 +224,17 @@ class KafkaCluster:
         return [why for why in found if why]
 
 
-def _times(settings: Settings, sources: Sequence[str]) -> dict[str, int]:
+def _records(settings: Settings, sources: Sequence[str]) -> dict[str, RequestRecord]:
     from timers.kafka.request_reader import RequestReader  # not at the top: it imports aiokafka
 
     reader = RequestReader(settings, enabled_formats(settings), isolation="read_committed")
     end_s = monotonic() + MAX_WAIT_S
     try:
-        found = reader.read(sources, lambda: monotonic() < end_s)
+        return reader.read(sources, lambda: monotonic() < end_s)
     except Lost as error:
-        raise QueryError(f"the brokers did not return the schedules in time: {error}") from None
+        raise QueryError(f"the brokers did not return the requests in time: {error}") from None
     finally:
         reader.close()
-    return {source: record.timestamp // 1000 for source, record in found.items()}
 
 
 def _busy() -> Problem:

@@ -165,6 +165,23 @@ ROUTES: tuple[Route, ...] = (
         problems=(*_PUBLISH, *_INVALID),
     ),
     Route(
+        "PATCH",
+        "/v1/timer",
+        "moveTimer",
+        OPERATOR,
+        "Change the due time of the timer with this id; the rest is read from its request. If its sender replaces the "
+        "timer at the same moment, the later request counts.",
+        (
+            Answer(200, "it was pending, and has the new due time", "Verdict"),
+            Answer(201, "it ended in the meantime, and is set again (already-fired, unknown)", "Verdict"),
+            Answer(202, "the request is written, and no worker has answered yet (undecided)", "Verdict"),
+        ),
+        (_OWN_ID, _WAIT),
+        body="TimerMove",
+        example={"delay": "30m"},
+        problems=(*_ASK, *_PUBLISH, *_INVALID, "busy", "not-found", "already-fired"),
+    ),
+    Route(
         "DELETE",
         "/v1/timer",
         "cancelTimer",

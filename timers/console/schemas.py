@@ -109,6 +109,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
     "NewTimer": _OWN_CHECKS | object_of({**_TIMER_FIELDS, "id": {**ID, "description": "its name"}}, "topic", "value"),
     "TimerVersion": _OWN_CHECKS | object_of(_TIMER_FIELDS, "topic", "value"),
+    "TimerMove": _OWN_CHECKS | object_of({name: _TIMER_FIELDS[name] for name in ("at", "delay")}),
     "Accepted": object_of(
         {"id": {"type": "string"}, "due": SECOND, "due_at": string("RFC 3339")}, "id", "due", "due_at"
     ),

@@ -22,7 +22,7 @@ from timers.errors import (
     UnacknowledgedError,
     UnreachableError,
 )
-from timers.wire import checks
+from timers.wire import checks, topics
 from timers.wire import query as wire
 from timers.wire.checks import InvalidRequestError
 from timers.wire.formats.future_by_id import decode_id
@@ -43,6 +43,7 @@ def handlers() -> dict[str, Handler]:
         "getTimer": get_timer,
         "getHistory": get_history,
         "putTimer": put_timer,
+        "moveTimer": move_timer,
         "cancelTimer": cancel_timer,
     }
 
@@ -64,7 +65,38 @@ async def put_timer(call: Call) -> Reply:
     id = call.parameters["id"]
     if "id" in call.body:
         raise Problem("field-invalid", "the id is a parameter of the path, so the body has none")
-    request = _request(call, {**call.body, "id": id})
+    return await _update(call, id, _request(call, {**call.body, "id": id}))
+
+
+async def move_timer(call: Call) -> Reply:
+    """``PATCH /v1/timer``"""
+    id = call.parameters["id"]
+    _check_id(call, id)
+    for name in call.body.keys() - {"at", "delay"}:
+        raise Problem("field-invalid", f"{name[:100]!r} cannot be changed alone: give `at` or `delay`, or use PUT")
+    due_s = _due_s(call, call.body)
+    timers, _ = await _find(call, id, with_value=False)
+    timer = next((each for each in timers if each["id"] == id and _is_by_id(call, each)), None)
+    if timer is None:
+        raise Problem("not-found", f"there is no timer {id!r} that its sender gave this id", id=id)
+    if timer["state"] == wire.FIRED:
+        raise _already_fired(id, timer["due"])
+    try:
+        request = await call.console.cluster.stored_request(id, timer["source"])
+    except TimersError as error:
+        raise Problem("brokers-unreachable", str(error)) from None
+    if request is None:
+        raise Problem("not-found", f"the request of {id!r} is no longer in its topic: set the timer again", id=id)
+    _check_topic(call, request.topic)
+    return await _update(call, id, request._replace(at=due_s))
+
+
+def _is_by_id(call: Call, timer: wire.Timer) -> bool:
+    source = topics.parse_source(timer["source"])
+    return source is not None and source[0] == call.console.settings.id_topic
+
+
+async def _update(call: Call, id: str, request: TimerRequest) -> Reply:
     try:
         verdict = await call.console.cluster.update(request, call.parameters["wait"])
     except NoVerdictError:
@@ -88,8 +120,12 @@ async def cancel_timer(call: Call) -> Reply:
     if verdict.verdict == UNKNOWN:
         raise Problem("not-found", f"there is no timer {id!r}: never set, cancelled before, or fired long ago", id=id)
     if verdict.verdict == ALREADY_FIRED:
-        raise Problem("already-fired", f"the timer {id!r} has fired already", id=id, due=verdict.due_s)
+        raise _already_fired(id, verdict.due_s)
     return Reply({"id": id, "verdict": verdict.verdict, "due": verdict.due_s})
+
+
+def _already_fired(id: str, due_s: int | None) -> Problem:
+    return Problem("already-fired", f"the timer {id!r} has fired already", id=id, due=due_s)
 
 
 async def get_timer(call: Call) -> Reply:
@@ -193,19 +229,27 @@ def _request(call: Call, fields: Any) -> TimerRequest:
         timer_lines.check_names(fields)
     except InvalidTimerError as error:
         raise Problem("field-invalid", str(error)) from None
-    try:
-        due_s = timer_lines.due_of(fields, int(call.console.now_s() * 1e9))
-    except InvalidTimerError as error:
-        raise Problem("due-invalid", str(error)) from None
+    due_s = _due_s(call, fields)
     try:
         request = timer_lines.request_of(fields, due_s)
     except InvalidTimerError as error:
         raise Problem("field-invalid", str(error)) from None
-    if not call.user.may_use_topic(request.topic):
-        raise Problem("topic-forbidden", f"you may not set timers for topic {request.topic!r}")
-    if call.user.topics is not None and request.topic in call.console.settings.own_topics:
-        raise Problem("topic-forbidden", f"{request.topic!r} is a topic of the engine")
+    _check_topic(call, request.topic)
     return request
+
+
+def _due_s(call: Call, fields: Any) -> int:
+    try:
+        return timer_lines.due_of(fields, int(call.console.now_s() * 1e9))
+    except InvalidTimerError as error:
+        raise Problem("due-invalid", str(error)) from None
+
+
+def _check_topic(call: Call, topic: str) -> None:
+    if not call.user.may_use_topic(topic):
+        raise Problem("topic-forbidden", f"you may not set timers for topic {topic!r}")
+    if call.user.topics is not None and topic in call.console.settings.own_topics:
+        raise Problem("topic-forbidden", f"{topic!r} is a topic of the engine")
 
 
 def _check_id(call: Call, id: Any) -> None:

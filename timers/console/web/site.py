@@ -13,6 +13,7 @@ from timers.console.problems import Problem
 from timers.console.routes import READER, Answer, Route
 from timers.console.web import (
     assets,
+    bulk_screens,
     due_screens,
     letter_screens,
     live_screens,
@@ -43,6 +44,7 @@ MENU = (
 SCREENS = (
     *overview.SCREENS,
     *timer_screens.SCREENS,
+    *bulk_screens.SCREENS,
     *worker_screens.SCREENS,
     *letter_screens.SCREENS,
     *queue_screens.SCREENS,

@@ -27,7 +27,7 @@ VALUE_FORMS = ("text", "json", "hex")
 
 async def timers(page: Page) -> Reply:
     """``GET /timers``"""
-    selection = selected(page)
+    selection = selected(page.given, page.now_s)
     listed = await page.soon(
         page.api("listTimers", limit=PAGE_TIMERS, cursor=page.given.get("cursor"), **selection),
     )
@@ -35,12 +35,12 @@ async def timers(page: Page) -> Reply:
     return page.show("timers.html", listed=listed, selection=selection, following=following)
 
 
-def selected(page: Page) -> dict[str, Any]:
+def selected(given: dict[str, str], now_s: float) -> dict[str, Any]:
     """The filter of a list: its times as epoch seconds, so that all pages of a list have the same."""
-    found: dict[str, Any] = {name: page.given[name] for name in ("topic", "prefix") if name in page.given}
+    found: dict[str, Any] = {name: given[name] for name in ("topic", "prefix") if given.get(name)}
     for name in ("from", "to"):
-        if name in page.given:
-            found[name] = moment(name, page.given[name], page.now_s)
+        if given.get(name):
+            found[name] = moment(name, given[name], now_s)
     return found
 
 
@@ -115,7 +115,15 @@ async def cancel(page: Page) -> Reply:
     id = _id(page)
     await page.form()
     verdict = await page.api("cancelTimer", id=id)
-    return page.show("parts/verdict.html", id=id, verdict=verdict)
+    return page.show("parts/verdict.html", id=id, verdict=verdict, due_s=None)
+
+
+async def move(page: Page) -> Reply:
+    """``POST /timer/move``: changes the due time."""
+    id, form = _id(page), await page.form()
+    due_s = moment("due", form.get("due", ""), page.now_s)
+    verdict = await page.api("moveTimer", {"at": due_s}, id=id)
+    return page.show("parts/verdict.html", id=id, verdict=verdict, due_s=due_s)
 
 
 def _id(page: Page) -> str:
@@ -163,4 +171,5 @@ SCREENS = (
     Screen("GET", "/timer/history", "history", history),
     Screen("GET", "/timer/value", "value", value),
     Screen("POST", "/timer/cancel", "cancel", cancel),
+    Screen("POST", "/timer/move", "move", move),
 )

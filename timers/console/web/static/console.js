@@ -134,6 +134,8 @@
       showTheme();
       dispatchEvent(new Event("timers:theme"));
     }
+    if ("beginSteps" in target.dataset) runSteps(target.closest("[data-steps]"), true);
+    if ("stopSteps" in target.dataset) runSteps(target.closest("[data-steps]"), false);
     if ("liveSwitch" in target.dataset) {
       paused = !paused;
       target.setAttribute("aria-pressed", String(paused));
@@ -141,17 +143,61 @@
       state(paused ? "paused" : "live");
     }
   });
+
+  // ---- changes in steps --------------------------------------------------------------------------------------------
+  // Each answer has the form of the next step. The buttons are outside of the answers, so they stay where they are.
+  function runSteps(box, runs) {
+    const begin = box.querySelector("[data-begin-steps]");
+    const stop = box.querySelector("[data-stop-steps]");
+    const form = box.querySelector(".steps-state form");
+    const hadFocus = [begin, stop].includes(document.activeElement);
+    box.dataset.runs = runs ? "1" : "";
+    stop.hidden = !runs || !form;
+    begin.hidden = runs || !form;
+    begin.textContent = "Go on";
+    if (hadFocus) (runs ? stop : begin).focus();
+    if (runs && form && !box.querySelector(".htmx-request")) htmx.trigger(form, "begin");
+  }
+
+  addEventListener("htmx:afterSettle", (event) => {
+    const box = event.target.closest?.("[data-steps]");
+    if (!box || !event.target.matches(".steps-state")) return;
+    const hasNext = event.target.querySelector("[data-next-step]") !== null;
+    runSteps(box, hasNext && box.dataset.runs === "1");
+  });
+
+  // After a step without an answer, its form stays: the same step can be tried again.
+  function keepStep(target, note) {
+    target.querySelector("[data-lost]")?.remove();
+    note.dataset.lost = "";
+    target.prepend(note);
+    runSteps(target.closest("[data-steps]"), false);
+  }
+
+  function noteOf(text) {
+    const note = document.createElement("p");
+    note.className = "note red";
+    note.setAttribute("role", "alert");
+    note.textContent = text;
+    return note;
+  }
+
+  addEventListener("htmx:beforeSwap", (event) => {
+    const { target, xhr } = event.detail;
+    if (xhr.status < 400 || !target.matches(".steps-state")) return;
+    event.detail.shouldSwap = false;
+    keepStep(target, noteOf(`The console answered ${xhr.status}. Go on, or load the page again.`));
+  });
+
   addEventListener("htmx:beforeRequest", (event) => {
     const dialog = event.target.closest?.("[data-close-after]")?.closest("dialog");
     if (dialog) dialog.close();
   });
   addEventListener("htmx:sendError", (event) => {
     const target = event.detail.target;
-    const note = document.createElement("p");
-    note.className = "note red";
-    note.setAttribute("role", "alert");
-    note.textContent = "The console does not answer. Whether the request was carried out is not known.";
-    target.replaceChildren(note);
+    const note = noteOf("The console does not answer. Whether the request was carried out is not known.");
+    if (target.matches(".steps-state")) keepStep(target, note);
+    else target.replaceChildren(note);
   });
   addEventListener("htmx:afterSwap", tellTimes);
 

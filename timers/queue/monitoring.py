@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
-
-from prometheus_client.exposition import choose_encoder
 
 from timers.clock import Clock
 from timers.config.settings import Settings
-from timers.errors import SettingsError
 from timers.metrics import Entry, Samples, registry
+from timers.metrics_server import MetricsServer
 from timers.queue.counters import Counters
 from timers.queue.inspection import count_delayed
 from timers.queue.queue import Queue
@@ -23,8 +18,6 @@ from timers.wire import topics
 from timers.wire.dead_letter import QUEUE_CODES
 
 _DELAYED_EVERY_S = 60.0
-_CLIENT_TIMEOUT_S = 10.0
-_log = logging.getLogger("timers.queue")
 
 
 @dataclass(frozen=True)
@@ -132,34 +125,10 @@ class Monitor:
         self._queue = queue
         self._delayed: int | None = None
         self._closed = threading.Event()
-        self._metrics = registry(METRICS, self._read)
-        monitor = self
-
-        class Pages(BaseHTTPRequestHandler):
-            timeout = _CLIENT_TIMEOUT_S
-
-            def do_GET(self) -> None:
-                status, content_type, page = monitor.page(self.path, self.headers.get("Accept", ""))
-                self.send_response(status)
-                self.send_header("Content-Type", content_type)
-                self.send_header("Content-Length", str(len(page)))
-                self.end_headers()
-                self.wfile.write(page)
-
-            def log_message(self, format: str, *args: object) -> None:
-                _log.debug(format, *args)
-
-        try:
-            self._server = ThreadingHTTPServer((host, port), Pages)
-        except OSError as error:
-            raise SettingsError(f"{host}:{port} cannot be listened on ({error.strerror}): choose another") from error
-        self.port: int = self._server.server_address[1]
-        self._threads = [
-            threading.Thread(target=self._server.serve_forever, name="queue-monitor", daemon=True),
-            threading.Thread(target=self._count_delayed, name="queue-delayed", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        metrics = registry(METRICS, self._read)
+        self._server = MetricsServer(metrics, queue.stuck, queue.unready, port, host)
+        self.port = self._server.port
+        threading.Thread(target=self._count_delayed, name="queue-delayed", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -170,20 +139,7 @@ class Monitor:
     def close(self) -> None:
         """Stop answering."""
         self._closed.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-    def page(self, path: str, accept: str) -> tuple[int, str, bytes]:
-        """Return status, content type and body of a page."""
-        name = path.partition("?")[0]
-        if name == "/metrics":
-            encode, content_type = choose_encoder(accept)
-            return 200, content_type, encode(self._metrics)
-        if name == "/health/live":
-            return _health("live", self._queue.stuck())
-        if name == "/health/ready":
-            return _health("ready", self._queue.unready())
-        return 404, "text/plain", b"there are /metrics, /health/live and /health/ready\n"
+        self._server.close()
 
     def _read(self) -> Reading:
         queue = self._queue
@@ -196,9 +152,3 @@ class Monitor:
             self._delayed = count_delayed(settings, both)[0]
             if self._closed.wait(_DELAYED_EVERY_S):
                 return
-
-
-def _health(name: str, reasons: Iterable[str]) -> tuple[int, str, bytes]:
-    listed = list(reasons)
-    page = json.dumps({name: not listed, "reasons": listed}).encode()
-    return 503 if listed else 200, "application/json", page

@@ -1,41 +1,51 @@
-"""Starts and stops a Spark session: its packages, its master, and its log file."""
+"""Starts and stops a Spark session: its jars, its master, and its log file."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from timers.errors import SparkError
-from timers.spark import java
-
-PACKAGES = ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0", "io.delta:delta-spark_2.13:4.0.0")
-"""The Kafka connector and Delta. Spark downloads them from Maven's registry at its first start."""
+from timers.spark import jars, java
 
 LOCAL = "local[*]"
 
 _SECRETS = "(?i)secret|password|passwd|token|access[.]?key|jaas|ssl[.]keystore"
 """Options and settings that Spark hides in its UI, plans and logs. The pattern is matched with names and values."""
 
+_JARS = "spark.jars"
+_NAME = "spark.app.name"
+_SCRIPT = "__main__.py"
+"""The name that ``spark-submit`` gives to an application without a name."""
+
+_LISTS = (_JARS, "spark.sql.extensions")
+"""Settings with lists. Entries of the user are added to those of the project."""
+
 _SETTINGS = {
-    "spark.jars.packages": ",".join(PACKAGES),
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.redaction.regex": _SECRETS,
     "spark.sql.redaction.options.regex": f"{_SECRETS}|url",
     # Due days are UTC, whatever the time zone of the machine is.
     "spark.sql.session.timeZone": "UTC",
+    # No limit: with one, Spark 4.0 sums the bytes of the whole batch for each row, most of the cost of a row.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     # Spark's progress bar would overwrite the lines of the command.
     "spark.ui.showConsoleProgress": "false",
 }
@@ -55,6 +65,9 @@ _LOCAL_SETTINGS = {
 
 _MAX_SENTENCE = 400
 
+_OLD_LOGS = 9
+"""Number of logs of earlier runs that are kept."""
+
 _ARTIFACTS = Path("artifacts")
 
 
@@ -64,25 +77,37 @@ class Launch:
 
     job: str
     """Name of the application in the lists of a cluster."""
-    log_path: Path
-    """Spark's log file; an existing one is overwritten."""
+    log_path: Path | None
+    """Spark's log file. Those of earlier runs get the suffixes .1 to .9. None: this process's error output."""
     master: str | None = None
     """Spark master URL. None: the cores of this machine, or under ``spark-submit`` the master that it was given."""
     conf: tuple[tuple[str, str], ...] = ()
-    """Spark settings of the user; they replace those of the project."""
+    """Spark settings of the user. They replace those of the project; lists are added to them."""
     defaults: dict[str, str] = field(default_factory=dict)
     """Spark settings of the job; ``conf`` replaces them."""
 
-    def settings(self) -> dict[str, str]:
-        chosen = dict(_SETTINGS)
-        master = self.master if self.master is not None or _submitted() else LOCAL
-        if master is not None:
-            chosen["spark.master"] = master
-            if master.startswith("local"):
-                chosen |= _LOCAL_SETTINGS
+    def settings(self, jars: Iterable[Path] = (), given: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+        """All settings of Spark.
+
+        Args:
+            jars: jars that Spark does not have.
+            given: the settings that ``spark-submit`` was given. They replace those of the project.
+        """
+        chosen = {**_SETTINGS, _JARS: ",".join(jar.as_uri() for jar in jars)}
+        master = self.master or given.get("spark.master", LOCAL)
+        chosen["spark.master"] = master
+        if master.startswith("local"):
+            chosen |= _LOCAL_SETTINGS
+            if self.log_path is not None:
                 # Spark creates this unused directory, by default in the working directory.
                 chosen["spark.sql.warehouse.dir"] = (self.log_path.parent.absolute() / "warehouse").as_uri()
-        return {**chosen, "spark.app.name": f"timers-{self.job}", **self.defaults, **dict(self.conf)}
+        chosen |= self.defaults
+        for name, value in (*given.items(), *self.conf):
+            mine = chosen.get(name, "") if name in _LISTS else ""
+            chosen[name] = f"{mine},{value}" if mine and value else mine or value
+        if chosen.get(_NAME, _SCRIPT) == _SCRIPT:
+            chosen[_NAME] = f"timers-{self.job}"
+        return {name: value for name, value in chosen.items() if value}
 
 
 @contextmanager
@@ -99,39 +124,77 @@ def session(launch: Launch) -> Iterator[SparkSession]:
         finally:
             _stop(spark)
     except (PySparkException, Py4JError) as error:
-        raise SparkError(f"Spark failed: {sentence_of(error)} (its log: {launch.log_path})") from error
+        raise SparkError(f"Spark failed: {sentence_of(error)}{_log_of(launch)}") from error
 
 
 def start(launch: Launch) -> SparkSession:
     """Start a session; the caller stops it."""
-    conf = SparkConf(loadDefaults=False).setAll(list(launch.settings().items()))
-    if _submitted():
+    if is_submitted():
+        SparkContext._ensure_initialized()
+        given = dict(SparkConf().getAll())
+        _require_connector()
+        conf = SparkConf(loadDefaults=False).setAll(list(launch.settings(given=given).items()))
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
     else:
         java.require()
+        spark_home = _find_spark_home()  # type: ignore[no-untyped-call]
+        missing = jars.missing_in(Path(spark_home) / "jars", sys.stderr)
+        conf = SparkConf(loadDefaults=False).setAll(list(launch.settings(missing).items()))
         # Local executors use this Python; a cluster has its own.
         if conf.get("spark.master", "").startswith("local"):
             os.environ["PYSPARK_PYTHON"] = sys.executable
-        launch.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with launch.log_path.open("wb") as log:
-            SparkContext(conf=conf, gateway=_gateway(conf, log, launch.log_path))
+        with _log(launch.log_path) as log:
+            SparkContext(conf=conf, gateway=_gateway(conf, log, launch))
         spark = SparkSession.builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     return spark
 
 
-def _gateway(conf: SparkConf, log: IO[bytes], log_path: Path) -> Any:
-    """Start the JVM. Its output and that of its Python workers go to ``log``: resolving packages prints 80 lines."""
+def _require_connector() -> None:
+    """Check that ``spark-submit`` was given the jars: they cannot be added to a Java process that runs."""
+    jvm: Any = SparkContext._jvm
+    for provider in (
+        jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider,
+        jvm.io.delta.sql.DeltaSparkSessionExtension,
+    ):
+        if not isinstance(provider, JavaClass):
+            raise SparkError(
+                "spark-submit was started without the Kafka connector and Delta: start it with the arguments that "
+                "`timers spark jars --submit` prints, such as spark-submit $(timers spark jars --submit) audit"
+            )
+
+
+def _gateway(conf: SparkConf, log: IO[bytes], launch: Launch) -> Any:
+    """Start the JVM. Its output and that of its Python workers go to ``log``."""
     try:
         return launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
     except PySparkException:
-        text = log_path.read_text(errors="replace")
+        text = launch.log_path.read_text(errors="replace") if launch.log_path else ""
         reason = (
-            f"a package of {', '.join(PACKAGES)} could not be resolved: is Maven's registry reachable from here?"
+            "a package of spark.jars.packages could not be resolved: is Maven's registry reachable from here?"
             if "unresolved dependency" in text or "UNRESOLVED DEPENDENCIES" in text
             else "its Java process ended at once"
         )
-        raise SparkError(f"Spark did not start: {reason} (its log: {log_path})") from None
+        raise SparkError(f"Spark did not start: {reason}{_log_of(launch)}") from None
+
+
+@contextmanager
+def _log(path: Path | None) -> Iterator[IO[bytes]]:
+    """The log of this run; those of earlier runs are renamed."""
+    if path is None:
+        yield sys.stderr.buffer
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, _OLD_LOGS + 1))]
+    for newer, older in reversed(list(pairwise(names))):
+        if newer.exists():
+            newer.replace(older)
+    with path.open("wb") as log:
+        yield log
+
+
+def _log_of(launch: Launch) -> str:
+    return f" (its log: {launch.log_path})" if launch.log_path else ""
 
 
 def _stop(spark: SparkSession) -> None:
@@ -143,7 +206,7 @@ def _stop(spark: SparkSession) -> None:
             left.rmdir()
 
 
-def _submitted() -> bool:
+def is_submitted() -> bool:
     """Whether ``spark-submit`` started this process, so that a JVM with its settings exists."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 

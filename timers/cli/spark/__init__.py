@@ -13,6 +13,7 @@ _JOBS: dict[str, str] = {
     "import": "Import timers from Parquet, CSV or JSON lines, each row once.",
     "hold": "Move timers that are due far ahead from the cold topic into a table.",
     "promote": "Write cold timers back to their topics before they are due.",
+    "jars": "Print the jars that spark-submit and images need.",
 }
 """Each job and its line in ``--help``."""
 
@@ -31,7 +32,7 @@ class _Jobs(LazyGroup):
     modules={"import": "bulk_import"},  # `import` is a keyword of Python
     subcommand_metavar="JOB [OPTIONS]...",
     epilog="Settings are the worker's environment variables. Needs pip install 'kafka-timers[spark]' and Java 17 or "
-    "21. The first start downloads Spark's connectors (70 MB).",
+    "21. The first start downloads Spark's connectors (17 MB).",
 )
 def spark() -> None:
     """Jobs on Spark that use the same topics as the worker, on this machine or on a cluster (--master)."""

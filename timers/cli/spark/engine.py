@@ -7,7 +7,7 @@ import os
 import click
 
 from timers.cli.reach import check_brokers
-from timers.cli.spark.options import MakeLaunch, launch_options, stop_event
+from timers.cli.spark.options import MakeLaunch, Monitored, launch_options, metrics_options, stop_event
 from timers.clock import Clock
 from timers.config.project import project_dir
 from timers.config.settings import Settings
@@ -36,12 +36,14 @@ DEFAULT_BUCKETS = os.cpu_count() or 2
     show_default=True,
     help="Largest number of requests that one micro-batch reads. Limits its memory and its duration.",
 )
+@metrics_options
 @launch_options
 def engine(
     checkpoint: str | None,
     buckets: int | None,
     max_requests: int,
     make_launch: MakeLaunch,
+    monitored: Monitored,
 ) -> None:
     """Fire timers on Spark instead of with workers.
 
@@ -69,9 +71,11 @@ def engine(
     launch = make_launch("engine", session_settings(buckets or DEFAULT_BUCKETS))
     with (
         stop_event() as stop,
+        monitored("engine", 1) as monitor,
         Oscillator(settings, Clock()) as oscillator,
         Retries(settings, cluster, lambda: oscillator.tick) as retries,
         session(launch) as spark,
+        monitor.watching(spark),
     ):
         plan = start.plan(spark, settings, cluster, checkpoint_dir, buckets, DEFAULT_BUCKETS, max_requests)
         _say(f"firing timers of {settings.request_topic} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}")

@@ -6,7 +6,14 @@ import click
 
 from timers.cli.output import Output, output_option
 from timers.cli.reach import check_brokers
-from timers.cli.spark.options import MakeLaunch, launch_options, stop_event, tables_option
+from timers.cli.spark.options import (
+    MakeLaunch,
+    Monitored,
+    launch_options,
+    metrics_options,
+    stop_event,
+    tables_option,
+)
 from timers.config.settings import Settings
 
 
@@ -22,6 +29,7 @@ from timers.config.settings import Settings
     help="Seconds between two micro-batches.",
 )
 @output_option()
+@metrics_options
 @launch_options
 def hold(
     tables: str | None,
@@ -29,6 +37,7 @@ def hold(
     every_s: int,
     output: Output,
     make_launch: MakeLaunch,
+    monitored: Monitored,
 ) -> None:
     """Move timers that are due beyond TIMERS_HOT_HORIZON_S from the cold topic into a table.
 
@@ -48,6 +57,11 @@ def hold(
     from timers.spark.session import session
 
     arguments = job.Hold(settings, ColdTables(tables or default_root()), None if once else every_s)
-    with stop_event() as stop, session(launch) as spark:
+    with (
+        stop_event() as stop,
+        monitored("hold", every_s) as monitor,
+        session(launch) as spark,
+        monitor.watching(spark),
+    ):
         total = job.run(spark, arguments, lambda line: click.echo(line, err=True), stop)
     output.show({"held": total}, f"hold: {total:,} held")

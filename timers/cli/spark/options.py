@@ -6,7 +6,7 @@ import functools
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,10 +16,17 @@ from timers.config.project import project_dir
 from timers.signals import on_signals
 
 if TYPE_CHECKING:
+    from timers.spark.monitoring import Monitor
     from timers.spark.session import Launch
+
+_ERROR_OUTPUT = Path("-")
 
 MakeLaunch: TypeAlias = Callable[..., "Launch"]
 """Returns a launch for the name of a job, and settings of Spark that ``--conf`` may replace."""
+
+
+Monitored: TypeAlias = Callable[[str, float], AbstractContextManager["Monitor"]]
+"""Returns a monitor for the name of a job, and the seconds between two micro-batches."""
 
 
 def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,12 +46,18 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="Spark master, such as spark://host:7077 or k8s://...  [default: local[*], all cores of this "
                 "machine; under spark-submit, the master that it was given]",
             ),
-            click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
+            click.option(
+                "--conf",
+                multiple=True,
+                metavar="KEY=VALUE",
+                help="A Spark setting; may be repeated. Jars, packages and extensions are added to those of the job.",
+            ),
             click.option(
                 "--log-file",
-                type=click.Path(dir_okay=False, path_type=Path),
+                type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
                 metavar="FILE",
-                help="Spark's log file.  [default: .timers/spark/JOB.log]",
+                help="Spark's log file; the logs of nine earlier runs are kept. -: the error output.  [default: "
+                ".timers/spark/JOB.log]",
             ),
         ]
     ):
@@ -59,7 +72,7 @@ def launch(
     job: str,
     defaults: Mapping[str, str] | None = None,
 ) -> Launch:
-    from timers.spark.session import Launch
+    from timers.spark.session import Launch, is_submitted
 
     pairs = []
     for each in conf:
@@ -67,10 +80,46 @@ def launch(
         if not name.startswith("spark.") or not equals:
             raise click.UsageError(f"--conf {each!r} is not a setting of Spark: write spark.NAME=VALUE")
         pairs.append((name, value))
-    path = log_file or project_dir() / "spark" / f"{job}.log"
-    # The start takes 10 s; the first one also downloads packages.
-    click.echo(f"starting Spark; its log: {path}", err=True)
+    path = None
+    if log_file != _ERROR_OUTPUT and not is_submitted():  # spark-submit has a log of its own
+        path = log_file or project_dir() / "spark" / f"{job}.log"
+    # The start takes 10 s; the first one also downloads jars.
+    click.echo("starting Spark" if path is None else f"starting Spark; its log: {path}", err=True)
     return Launch(job, path, master, tuple(pairs), dict(defaults or {}))
+
+
+def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that serve metrics and health. The command gets one argument, ``monitored``: see there."""
+
+    @functools.wraps(command)
+    def with_metrics(*arguments: Any, metrics_port: int | None, metrics_host: str, **options: Any) -> Any:
+        return command(*arguments, monitored=functools.partial(monitored, metrics_port, metrics_host), **options)
+
+    port = click.option(
+        "--metrics-port", type=click.IntRange(0, 65_535), metavar="PORT", help="Serve /metrics and /health there."
+    )
+    host = click.option(
+        "--metrics-host", default="127.0.0.1", show_default=True, help="Address for that; 0.0.0.0: all."
+    )
+    return port(host(with_metrics))
+
+
+@contextmanager
+def monitored(port: int | None, host: str, job: str, every_s: float) -> Iterator[Monitor]:
+    """A monitor for a job, and its pages if there is a port.
+
+    Args:
+        every_s: seconds between two micro-batches of the job.
+    """
+    from timers.spark.monitoring import Monitor, served
+
+    monitor = Monitor(job, every_s)
+    if port is None:
+        yield monitor
+        return
+    with served(monitor, port, host) as chosen:
+        click.echo(f"metrics at http://{host}:{chosen}/metrics", err=True)
+        yield monitor
 
 
 def tables_option(command: Callable[..., Any]) -> Callable[..., Any]:

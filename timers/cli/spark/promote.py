@@ -9,7 +9,14 @@ import click
 
 from timers.cli.output import Output, output_option
 from timers.cli.reach import check_brokers
-from timers.cli.spark.options import MakeLaunch, launch_options, stop_event, tables_option
+from timers.cli.spark.options import (
+    MakeLaunch,
+    Monitored,
+    launch_options,
+    metrics_options,
+    stop_event,
+    tables_option,
+)
 from timers.client.times import parse_duration
 from timers.config.settings import Settings
 from timers.kafka import connection
@@ -35,6 +42,7 @@ from timers.kafka import connection
     help="Also write back timers that were held long after they were due: if tables were lost, they may fire twice.",
 )
 @output_option()
+@metrics_options
 @launch_options
 def promote(
     tables: str | None,
@@ -45,6 +53,7 @@ def promote(
     overdue: bool,
     output: Output,
     make_launch: MakeLaunch,
+    monitored: Monitored,
 ) -> None:
     """Write cold timers from the table back to their topics and partitions before they are due.
 
@@ -66,8 +75,10 @@ def promote(
     from timers.spark.session import session
 
     arguments = job.Promote(ColdTables(tables or default_root()), lead_s, rate, overdue=overdue)
-    with stop_event() as stop, session(launch) as spark:
+    with stop_event() as stop, monitored("promote", every_s) as monitor, session(launch) as spark:
         logs = job.Logs(spark, settings, connection.librdkafka(settings))
         print_line = partial(click.echo, err=True)
-        total = job.run(spark, arguments, logs, lambda: int(time.time()), print_line, None if once else every_s, stop)
+        total = job.run(
+            spark, arguments, logs, lambda: int(time.time()), print_line, None if once else every_s, stop, monitor.ended
+        )
     output.show({"written_back": total}, f"promote: {total:,} written back")

@@ -132,6 +132,7 @@ def run(
     say: Console,
     every_s: int | None = None,
     stop: Event | None = None,
+    ended: Callable[[int, float], None] = lambda rows, took_s: None,
 ) -> int:
     """Promote until ``stop`` is set, or once.
 
@@ -139,6 +140,7 @@ def run(
         now_s: returns epoch seconds. They decide only which timers are near their due second.
         every_s: seconds between two rounds; None: promote until no timer is near, maintain the tables, and end.
         stop: ends the job when it is set, after the current round.
+        ended: called after each round with the number of its timers and its duration in seconds.
     """
     job.tables.create(spark)
     found = record_interrupted(spark, job.tables, logs)
@@ -150,6 +152,7 @@ def run(
         second = now_s()
         done = promote_chunk(spark, job, logs, second)
         total += done.promoted
+        ended(done.promoted, done.seconds)
         if done.promoted:
             say(done.line(second + job.lead_s))
         if done.more:

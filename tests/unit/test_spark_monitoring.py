@@ -1,0 +1,88 @@
+"""Metrics and health of jobs on Spark, without Spark."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+
+from timers.errors import SettingsError
+from timers.spark.monitoring import METRICS, UNLIVE_S, UNREADY_S, Monitor, behind, served
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as page:
+            return page.status, page.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_job_is_ready_after_its_first_micro_batch_and_while_others_follow() -> None:
+    clock = Clock()
+    monitor = Monitor("hold", 10, clock)
+    with served(monitor, 0, "127.0.0.1") as port:
+        status, page = get(port, "/health/ready")
+        assert (status, json.loads(page)["reasons"]) == (503, ["the job has not read its topics yet"])
+        assert get(port, "/health/live") == (200, '{"live": true, "reasons": []}')
+        monitor.ended(7, 1.5, 100)
+        assert get(port, "/health/ready") == (200, '{"ready": true, "reasons": []}')
+        clock.now_s += UNREADY_S + 31
+        status, page = get(port, "/health/ready")
+        assert status == 503 and "no micro-batch has ended for 91 s, more than 90 s" in page
+        assert get(port, "/health/live")[0] == 200, "a long micro-batch is no reason to end the process"
+        monitor.looked()
+        assert get(port, "/health/ready")[0] == 200
+        clock.now_s += UNLIVE_S + 31
+        assert get(port, "/health/live")[0] == 503
+        assert get(port, "/nothing")[0] == 404
+
+
+def test_the_metrics_page_has_each_metric_with_the_name_of_the_job() -> None:
+    clock = Clock()
+    monitor = Monitor("hold", 10, clock)
+    with served(monitor, 0, "127.0.0.1") as port:
+        monitor.ended(7, 2.0, 100)
+        monitor.ended(3, 1.5, 90)
+        clock.now_s += 4
+        status, page = get(port, "/metrics?x=1")
+    assert status == 200 and "process_resident_memory_bytes" in page
+    values = {entry.name: f'\n{entry.name}{{spark_job="hold"}} ' for entry in METRICS}
+    found = {name: float(page.partition(start)[2].split("\n")[0]) for name, start in values.items()}
+    assert found == {
+        "timers_spark_micro_batches_total": 2,
+        "timers_spark_rows_total": 10,
+        "timers_spark_micro_batch_seconds": 1.5,
+        "timers_spark_idle_seconds": 4,
+        "timers_spark_behind_records": 90,
+        "timers_spark_ready": 1,
+    }
+
+
+def test_a_port_in_use_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(SettingsError, match=f"127.0.0.1:{port} cannot be listened on"),
+            served(Monitor("hold", 10), port, "127.0.0.1"),
+        ):
+            pass
+
+
+def test_a_query_is_behind_by_the_records_that_it_has_not_read() -> None:
+    sources = [
+        {"endOffset": {"a": {"0": 5, "1": 7}}, "latestOffset": {"a": {"0": 9, "1": 7, "2": 3}}},
+        {"endOffset": None, "latestOffset": {"b": {"0": 2}}},
+        {"endOffset": {"c": {"0": 5}}, "latestOffset": None},
+    ]
+    assert behind({"sources": sources}) == 4 + 3 + 2

@@ -1,0 +1,91 @@
+"""Settings, jars and logs of a Spark session, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from timers.cli.spark.jars import jars as command
+from timers.errors import SparkError
+from timers.jars import JarSet
+from timers.spark import jars, session
+from timers.spark.session import Launch
+
+OURS = Path("/cache/ours.jar")
+LOG = Path("/logs/audit.log")
+
+
+def settings(*conf: tuple[str, str], master: str | None = "spark://host:7077", **given: str) -> dict[str, str]:
+    launch = Launch("audit", LOG, master, conf, {"spark.task.maxFailures": "1"})
+    return launch.settings([OURS], {f"spark.{name.replace('_', '.')}": value for name, value in given.items()})
+
+
+def test_lists_of_the_user_are_added_to_those_of_the_project() -> None:
+    chosen = settings(("spark.jars", "mine.jar"), ("spark.sql.extensions", "my.Extension"))
+    assert chosen["spark.jars"] == "file:///cache/ours.jar,mine.jar"
+    assert chosen["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension,my.Extension"
+    assert settings(("spark.jars.packages", "a:b:1"))["spark.jars"] == "file:///cache/ours.jar"
+    assert settings()["spark.jars"] == "file:///cache/ours.jar"
+
+
+def test_settings_of_the_user_replace_those_of_the_project_and_of_spark_submit() -> None:
+    assert settings()["spark.task.maxFailures"] == "1"
+    assert settings(task_maxFailures="3")["spark.task.maxFailures"] == "3"
+    assert settings(("spark.task.maxFailures", "5"), task_maxFailures="3")["spark.task.maxFailures"] == "5"
+    assert settings(jars="theirs.jar")["spark.jars"] == "file:///cache/ours.jar,theirs.jar"
+
+
+def test_spark_submit_chooses_the_master_unless_an_option_does() -> None:
+    assert settings(master=None)["spark.master"] == "local[*]"
+    given = {"spark.master": "yarn", "spark.app.name": "__main__.py"}
+    assert Launch("audit", LOG).settings(given=given)["spark.master"] == "yarn"
+    assert Launch("audit", LOG).settings(given=given)["spark.app.name"] == "timers-audit"
+    assert Launch("audit", LOG).settings(given={"spark.app.name": "mine"})["spark.app.name"] == "mine"
+    assert "spark.jars" not in Launch("audit", LOG).settings(given=given)
+
+
+def test_logs_of_nine_earlier_runs_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "engine.log"
+    for run in range(12):
+        with session._log(path) as log:
+            log.write(b"%d" % run)
+    kept = {each.name: each.read_text() for each in path.parent.iterdir()}
+    assert kept == {"engine.log": "11", **{f"engine.log.{number}": str(11 - number) for number in range(1, 10)}}
+
+
+def test_each_supported_version_of_spark_has_locked_jars() -> None:
+    for version in jars.VERSIONS:
+        found = {jar.artifact: jar for jar in jars.jar_set(f"{version}.7").locked()}
+        connector = found["spark-sql-kafka-0-10_2.13"]
+        assert connector.version.startswith(f"{version}.") and len(connector.sha256) == 64
+        assert found["delta-spark_2.13"].version.startswith(f"{version}.")
+        assert "spark-sql_2.13" not in found and "hadoop-client-runtime" not in found, "Spark has them"
+    with pytest.raises(SparkError, match=r"pyspark 3\.5\.1 is not supported: install pyspark 4\.0 or pyspark 4\.1"):
+        jars.jar_set("3.5.1")
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Jars that are in the cache already."""
+    paths = [tmp_path / "cache" / name for name in ("a.jar", "b.jar")]
+    paths[0].parent.mkdir()
+    for path in paths:
+        path.write_bytes(path.name.encode())
+    monkeypatch.setattr(JarSet, "ensure", lambda *_: paths)
+    return paths
+
+
+def test_the_command_prints_arguments_for_spark_submit(cached: list[Path], tmp_path: Path) -> None:
+    listed = ",".join(map(str, cached))
+    assert CliRunner().invoke(command).stdout == f"{listed}\n"
+    words = CliRunner().invoke(command, ["--submit"]).stdout.split()
+    assert words[:2] == ["--jars", listed] and Path(words[2]).name == "__main__.py" and Path(words[2]).exists()
+    into = tmp_path / "spark" / "jars"
+    assert CliRunner().invoke(command, ["--into", str(into)]).stdout == f"{into}/a.jar,{into}/b.jar\n"
+    assert [path.read_bytes() for path in sorted(into.iterdir())] == [b"a.jar", b"b.jar"]
+
+
+def test_jars_in_the_directory_of_spark_are_not_sent_again(cached: list[Path], tmp_path: Path) -> None:
+    assert jars.missing_in(tmp_path, None) == cached

@@ -1,0 +1,79 @@
+"""Serves the metrics and the health of a process over HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeAlias
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from timers.errors import SettingsError
+
+_CLIENT_TIMEOUT_S = 10.0
+_log = logging.getLogger(__name__)
+
+Reasons: TypeAlias = Callable[[], Iterable[str]]
+"""Returns why a process is not healthy; nothing if it is."""
+
+
+class MetricsServer:
+    """Serves ``/metrics``, ``/health/live`` and ``/health/ready``.
+
+    Args:
+        unlive: why the process must be restarted.
+        unready: why it does not work now.
+        port: 0 takes a free one; see :attr:`port`.
+        host: address to listen on. The pages need no login: keep them inside your network.
+
+    Raises:
+        SettingsError: the port is in use, or the address is not of this machine.
+    """
+
+    def __init__(self, metrics: CollectorRegistry, unlive: Reasons, unready: Reasons, port: int, host: str) -> None:
+        self._metrics = metrics
+        self._health = {"live": unlive, "ready": unready}
+        server = self
+
+        class Pages(BaseHTTPRequestHandler):
+            timeout = _CLIENT_TIMEOUT_S
+
+            def do_GET(self) -> None:
+                status, content_type, page = server.page(self.path, self.headers.get("Accept", ""))
+                self.send_response(status)
+                self.send_header("Content-Type", content_type)
+                self.send_header("Content-Length", str(len(page)))
+                self.end_headers()
+                self.wfile.write(page)
+
+            def log_message(self, format: str, *args: object) -> None:
+                _log.debug(format, *args)
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Pages)
+        except OSError as error:
+            raise SettingsError(f"{host}:{port} cannot be listened on ({error.strerror}): choose another") from error
+        self.port: int = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def page(self, path: str, accept: str) -> tuple[int, str, bytes]:
+        """Return status, content type and body of a page."""
+        name = path.partition("?")[0]
+        if name == "/metrics":
+            encode, content_type = choose_encoder(accept)
+            return 200, content_type, encode(self._metrics)
+        health = name.removeprefix("/health/")
+        if name.startswith("/health/") and health in self._health:
+            reasons = list(self._health[health]())
+            page = json.dumps({health: not reasons, "reasons": reasons}).encode()
+            return 503 if reasons else 200, "application/json", page
+        return 404, "text/plain", b"there are /metrics, /health/live and /health/ready\n"

@@ -1,0 +1,44 @@
+"""The jars of Spark's Kafka connector and of Delta, for each version of Spark that the jobs support.
+
+``python -m timers.spark.jars`` renews the locks (part of ``make lock``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TextIO
+
+import pyspark
+
+from timers.errors import SparkError
+from timers.jars import JarSet
+
+VERSIONS = ("4.0", "4.1")
+"""Supported versions of Spark."""
+
+
+def jar_set(version: str = pyspark.__version__) -> JarSet:
+    """The jars for a version of Spark.
+
+    Raises:
+        SparkError: this version is not supported.
+    """
+    line = ".".join(version.split(".")[:2])
+    if line not in VERSIONS:
+        raise SparkError(f"pyspark {version} is not supported: install {' or '.join(f'pyspark {v}' for v in VERSIONS)}")
+    return JarSet(f"jars for Spark {line}", Path(__file__).with_name(f"spark-{line}.toml"), SparkError)
+
+
+def missing_in(directory: Path, out: TextIO | None) -> list[Path]:
+    """The jars that a directory of Spark's jars does not have, downloaded.
+
+    Args:
+        out: stream for progress messages; None for no messages.
+    """
+    needed = jar_set()
+    return [] if needed.is_in(directory) else needed.ensure(out)
+
+
+if __name__ == "__main__":
+    for each in VERSIONS:
+        print(jar_set(each).relock())

@@ -1,0 +1,206 @@
+"""Metrics and health of a job that runs until it is stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    JStreamingQueryListener,
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from timers.metrics import Entry, Samples, registry
+from timers.metrics_server import MetricsServer
+
+UNREADY_S = 60.0
+"""A job is not ready if it has done nothing for longer than this and three times its interval."""
+
+UNLIVE_S = 1800.0
+"""The same for a job that must be restarted. A long micro-batch after a downtime must not end its process."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a job has done since its start."""
+
+    micro_batches: int = 0
+    rows: int = 0
+    took_s: float = 0.0
+    """Duration of the last micro-batch."""
+    behind: int | None = None
+    """Records that the job has not read; None if it does not know."""
+
+
+class Monitor:
+    """Counts the micro-batches of one job.
+
+    Attributes:
+        job: name of the job.
+        counts: what it has counted.
+
+    Args:
+        every_s: seconds between two micro-batches.
+        now_s: a clock that never goes back.
+    """
+
+    def __init__(self, job: str, every_s: float, now_s: Callable[[], float] = monotonic) -> None:
+        self.job = job
+        self.counts = Counts()
+        self._every_s = every_s
+        self._now_s = now_s
+        self._seen_s = now_s()
+        self._has_begun = False
+
+    def ended(self, rows: int, took_s: float, behind: int | None = None) -> None:
+        """A micro-batch has ended."""
+        before = self.counts
+        self.counts = Counts(before.micro_batches + 1, before.rows + rows, took_s, behind)
+        self.looked()
+
+    def looked(self) -> None:
+        """The job has looked for records and found none."""
+        self._seen_s = self._now_s()
+        self._has_begun = True
+
+    def age_s(self) -> float:
+        """Seconds since the last micro-batch, or since the job last looked for records."""
+        return self._now_s() - self._seen_s
+
+    def unready(self) -> Iterator[str]:
+        """Why the job does not work now."""
+        if not self._has_begun:
+            yield "the job has not read its topics yet"
+        yield from self._late(UNREADY_S)
+
+    def unlive(self) -> Iterator[str]:
+        """Why the job must be restarted."""
+        yield from self._late(UNLIVE_S)
+
+    def _late(self, limit_s: float) -> Iterator[str]:
+        limit_s += 3 * self._every_s
+        if self.age_s() > limit_s:
+            yield f"no micro-batch has ended for {self.age_s():.0f} s, more than {limit_s:.0f} s"
+
+    @contextmanager
+    def watching(self, spark: SparkSession) -> Iterator[None]:
+        """Count the micro-batches of the streaming queries of a session."""
+        listener = _Listener(self)
+        spark.streams.addListener(listener)
+        try:
+            yield
+        finally:
+            spark.streams.removeListener(listener)
+
+
+@contextmanager
+def served(monitor: Monitor, port: int, host: str) -> Iterator[int]:
+    """Serve ``/metrics``, ``/health/live`` and ``/health/ready``, and return the port.
+
+    Raises:
+        SettingsError: the port is in use, or the address is not of this machine.
+    """
+    metrics = registry(METRICS, lambda: monitor)
+    with closing(MetricsServer(metrics, monitor.unlive, monitor.unready, port, host)) as server:
+        yield server.port
+
+
+def _value(read: Callable[[Monitor], float | None]) -> Callable[[Monitor], Samples]:
+    def samples(monitor: Monitor) -> Samples:
+        value = read(monitor)
+        return [] if value is None else [((monitor.job,), value)]
+
+    return samples
+
+
+METRICS: tuple[Entry[Monitor], ...] = (
+    Entry(
+        "timers_spark_micro_batches_total{spark_job}",
+        "Micro-batches of the job, or rounds of `promote`, since its start.",
+        _value(lambda monitor: monitor.counts.micro_batches),
+    ),
+    Entry(
+        "timers_spark_rows_total{spark_job}",
+        "Records that the job has read, or timers that `promote` has written back, since its start.",
+        _value(lambda monitor: monitor.counts.rows),
+    ),
+    Entry(
+        "timers_spark_micro_batch_seconds{spark_job}",
+        "Duration of the last micro-batch.",
+        _value(lambda monitor: monitor.counts.took_s),
+    ),
+    Entry(
+        "timers_spark_idle_seconds{spark_job}",
+        "Seconds since a micro-batch ended, or since the job last looked for records and found none.",
+        _value(Monitor.age_s),
+    ),
+    Entry(
+        "timers_spark_behind_records{spark_job}",
+        "Records of its topics that the job has not read. `promote` does not show it.",
+        _value(lambda monitor: monitor.counts.behind),
+    ),
+    Entry(
+        "timers_spark_ready{spark_job}",
+        "1 if /health/ready answers 200.",
+        _value(lambda monitor: float(not list(monitor.unready()))),
+    ),
+)
+
+
+class JsonListener(JStreamingQueryListener):
+    """Passes progress reports on as JSON. PySpark's own wrapper needs a hundred calls into the JVM for each report."""
+
+    def onQueryProgress(self, jevent: Any) -> None:
+        report = {"progress": json.loads(jevent.progress().json())}
+        self.pylistener.onQueryProgress(QueryProgressEvent.fromJson(report))
+
+
+class _Listener(StreamingQueryListener):
+    """Tells a monitor of the micro-batches of all queries of a session."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        super().__init__()
+        self._monitor = monitor
+        self._as_java: Any = None
+
+    @property
+    def _jlistener(self) -> Any:  # Spark reads it once Java can call Python
+        if self._as_java is None:
+            jvm: Any = SparkContext._jvm
+            self._as_java = jvm.PythonStreamingQueryListenerWrapper(JsonListener(self))
+        return self._as_java
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Do nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        progress = json.loads(event.progress.json)
+        took_s = progress["durationMs"].get("triggerExecution", 0) / 1000
+        self._monitor.ended(sum(each["numInputRows"] for each in progress["sources"]), took_s, behind(progress))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        self._monitor.looked()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Do nothing: the job ends."""
+
+
+def behind(progress: Mapping[str, Any]) -> int:
+    """Records of the topics that a query has not read, by the offsets in Spark's progress report."""
+    count = 0
+    for source in progress["sources"]:
+        read, latest = (source.get(name) or {} for name in ("endOffset", "latestOffset"))
+        for topic, partitions in latest.items():
+            for partition, end in partitions.items():
+                count += max(0, end - read.get(topic, {}).get(partition, 0))
+    return count

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from tests.harness.records import Publisher
 from tests.harness.system import System
@@ -20,7 +21,8 @@ NOW_MS = 10**13
 
 
 def test_where_topics_begin_and_end(system: System) -> None:
-    whole, cut, compacted = system.target(2), system.target(1), system.target(1, cleanup_policy="compact")
+    whole, cut, compacted = system.target(2), system.target(2), system.target(1, cleanup_policy="compact")
+    young = system.target(1, cleanup_policy="compact", min_compaction_lag_ms="5000")
     publishers = {topic: Publisher(system.address, topic) for topic in (whole, cut, compacted)}
     for topic, publisher in publishers.items():
         for number in range(4):
@@ -30,14 +32,38 @@ def test_where_topics_begin_and_end(system: System) -> None:
     system.admin.delete_records([TopicPartition(cut, 0, 2)])[TopicPartition(cut, 0)].result(DEADLINE_S)
     topics = TopicOffsets(system.settings)
     assert topics.existing([cut, "nowhere", whole]) == sorted([cut, whole])
-    assert topics.starts([whole, cut]) == {whole: {0: 0, 1: 0}, cut: {0: 2}}
+    assert topics.starts([whole, cut]) == {whole: {0: 0, 1: 0}, cut: {0: 2, 1: 0}}
     assert topics.ends([whole, "nowhere"]) == {whole: {0: 4, 1: 0}}
     assert topics.at_time([compacted], times[3] + 1) == {compacted: {0: 4}}
     assert topics.at_time([whole], 0) == {whole: {0: 0, 1: 0}}
-    since = topics.whole_since_ms([whole, cut, compacted, "nowhere"], NOW_MS)
-    assert (since[whole], since[compacted]) == (0, NOW_MS) and 0 < since[cut] < NOW_MS
+    since = topics.whole_since_ms([whole, cut, compacted, young, "nowhere"], NOW_MS)
+    assert since == {
+        whole: {0: 0, 1: 0},
+        cut: {0: since[cut][0], 1: 0},
+        compacted: {0: NOW_MS},
+        young: {0: NOW_MS - 5000},
+    }
+    assert 0 < since[cut][0] < NOW_MS
     system.admin.delete_records([TopicPartition(cut, 0, 4)])[TopicPartition(cut, 0)].result(DEADLINE_S)
-    assert topics.whole_since_ms([cut], NOW_MS) == {cut: NOW_MS}
+    assert topics.whole_since_ms([cut], NOW_MS) == {cut: {0: NOW_MS, 1: 0}}
+
+
+def test_an_open_transaction_ends_a_topic_for_committed_readers(system: System) -> None:
+    """Only until it ends, which the audit waits for."""
+    topic = system.target(2)
+    open_producer = Producer({"bootstrap.servers": system.address, "transactional.id": f"open-{topic}"})
+    open_producer.init_transactions(DEADLINE_S)
+    open_producer.begin_transaction()
+    open_producer.produce(topic, b"value", b"key", partition=1)
+    assert open_producer.flush(DEADLINE_S) == 0
+    topics = TopicOffsets(system.settings)
+    high = topics.high_watermarks([topic, "nowhere"])
+    assert high == {topic: {0: 0, 1: 1}}
+    assert topics.settled(high, patience_s=0) == topics.ends([topic]) == {topic: {0: 0, 1: 0}}
+    ender = threading.Timer(0.3, open_producer.commit_transaction)
+    ender.start()
+    assert topics.settled(high, patience_s=DEADLINE_S) == high, "not the marker of the transaction, which came later"
+    ender.join()
 
 
 def test_no_broker_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

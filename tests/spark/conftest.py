@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.harness.spark_job import FAST
+from tests.spark.audit_world import AuditedSystem
 from timers.spark.session import Launch, start
 
 
@@ -19,3 +21,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start(Launch("tests", directory / "spark.log", "local[2]", defaults=settings))
     yield session
     session.stop()
+
+
+@pytest.fixture
+def audited(broker_address: str, tmp_path: Path) -> Iterator[AuditedSystem]:
+    system = AuditedSystem(broker_address, tmp_path)
+    yield system
+    system.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -46,6 +47,7 @@ class Engine:
 
     def fire(self, request: Request, tick_ms: int | None = None, id: bytes = b"") -> None:
         headers = [
+            *request.headers,
             (h.TIMER_ID, id or request.source),
             (h.TIMER_DUE, str(request.due_s)),
             (h.TIMER_FIRED, str(request.due_s * 1000 + 5 if tick_ms is None else tick_ms)),
@@ -65,22 +67,34 @@ class Planted(NamedTuple):
     """Early by its tick."""
     by_broker: Request
     """Early by the broker's time only."""
+    altered: Request
+    """Fired with another value."""
+    foreseen: Request
+    """Its callback was written before it."""
 
 
 def plant(system: System, target: str) -> Planted:
     """Write 40 good timers, and one with each fault, with what an engine would write for them."""
     past, soon = int(time.time()) - 300, int(time.time()) + 30
     good = timers(target, 40, past, 4, b"payload")
-    never, twice, by_tick = timers(target, 3, past, 1)
-    planted = Planted(never, twice, by_tick, Request(target, soon, "by-broker"))
-    system.send(*good, *planted)
+    never, twice, by_tick, altered = timers(target, 4, past, 1)
+    by_broker = Request(target, soon, "by-broker")
+    system.send(*good, never, twice, by_tick, altered, by_broker)
     engine = Engine(system)
+    place = f"{system.request_topic}/0/{system.cluster.ends(system.request_topic)[0]}"
+    foreseen = Request(target, past, "foreseen", partition=0, source=place)
+    engine.fire(foreseen)
+    engine.flush()
+    system.send(foreseen)
+    assert foreseen.source == place
+    planted = Planted(never, twice, by_tick, by_broker, altered, foreseen)
     for request in good:
         engine.fire(request)
     engine.fire(planted.twice)
     engine.fire(planted.twice, past * 1000 + 400)
     engine.fire(planted.by_tick, past * 1000 - 1)
     engine.fire(planted.by_broker, soon * 1000)
+    engine.fire(dataclasses.replace(planted.altered, value=b"another"))
     engine.flush()
     return planted
 
@@ -95,9 +109,10 @@ def system(broker_address: str, tmp_path: Path) -> Iterator[System]:
 
 @pytest.mark.timeout(900)
 def test_each_planted_fault_is_found(spark: SparkSession, system: System, tmp_path: Path) -> None:
-    """One timer never fired, one fired twice, one fired early by its tick, one early by the broker's time."""
+    """One timer of each fault; and a timer that cannot be judged, since its callback topic does not exist."""
     target = system.target(partitions=2)
-    never, twice, by_tick, by_broker = planted = plant(system, target)
+    never, twice, by_tick, by_broker, altered, foreseen = planted = plant(system, target)
+    (hidden,) = system.send(Request("no-such-topic", int(time.time()) - 300))
 
     command = [sys.executable, "-m", "timers.cli.main", "spark", "audit", "--json", "--master", "local[2]"]
     command += FAST_OPTIONS
@@ -114,20 +129,23 @@ def test_each_planted_fault_is_found(spark: SparkSession, system: System, tmp_pa
         "lost": [never.source],
         "duplicate": [twice.source],
         "early": [by_tick.source, by_broker.source],
+        "altered": [altered.source],
+        "older-than-request": [foreseen.source],
     }
-    assert said["statuses"]["fired"] == 43 and said["statuses"]["lost"] == 1 and said["requests"] == 44
+    assert said["verdict"] == "faulty" and said["undecided"]["timers"] == {"no-such-topic": [hidden.source]}
+    assert said["statuses"]["fired"] == 45 and said["statuses"]["lost"] == 1 and said["requests"] == 47
     (stored,) = said["storage"]
-    assert stored["topic"] == system.request_topic and stored["records"] == 44
+    assert stored["topic"] == system.request_topic and stored["records"] == 47
     assert 0 < stored["disk"] < 2 * stored["formula"], "as brokers say"
     assert not re.search("WARN|INFO|Ivy|:: ", done.stderr), "Spark's words belong into its log"
     html = (tmp_path / "out" / "report.html").read_text()
     assert all(request.source in html for request in planted)
     assert "<svg" in html and not re.search(r"""(src|href)=["']?(https?:)?//""", html), "the page must need no other"
     tables = tmp_path / "out" / "tables"
-    faults = spark.read.format("delta").load(str(tables / "offenders"))
+    faults = spark.read.format("delta").load(str(tables / "offenders")).where("verdict = 'faulty'")
     twice_at = faults.where("fault = 'duplicate'").collect()[0].positions
     assert len(twice_at) == 2 and all(each.startswith(f"{target}/") for each in twice_at)
-    assert faults.count() == 4 and spark.read.format("delta").load(str(tables / "lags")).count() > 0
+    assert faults.count() == 6 and spark.read.format("delta").load(str(tables / "lags")).count() > 0
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import SparkSession
 
 from tests.harness.race import race
-from tests.harness.records import Publisher, Request
+from tests.harness.records import Headers, Publisher, Request
 from tests.harness.schedules import PARTITIONS, Schedules
 from tests.harness.waiting import DEADLINE_S, due_in, wait_until
 from tests.spark.test_audit import Engine, found
@@ -159,14 +159,18 @@ def test_every_request_format_adds_up_and_each_planted_fault_is_found(spark: Spa
     ids = {name: f"{name}-{uuid.uuid4().hex[:8]}" for name in ("lost", "doubled", "early", "revoked", "unended")}
     engine = Engine(system)
 
-    def fire(id: bytes, due_s: int, tick_ms: int | None = None) -> None:
-        engine.fire(Request(formats.target, due_s), tick_ms, id)
+    mark, set_s = b"\xfe", past - 10
 
-    mark = b"\xfe"
-    formats.set(mark + ids["lost"].encode(), past, b"v")
-    formats.set(mark + ids["doubled"].encode(), past, b"v")
-    formats.set(mark + ids["early"].encode(), near, b"v")
-    formats.set(mark + ids["revoked"].encode(), near, b"v")
+    def fire(id: bytes, due_s: int, tick_ms: int | None = None) -> None:
+        asked = Request(formats.target, due_s)
+        if id.startswith(mark):
+            stamps: Headers = [("scheduler-timestamp", b"%d" % set_s), ("scheduler-key", id)]
+            headers = [*stamps, ("scheduler-topic", formats.topic.encode())]
+            asked = Request(formats.target, due_s, "key", b"v", headers)
+        engine.fire(asked, tick_ms, id)
+
+    for fault, due_s in (("lost", past), ("doubled", past), ("early", near), ("revoked", near)):
+        formats.set(mark + ids[fault].encode(), due_s, b"v", timestamp_s=set_s)
     formats.delete(mark + ids["revoked"].encode())
     formats.put(ids["lost"], past)
     formats.put(ids["doubled"], past)

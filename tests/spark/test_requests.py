@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from timers.config.settings import Settings
 from timers.core.timer import Headers, Origin
 from timers.request_formats import enabled_formats
-from timers.spark import columns, requests
+from timers.spark import columns, native_requests, requests
 from timers.wire import future
 from timers.wire import headers as h
 from timers.wire.formats import RequestRecord, future_by_id, schedule
@@ -109,13 +110,15 @@ def test_each_record_is_what_its_request_format_says(spark: SparkSession) -> Non
         for topic, partition, offset, key, value, headers in RECORDS
     ]
     frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
-    decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT)
+    decoded = requests.decode(frame, enabled_formats(SETTINGS), LIMIT, NATIVE)
     assert decoded.schema == requests.REQUEST
     sizes: dict[tuple[object, ...], int] = {
         row[:3]: size(*record[3:]) for row, record in zip(rows, RECORDS, strict=True)
     }
-    whole = [(*row, sizes[row[:3]]) for row in EXPECTED]
-    assertDataFrameEqual(decoded, spark.createDataFrame(whole, requests.REQUEST))
+    keys: dict[tuple[object, ...], bytes | None] = {record[:3]: record[3] for record in RECORDS}
+    found = decoded.drop("callback_key", "content")
+    whole = [(*row[:4], 1, sizes[row[:3]], keys[row[:3]], *row[4:]) for row in EXPECTED]
+    assertDataFrameEqual(found, spark.createDataFrame(whole, found.schema))
 
 
 def test_no_record_is_left_out_by_a_request_format() -> None:
@@ -127,3 +130,133 @@ def test_no_record_is_left_out_by_a_request_format() -> None:
         rejected = {each.offset for each in decoded.rejected}  # which may end an id as well
         cancels = sum(each[2] is None and each[1] not in rejected for each in decoded.operations)
         assert rows + cancels + len(rejected) == 1
+
+
+def field(tag: int, content: bytes, length: bytes | None = None) -> bytes:
+    """A field of a message as bytes; ``length`` replaces the one that protobuf writes."""
+    if length is None:
+        rest, length = len(content), b""
+        while rest > 127:
+            rest, length = rest >> 7, length + bytes([rest & 127 | 128])
+        length += bytes([rest])
+    return bytes([tag << 3 | 2]) + length + content
+
+
+LIMIT_OF_FORMS = 20_000
+FORMS = [
+    *(
+        future.encode("orders", key, b"x" * size)
+        for key in ("", "key")
+        for size in (0, 1, 127, 128, 300, 16_383, 16_384)
+    ),
+    *(future.encode("o" * size, "key", b"v") for size in (1, 127, 128, 249, 250)),
+    *(future.encode("orders", "k" * size, b"v") for size in (127, 128)),
+    *(future.encode(topic, "key", b"v") for topic in ("", ".", "..", "a/b", "größe", "a\n", "a.b_c-D9")),
+    future.encode("orders", "größe", "größe".encode()),
+    future.encode("orders", "key", b"x" * LIMIT_OF_FORMS),
+    # Fields in another order, twice, unknown, cut, with a longer length than necessary, or with text that is not UTF-8.
+    field(3, b"v") + field(1, b"orders"),
+    field(1, b"other") + field(1, b"orders") + field(3, b"v"),
+    field(1, b"orders") + field(2, b""),
+    field(1, b"orders") + field(2, b"key") + field(3, b""),
+    field(1, b"orders") + field(2, b"key", b"\x83\x00"),
+    field(1, b"orders") + field(3, b"x" * 5, b"\x85\x00"),
+    field(1, b"orders") + field(3, b"v") + field(9, b"new"),
+    field(1, b"orders") + field(3, b"v")[:-1],
+    field(1, b"orders") + field(2, b"key", b"\x70"),
+    field(1, b"orders", b"\x7f") + field(3, b"v"),
+    field(1, b"orders") + field(2, b"\xff") + field(3, b"v"),
+    field(1, b"\xff") + field(3, b"v"),
+    field(1, b"orders") + b"\x1a",
+    field(1, b"orders") + b"\x12",
+    *(b"", b"\x0a", b"\x0a\x00", b"\xff", b"orders"),
+    None,
+]
+KEYS_AND_HEADERS: list[tuple[bytes | None, Headers]] = [
+    (b"1700000000", []),
+    (b"007", [("trace", None), ("trace", b""), ("timer", b"x")]),
+    (None, []),
+    (b"soon", []),
+    (b"1700000000", [("timer-id", b"copied")]),
+    (b"1700000000", [(h.TIMER_KEY, b"\xff")]),
+    (b"1700000000", [*COPY_OF]),
+    (b"1700000000", [(h.DEPTH, b"3")]),
+]
+
+
+def test_columns_and_the_worker_decode_native_requests_alike(spark: SparkSession) -> None:
+    """Or the columns leave the record to the worker's decoder."""
+    given: list[tuple[bytes | None, bytes | None, Headers]] = [(value, b"1700000000", []) for value in FORMS]
+    given += [(VALUE, *each) for each in KEYS_AND_HEADERS]
+    rows = [
+        (NATIVE, 0, offset, 1_600_000_000_000 + offset, 1, key, value, headers or None)
+        for offset, (value, key, headers) in enumerate(given)
+    ]
+    frame = spark.createDataFrame(rows, columns.RECORD).coalesce(1)
+    by_worker = requests.decode(frame, enabled_formats(SETTINGS), LIMIT_OF_FORMS, NATIVE)
+    by_columns = native_requests.decode(frame, LIMIT_OF_FORMS, NATIVE)
+    assert by_columns.dtypes == by_worker.dtypes
+    expected = {row.offset: row for row in by_worker.collect()}
+    found = {row.offset: row for row in by_columns.collect()}
+    usual = {offset for offset, row in found.items() if row.kind != native_requests.OTHER}
+    assert {offset: found[offset] for offset in usual} == {offset: expected[offset] for offset in usual}
+    timers = {offset for offset, row in expected.items() if row.kind == "timer"}
+    assert usual <= timers and len(usual) >= 20, "the usual form must not need Python"
+    unusual = native_requests.unusual(frame, LIMIT_OF_FORMS)
+    assert {row.offset for row in unusual.select("offset").collect()} == found.keys() - usual
+
+
+def test_a_callback_has_the_hash_of_its_request(spark: SparkSession) -> None:
+    """Of each format, with the headers of the engine after those of the request; and another hash if it is altered."""
+    callbacks: dict[tuple[str, int], tuple[bytes | None, bytes, Headers]] = {
+        (NATIVE, 5): (b"key", b"payload", []),
+        (NATIVE, 9): (b"key", b"payload", [("trace", None)]),
+        (BY_ID, 7): (b"key", b"payload", [("trace", b"x")]),
+        ("waits", 0): (b"key", b"body", []),
+        ("schedules", 0): (
+            b"key",
+            b"v",
+            [(schedule.TIMESTAMP, b"1600000000"), (schedule.KEY, b"\xff\xfe"), (schedule.TOPIC, b"schedules")],
+        ),
+    }
+    asked = [
+        (topic, partition, offset, 1_600_000_000_000 + offset, 1, key, value, headers or None)
+        for topic, partition, offset, key, value, headers in RECORDS
+        if (topic, offset) in callbacks and partition == 0
+    ]
+    decoded = requests.decode(
+        spark.createDataFrame(asked, columns.RECORD).coalesce(1), enabled_formats(SETTINGS), LIMIT, NATIVE
+    )
+    expected = {(row.topic, row.offset): row.content for row in decoded.collect()}
+    ours: Headers = [(h.TIMER_SOURCE, b"x"), (h.TIMER_ID, b"x"), (h.TIMER_DUE, b"1"), (h.TIMER_FIRED, b"2")]
+    altered: list[tuple[bytes | None, bytes | None, Headers]] = [
+        (b"other", b"payload", []),
+        (None, b"payload", []),
+        (b"key", b"payloae", []),
+        (b"key", None, []),
+        (b"key", b"payload", [("trace", None)]),
+        (b"key", b"payload", [("trace", b"")]),
+        (b"payload", b"key", []),
+        (b"keypayload", b"", []),
+        (None, b"keypayload", []),
+    ]
+    sent: list[tuple[bytes | None, bytes | None, Headers]] = [*callbacks.values(), *altered]
+    fired = [
+        ("orders", 0, offset, 0, 1, key, value, [*headers, *ours]) for offset, (key, value, headers) in enumerate(sent)
+    ]
+    hash = columns.content(F.col("topic"), F.col("key"), F.col("value"), NATIVE)
+    hashes = [row.hash for row in spark.createDataFrame(fired, columns.RECORD).select(hash.alias("hash")).collect()]
+    assert hashes[: len(callbacks)] == [expected[place] for place in callbacks]
+    assert len(set(hashes)) == len(hashes) - 1, "of the altered ones only that with a header is another callback"
+
+
+def test_the_depth_of_a_chain_is_counted_by_the_engine(spark: SparkSession) -> None:
+    """A header of the same name counts for other topics."""
+    asked = [
+        (topic, 0, 0, 0, 1, b"key", b"value", depth)
+        for topic in (NATIVE, "orders")
+        for depth in (None, [(h.DEPTH, b"1")], [(h.DEPTH, b"2")])
+    ]
+    hash = columns.content(F.col("topic"), F.col("key"), F.col("value"), NATIVE)
+    hashes = [row.hash for row in spark.createDataFrame(asked, columns.RECORD).select(hash.alias("hash")).collect()]
+    assert len(set(hashes[:3])) == 1 and len(set(hashes[3:])) == 3

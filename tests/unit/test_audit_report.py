@@ -10,7 +10,8 @@ import pytest
 
 from timers.config.settings import Settings
 from timers.spark.audit import report
-from timers.spark.audit.findings import Counted, Due, Findings, Lag, PartitionRead, span_for
+from timers.spark.audit.findings import FAULTS, Counted, Due, Findings, Lag, PartitionRead, span_for
+from timers.spark.audit.gaps import DELETED, OPEN, Reason
 from timers.spark.audit.outcomes import Moment
 
 DUE = 1_700_000_000
@@ -88,7 +89,10 @@ def test_a_page_without_faults_has_the_title_clean() -> None:
     html = report.page(findings(), SETTINGS)
     page = Page(html)
     assert page.open == [] and page.seen["svg"] == 3 and page.seen["script"] == 0
-    assert "<title>Timer audit: Clean: none of 97 requests is lost, duplicated or early</title>" in html
+    assert (
+        "<title>Timer audit: Clean: none of 97 requests is lost, duplicated, early, altered or otherwise faulty</title>"
+        in html
+    )
     assert not re.search(r"""(src|href)=["']?\w+:""", html.replace("http://www.w3.org", "")), "it needs no other file"
     assert "width=" not in html[html.index("<svg") :][:200] and "#010203" not in html
     # 98 + 2 records hold 10,000 bytes, in a day; the formula adds 10 to each.
@@ -99,7 +103,7 @@ def test_names_are_escaped_in_html() -> None:
     evil = "<script>alert(1)</script>"
     html = report.page(findings(lost=[offender(evil, callback_topic=evil)]), SETTINGS)
     assert Page(html).seen["script"] == 0 and "&lt;script&gt;" in html
-    assert "<title>Timer audit: 1 lost of 98 requests</title>" in html
+    assert "<title>Timer audit: Faulty: 1 lost of 98 requests</title>" in html
 
 
 def test_lost_timers_after_the_progress_of_the_engine_are_counted_apart() -> None:
@@ -107,7 +111,7 @@ def test_lost_timers_after_the_progress_of_the_engine_are_counted_apart() -> Non
     assert report.hint(behind).startswith("1 of the 2 listed lost timers are due after the engine's own progress")
     assert report.hint(findings(lost=[offender("b", due_s=DUE - 5)])) == ""
     lines = list(report.lines(behind))
-    assert lines[0] == "2 lost of 99 requests" and "lost: a due 2023-11-14 22:13:20Z for orders" in lines
+    assert lines[0] == "Faulty: 2 lost of 99 requests" and "lost: a due 2023-11-14 22:13:20Z for orders" in lines
 
 
 def test_each_kind_of_fault_has_a_table() -> None:
@@ -117,12 +121,35 @@ def test_each_kind_of_fault_has_a_table() -> None:
         "early": [offender("c", firings=1, fired_ms=DUE * 1000 - 1, due_s=99_999_999_999)],
         "revoked": [offender("d", firings=1, fired_ms=DUE * 1000, letters=1, letter_code="topic-unknown")],
         "unasked": [offender("timer-request/0/7", request=None, accepted_ms=None, letters=None, firings=1)],
+        "altered": [offender("e", firings=1, fired_ms=DUE * 1000)],
+        "slow": [offender("f", firings=1, fired_ms=DUE * 1000 + 7_200_000)],
+        "older-than-request": [offender("g", firings=1, fired_ms=DUE * 1000)],
     }
+    assert list(rows) == list(FAULTS)
     text = Page(report.page(findings(**rows), SETTINGS)).text
     for fault in rows:
         assert f"1 {fault}" in text
     decoded = report.as_json(findings(**rows))
     assert not decoded["clean"] and decoded["offenders"]["lost"] == ["timer-request/0/5"]
+
+
+def test_the_three_verdicts_have_their_own_exit_codes() -> None:
+    """A fault counts more than what cannot be decided."""
+    clean, faulty, hidden, gone = findings(), findings(lost=[offender("a")]), findings(), findings()
+    hidden.gaps = [Reason(OPEN, "timer-request/0 has 3 records behind an open transaction")]
+    for each in (gone, both := findings(lost=[offender("a")])):
+        each.undecided = Counter({DELETED: 1})
+        each.undecided_listed = {DELETED: [offender("b", fault=DELETED)]}
+    verdicts = [each.verdict for each in (clean, faulty, hidden, gone, both)]
+    assert verdicts == ["clean", "faulty", "undecided", "undecided", "faulty"]
+    assert [report.EXIT_CODES[verdict] for verdict in verdicts] == [0, 3, 4, 4, 3]
+    assert report.summary(gone) == "Undecided: of 97 requests none is faulty, but 1 cannot be judged"
+    assert "not visible: timer-request/0 has 3 records behind an open transaction" in list(report.lines(hidden))
+    for each in (hidden, gone):
+        page = Page(report.page(each, SETTINGS))
+        assert page.open == [] and ("open transaction" in page.text or "1 undecided: records-deleted" in page.text)
+    decoded = report.as_json(both)
+    assert decoded["undecided"]["timers"] == {DELETED: ["b"]} and decoded["offenders"] == {"lost": ["a"]}
 
 
 @pytest.mark.parametrize("hours", [0, 1, 5, 24, 100, 240])
@@ -137,7 +164,7 @@ def test_charts_of_any_time_span_can_be_drawn(hours: int) -> None:
 
 def test_a_page_without_requests() -> None:
     empty = Findings(Moment(DUE * 1000, 5))
-    assert "No request in scope" in report.page(empty, SETTINGS) and empty.clean
+    assert "there is no request in scope" in report.page(empty, SETTINGS) and empty.clean
 
 
 @pytest.mark.parametrize(("first", "last", "span"), [(0, 0, 1), (0, 240, 1), (0, 241, 5), (0, 10**11, 365 * 86_400)])

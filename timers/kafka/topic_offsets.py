@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from time import monotonic, sleep
 
-from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    TIMESTAMP_CREATE_TIME,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import OffsetSpec
 
 from timers.config.settings import Settings
@@ -20,6 +26,9 @@ from timers.kafka.topic_admin import configs
 
 TIMEOUT_S = 30.0
 
+PRODUCERS_CLOCKS_MS = 60_000
+"""Accepted error of a producer's clock."""
+
 Offsets = dict[str, dict[int, int]]
 """Topic -> partition -> offset."""
 
@@ -28,6 +37,9 @@ _POLL_S = 0.5
 
 class TopicOffsets:
     """The topics that exist, and their offsets. Joins no group and commits nothing.
+
+    Attributes:
+        brokers: number of brokers.
 
     Raises:
         TimersError: no broker answers or accepts the login. The methods raise it too.
@@ -42,6 +54,7 @@ class TopicOffsets:
         except KafkaException as error:
             raise self._user_error(error) from error
         self._partitions = {name: sorted(topic.partitions) for name, topic in found.topics.items()}
+        self.brokers = len(found.brokers)
 
     def existing(self, topics: Iterable[str]) -> list[str]:
         """Those of ``topics`` that exist, sorted."""
@@ -63,6 +76,27 @@ class TopicOffsets:
         """Last stable offset of each partition: committed readers stop before the oldest open transaction."""
         return self._offsets_at(topics, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
+    def high_watermarks(self, topics: Iterable[str]) -> Offsets:
+        """End of each partition with the records of open transactions."""
+        return self._offsets_at(topics, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+
+    def settled(self, high_watermarks: Offsets, patience_s: float) -> Offsets:
+        """Ends up to ``high_watermarks`` for committed readers, when the transactions that were open then have ended.
+
+        A partition whose end is still smaller after ``patience_s`` has records of a transaction that is still open.
+        """
+        deadline = monotonic() + patience_s
+        while True:
+            stable = self.ends(high_watermarks)
+            ends = {
+                topic: {p: min(stable[topic][p], high) for p, high in of.items()}
+                for topic, of in high_watermarks.items()
+                if topic in stable
+            }
+            if ends == high_watermarks or monotonic() > deadline:
+                return ends
+            sleep(_POLL_S)
+
     def at_time(self, topics: Iterable[str], time_ms: int) -> Offsets:
         """Offset of the first record with this time or a later one; the end if there is none."""
         names = list(topics)
@@ -73,7 +107,9 @@ class TopicOffsets:
             for topic, offsets in found.items()
         }
 
-    def _offsets_at(self, topics: Iterable[str], spec: OffsetSpec) -> Offsets:
+    def _offsets_at(
+        self, topics: Iterable[str], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> Offsets:
         names = self.existing(topics)
         wanted = {TopicPartition(topic, p): spec for topic in names for p in self._partitions[topic]}
         offsets: Offsets = {topic: {} for topic in names}
@@ -81,9 +117,7 @@ class TopicOffsets:
             return offsets
         deadline = monotonic() + TIMEOUT_S
         while True:
-            futures = self._admin.list_offsets(
-                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
-            )
+            futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=TIMEOUT_S)
             try:
                 for where, future in futures.items():
                     offset = future.result(TIMEOUT_S).offset
@@ -99,38 +133,52 @@ class TopicOffsets:
                 with suppress(KafkaException):
                     connection.metadata(self._admin, self._reports, TIMEOUT_S)
 
-    def whole_since_ms(self, topics: Iterable[str], as_of_ms: int) -> dict[str, int]:
-        """Time since which each topic has all records; 0 if its offsets show no deletion.
+    def whole_since_ms(self, topics: Iterable[str], as_of_ms: int) -> dict[str, dict[int, int]]:
+        """Time since which each partition has all records; 0 if its offsets show no deletion.
 
-        It is the time of the first record in a partition that lost records. For a compacted topic it is ``as_of_ms``:
-        any record may be missing.
+        It is the time of the first record if records before it were deleted, and a minute more if producers set the
+        time. In a compacted topic any record may be missing that is older than ``min.compaction.lag.ms``. A topic
+        whose configuration this user may not read counts as not compacted.
+
+        Args:
+            as_of_ms: time of a partition that has lost all records.
         """
         names = self.existing(topics)
-        since = dict.fromkeys(names, 0) | dict.fromkeys(self._compacted(names), as_of_ms)
         starts, ends = self.starts(names), self.ends(names)
+        since = {topic: dict.fromkeys(starts[topic], 0) for topic in names}
+        for topic, lag_ms in self._compaction_lags_ms(names).items():
+            since[topic] = dict.fromkeys(since[topic], max(0, as_of_ms - lag_ms))
         for topic in names:
             for partition, start in starts[topic].items():
-                if start > 0 and since[topic] < as_of_ms:
-                    first_ms = as_of_ms if start >= ends[topic][partition] else self._time_of(topic, partition, start)
-                    since[topic] = max(since[topic], first_ms)
+                if start > 0:
+                    first_ms = self._first_ms(topic, partition, start, ends[topic][partition])
+                    since[topic][partition] = max(since[topic][partition], as_of_ms if first_ms is None else first_ms)
         return since
 
-    def _compacted(self, topics: list[str]) -> list[str]:
+    def _compaction_lags_ms(self, topics: list[str]) -> dict[str, int]:
+        """``min.compaction.lag.ms`` of the compacted topics."""
         try:
             found = configs(self._admin, topics, TIMEOUT_S, skip_denied=True)
         except KafkaException as error:
             raise self._user_error(error) from error
-        return [topic for topic, config in found.items() if "compact" in config["cleanup.policy"]]
+        return {
+            topic: int(config["min.compaction.lag.ms"])
+            for topic, config in found.items()
+            if "compact" in config["cleanup.policy"]
+        }
 
-    def _time_of(self, topic: str, partition: int, offset: int) -> int:
-        """Timestamp of the first record at or after an offset, in epoch milliseconds."""
+    def _first_ms(self, topic: str, partition: int, start: int, end: int) -> int | None:
+        """Timestamp of the first committed record between two offsets, in epoch milliseconds; None without one."""
         properties = {**connection.librdkafka(self._settings), "error_cb": self._reports}
         with closing(reader(properties, enable_partition_eof=True)) as consumer:
             try:
-                first = next(read(consumer, topic, partition, offset, sys.maxsize, timeout_s=TIMEOUT_S))
+                first = next(read(consumer, topic, partition, start, end, timeout_s=TIMEOUT_S), None)
             except KafkaException as error:
                 raise self._user_error(error, topic) from error
-        return int(first.timestamp()[1])
+        if first is None:
+            return None
+        kind, time_ms = first.timestamp()
+        return int(time_ms) + (PRODUCERS_CLOCKS_MS if kind == TIMESTAMP_CREATE_TIME else 0)
 
     def _user_error(self, error: KafkaException, topic: str = "") -> TimersError:
         topics = f"topic {topic!r}" if topic else "the list of topics"

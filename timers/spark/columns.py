@@ -111,6 +111,24 @@ def timer_fired() -> Column:
     return header_text(h.TIMER_FIRED).cast("long")
 
 
+def content(topic: Column, key: Column, value: Column, request_topic: str) -> Column:
+    """A hash of the key, the value and the headers of a callback, without the headers of the engine.
+
+    A request and its callback have the same hash. Flags tell null from empty.
+
+    Args:
+        topic: the callback topic.
+        request_topic: topic of native requests. The engine counts in a header how many timers have set each other.
+    """
+    is_chain = topic == request_topic
+    headers = F.filter(
+        F.coalesce("headers", F.array().cast(HEADERS)),
+        lambda each: ~each["key"].startswith(h.PREFIX) & ~(is_chain & (each["key"] == h.DEPTH)),
+    )
+    nulls = F.transform(headers, lambda each: each["value"].isNull())
+    return F.xxhash64(key, key.isNull(), value, value.isNull(), F.size(headers), headers, nulls)
+
+
 def size_bytes() -> Column:
     """Bytes of the key, the value and the headers of a record."""
     headers = F.aggregate(

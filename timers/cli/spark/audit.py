@@ -15,9 +15,6 @@ from timers.client.times import parse_duration, parse_moment
 from timers.config.settings import Settings
 from timers.config.variables import topic_patterns
 
-FAULTY = 3
-"""Exit code if the audit found a fault."""
-
 _RANGE = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9}):(?P<low>[0-9]{1,18})-(?P<high>[0-9]{0,18})")
 _NO_END = 10**18
 
@@ -59,6 +56,12 @@ def _ranges(texts: tuple[str, ...]) -> dict[str, dict[int, range]]:
     "--grace", default="5s", show_default=True, help="Timers that are overdue by at most this time count as pending."
 )
 @click.option(
+    "--max-lag",
+    default="1h",
+    show_default=True,
+    help="A timer that fires later than this after its due second is a fault.",
+)
+@click.option(
     "--output",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
@@ -85,6 +88,7 @@ def audit(
     ranges: tuple[str, ...],
     callback_topics: tuple[str, ...],
     grace: str,
+    max_lag: str,
     directory: Path,
     tables: str | None,
     cold_table: str | None,
@@ -94,11 +98,13 @@ def audit(
 ) -> None:
     """Find the outcome of each request, from the topics alone.
 
-    Requests = fired + dead-lettered + cancelled + replaced + pending + cold + lost. The audit does not use an engine's
-    store or progress. It lists lost, duplicate and early timers by timer-id, lags by minute and callback topic, and
-    pending timers by due second.
+    Requests = fired + dead-lettered + cancelled + replaced + pending + cold + undecided + lost. The audit does not use
+    an engine's store or progress. It lists faulty timers by timer-id, lags by minute and callback topic, and pending
+    timers by due second.
 
-    Exit codes: 0 clean, 3 a timer is lost, duplicate, early, revoked or unasked, 1 failed, 2 usage or settings.
+    Exit codes: 0 clean, 3 faulty: a timer is lost, duplicate, early, revoked, unasked, altered, slow or older than its
+    request, 4 undecided: no fault was found, but not all records that could show one are visible, 1 failed, 2 usage or
+    settings.
 
     \b
       timers spark audit
@@ -109,7 +115,7 @@ def audit(
     settings = Settings.load()
     launch = make_launch("audit")
     check_brokers(settings)
-    grace_s = parse_duration(grace)
+    grace_s, max_lag_s = parse_duration(grace), parse_duration(max_lag)
 
     from timers.spark.audit import report
     from timers.spark.audit.outcomes import Moment
@@ -126,7 +132,7 @@ def audit(
     tables_uri = tables or (directory / "tables").resolve().as_uri()
     with session(launch) as spark:
         # Set after the start of Spark, so that the audit includes timers that became due meanwhile.
-        moment = Moment(int(time.time() * 1000), grace_s)
+        moment = Moment(int(time.time() * 1000), grace_s, max_lag_s)
         cold = None if cold_table is None else ColdTables(cold_table)
         arguments = job.Audit(settings, scope, moment, patterns, tables_uri, table_format, cold)
         findings = job.run(spark, arguments, lambda line: click.echo(line, err=True))
@@ -134,4 +140,4 @@ def audit(
     path.write_text(report.page(findings, settings), encoding="utf-8")
     output.show(report.as_json(findings), *report.lines(findings))
     click.echo(f"report: {path}", err=True)
-    ctx.exit(0 if findings.clean else FAULTY)
+    ctx.exit(report.EXIT_CODES[findings.verdict])

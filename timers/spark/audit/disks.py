@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
 
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
@@ -23,13 +24,16 @@ REFUSED = "the brokers refused the question (it needs the right Describe on the 
 def topic_bytes(spark: SparkSession, settings: Settings, topics: Collection[str]) -> dict[str, int] | str:
     """Bytes of the largest replica of each topic, or the reason why they are not known."""
     jvm: Any = spark._jvm
+    clients = jvm.org.apache.kafka.clients.admin.AdminClient
+    if not isinstance(clients, JavaClass):
+        return "Spark's Java process has no Kafka client under its usual name"
     properties = jvm.java.util.Properties()
     for name, value in connection.java(settings).items():
         properties.setProperty(name, value)
     seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
     sizes: dict[tuple[str, int], int] = {}
     try:
-        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+        admin = clients.create(properties)
         try:
             nodes = jvm.java.util.ArrayList(admin.describeCluster().nodes().get(TIMEOUT_S, seconds))
             ids = [node.id() for node in nodes]

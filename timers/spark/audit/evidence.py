@@ -6,44 +6,36 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from timers.spark import columns
-from timers.spark.audit.outcomes import SLOT
-from timers.spark.audit.versions import CLOCKS_MS
+from timers.spark.columns import schema
 from timers.wire import headers as h
 
+FIRING = schema(
+    "request string, timer_id string, due_s bigint, callback_topic string, fired_ms bigint, append_ms bigint, "
+    "position string, content bigint"
+)
+"""A fired message. ``request`` is the header ``timer-source``, or else ``timer-id``. ``fired_ms`` is the time of the
+tick, ``append_ms`` is null if the topic has the producer's time, ``position`` is the name of the record, ``content``
+its hash (:func:`timers.spark.columns.content`)."""
 
-def firings(records: DataFrame) -> DataFrame:
-    """The fired messages among the records of callback topics, which may have other records too.
+
+def firings(records: DataFrame, request_topic: str) -> DataFrame:
+    """The fired messages among the records of callback topics, which may have other records too: :data:`FIRING`.
 
     Args:
         records: in the shape of :data:`timers.spark.columns.RECORD`.
-
-    Returns:
-        ``timer_id``, ``due_s``, ``callback_topic``, ``fired_ms`` (time of the tick), ``append_ms`` (null if the topic
-        has the producer's time), ``position`` (name of the record).
+        request_topic: the topic of native requests.
     """
     append_ms = F.when(F.col("timestamp_type") == columns.LOG_APPEND_TIME, F.col("timestamp_ms"))
     return records.select(
+        F.coalesce(columns.header_text(h.TIMER_SOURCE), columns.timer_id()).alias("request"),
         columns.timer_id().alias("timer_id"),
         columns.timer_due().alias("due_s"),
         F.col("topic").alias("callback_topic"),
         columns.timer_fired().alias("fired_ms"),
         append_ms.alias("append_ms"),
         columns.source().alias("position"),
+        columns.content(F.col("topic"), F.col("key"), F.col("value"), request_topic).alias("content"),
     ).where("timer_id is not null and due_s is not null")
-
-
-def without_compacted(firings: DataFrame, schedules: DataFrame) -> DataFrame:
-    """Firings without those of schedules that compaction deleted and that were set again for the same second and topic.
-
-    Such a schedule fired before its present version was written, within the accuracy of a producer's clock.
-
-    Args:
-        firings: the result of :func:`firings`.
-        schedules: in the shape of :data:`timers.spark.audit.versions.VERSION`.
-    """
-    since = schedules.groupBy(*SLOT).agg((F.min("accepted_ms") - CLOCKS_MS).alias("since_ms"))
-    known = firings.join(since, SLOT, "left").where("since_ms is null or fired_ms is null or fired_ms >= since_ms")
-    return known.select(firings.columns)
 
 
 def letters(records: DataFrame) -> DataFrame:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from timers.spark.audit.outcomes import COLD, PENDING, SLOT
+from timers.spark.audit.outcomes import COLD, PENDING, PLACE, UNDECIDED
 from timers.spark.audit.scope import Ranges, inside
+
+FAULTY = "faulty"
+"""Verdict, besides ``undecided``."""
 
 UNASKED = "unasked"
 """Fault of a firing whose request no committed reader ever saw, such as an aborted one."""
@@ -25,7 +28,7 @@ def totals(outcomes: DataFrame) -> DataFrame:
     """
     late = F.col("accepted_ms") > F.col("due_s") * 1000
     return (
-        outcomes.where("request is not null")
+        outcomes.where("status is not null")
         .groupBy("topic", "status")
         .agg(
             F.count(F.lit(1)).alias("count"),
@@ -38,39 +41,44 @@ def totals(outcomes: DataFrame) -> DataFrame:
 
 
 def offenders(outcomes: DataFrame) -> DataFrame:
-    """One row for each fault of each timer: ``fault``, and the columns of the outcome."""
-    return outcomes.where(F.size("faults") > 0).select(F.explode("faults").alias("fault"), "*").drop("faults")
+    """One row for each fault of each timer, and one for each timer whose outcome is not visible.
+
+    Columns: ``verdict`` (``faulty`` or ``undecided``), ``fault`` (the fault, or why the outcome is not visible), and
+    those of the outcome.
+    """
+    is_undecided = F.col("status") == UNDECIDED
+    verdict = F.when(is_undecided, UNDECIDED).otherwise(FAULTY)
+    faults = F.when(is_undecided, F.array("why")).otherwise(F.col("faults"))
+    named = outcomes.select(verdict.alias("verdict"), F.explode(faults).alias("fault"), "*")
+    return named.drop("faults", "why")
 
 
 def with_positions(offenders: DataFrame, firings: DataFrame) -> DataFrame:
     """Offenders with ``positions``: the first records in which each of them fired, oldest first."""
     where = F.struct(F.coalesce("append_ms", "fired_ms").alias("at"), "position")
-    wanted = offenders.where("firings > 0").select(*SLOT).distinct()
+    wanted = offenders.where("firings > 0").select(*PLACE).distinct()
     positions = (
-        firings.join(wanted, SLOT, "left_semi")
-        .groupBy(*SLOT)
+        firings.join(wanted, PLACE, "left_semi")
+        .groupBy(*PLACE)
         .agg(F.sort_array(F.collect_list(where)).alias("records"))
-        .select(*SLOT, F.slice("records.position", 1, MAX_POSITIONS).alias("positions"))
+        .select(*PLACE, F.slice("records.position", 1, MAX_POSITIONS).alias("positions"))
     )
-    return offenders.join(positions, SLOT, "left")
+    return offenders.join(positions, PLACE, "left")
 
 
-def unmatched(outcomes: DataFrame) -> DataFrame:
-    """Firings that belong to none of the requests that were read."""
-    return outcomes.where("request is null")
-
-
-def unasked(unmatched: DataFrame, versions: DataFrame, read: Ranges) -> DataFrame:
-    """The unmatched firings whose request should be among those that were read. They are offenders too.
+def unasked(outcomes: DataFrame, requests: DataFrame, read: Ranges) -> DataFrame:
+    """The firings whose request should be among those that were read, and is not. They are offenders too.
 
     Args:
-        read: offsets that were read of the topics whose timers have the name of their request as ``timer-id``.
+        requests: ``request`` of each record that was read.
+        read: offsets that were read of the topics that brokers do not compact.
     """
-    name = F.split("timer_id", "/")
-    offset = F.expr("try_cast(split(timer_id, '/')[2] as long)")
+    name = F.split("request", "/")
+    offset = F.expr("try_cast(split(request, '/')[2] as long)")
+    unmatched = outcomes.where("status is null")
     candidates = unmatched.where((F.size(name) == 3) & inside(read, name[0], name[1], offset))
-    known = versions.select(F.col("request").alias("timer_id"))
-    return candidates.join(known, "timer_id", "left_anti").withColumn("fault", F.lit(UNASKED)).drop("faults")
+    missing = candidates.join(requests, "request", "left_anti")
+    return missing.withColumns({"verdict": F.lit(FAULTY), "fault": F.lit(UNASKED)}).drop("faults", "why")
 
 
 def lags(outcomes: DataFrame, *by: Column | str) -> DataFrame:

@@ -12,22 +12,29 @@ from pyspark.sql import functions as F
 
 from timers.core import operation
 from timers.spark.audit import figures
-from timers.spark.audit.figures import UNASKED
+from timers.spark.audit.figures import FAULTY, UNASKED
+from timers.spark.audit.gaps import Reason
 from timers.spark.audit.outcomes import (
+    ALTERED,
     COLD,
     DEAD_LETTERED,
     DUPLICATE,
     EARLY,
     FIRED,
-    GONE,
     LOST,
     PENDING,
     REVOKED,
+    SLOW,
+    TOO_OLD,
+    UNDECIDED,
     Moment,
 )
 
-STATUSES = (FIRED, DEAD_LETTERED, operation.CANCELLED, operation.REPLACED, PENDING, COLD, GONE, LOST)
-FAULTS = (LOST, DUPLICATE, EARLY, REVOKED, UNASKED)
+STATUSES = (FIRED, DEAD_LETTERED, operation.CANCELLED, operation.REPLACED, PENDING, COLD, UNDECIDED, LOST)
+FAULTS = (LOST, DUPLICATE, EARLY, REVOKED, UNASKED, ALTERED, SLOW, TOO_OLD)
+
+CLEAN = "clean"
+"""Verdict, besides ``faulty`` and ``undecided``. A fault counts more than what cannot be decided."""
 
 MAX_LISTED = 200
 """Largest number of offenders of one fault in the findings. The table ``offenders`` has all."""
@@ -93,6 +100,12 @@ class Findings:
     """Requests that were accepted after their due second had begun."""
     listed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Fault -> the first offenders, with the columns of the table ``offenders``."""
+    undecided: Counter[str] = field(default_factory=Counter)
+    """Reason -> number of timers whose outcome is not visible (:mod:`timers.spark.audit.gaps`)."""
+    undecided_listed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Reason -> the first of these timers."""
+    gaps: list[Reason] = field(default_factory=list)
+    """Why requests that the audit was to judge are not visible."""
     lag_span_s: int = 60
     lags: list[Lag] = field(default_factory=list)
     lags_by_topic: list[Lag] = field(default_factory=list)
@@ -113,8 +126,15 @@ class Findings:
         return self.statuses.total()
 
     @property
+    def verdict(self) -> str:
+        """``clean``, ``faulty`` or ``undecided``."""
+        if self.faults.total():
+            return FAULTY
+        return UNDECIDED if self.gaps or self.undecided.total() else CLEAN
+
+    @property
     def clean(self) -> bool:
-        return not self.faults.total()
+        return self.verdict == CLEAN
 
     def left_cold(self) -> int:
         """Number of listed lost timers that are still in the cold tier."""
@@ -145,9 +165,10 @@ def collect(tables: Mapping[str, DataFrame], outcomes: DataFrame, moment: Moment
         findings.statuses[row["status"]] += row["count"]
         findings.late += row["late"]
         due[row["status"]] += [second for second in (row["first_due_s"], row["last_due_s"]) if second is not None]
-    for row in _first(tables["offenders"]).collect():
-        findings.faults[row["fault"]] = row["of_fault"]
-        findings.listed.setdefault(row["fault"], []).append(row.asDict())
+    for (verdict, fault), (count, rows) in _listed(tables["offenders"]).items():
+        is_faulty = verdict == FAULTY
+        (findings.faults if is_faulty else findings.undecided)[fault] = count
+        (findings.listed if is_faulty else findings.undecided_listed)[fault] = rows
     if due[FIRED]:
         findings.lag_span_s = span_for(min(due[FIRED]), max(due[FIRED]))
         by_span = figures.lags(outcomes, figures.span_s(findings.lag_span_s)).orderBy("span_s")
@@ -162,12 +183,21 @@ def collect(tables: Mapping[str, DataFrame], outcomes: DataFrame, moment: Moment
     return findings
 
 
-def _first(offenders: DataFrame) -> DataFrame:
-    """The first :data:`MAX_LISTED` offenders of each fault, with the number of all offenders of that fault."""
-    fault = Window.partitionBy("fault")
-    order = fault.orderBy("due_s", "accepted_ms", "offset")
-    numbered = offenders.withColumns({"number": F.row_number().over(order), "of_fault": F.count(F.lit(1)).over(fault)})
-    return numbered.where(F.col("number") <= MAX_LISTED).orderBy("fault", "number")
+def _listed(offenders: DataFrame) -> dict[tuple[str, str], tuple[int, list[dict[str, Any]]]]:
+    """(verdict, fault) -> the number of its offenders, and the first :data:`MAX_LISTED` of them.
+
+    Each task keeps only its first rows of a fault, so that no task gets all of them.
+    """
+    counts = offenders.groupBy("verdict", "fault").count().collect()
+    listed: dict[tuple[str, str], tuple[int, list[dict[str, Any]]]] = {
+        (row["verdict"], row["fault"]): (row["count"], []) for row in counts
+    }
+    # Spark computes the limit in each task before the shuffle if the plan filters by the rank alone.
+    fault = Window.partitionBy("verdict", "fault").orderBy("due_s", "accepted_ms", "offset")
+    first = offenders.withColumn("number", F.row_number().over(fault)).where(F.col("number") <= MAX_LISTED)
+    for row in first.orderBy("verdict", "fault", "number").collect() if counts else []:
+        listed[row["verdict"], row["fault"]][1].append(row.asDict())
+    return listed
 
 
 def _due(forecast: DataFrame, by: Column, order: Column | str, limit: int) -> list[Due]:

@@ -1,111 +1,103 @@
 """The outcome of each version: compares requests with firings and dead letters.
 
-A firing belongs to the version with its ``timer-id``, ``timer-due`` and topic (its *slot*). Receivers copy headers, so
-a firing of the same id on another topic is a copy. If an id was set several times for one second and topic, the firings
-are assigned to those versions by rank: first to versions that must fire, in the order of the log, last to versions that
-must not fire."""
+A firing belongs to the version that it names, if due second and topic are those of the version too. Receivers copy
+headers, so a firing that names a version on another topic is a copy.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from timers.spark.audit.versions import MAY, MUST, NEVER
+from timers.spark.audit.versions import CLOCKS_MS, MUST, NEVER
+from timers.spark.columns import LOG_APPEND_TIME
 
 FIRED, DEAD_LETTERED, PENDING, COLD, LOST = "fired", "dead-lettered", "pending", "cold", "lost"
-GONE = "evidence-gone"
-"""Statuses, besides ``cancelled`` and ``replaced``. ``cold``: pending in the cold tier. ``evidence-gone``: not known,
-because the callback topic has lost records since the timer was due."""
+UNDECIDED = "undecided"
+"""Statuses, besides ``cancelled`` and ``replaced``. ``cold``: pending in the cold tier. ``undecided``: what would show
+its outcome is not visible; the column ``why`` says why (:mod:`timers.spark.audit.gaps`)."""
 
 DUPLICATE, EARLY, REVOKED = "duplicate", "early", "revoked"
-"""Faults, besides ``lost``. ``revoked``: fired although a verdict says that it was cancelled or replaced."""
+ALTERED, SLOW, TOO_OLD = "altered", "slow", "older-than-request"
+"""Faults, besides ``lost``. ``revoked``: fired although a verdict says that it was cancelled or replaced. ``altered``:
+with another key, value or header than was requested. ``slow``: its lag is too large. ``older-than-request``: its
+callback was appended before its request."""
 
-SLOT = ["timer_id", "due_s", "callback_topic"]
+PLACE = ["request", "due_s", "callback_topic"]
+"""Columns that requests and firings share."""
 
 OUTCOME = (
     *("request", "topic", "partition", "offset", "accepted_ms", "bytes", "timer_id", "due_s", "callback_topic"),
-    *("code", "status", "faults", "firings", "letters", "letter_code", "moved", "fired_ms", "append_ms", "lag_ms"),
-    "cold",
+    *("code", "status", "why", "faults", "firings", "letters", "letter_code", "moved", "fired_ms", "append_ms"),
+    *("lag_ms", "cold", "record_key", "callback_key"),
 )
 """``firings`` and ``letters``: numbers of them. ``fired_ms`` and ``append_ms``: the earliest. ``lag_ms``: from the
 start of the due second, or from acceptance if that was later, to ``append_ms`` (``fired_ms`` if the callback topic has
 the producer's time); null for timers that were on the retry topic (``moved``). ``cold``: the timer is in the cold tier.
-A row without ``request`` is a firing that belongs to no request that was read."""
+``record_key`` and ``callback_key``: keys of the request and of its callback, for lost timers only. A row without
+``status`` is a firing that belongs to no request that was read; its ``request`` is the one that it names."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The time that an audit refers to."""
+    """The time that an audit refers to, and what counts as a fault."""
 
     as_of_ms: int
     """The audit reads all records up to this time, and perhaps newer ones."""
     grace_s: int
     """A timer that is overdue by at most this many seconds counts as pending."""
+    max_lag_s: int | None = None
+    """A larger lag is a fault; None: no lag is."""
+    clocks_ms: int = 0
+    """How much the clocks of two brokers may differ."""
 
 
-def ranked(versions: DataFrame, letters: DataFrame, moved: DataFrame, ids: bool) -> DataFrame:
-    """Versions with their dead letters and retries, and with ``rank``, their position among the versions of their slot
-    (``versions_in_slot``).
+def outcomes(
+    versions: DataFrame,
+    letters: DataFrame,
+    moved: DataFrame,
+    firings: DataFrame,
+    moment: Moment,
+    waiting: DataFrame | None = None,
+) -> DataFrame:
+    """The outcome of each version, and the firings that belong to none.
 
     Args:
         versions: in the shape of :data:`timers.spark.audit.versions.VERSION`.
         letters: the result of :func:`timers.spark.audit.evidence.letters`.
         moved: the result of :func:`timers.spark.audit.evidence.moved`.
-        ids: whether a slot may have several versions.
-    """
-    known = versions.join(letters, "request", "left").join(moved, "request", "left").fillna(0, ["letters"])
-    if not ids:
-        return known.withColumns({"rank": F.lit(1), "versions_in_slot": F.lit(1)})
-    order = (
-        F.when((F.col("expected") == MUST) & (F.col("letters") == 0), 0)
-        .when(F.col("expected") == MAY, 1)
-        .when(F.col("expected") == MUST, 2)
-        .otherwise(3)
-    )
-    slot = Window.partitionBy(*SLOT)
-    return known.withColumns(
-        {
-            "rank": F.row_number().over(slot.orderBy(order, "offset")),
-            "versions_in_slot": F.count(F.lit(1)).over(slot).cast("int"),
-        }
-    )
-
-
-def outcomes(
-    ranked: DataFrame, firings: DataFrame, whole_since: DataFrame, moment: Moment, waiting: DataFrame | None = None
-) -> DataFrame:
-    """The outcome of each version, and the firings that belong to none.
-
-    Args:
-        ranked: the result of :func:`ranked`.
-        firings: the result of :func:`timers.spark.audit.evidence.firings`.
-        whole_since: ``callback_topic``, ``whole_since_ms``: the topic has all records since this time; null: now.
+        firings: in the shape of :data:`timers.spark.audit.evidence.FIRING`.
         waiting: requests that are in the cold tier: ``request``; None without a cold tier.
 
     Returns:
         In the shape of :data:`OUTCOME`.
     """
+    known = versions.withColumn("known", F.lit(True))
+    known = known.join(letters, "request", "left").join(moved, "request", "left").fillna(0, ["letters"])
     if waiting is None:
-        ranked = ranked.withColumn("cold", F.lit(False))
+        known = known.withColumn("cold", F.lit(False))
     else:
-        ranked = ranked.join(waiting.withColumn("cold", F.lit(True)), "request", "left").fillna(False, ["cold"])
-    fired = firings.groupBy(*SLOT).agg(
-        F.count(F.lit(1)).alias("found"), F.min("fired_ms").alias("fired_ms"), F.min("append_ms").alias("append_ms")
+        known = known.join(waiting.withColumn("cold", F.lit(True)), "request", "left").fillna(False, ["cold"])
+    fired = firings.groupBy(*PLACE).agg(
+        F.count(F.lit(1)).alias("found"),
+        F.min("fired_ms").alias("fired_ms"),
+        F.min("append_ms").alias("append_ms"),
+        F.min("content").alias("least_content"),
+        F.max("content").alias("largest_content"),
+        F.min("timer_id").alias("fired_id"),
     )
-    joined = ranked.join(fired, SLOT, "full").join(F.broadcast(whole_since), "callback_topic", "left")
-    found = F.coalesce("found", F.lit(0))
-    surplus = F.when(F.col("rank") == 1, F.greatest(found - F.col("versions_in_slot"), F.lit(0))).otherwise(0)
-    assigned = F.when(found >= F.col("rank"), 1).otherwise(0) + surplus
-    counted = joined.withColumn("firings", F.when(F.col("request").isNull(), found).otherwise(assigned))
-    has_fired = F.col("firings") > 0
+    joined = known.join(fired, PLACE, "full").withColumn("timer_id", F.coalesce("timer_id", "fired_id"))
     return (
-        counted.withColumns({name: F.when(has_fired, F.col(name)) for name in ("fired_ms", "append_ms")})
+        joined.withColumn("firings", F.coalesce("found", F.lit(0)))
         .withColumn("moved", F.col("wait_s").isNotNull())
         .withColumn("status", _status(moment))
-        .withColumn("faults", _faults())
-        .withColumn("lag_ms", _lag_ms())
+        .withColumn("lag_ms", F.when(F.col("status") == FIRED, _seen_ms() - _start_ms()))
+        .withColumn("faults", _faults(moment))
+        .withColumn("lag_ms", F.when(~F.col("moved"), F.col("lag_ms")))
+        .withColumns({name: F.when(F.col("status") == LOST, F.col(name)) for name in ("record_key", "callback_key")})
+        .withColumn("why", F.lit(None).cast("string"))
         .select(*OUTCOME)
     )
 
@@ -113,35 +105,47 @@ def outcomes(
 def _status(moment: Moment) -> Column:
     accepted_s = F.ceil(F.col("accepted_ms") / 1000)
     expected_s = F.greatest("due_s", accepted_s, "wait_s")  # ignores nulls
-    gone = F.col("whole_since_ms") > F.col("due_s") * 1000
     return (
-        F.when(F.col("request").isNull(), F.lit(None))
+        F.when(F.col("known").isNull(), F.lit(None))
         .when(F.col("firings") > 0, FIRED)
         .when(F.col("letters") > 0, DEAD_LETTERED)
         .when(F.col("expected") != MUST, F.col("closed_as"))
         .when((expected_s + moment.grace_s) * 1000 > moment.as_of_ms, F.when(F.col("cold"), COLD).otherwise(PENDING))
-        .when(gone, GONE)
         .otherwise(LOST)
     )
 
 
-def _faults() -> Column:
+def _faults(moment: Moment) -> Column:
     start_ms = F.col("due_s") * 1000
     early = (F.col("fired_ms") < start_ms) | (F.col("append_ms") < start_ms)
-    matched = F.col("request").isNotNull()  # the request of an unmatched firing may be out of scope
-    fired = matched & (F.col("firings") > 0)
+    altered = (F.col("least_content") != F.col("content")) | (F.col("largest_content") != F.col("content"))
+    slow = F.lit(False) if moment.max_lag_s is None else F.col("lag_ms") > moment.max_lag_s * 1000
+    matched = F.col("status").isNotNull()  # the request of an unmatched firing may be out of scope
+    fired = F.col("status") == FIRED
     return F.array_compact(
         F.array(
             F.when(F.col("status") == LOST, LOST),
             F.when(matched & (F.col("firings") + F.col("letters") > 1), DUPLICATE),
             F.when(fired & early, EARLY),
             F.when(fired & (F.col("expected") == NEVER), REVOKED),
+            F.when(fired & altered, ALTERED),
+            F.when(fired & slow, SLOW),
+            F.when(fired & _is_older_than_request(moment), TOO_OLD),
         )
     )
 
 
-def _lag_ms() -> Column:
-    seen_ms = F.coalesce("append_ms", "fired_ms")
-    start_ms = F.greatest(F.col("due_s") * 1000, F.col("accepted_ms"))
-    has_lag = F.col("request").isNotNull() & (F.col("firings") > 0) & ~F.col("moved")
-    return F.when(has_lag, seen_ms - start_ms)
+def _is_older_than_request(moment: Moment) -> Column:
+    """Condition: the callback was appended before its request, even if the clocks differ."""
+    by_brokers = F.col("append_ms").isNotNull() & (F.col("timestamp_type") == LOG_APPEND_TIME)
+    tolerance_ms = F.when(by_brokers, moment.clocks_ms).otherwise(CLOCKS_MS)
+    return _seen_ms() + tolerance_ms < F.col("accepted_ms")
+
+
+def _seen_ms() -> Column:
+    return F.coalesce("append_ms", "fired_ms")
+
+
+def _start_ms() -> Column:
+    """Start of the second at which the timer was to fire."""
+    return F.greatest(F.col("due_s") * 1000, F.col("accepted_ms"), F.col("wait_s") * 1000)

@@ -11,10 +11,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from timers import __version__
 from timers.config.settings import Settings
-from timers.spark.audit import charts
-from timers.spark.audit.figures import UNASKED
-from timers.spark.audit.findings import FAULTS, MAX_LISTED, STATUSES, Findings
-from timers.spark.audit.outcomes import DUPLICATE, EARLY, GONE, LOST, PENDING, REVOKED
+from timers.spark.audit import charts, gaps
+from timers.spark.audit.figures import FAULTY, UNASKED
+from timers.spark.audit.findings import CLEAN, FAULTS, MAX_LISTED, STATUSES, Findings
+from timers.spark.audit.outcomes import (
+    ALTERED,
+    DUPLICATE,
+    EARLY,
+    LOST,
+    PENDING,
+    REVOKED,
+    SLOW,
+    TOO_OLD,
+    UNDECIDED,
+)
 from timers.spark.requests import CANCEL
 
 _MEANING = {
@@ -23,7 +33,13 @@ _MEANING = {
     EARLY: "fired before the start of the due second",
     REVOKED: "fired although a verdict says that it was cancelled or replaced",
     UNASKED: "fired, but a committed reader sees no request for it",
+    ALTERED: "fired with another key, value or header than was requested",
+    SLOW: "fired later than --max-lag allows",
+    TOO_OLD: "the callback was appended before its request",
 }
+
+EXIT_CODES = {CLEAN: 0, FAULTY: 3, UNDECIDED: 4}
+"""Verdict -> exit code of the command."""
 
 _RECORD_BYTES = 10
 """Bytes that the capacity formula of docs/operations.md, P + 26, adds to the key, value and headers of a request. P is
@@ -32,16 +48,19 @@ a Future without its 6 bytes of tags and lengths, and a key has 10 digits."""
 _SECONDS_A_DAY = 86_400
 
 
-def verdict(findings: Findings) -> str:
+def summary(findings: Findings) -> str:
+    """The verdict in one sentence."""
     requests = counted(findings.requests, "request")
-    if not findings.clean:
+    doubts = [f"{findings.undecided.total():,} cannot be judged"] if findings.undecided else []
+    doubts += ["some requests are not visible"] if findings.gaps else []
+    if findings.verdict == FAULTY:
         found = ", ".join(f"{findings.faults[fault]:,} {fault}" for fault in FAULTS if findings.faults[fault])
-        return f"{found} of {requests}"
+        return "; ".join([f"Faulty: {found} of {requests}", *doubts])
+    if findings.verdict == UNDECIDED:
+        return f"Undecided: of {requests} none is faulty, but {' and '.join(doubts)}"
     if not findings.requests:
-        return "No request in scope"
-    gone = findings.statuses[GONE]
-    but = f"; {gone:,} cannot be judged, because their callback topics have lost records" if gone else ""
-    return f"Clean: none of {requests} is lost, duplicated or early{but}"
+        return "Clean: there is no request in scope"
+    return f"Clean: none of {requests} is lost, duplicated, early, altered or otherwise faulty"
 
 
 def hint(findings: Findings) -> str:
@@ -67,21 +86,24 @@ def _of(some: int, listed: int) -> str:
 
 
 def lines(findings: Findings) -> Iterator[str]:
-    yield verdict(findings)
+    yield summary(findings)
     if hint(findings):
         yield hint(findings)
+    for reason in findings.gaps[:10]:
+        yield f"not visible: {reason.text}"
     yield ""
     yield f"{'requests':<16}{findings.requests:>14,}"
     for status in STATUSES:
         if findings.statuses[status] or status in (*STATUSES[:2], PENDING, LOST):
             yield f"  {status:<14}{findings.statuses[status]:>14,}"
     for fault in FAULTS[1:]:
-        yield f"{fault:<16}{findings.faults[fault]:>14,}"
+        if findings.faults[fault] or fault in FAULTS[:3]:
+            yield f"{fault:<18}{findings.faults[fault]:>12,}"
     for lag in findings.lags_by_topic[:10]:
         figures = f"p50 {lag.p50_ms:,} ms, p99 {lag.p99_ms:,} ms, max {lag.max_ms:,} ms"
         yield f"lag of {lag.fired:,} fired to {lag.of}: {figures}"
-    for fault in FAULTS:
-        for row in findings.listed.get(fault, [])[:10]:
+    for fault, rows in [*sorted(findings.listed.items()), *sorted(findings.undecided_listed.items())]:
+        for row in rows[:10]:
             yield f"{fault}: {_name(row)} due {when(row['due_s'])} for {row['callback_topic'] or '-'}"
 
 
@@ -89,13 +111,19 @@ def as_json(findings: Findings) -> dict[str, Any]:
     """The findings for a program: totals and the names of the offenders."""
     return {
         "clean": findings.clean,
-        "verdict": verdict(findings),
+        "verdict": findings.verdict,
+        "summary": summary(findings),
         "as_of_ms": findings.moment.as_of_ms,
         "grace_s": findings.moment.grace_s,
         "requests": findings.requests,
         "statuses": {status: findings.statuses[status] for status in STATUSES},
         "faults": {fault: findings.faults[fault] for fault in FAULTS},
         "offenders": {fault: [_name(row) for row in rows] for fault, rows in findings.listed.items()},
+        "undecided": {
+            "not_visible": [reason._asdict() for reason in findings.gaps],
+            "reasons": dict(findings.undecided),
+            "timers": {why: [_name(row) for row in rows] for why, rows in findings.undecided_listed.items()},
+        },
         "storage": _storage(findings),
         "lags": [lag._asdict() for lag in findings.lags_by_topic],
         "busiest": [due._asdict() for due in findings.busiest],
@@ -121,7 +149,8 @@ def page(findings: Findings, settings: Settings) -> str:
         findings=findings,
         settings=settings,
         version=__version__,
-        verdict=verdict(findings),
+        summary=summary(findings),
+        undecided_meaning=gaps.MEANING,
         hint=hint(findings),
         statuses=STATUSES,
         faults=FAULTS,

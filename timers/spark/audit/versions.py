@@ -1,10 +1,10 @@
 """The requested timers: one row for each request that needs an outcome.
 
-A timer is identified by the record that requested it, its *request*. A timer without an id has the name of that record
-as its ``timer-id``. Ids can be used again, so for timers with an id each record that sets a timer is a *version*. The
-next record of the id in the partition closes the version: an update or a cancel. The verdict on that record says
-whether it was in time. Without a verdict (its topic was deleted or is newer), the append time decides: before the start
-of the due second it was in time; after that, the version may have fired or not.
+A timer is identified by the record that requested it, its *request*. Ids can be used again, so for timers with an id
+each record that sets a timer is a *version*. The next record of the id in the partition closes the version: an update
+or a cancel. The verdict on that record says whether it was in time. Without a verdict (its topic was deleted or is
+newer), the append time decides: before the start of the due second it was in time; after that, the version may have
+fired or not.
 
 In a topic of schedules (:mod:`timers.wire.formats.schedule`) any next record of the id closes a version, also one that
 cannot be decoded, and also a tombstone of the engine. A tombstone that names the version says that the version fired or
@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from timers.core import operation
+from timers.kafka.topic_offsets import PRODUCERS_CLOCKS_MS
 from timers.spark.requests import CANCEL, COPY, ENDED, REJECTED, TIMER
 
 MUST, MAY, NEVER = "must", "may", "never"
@@ -26,14 +27,15 @@ MUST, MAY, NEVER = "must", "may", "never"
 
 CANCELLED, REPLACED = operation.CANCELLED, operation.REPLACED
 
-CLOCKS_MS = 60_000
+CLOCKS_MS = PRODUCERS_CLOCKS_MS
 """Accepted error of a producer's clock: most topics of schedules have the producer's time, not the broker's."""
 
 VERSION = (
-    *("request", "topic", "partition", "offset", "accepted_ms", "bytes"),
-    *("timer_id", "due_s", "callback_topic", "code", "expected", "closed_as"),
+    *("request", "topic", "partition", "offset", "accepted_ms", "timestamp_type", "bytes", "record_key"),
+    *("timer_id", "due_s", "callback_topic", "callback_key", "content", "code", "expected", "closed_as"),
 )
-"""``accepted_ms``: when the broker appended the request. ``code``: why it cannot be decoded, or null; a request with a
+"""``accepted_ms``: when the broker appended the request, or the time of its producer (``timestamp_type``, as in
+:data:`timers.spark.columns.RECORD`). ``code``: why it cannot be decoded, or null; a request with a
 code has no timer. ``expected``: must, may or never. ``closed_as``: ``cancelled`` or ``replaced`` if a record closed
 it."""
 
@@ -102,8 +104,5 @@ def of_schedules(requests: DataFrame) -> DataFrame:
 
 
 def _versions(requests: DataFrame, expected: Column, closed_as: Column) -> DataFrame:
-    return requests.select(
-        *("request", "topic", "partition", "offset", F.col("timestamp_ms").alias("accepted_ms"), "bytes"),
-        *("timer_id", "due_s", "callback_topic", "code"),
-        *(expected.alias("expected"), closed_as.alias("closed_as")),
-    ).select(*VERSION)
+    named = {"accepted_ms": F.col("timestamp_ms"), "expected": expected, "closed_as": closed_as}
+    return requests.withColumns(named).select(*VERSION)

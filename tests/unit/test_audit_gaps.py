@@ -1,0 +1,113 @@
+"""Which lost timers an audit cannot judge, and which requests it does not see: without Spark and Kafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from timers.spark.audit import gaps
+from timers.spark.audit.gaps import DELETED, NO_LETTERS, NO_TOPIC, OPEN, Gap, Gaps, Timer
+from timers.spark.audit.scope import Scope, Span
+from timers.wire.partitioner import partitions_of
+
+DUE = 1_700_000_000
+KEY = b"order-1"
+(MINE,) = partitions_of([KEY], 4)
+OTHER = (MINE + 1) % 4
+BEFORE, AFTER, NOW = DUE * 1000, DUE * 1000 + 1, (DUE + 1000) * 1000
+
+
+def timer(
+    *,
+    topic: str | None = "orders",
+    key: bytes | None = KEY,
+    offset: int = 6,
+    moved: bool = False,
+    record_key: bytes | None = b"%d" % DUE,
+    due_s: int | None = DUE,
+    accepted_ms: int = BEFORE - 5000,
+) -> Timer:
+    return Timer(topic, key, offset, moved, record_key, 3, due_s, accepted_ms)
+
+
+def gaps_of(
+    callbacks: dict[int, Gap] | None = None, letters: dict[int, Gap] | None = None, retries: Gap | None = None
+) -> Gaps:
+    counts = {"orders": 4, "dead": 2}
+    return Gaps(counts, {"orders": callbacks or {}}, letters or {}, "dead", retries, NOW)
+
+
+def test_a_timer_is_lost_if_all_records_are_visible() -> None:
+    assert gaps_of().why(timer()) is None
+
+
+@pytest.mark.parametrize(
+    ("partition", "until_ms", "why"),
+    [(MINE, AFTER, DELETED), (MINE, BEFORE, None), (OTHER, NOW, None)],
+    ids=["deleted since", "deleted before", "deleted in another partition"],
+)
+def test_deleted_callbacks_count_in_their_partition_and_by_their_age(
+    partition: int, until_ms: int, why: str | None
+) -> None:
+    assert gaps_of({partition: Gap(until_ms, DELETED)}).why(timer()) == why
+
+
+def test_a_late_request_cannot_have_fired_before_it_was_accepted() -> None:
+    gone = gaps_of({MINE: Gap(AFTER, DELETED)})
+    assert gone.why(timer(accepted_ms=AFTER - 1)) == DELETED
+    assert gone.why(timer(accepted_ms=AFTER)) is None
+
+
+def test_a_callback_without_a_key_goes_to_the_partition_of_its_offset() -> None:
+    gone = gaps_of({2: Gap(NOW, DELETED)})
+    assert gone.why(timer(key=None, offset=6)) == DELETED
+    assert gone.why(timer(key=None, offset=7)) is None
+    assert gone.why(timer(key=None, offset=7, moved=True)) == DELETED, "its offset on the retry topic is not known"
+
+
+def test_dead_letters_may_be_gone_too() -> None:
+    (partition,) = partitions_of([b"%d" % DUE], 2)
+    assert gaps_of(letters={partition: Gap(NOW, DELETED)}).why(timer()) == NO_LETTERS
+    assert gaps_of(letters={1 - partition: Gap(NOW, DELETED)}).why(timer()) is None
+    rejected = timer(topic=None, key=None, due_s=None, record_key=None)
+    assert gaps_of(letters={1: Gap(rejected.accepted_ms + 1, DELETED)}).why(rejected) == NO_LETTERS
+    assert gaps_of(letters={1: Gap(rejected.accepted_ms, DELETED)}).why(rejected) is None
+
+
+def test_topics_that_do_not_exist_show_nothing() -> None:
+    assert gaps_of().why(timer(topic="nowhere")) == NO_TOPIC
+    without_letters = Gaps({"orders": 4}, {}, {}, "dead", None, NOW)
+    assert without_letters.why(timer()) == NO_LETTERS
+
+
+def test_a_timer_may_have_been_put_off_in_an_open_transaction() -> None:
+    assert gaps_of(retries=Gap(NOW, OPEN)).why(timer()) == OPEN
+
+
+def test_requests_that_do_not_exist_any_more_are_named_only_in_scope() -> None:
+    def codes(scope: Scope, start: int, log_start: int) -> list[str]:
+        span = Span({"requests": {0: start}}, {"requests": {0: 90}}, {"requests": {0: 90}})
+        found = gaps.deleted_requests(scope, span, {"requests": {0: log_start}}, ["requests"])
+        return [each.code for each in found]
+
+    assert codes(Scope(), 0, 0) == []
+    assert codes(Scope(), 10, 10) == [DELETED]
+    assert codes(Scope(from_ms=5), 11, 10) == [], "a record before the scope is left"
+    assert codes(Scope(ranges={"requests": {0: range(10, 20)}}), 10, 10) == []
+    assert codes(Scope(ranges={"requests": {0: range(9, 20)}}), 10, 10) == [DELETED]
+
+
+def test_requests_behind_an_open_transaction_are_named_only_in_scope() -> None:
+    def codes(scope: Scope, scope_end: int, high: int) -> list[str]:
+        span = Span({"requests": {0: 0}}, {"requests": {0: 90}}, {"requests": {0: scope_end}})
+        return [each.code for each in gaps.open_requests(scope, span, {"requests": {0: high}})]
+
+    assert codes(Scope(), 90, 90) == []
+    assert codes(Scope(), 90, 93) == [OPEN]
+    assert codes(Scope(to_ms=5), 80, 93) == []
+    assert codes(Scope(ranges={"requests": {0: range(90)}}), 90, 93) == []
+    assert codes(Scope(ranges={"requests": {0: range(91)}}), 90, 93) == [OPEN]
+
+
+def test_a_misspelt_pattern_matches_nothing() -> None:
+    found = gaps.unknown_patterns(["order-*", "ordres", "a.c"], ["order-1", "orders", "abc"])
+    assert [each.text.split("'")[1] for each in found] == ["ordres", "a.c"]

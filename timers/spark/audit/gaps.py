@@ -1,0 +1,244 @@
+"""What an audit cannot see: topics that do not exist, deleted records, and records behind open transactions.
+
+A request that is not visible makes the whole audit undecided (:class:`Reason`). If a callback or a dead letter may be
+among the records that are not visible, its timer is undecided instead of lost. Only the partition counts to which this
+record goes, and only if it could have been written when records are missing there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from timers.kafka.topic_offsets import Offsets, TopicOffsets
+from timers.spark.audit.outcomes import LOST, UNDECIDED
+from timers.spark.audit.scope import Scope, Span
+from timers.wire.partitioner import partitions_for
+
+NO_TOPIC, DELETED, OPEN, NO_LETTERS = (
+    "no-such-topic",
+    "records-deleted",
+    "open-transaction",
+    "dead-letters-not-visible",
+)
+MEANING = {
+    NO_TOPIC: "neither fired nor dead-lettered, and the callback topic does not exist or may not be described",
+    DELETED: "not found, and the partition of the callback has lost records of that time to retention or deletion",
+    OPEN: "not found, and the partition of the callback, or the retry topic, has records of an open transaction",
+    NO_LETTERS: "not found, and dead letters of that time are deleted or behind an open transaction",
+}
+
+
+class Reason(NamedTuple):
+    """Why requests that the audit was to judge are not visible."""
+
+    code: str
+    text: str
+
+
+class Gap(NamedTuple):
+    """Missing records of a partition."""
+
+    until_ms: int
+    """All records with this time or a later one are visible."""
+    why: str
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Where callbacks and dead letters of lost timers may be invisible.
+
+    Attributes:
+        counts: topic -> number of partitions, of the topics that exist.
+        callbacks: callback topic -> partition -> gap. Topics without gaps are left out.
+        letters: partition -> gap, of the dead letters.
+        retries: gap of the retry topic.
+        as_of_ms: until when a topic that does not exist has no records.
+    """
+
+    counts: Mapping[str, int]
+    callbacks: Mapping[str, Mapping[int, Gap]]
+    letters: Mapping[int, Gap]
+    letter_topic: str
+    retries: Gap | None
+    as_of_ms: int
+
+    def why(self, timer: Timer) -> str | None:
+        """Why the outcome of a lost timer is not known; None if the timer is lost."""
+        due_ms = 0 if timer.due_s is None else timer.due_s * 1000
+        could_be_ms = max(due_ms, timer.accepted_ms)
+        topic, place = timer.callback_topic, (timer.callback_key, timer.offset)
+        if topic is not None:
+            gap: Gap | None = Gap(self.as_of_ms, NO_TOPIC)
+            if topic in self.counts:
+                gap = self._gap(self.callbacks.get(topic, {}), place, self.counts[topic], timer.moved)
+            if gap is not None and gap.until_ms > could_be_ms:
+                return gap.why
+        if self.retries is not None and self.retries.until_ms > could_be_ms:
+            return self.retries.why
+        gap = Gap(self.as_of_ms, NO_LETTERS)
+        if self.letter_topic in self.counts:
+            place = timer.record_key, timer.partition
+            gap = self._gap(self.letters, place, self.counts[self.letter_topic], timer.moved)
+        return NO_LETTERS if gap is not None and gap.until_ms > could_be_ms else None
+
+    def _gap(self, gaps: Mapping[int, Gap], place: tuple[bytes | None, int], count: int, moved: bool) -> Gap | None:
+        """The gap of the partition to which a record goes.
+
+        A record without a key goes to the partition that follows from its number. After the retry topic, this number is
+        not known.
+        """
+        key, number = place
+        if not gaps:
+            return None
+        if key is None and moved:
+            return max(gaps.values())
+        return gaps.get(partitions_for([key], [number], count)[0])
+
+
+class Timer(NamedTuple):
+    """A lost timer, with columns of :data:`timers.spark.audit.outcomes.OUTCOME`."""
+
+    callback_topic: str | None
+    callback_key: bytes | None
+    offset: int
+    moved: bool
+    record_key: bytes | None
+    partition: int
+    due_s: int | None
+    accepted_ms: int
+
+
+def find(
+    topics: TopicOffsets,
+    callback_topics: Iterable[str],
+    letter_topic: str,
+    retry_topic: str,
+    *,
+    ends: Offsets,
+    high_watermarks: Offsets,
+    as_of_ms: int,
+) -> Gaps:
+    """Ask the brokers where callbacks and dead letters may be invisible.
+
+    Args:
+        callback_topics: those of lost timers.
+        ends: offsets up to which the topics were read.
+        high_watermarks: offsets up to which they had records.
+    """
+    existing = topics.existing([*callback_topics, letter_topic])
+    since = topics.whole_since_ms(existing, as_of_ms)
+
+    def gaps_of(topic: str) -> dict[int, Gap]:
+        open_ = _behind(topic, ends, high_watermarks)
+        deleted = {p: Gap(since_ms, DELETED) for p, since_ms in since.get(topic, {}).items() if since_ms}
+        return deleted | {p: Gap(as_of_ms, OPEN) for p in open_}
+
+    return Gaps(
+        counts={topic: len(topics.partitions(topic)) for topic in existing},
+        callbacks={topic: gaps_of(topic) for topic in existing if topic != letter_topic},
+        letters=gaps_of(letter_topic),
+        letter_topic=letter_topic,
+        retries=Gap(as_of_ms, OPEN) if _behind(retry_topic, ends, high_watermarks) else None,
+        as_of_ms=as_of_ms,
+    )
+
+
+def _behind(topic: str, ends: Offsets, high_watermarks: Offsets) -> list[int]:
+    """Partitions of a topic that have records of open transactions."""
+    of = ends.get(topic, {})
+    return [partition for partition, end in of.items() if end < high_watermarks[topic][partition]]
+
+
+def decide(outcomes: DataFrame, gaps: Gaps) -> DataFrame:
+    """Outcomes in which a lost timer is undecided if its callback or dead letter may be invisible.
+
+    Args:
+        outcomes: in the shape of :data:`timers.spark.audit.outcomes.OUTCOME`; only its lost timers go to Python.
+    """
+    is_lost = F.col("status").eqNullSafe(LOST)
+
+    def decide_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield _decided(batch, gaps)
+
+    decided = outcomes.where(is_lost).mapInArrow(decide_batches, outcomes.schema)
+    return outcomes.where(~is_lost).unionByName(decided)
+
+
+def _decided(batch: pa.RecordBatch, gaps: Gaps) -> pa.RecordBatch:
+    columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
+    timers = map(Timer._make, zip(*(columns[name].to_pylist() for name in Timer._fields), strict=True))
+    reasons = [gaps.why(timer) for timer in timers]
+    columns["why"] = reasons
+    columns["status"] = [LOST if why is None else UNDECIDED for why in reasons]
+    columns["faults"] = [[LOST] if why is None else [] for why in reasons]
+    arrays = [pa.array(columns[field.name], field.type) for field in batch.schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+# ---- requests -------------------------------------------------------------------------------------------------------
+
+
+def missing_topics(topics: TopicOffsets, request_topics: Iterable[str]) -> Iterator[Reason]:
+    for topic in sorted({*request_topics} - {*topics.existing(request_topics)}):
+        yield Reason(
+            NO_TOPIC,
+            f"the request topic {topic!r} does not exist, or this user may not describe it: check the name",
+        )
+
+
+def unknown_patterns(patterns: Iterable[str], callback_topics: Iterable[str]) -> Iterator[Reason]:
+    """Reasons for patterns that match none of the topics."""
+    names = list(callback_topics)
+    for pattern in patterns:
+        if not any(re.fullmatch(expression_of(pattern), name) for name in names):
+            yield Reason(
+                NO_TOPIC,
+                f"--callback-topic {pattern!r} matches no topic that this user may describe, and no request: check the "
+                "name",
+            )
+
+
+def deleted_requests(scope: Scope, span: Span, starts: Offsets, topics: Iterable[str]) -> Iterator[Reason]:
+    """Reasons for partitions that have lost requests of the scope.
+
+    Args:
+        starts: first offsets that the request topics still contain.
+        topics: topics in which a deleted request is missing.
+    """
+    for topic in topics:
+        for partition, start in starts.get(topic, {}).items():
+            asked = scope.ranges.get(topic, {}).get(partition)
+            first = span.starts.get(topic, {}).get(partition)
+            if start > 0 and first is not None and first <= start and (asked is None or asked.start < start):
+                yield Reason(
+                    DELETED,
+                    f"the requests of {topic}/{partition} before offset {start:,} are deleted: audit those after it "
+                    "with --from",
+                )
+
+
+def expression_of(pattern: str) -> str:
+    """Regular expression of a pattern of callback topics, for Java and Python."""
+    return pattern.replace(".", "[.]").replace("*", ".*")
+
+
+def open_requests(scope: Scope, span: Span, high_watermarks: Offsets) -> Iterator[Reason]:
+    """Reasons for partitions that have records of the scope behind an open transaction."""
+    for topic, ends in span.scope_ends.items():
+        for partition in _behind(topic, span.ends, high_watermarks):
+            end, high = span.ends[topic][partition], high_watermarks[topic][partition]
+            asked = scope.ranges.get(topic, {}).get(partition)
+            if partition in ends and ends[partition] >= end and (asked is None or asked.stop > end):
+                yield Reason(
+                    OPEN,
+                    f"{topic}/{partition} has {high - end:,} records from offset {end:,} on that are behind an open "
+                    "transaction: audit again when it has ended",
+                )

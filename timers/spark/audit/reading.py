@@ -1,0 +1,163 @@
+"""Reads the topics of an audit as a committed reader: requests, and what an engine has written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from timers.config.settings import Settings
+from timers.kafka.topic_offsets import Offsets, TopicOffsets
+from timers.request_formats import enabled_formats
+from timers.spark import kafka, native_requests, requests
+from timers.spark.audit import cold_tier
+from timers.spark.audit.findings import Counted, PartitionRead
+from timers.spark.audit.scope import Scope
+from timers.spark.cold import ColdTables
+from timers.spark.columns import RECORD
+from timers.spark.native_requests import OTHER
+from timers.wire import progress
+
+SETTLING_S = 15.0
+"""How long an audit waits for transactions that are open when it starts. Those of workers end within 10 s."""
+
+
+class Requests(NamedTuple):
+    """The requests that were read."""
+
+    rows: DataFrame
+    """In the shape of :data:`timers.spark.requests.REQUEST`, on disk."""
+    counted: list[Counted]
+
+
+class Cold(NamedTuple):
+    """Requests in the cold tier."""
+
+    deleted: DataFrame
+    """Requests that retention deleted from their topics, in the shape of :data:`timers.spark.requests.REQUEST`."""
+    waiting: DataFrame
+    """Requests that were not promoted: ``request``."""
+
+
+class Reading:
+    """The topics of an audit, and the offsets up to which they are read.
+
+    Ends of all topics are chosen first. An end is where a topic ended then, as soon as the transactions that were open
+    have ended. Ends of outputs come before those of requests, so that the requests of all outputs are read.
+
+    Attributes:
+        formats: request topic -> its format.
+        span: offsets of the request topics.
+        starts: first offsets that the request topics still contain.
+        high_watermarks: ends of all topics, with the records of open transactions.
+        ends: offsets up to which topics were read.
+    """
+
+    def __init__(self, spark: SparkSession, settings: Settings, scope: Scope, topics: TopicOffsets) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._scope = scope
+        self._topics = topics
+        # A KeepAlive of a message holds no timer of its own, which the rules of the audit cannot express.
+        self.formats = {topic: each for topic, each in enabled_formats(settings).items() if not each.has_markers}
+        request_topics = topics.existing(self.formats)
+        everything = topics.all()
+        self.high_watermarks = topics.high_watermarks(everything)
+        self.high_watermarks |= topics.high_watermarks(request_topics)
+        ends = self._settle(request_topics)
+        since_ms = scope.evidence_from_ms
+        self._output_starts = topics.starts(everything) if since_ms is None else topics.at_time(everything, since_ms)
+        whole = {t for t in request_topics if self.formats[t].has_ids or t == settings.retry_topic}
+        self.span = scope.span(topics, request_topics, ends, whole)
+        self.starts = topics.starts(request_topics)
+        self.ends: Offsets = dict(ends)
+
+    def request_topics(self, *, ids: bool, compacted: bool = False) -> list[str]:
+        """Existing request topics without the retry topic, by the kind of their format."""
+        kind = (ids, compacted)
+        return [
+            topic
+            for topic in self.span.starts
+            if topic != self._settings.retry_topic
+            and (self.formats[topic].has_ids, self.formats[topic].topic_is_compacted) == kind
+        ]
+
+    def _settle(self, topics: Iterable[str]) -> Offsets:
+        high_watermarks = {topic: self.high_watermarks[topic] for topic in topics}
+        return self._topics.settled(high_watermarks, SETTLING_S) if high_watermarks else {}
+
+    # ---- requests ---------------------------------------------------------------------------------------------------
+
+    def requests(self) -> Requests:
+        """The decoded requests."""
+        native = self._settings.request_topic
+        limit = self._settings.max_request_bytes
+        others = {topic: of for topic, of in self.span.starts.items() if topic != native}
+        rows = self._decode(self._read(others, self.span.ends))
+        if native in self.span.starts:
+            records = self._read({native: self.span.starts[native]}, self.span.ends)
+            rows = rows.unionByName(native_requests.decode(records, limit, native))
+        rows = rows.persist(StorageLevel.DISK_ONLY)
+        counted = _counted(rows)
+        if any(each.kind == OTHER for each in counted):
+            unusual = rows.where(F.col("kind") == OTHER).groupBy("partition").agg(F.min("offset"), F.max("offset"))
+            ranges = {partition: range(first, last + 1) for partition, first, last in unusual.collect()}
+            records = self._read(
+                {native: {partition: each.start for partition, each in ranges.items()}},
+                {native: {partition: each.stop for partition, each in ranges.items()}},
+            )
+            left = self._decode(native_requests.unusual(records, limit)).persist(StorageLevel.DISK_ONLY)
+            rows = rows.where(F.col("kind") != OTHER).unionByName(left)
+            counted = [each for each in counted if each.kind != OTHER] + _counted(left)
+        return Requests(rows, counted)
+
+    def cold(self, tables: ColdTables) -> Cold:
+        """The requests in the cold tier."""
+        sources = [topic for topic in self.starts if self.formats[topic].allows_cold_tier]
+        sent = self.outputs([self._settings.cold_topic])
+        requested = cold_tier.requests(self._spark, tables, sent, sources)
+        gone = self._decode(cold_tier.deleted_by_retention(requested, self.starts, self._scope))
+        return Cold(gone.persist(StorageLevel.DISK_ONLY), cold_tier.waiting(self._spark, tables, requested))
+
+    def _decode(self, records: DataFrame) -> DataFrame:
+        settings = self._settings
+        return requests.decode(records, self.formats, settings.max_request_bytes, settings.request_topic)
+
+    # ---- outputs ----------------------------------------------------------------------------------------------------
+
+    def outputs(self, topics: Iterable[str]) -> DataFrame:
+        """The records of those topics that exist, in the shape of :data:`timers.spark.columns.RECORD`."""
+        known = [topic for topic in topics if topic in self._output_starts]
+        self.ends |= self._settle(topic for topic in known if topic not in self.ends)
+        return self._read({topic: self._output_starts[topic] for topic in known}, self.ends)
+
+    def partitions(self) -> list[PartitionRead]:
+        """The partitions of requests that were read, with the progress of the engine. It is only shown."""
+        records = self.outputs([self._settings.progress_topic])
+        latest = records.where("value is not null").groupBy("key").agg(F.max_by("value", "offset").alias("value"))
+        reached = {
+            progress.decode_key(bytes(key)): progress.decode(bytes(value))[0].fired_through[0]
+            for key, value in latest.collect()
+        }
+        return [
+            PartitionRead(topic, partition, start, self.span.ends[topic][partition], reached.get((topic, partition)))
+            for topic, partitions in sorted(self.span.starts.items())
+            for partition, start in sorted(partitions.items())
+        ]
+
+    def _read(self, starts: Offsets, ends: Offsets) -> DataFrame:
+        """The records of a range. Spark's source does not accept an empty list of partitions."""
+        if not starts:
+            return self._spark.createDataFrame([], RECORD)
+        tasks = self._spark.sparkContext.defaultParallelism
+        ends = {topic: {p: ends[topic][p] for p in of} for topic, of in starts.items()}
+        return kafka.read(self._spark, self._settings, starts, ends, min_partitions=tasks)
+
+
+def _counted(rows: DataFrame) -> list[Counted]:
+    numbers = F.count(F.lit(1)), F.sum("bytes"), F.min("timestamp_ms"), F.max("timestamp_ms")
+    groups = rows.groupBy("topic", "callback_topic", "kind").agg(*numbers)
+    return [Counted(*group) for group in groups.collect()]

@@ -143,6 +143,7 @@ PIP_COMPILE = $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-uns
 
 lock: $(VENV)/.dev ## Renew the lock files: packages of pyproject.toml, jars of timers/broker/jgo.toml and timers/spark/*.toml
 	@$(PIP_COMPILE) --extra worker --extra broker --extra console -o requirements.txt pyproject.toml
+	@$(PIP_COMPILE) --extra spark -o requirements-spark.txt pyproject.toml
 	@$(PIP_COMPILE) --extra worker --extra broker --extra console --extra test --extra dev --extra spark -o requirements-dev.txt pyproject.toml
 	@$(BIN)/python -m timers.broker.relock
 	@$(BIN)/python -m timers.spark.jars

@@ -130,6 +130,9 @@ docs: $(VENV)/.dev ## Write docs/settings.md and docs/http-api.md from the code,
 	@$(BIN)/python -m tests.docs.http_api_page
 	@$(BIN)/python -m bench.readme
 
+pictures: $(VENV)/.dev ## Take the pictures of docs/pictures in the browser, of a console with a worker
+	@$(PYTEST) -m browser tests/browser/test_pictures.py --pictures docs/pictures
+
 bench: $(VENV)/.dev ## Measure; ONLY=storm runs one
 	@$(BIN)/python -m bench $(ONLY)
 

@@ -91,7 +91,7 @@ async def check(sim: SimProducer, *places: tuple[str, int]) -> None:
     producer: Any = TransactionalProducer.__new__(TransactionalProducer)
     producer._loop = SimpleNamespace(answers=BrokerAnswers())
     producer._transactional_id = "timers-timer-request-0"
-    await producer._check_leaders(sim, places)
+    assert await producer._check_leaders(sim, places) <= set(sim.leaders.values())
 
 
 async def test_each_broker_is_asked_once_for_all_producers() -> None:
@@ -104,6 +104,15 @@ async def test_each_broker_is_asked_once_for_all_producers() -> None:
     second.dead = {1}
     other: Any = second
     assert await answers.absent(other, [1, 2], 0.05) == Absent({1}, set()), "although it has just answered"
+
+
+async def test_a_broker_that_has_just_taken_records_is_not_asked() -> None:
+    answers, sim = BrokerAnswers(), SimProducer()
+    producer: Any = sim
+    await sim.ready(1)
+    answers.note([1])
+    assert await answers.absent(producer, [1, 2], DEADLINE_S) == Absent(set(), set())
+    assert sim.asked == [2]
 
 
 async def test_a_request_that_fails_with_its_connection_is_repeated_on_another() -> None:

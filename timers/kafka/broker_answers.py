@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from time import monotonic
 from typing import NamedTuple
 
@@ -76,12 +76,16 @@ class BrokerAnswers:
             self._pings[broker] = asyncio.create_task(self._ping(producer, broker))
             await asyncio.shield(self._pings[broker])
 
+    def note(self, brokers: Iterable[int]) -> None:
+        """Note that brokers have answered other requests just now: a busy worker then need not ask them."""
+        self._answered_at.update(dict.fromkeys(brokers, monotonic()))
+
     def _is_fresh(self, broker: int) -> bool:
         return monotonic() <= self._answered_at.get(broker, -math.inf) + FRESH_S
 
     async def _ping(self, producer: AIOKafkaProducer, broker: int) -> None:
         await produce.ping(producer, broker)
-        self._answered_at[broker] = monotonic()
+        self.note([broker])
 
     async def has_coordinator(self, producer: AIOKafkaProducer, group: str) -> bool:
         """Whether the coordinator of a consumer group answers; if it did not, it is asked again later."""

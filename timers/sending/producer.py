@@ -240,7 +240,7 @@ class TransactionalProducer:
         producer = self._producer
         assert producer is not None, "call open() first"
         produce.track_topics(producer, batches)
-        await self._check_leaders(producer, batches)
+        leaders = await self._check_leaders(producer, batches)
         # The transaction could not end either if the group's partition of the offsets topic had no leader.
         with_offsets = bool(offsets) and await self._loop.answers.has_coordinator(producer, self._settings.app_id)
         began_s = asyncio.get_running_loop().time()
@@ -250,6 +250,7 @@ class TransactionalProducer:
         except BatchesRefused:
             await self._roll_back(producer)
             raise
+        self._loop.answers.note(leaders)
         if with_offsets:
             # Not together with the batches: while the coordinator adds the group, it cannot confirm a partition, and
             # the partition's leader would refuse the batch (KIP-890), which is tried again 100 ms later.
@@ -264,8 +265,8 @@ class TransactionalProducer:
         await producer.commit_transaction()
         return with_offsets
 
-    async def _check_leaders(self, producer: AIOKafkaProducer, places: Collection[tuple[str, int]]) -> None:
-        """Check before a transaction that the leaders of its partitions answer.
+    async def _check_leaders(self, producer: AIOKafkaProducer, places: Collection[tuple[str, int]]) -> set[int]:
+        """Check before a transaction that the leaders of its partitions answer. Returns the leaders.
 
         Raises:
             DeliveryFailed: partitions have no leader, or it takes no connection.
@@ -287,7 +288,7 @@ class TransactionalProducer:
                     silent = {place for place, leader in leaders.items() if leader in absent.silent}
                     raise NoAnswer(silent, rolled_back=True)
                 if not absent.refusing:
-                    return
+                    return known
                 refusing |= absent.refusing
             is_fresh = await produce.update_metadata(producer, ANSWER_S)  # another broker may be the leader now
             if not is_fresh:

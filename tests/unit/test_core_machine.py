@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,8 @@ from timers.core.accepting import ReadAgain
 from timers.core.keys import MAX_OFFSET
 from timers.core.limits import Limits
 from timers.core.ports import Lost
-from timers.core.timer import Fetched, Tick
+from timers.core.timer import Fetched, Row, Tick
+from timers.testing import ListOutbox
 
 # ---- time -----------------------------------------------------------------------------------------------------------
 
@@ -199,6 +201,31 @@ def test_a_chunk_ends_at_its_limit_and_commits_the_last_fired_key() -> None:
         through.append(rig.machine.progress.fired_through)
     assert through == [(5, 1), (6, MAX_OFFSET)]
     assert [len(fired) for fired, _, _ in rig.outbox.commits if fired] == [2, 3], "give or take one group"
+    assert rig.machine.pending == 0
+
+
+def test_small_groups_of_one_second_are_fired_together() -> None:
+    together: list[tuple[int, int]] = []
+
+    class Outbox(ListOutbox):
+        def fire(self, due_s: int, rows: Sequence[Row]) -> None:
+            together.append((due_s, len(rows)))
+            super().fire(due_s, rows)
+
+    limits = Limits(chunk_timers=5, chunk_bytes=10**6, max_request_bytes=100)
+    rig = NativeRig(limits=limits, group=2, outbox=Outbox())
+    rig.observe(0)
+    rig.accept(5, 5, 5, 5, 5, 5, 6, 6, 6)
+    rig.observe(6)
+    rig.fire()
+    assert together == [(5, 4), (5, 2), (6, 3)], "never more than a chunk"
+
+    together.clear()
+    rig.outbox.chunk.timers = 3
+    rig.accept(7, 7, 7, 7)
+    rig.observe(7)
+    rig.fire()
+    assert together == [(7, 2), (7, 1), (7, 1)], "a shortened chunk splits a stored group, so groups stay as they are"
     assert rig.machine.pending == 0
 
 

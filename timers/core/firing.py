@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from timers.core.keys import MAX_OFFSET
 from timers.core.machine_state import MachineState
 from timers.core.ports import TooMuch
 from timers.core.timer import Row, bytes_of
+
+JOINED_BYTES = 256 * 1024
+"""Stored groups of one second are fired together up to this size, about that of a record batch."""
 
 
 class Firing(MachineState):
@@ -32,7 +36,8 @@ class Firing(MachineState):
         rest: list[Row] = []
         count = size = 0
         full = fires = False
-        for due_s, rows in self._store.scan(start, second):  # [I3] each chunk is a new scan from fired_through
+        scanned = self._store.scan(start, second)  # [I3] each chunk is a new scan from fired_through
+        for due_s, rows, group_size in self._groups(scanned, most):
             if full:
                 through = last
                 break
@@ -45,7 +50,7 @@ class Firing(MachineState):
                     fires = True
                 self._fire(due_s, alive, tick)
             count += len(rows)
-            size += bytes_of(rows)
+            size += group_size
             full = count >= most or size >= self._limits.chunk_bytes
             last = (due_s, rows[-1][0])
             if rest:
@@ -68,3 +73,39 @@ class Firing(MachineState):
             # [I3] Delete exactly (old, new], after the commit. Superseded rows need no commit: they never fire.
             self._store.delete(after.fired_through, count, rest)
         return full
+
+    def _groups(self, scanned: Iterable[tuple[int, list[Row]]], most: int) -> Iterator[tuple[int, list[Row], int]]:
+        """The groups to fire at once, and their sizes in bytes."""
+        if self._outbox.chunk.shortened:
+            return _sized(scanned)  # the rest of a split group is stored under the key of this group
+        return _joined(scanned, most, min(JOINED_BYTES, self._limits.chunk_bytes))
+
+
+def _sized(groups: Iterable[tuple[int, list[Row]]]) -> Iterator[tuple[int, list[Row], int]]:
+    """Yields (due second, rows, their size in bytes)."""
+    for due_s, rows in groups:
+        yield due_s, rows, bytes_of(rows)
+
+
+def _joined(
+    groups: Iterable[tuple[int, list[Row]]], most: int, most_bytes: int
+) -> Iterator[tuple[int, list[Row], int]]:
+    """Joins small groups that follow each other and are due in one second; see :func:`_sized`.
+
+    Each stored group holds the timers of one fetch, often only a few. All later work has a cost for each group.
+
+    Args:
+        most: number of rows up to which groups are joined.
+        most_bytes: their size in bytes.
+    """
+    joined: list[Row] = []
+    joined_s = joined_size = 0
+    for due_s, rows, size in _sized(groups):
+        if joined and (due_s != joined_s or joined_size + size > most_bytes or len(joined) + len(rows) > most):
+            yield joined_s, joined, joined_size
+            joined, joined_size = [], 0
+        joined_s = due_s
+        joined_size += size
+        joined += rows
+    if joined:
+        yield joined_s, joined, joined_size

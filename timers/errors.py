@@ -19,6 +19,7 @@
     ├── MissingExtraError      a command needs packages that are not installed      (exit code 1)
     ├── TopicConfigError       the configuration of one of the engine's topics would lose timers
     ├── StoreError             the worker's disk fails to write or read
+    │   └── CheckpointMismatch the checkpoint of the engine on Spark does not belong to the log, or is damaged
     └── MachineStopped         the machine of a partition must stop
         ├── Fenced             another worker owns the partition now
         └── LogMismatch        the request log does not match the stored progress
@@ -103,6 +104,10 @@ class TopicConfigError(TimersError):
 
 class StoreError(TimersError):
     """The worker's disk is full, read-only or damaged. No timer is lost: the store is a cache of the request log."""
+
+
+class CheckpointMismatch(StoreError):
+    """The checkpoint of the engine on Spark does not belong to the log, or is damaged. The log is read again."""
 
 
 class MachineStopped(TimersError):

@@ -8,7 +8,7 @@ set -eu
 : "${SPARK_MASTER:?such as spark://master:7077}" "${TIMERS_BROKERS:?such as broker:9092}"
 : "${CHECKPOINT:?a directory that driver and all executors reach, such as hdfs:///timers/engine}"
 export PYSPARK_PYTHON="${PYSPARK_PYTHON:-python3}"
-# Buckets are for good: about as many as the cores that the engine may ever have.
+# As many buckets as the cores that the engine may use, and at most as many as the request topic has partitions.
 exec timers spark engine --master "$SPARK_MASTER" --checkpoint "$CHECKPOINT" --buckets "${BUCKETS:-8}" \
     --conf spark.cores.max="${CORES:-8}" \
     --conf spark.executor.memory=2g \

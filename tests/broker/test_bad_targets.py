@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import (
     AclOperation,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewPartitions,
     ResourceType,
 )
@@ -28,12 +25,6 @@ pytestmark = pytest.mark.broker
 
 UNKNOWN_FIELD = b"\x7a\x01x"
 FORGED: Headers = [("timer-id", b"forged"), ("trace", None)]
-
-
-def alter(system: System, topic: str, name: str, value: str) -> None:
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    system.admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
 
 def test_many_timers_to_an_unknown_topic_delay_no_other_timer(running: System) -> None:
@@ -66,7 +57,7 @@ def test_a_size_limit_that_is_lowered_takes_effect_at_once(running: System) -> N
     target, other = running.target(), running.target()
     first = running.send(Request(target, due_in(1), "before", b"x" * 3000))
     assert running.fired(first)
-    alter(running, target, "max.message.bytes", "2000")
+    running.configure(target, max_message_bytes="2000")
     due_s = due_in(2)
     small = timers(target, 100, due_s, 3, b"x" * 100)
     edge = Request(target, due_s + 3, "edge", b"x" * 1700)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from tests.harness.records import Request
 from tests.harness.scrape import health
@@ -24,12 +24,6 @@ def config_of(system: System, topic: str) -> dict[str, str]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     found = system.admin.describe_configs([resource])[resource].result(DEADLINE_S)
     return {name: entry.value for name, entry in found.items()}
-
-
-def alter(system: System, topic: str, name: str, value: str) -> None:
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    system.admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
 
 def create_again(system: System, topic: str, **config: str) -> None:
@@ -85,7 +79,7 @@ def test_an_oscillator_with_producers_times_is_corrected(system: System, worker:
     create_again(system, topic, **{"message.timestamp.type": "CreateTime"})
     worker.wait_for(f"set message.timestamp.type=LogAppendTime on topic {topic}")
     system.fired(system.send(*soon(system.target(), 20)))
-    alter(system, topic, "message.timestamp.type", "CreateTime")
+    system.configure(topic, message_timestamp_type="CreateTime")
     wait_until(lambda: config_of(system, topic)["message.timestamp.type"] == "LogAppendTime", "it is corrected")
     system.fired(system.send(*soon(system.target(), 20)))
 
@@ -103,7 +97,7 @@ def test_a_request_topic_that_comes_back_compacted_is_not_used_until_it_is_corre
 
     wait_until(said, "the page says why")
     assert worker.log.count("has cleanup.policy=compact") == 1
-    alter(system, topic, "cleanup.policy", "delete")
+    system.configure(topic, cleanup_policy="delete")
     wait_until(lambda: health(worker.port, "ready")[0] == 200, "the worker is ready again")
     system.fired(system.send(*soon(system.target(), 20)))
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from timers.core.circuit_breaker import OpenCircuit
 from timers.core.counters import Counters
 from timers.core.ports import Lost
 from timers.core.progress import Progress
 from timers.core.timer import Row, Tick
-from timers.spark.engine.machines import Known, Opened, Producer
+from timers.spark.engine.machines import Failing, Known, Opened, Producer
 from timers.testing.list_outbox import ListOutbox
 from timers.wire import progress as progress_record
 
@@ -50,6 +51,12 @@ class FilePartitions:
     """Implements :class:`timers.spark.engine.machines.Partitions`. Each opening reads the progress again."""
 
     directory: Path
+
+    def adopt(self, circuits: list[OpenCircuit]) -> None:
+        assert not circuits
+
+    def failing(self) -> Failing:
+        return Failing([], [])
 
     def start_of(self, partition: int) -> int:
         return 0

@@ -110,11 +110,11 @@ class SparkQuery:
         settings = self._system.settings
         cluster = topics.ensure(settings)
         oscillator = self._stack.enter_context(Oscillator(settings, Clock()))
-        self._stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick))
+        retries = self._stack.enter_context(Retries(settings, cluster, lambda: oscillator.tick))
         plan = start.plan(self._spark, settings, cluster, str(self.directory), self.buckets, 2, MAX_REQUESTS)
         outboxes = Outboxes.of if self._crash is None else partial(FailingOutboxes.of, self._crash)
         self._ended.clear()
-        self._query = query.start(self._spark, settings, plan, self._note, outboxes)
+        self._query = query.start(self._spark, settings, plan, retries.targets, self._note, outboxes)
         return self
 
     def __exit__(self, *_: object) -> None:

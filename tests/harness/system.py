@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.harness.cluster import APPEND_TIME, Cluster
 from tests.harness.judge import Callbacks, judge
@@ -84,6 +85,15 @@ class System:
     def target(self, partitions: int = 1, **config: str) -> str:
         """Create a callback topic and return its name."""
         return self.create_topic(f"target-{self._id}-{next(self._numbers)}", partitions, **config)
+
+    def configure(self, topic: str, **config: str) -> None:
+        """Change the configuration of a topic."""
+        changes = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
+        self.admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
     def delete_topic(self, name: str) -> None:
         self.cluster.delete([name])

@@ -16,6 +16,7 @@ from functools import partial
 from typing import ClassVar
 
 from timers.config.settings import Settings
+from timers.core.circuit_breaker import OpenCircuit
 from timers.core.clock_guard import ClockGuard, Clocks
 from timers.core.limits import Limits
 from timers.core.ports import Lost
@@ -24,7 +25,7 @@ from timers.errors import Fenced
 from timers.request_formats import NATIVE
 from timers.spark.engine import timer_batches
 from timers.spark.engine.bucket import Bucket, BucketState
-from timers.spark.engine.machines import Known, Opened, PartitionRun, Producer
+from timers.spark.engine.machines import Failing, Known, Opened, PartitionRun, Producer
 from timers.spark.engine.timer_batches import Arrivals
 from timers.spark.engine.waiting import ChunkKey
 from timers.testing import SimClock, SimLog, SimWorker
@@ -68,6 +69,12 @@ class SimPartitions:
         self._engine = engine
         self._faults = faults
         self._outboxes: dict[int, SimOutbox] = {}
+
+    def adopt(self, circuits: list[OpenCircuit]) -> None:
+        """The circuits are those of the routes, which all share."""
+
+    def failing(self) -> Failing:
+        return Failing([], [])
 
     def start_of(self, partition: int) -> int:
         return 0

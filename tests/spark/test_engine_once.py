@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.harness import acls
 from tests.harness.letters import await_letters
 from tests.harness.records import Record, Request
 from tests.harness.spark_query import COMMITTED, FENCED, STORED, Crash, SparkQuery
 from tests.harness.system import System, assert_once, timers
 from tests.harness.waiting import due_in
+from timers.broker import EmbeddedBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -32,9 +34,9 @@ def system(broker_address: str, tmp_path: Path) -> Iterator[System]:
 class Timers:
     """The timers of one target, and what has fired."""
 
-    def __init__(self, system: System, *, compacted: bool = False) -> None:
+    def __init__(self, system: System, **config: str) -> None:
         self._system = system
-        self.target = system.target(partitions=2, **({"cleanup_policy": "compact"} if compacted else {}))
+        self.target = system.target(partitions=2, **config)
         self._reader = system.reader(self.target)
         self._sent: dict[str, Request] = {}
         self._fired: list[Record] = []
@@ -74,9 +76,29 @@ def test_failures_and_takeovers_fire_nothing_twice(spark: SparkSession, system: 
         fired.all_have_fired_once()
 
 
+@pytest.mark.long
+def test_a_target_that_takes_nothing_delays_only_its_own_timers(spark: SparkSession, tmp_path: Path) -> None:
+    """The engine may not write to it. Its timers fire when the engine may."""
+    with EmbeddedBroker(tmp_path / "broker", port=0, properties=acls.OPEN_AUTHORIZER) as broker:
+        system = System(broker.start(), tmp_path)
+        system.create_own_topics()
+        fired, stuck = Timers(system), Timers(system)
+        wall = acls.acl(acls.TOPIC, stuck.target, acls.WRITE, deny=True)
+        acls.add(system.admin, [*wall, *acls.acl(acls.TOPIC, stuck.target, acls.READ, acls.DESCRIBE)])
+        stuck.send(100, 3, 4)
+        fired.send(600, 3, 20)
+        with SparkQuery(spark, system, tmp_path / "engine"):
+            fired.all_have_fired_once()
+            assert system.end(stuck.target, committed=True) == 0
+            acls.remove(system.admin, wall)
+            acls.add(system.admin, acls.acl(acls.TOPIC, stuck.target, acls.WRITE))
+            stuck.all_have_fired_once()
+        system.close()
+
+
 def test_a_refused_callback_is_a_dead_letter(spark: SparkSession, system: System, tmp_path: Path) -> None:
     """A compacted topic takes no callback without a key. The others of its transaction fire, through a restart."""
-    fired = Timers(system, compacted=True)
+    fired = Timers(system, cleanup_policy="compact")
     bad = Request(fired.target, due_in(3), "", b"bad", [("timer-key", None)])
     fired.send(2000, 3, 2, bad)
     with SparkQuery(spark, system, tmp_path / "engine") as engine:

@@ -20,7 +20,7 @@ from tests.harness.spark_files import FilePartitions, transactions
 from timers.config.settings import Settings
 from timers.core.limits import Limits
 from timers.spark.engine import processor, query, timer_batches
-from timers.spark.engine.processor import Buckets
+from timers.spark.engine.processor import Buckets, Told
 from timers.spark.engine.timer_batches import Arrivals
 
 pytestmark = [pytest.mark.spark]
@@ -93,7 +93,7 @@ class Engine:
         arriving = files.selectExpr("bucket", "unhex(arrivals) arrivals", "tick_partition", "tick_offset", "tick_ms")
 
         def take(rows: DataFrame, number: int) -> None:
-            rows.sparkSession.sparkContext.setLocalProperty(processor.ENDS, json.dumps(self._ends[number]))
+            rows.sparkSession.sparkContext.setLocalProperty(processor.TOLD, Told(self._ends[number], []).encode())
             self.pending |= {row["bucket"]: row["pending"] for row in rows.collect()}
 
         running = (

@@ -86,3 +86,22 @@ def test_the_first_failure_and_the_recovery_are_told_once(clock: Clock) -> None:
     assert circuit_breaker.worked(["t"]) == {}
     assert circuit_breaker.enter("t", "c", "r")
     assert (circuit_breaker.drop("t"), circuit_breaker.drop("t")) == (True, False)
+
+
+def test_circuits_of_another_process_are_used_as_they_are(clock: Clock) -> None:
+    driver, task = CircuitBreaker(clock), CircuitBreaker(clock)
+    driver.enter("t", "target-failing", "why")
+    driver.enter("u", "topic-denied", "no")
+    clock.now += 1
+    task.enter("old", "c", "r")
+    task.adopt(driver.circuits())
+    assert "old" not in task
+    assert task.circuits() == driver.circuits()
+    assert task.problem("t", retried=False) == driver.problem("t", retried=False)
+    clock.now += FIRST_S
+    task.enter("t", "target-failing", "again")
+    driver.merge(task.circuits())
+    assert driver.problem("t", retried=True) == DeliveryProblem("target-failing", "again", 2 * FIRST_S)
+    assert driver.problem("u", retried=True) is None
+    task.adopt([])
+    assert task.count == 0

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError
+from aiokafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError, KafkaConnectionError
 from confluent_kafka import KafkaError, KafkaException
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
@@ -18,6 +18,7 @@ from timers.kafka.aiokafka_internals import group_access
 from timers.kafka.aiokafka_internals.group import DescribedGroup
 from timers.spark.engine import start
 from timers.spark.engine.checkpoints import Checkpoint
+from timers.spark.engine.query import Plan
 
 SETTINGS = Settings()
 TOPIC = SETTINGS.request_topic
@@ -59,6 +60,7 @@ class Log:
 def plan(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a plan over a given log, with a new checkpoint or an existing one."""
     monkeypatch.setattr(start, "POLL_S", 0.0)
+    monkeypatch.setattr(start, "_announce", lambda *_: 7)
 
     def make(log: Log, *, is_new: bool = True) -> Any:
         monkeypatch.setattr(start, "ProgressLog", lambda *_: log)
@@ -70,7 +72,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_engine_waits_for_a_leader_that_changes(plan: Any) -> None:
     made = plan(Log(failures=3))
-    assert (made.checkpoint, made.buckets, made.starts, made.progress) == ("path", 2, {0: 0}, {0: Progress()})
+    assert made == Plan("path", 2, 1000, CLUSTER, {0: 0}, {0: Progress()}, 7)
 
 
 def test_brokers_that_do_not_answer_raise_one_sentence(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +111,8 @@ def test_settings_that_need_a_worker_are_refused(setting: dict[str, str], said: 
 # ---- workers that run ---------------------------------------------------------------------------------------------
 
 
-def group(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception) -> list[str]:
-    """Let the group's coordinator answer with numbers of members, the last one again and again; returns the lines."""
+def coordinator(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception) -> None:
+    """Let the group's coordinator answer with numbers of members, the last one again and again."""
     left = list(answers)
 
     def describe(settings: Settings) -> DescribedGroup:
@@ -120,6 +122,11 @@ def group(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception) -> list[st
         return DescribedGroup(0, "Stable", [("", "", "", b"", b"")] * answer)
 
     monkeypatch.setattr(group_access, "describe", describe)
+
+
+def group(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception) -> list[str]:
+    """Wait until no worker is in the group; returns the lines."""
+    coordinator(monkeypatch, *answers)
     monkeypatch.setattr(start, "POLL_S", 0.0)
     lines: list[str] = []
     start.wait_for_workers(SETTINGS, lines.append)
@@ -138,3 +145,17 @@ def test_the_engine_does_not_start_while_workers_run(monkeypatch: pytest.MonkeyP
         group(monkeypatch, 3)
     with pytest.raises(TimersError, match=r"the members of the group 'timers' cannot be read"):
         group(monkeypatch, GroupAuthorizationFailedError("timers"))
+
+
+@pytest.mark.parametrize("answer", [0, TimeoutError(), KafkaConnectionError("no broker")])
+def test_the_engine_starts_its_query_again_unless_workers_are_known_to_run(
+    monkeypatch: pytest.MonkeyPatch, answer: int | Exception
+) -> None:
+    coordinator(monkeypatch, answer)
+    start.check_no_workers(SETTINGS)
+
+
+def test_the_engine_ends_when_workers_have_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator(monkeypatch, 2)
+    with pytest.raises(TimersError, match=r"^2 workers of TIMERS_APP_ID='timers' have taken over$"):
+        start.check_no_workers(SETTINGS)

@@ -95,6 +95,12 @@ def test_the_allowed_level_is_a_record_that_older_versions_can_read() -> None:
     assert not topics.is_legal(progress.APP_KEY.decode().split("/")[0]), "no partition has this key"
 
 
+def test_the_run_of_the_engine_is_a_record_of_its_own() -> None:
+    run = 2**63 - 1
+    assert progress.decode_engine_run(progress.encode_engine_run(run)) == run
+    assert not topics.is_legal(progress.ENGINE_KEY.decode().split("/")[0]), "no partition has this key"
+
+
 @pytest.mark.parametrize("value", [b"\xff\xff", b"hello"])
 def test_other_bytes_are_refused_as_progress(value: bytes) -> None:
     with pytest.raises(LogMismatch, match="cannot be read"):

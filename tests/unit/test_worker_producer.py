@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiokafka.errors import (
     LeaderNotAvailableError,
+    NotEnoughReplicasError,
     OutOfOrderSequenceNumber,
     ProducerFenced,
     UnknownError,
@@ -48,12 +49,18 @@ class SimProducer:
         answers: (topic, partition) -> error or None, one for each batch.
         leaders: (topic, partition) -> broker in the metadata.
         quota_ms: for how long the broker throttles after the first batch.
+        codes: (topic, partition) -> error code of the broker's answer that lets aiokafka ask again.
     """
 
     def __init__(
-        self, answers: dict[Place, list[BaseException | None]], leaders: dict[Place, int | None], quota_ms: int = 0
+        self,
+        answers: dict[Place, list[BaseException | None]],
+        leaders: dict[Place, int | None],
+        quota_ms: int = 0,
+        codes: dict[Place, int] | None = None,
     ) -> None:
         self._answers = answers
+        self._codes = codes or {}
         self.client = self
         self.cluster = SimpleNamespace(leader_for_partition=lambda place: leaders[tuple(place)])
         self.metadata_requests = 0
@@ -65,7 +72,9 @@ class SimProducer:
     async def send_batch(self, batch: Any, topic: str, *, partition: int) -> asyncio.Future[None]:
         handler = object.__new__(produce._Handler)
         handler._sender, handler._batches = self._sender, {}
-        handler.handle_response(SimpleNamespace(topics=[], throttle_time_ms=self._quota_ms))
+        answered = [(topic, [(partition, code, -1, -1, 0)])] if (code := self._codes.get((topic, partition))) else []
+        response = SimpleNamespace(topics=answered, throttle_time_ms=self._quota_ms, API_VERSION=7)
+        handler.handle_response(response)
         answer = asyncio.get_running_loop().create_future()
         planned = self._answers[topic, partition]
         if planned:
@@ -86,8 +95,9 @@ async def deliver(
     leaders: dict[Place, int | None] | None = None,
     batches_each: int = 1,
     quota_ms: int = 0,
+    codes: dict[Place, int] | None = None,
 ) -> None:
-    producer: Any = SimProducer(dict(answers), leaders or dict.fromkeys(answers, 1), quota_ms)
+    producer: Any = SimProducer(dict(answers), leaders or dict.fromkeys(answers, 1), quota_ms, codes)
     unbound: Any = TransactionalProducer.__new__(TransactionalProducer)
     batches: Any = {place: [SimpleNamespace(count=1)] * batches_each for place in answers}
     await unbound._deliver(producer, batches)
@@ -120,6 +130,13 @@ async def test_silence_is_no_fault_and_names_the_topics_without_any_answer(impat
     with pytest.raises(NoAnswer) as silence:
         await deliver({("a", 0): [None, None], ("slow", 0): [None], ("silent", 0): []}, batches_each=2)
     assert silence.value.topics == {"silent"}
+
+
+async def test_a_partition_with_too_few_replicas_is_a_fault_of_its_topic(impatient: None) -> None:
+    """aiokafka asks its leader again and again, until the time-out of the transaction."""
+    with pytest.raises(DeliveryFailed) as failed:
+        await deliver({("a", 0): [None], ("b", 0): [], ("c", 0): []}, codes={("b", 0): 19, ("a", 0): 20})
+    assert {topic: type(error) for topic, error in failed.value.culprits.items()} == {"b": NotEnoughReplicasError}
 
 
 async def test_a_throttled_producer_names_no_silent_topic(impatient: None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from timers.core.delivery import DeliveryProblem
 
@@ -31,6 +32,21 @@ class _Circuit:
     """Before this time no timer is sent to the target."""
     new_from: float
     """Before this time only timers from the retry topic are sent."""
+
+
+class OpenCircuit(NamedTuple):
+    """The circuit of a failing target, as one process tells it to another."""
+
+    topic: str
+    code: str
+    reason: str
+    failures: int
+    since_s: float
+    """Seconds since the first failure."""
+    until_s: float
+    """Seconds until timers from the retry topic may be sent; negative if they may."""
+    new_from_s: float
+    """Seconds until others may be sent."""
 
 
 class CircuitBreaker:
@@ -73,6 +89,30 @@ class CircuitBreaker:
         since = circuit.since if circuit else now
         self._circuits[topic] = _Circuit(code, reason, since, failures, now + open_s, now + 2 * open_s)
         return failures == 1
+
+    def circuits(self) -> list[OpenCircuit]:
+        """Returns all circuits, for :meth:`adopt` in another process."""
+        now = self._clock()
+        return [
+            OpenCircuit(
+                topic, each.code, each.reason, each.failures, now - each.since, each.until - now, each.new_from - now
+            )
+            for topic, each in list(self._circuits.items())  # another thread may change it
+        ]
+
+    def adopt(self, circuits: Iterable[OpenCircuit]) -> None:
+        """Replace all circuits by those of another process."""
+        self._circuits = {}
+        self.merge(circuits)
+
+    def merge(self, circuits: Iterable[OpenCircuit]) -> None:
+        """Add the circuits of another process, if they have failed more often than is known here."""
+        now = self._clock()
+        for topic, code, reason, failures, since_s, until_s, new_from_s in circuits:
+            known = self._circuits.get(topic)
+            if known is None or failures > known.failures:
+                circuit = _Circuit(code, reason, now - since_s, failures, now + until_s, now + new_from_s)
+                self._circuits[topic] = circuit
 
     def problem(self, topic: str, *, retried: bool) -> DeliveryProblem | None:
         """Returns why nothing may be sent to ``topic`` now; None if it may be tried.

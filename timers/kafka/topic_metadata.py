@@ -1,18 +1,13 @@
-"""What the brokers report about callback topics: existence, partitions, leaders, write access and limits."""
+"""What the brokers report about callback topics: existence, partitions, leaders and limits."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
-from timers.kafka.topic_admin import configs, create
-
-DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
-"""Kafka's default of ``max.message.bytes``."""
+from timers.kafka.topic_admin import configs
 
 REFRESH_S = 300.0
 """Age at which the brokers are asked again: the default of Java's producer."""
@@ -45,24 +40,9 @@ class TopicMetadata:
             if topic.error is None
         }
 
-    def create(self, name: str) -> None:
-        """Create a topic with the brokers' defaults, and ignore failures: :meth:`topics` shows whether it exists."""
-        with contextlib.suppress(KafkaException, TimeoutError):
-            create(self._admin, NewTopic(name, -1, -1), self._timeout_s)
-
-    def may_write(self, name: str) -> bool:
-        """Whether this user may write to a topic that exists."""
-        asked = self._admin.describe_topics(
-            TopicCollection([name]), include_authorized_operations=True, request_timeout=self._timeout_s
-        )
-        allowed = asked[name].result().authorized_operations
-        return allowed is None or AclOperation.WRITE in allowed
-
-    def max_message_bytes(self, name: str, *, skip_denied: bool = False) -> int:
-        """Largest batch that a topic takes; Kafka's default if ``skip_denied`` and the limit may not be read."""
-        config = configs(self._admin, [name], self._timeout_s, skip_denied=skip_denied).get(name)
-        if config is None:
-            return DEFAULT_MAX_MESSAGE_BYTES
+    def max_message_bytes(self, name: str) -> int:
+        """Largest batch that a topic takes."""
+        config = configs(self._admin, [name], self._timeout_s)[name]
         return min(int(config["max.message.bytes"]), int(config["segment.bytes"]))
 
     def oldest_ms(self, names: Iterable[str], timeout_s: float) -> dict[str, int]:

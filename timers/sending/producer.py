@@ -318,6 +318,7 @@ class TransactionalProducer:
                 failed = self._failed(producer, sending)
                 if not failed and is_updated:
                     failed = produce.unavailable(producer, {sending[task] for task in late})
+                failed = failed or produce.short_of_replicas(producer, {sending[task] for task in late})
                 if failed:
                     raise DeliveryFailed(failed)
                 if not late or not left:

@@ -16,6 +16,7 @@ from time import monotonic
 from aiokafka.errors import (
     LeaderNotAvailableError,
     MessageSizeTooLargeError,
+    NotEnoughReplicasError,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
@@ -23,7 +24,7 @@ from aiokafka.errors import (
 from confluent_kafka import KafkaException
 
 from timers.config.settings import Settings
-from timers.core.circuit_breaker import FIRST_S, CircuitBreaker
+from timers.core.circuit_breaker import FIRST_S, CircuitBreaker, OpenCircuit
 from timers.core.delivery import DeliveryProblem
 from timers.kafka.aiokafka_internals.produce import RecordsRefused
 from timers.kafka.clients import SILENT_S, asking_admin
@@ -123,6 +124,8 @@ class Targets:
             reason = f"a partition of {topic!r} has no leader"
         elif isinstance(error, UnknownTopicOrPartitionError):
             reason = f"{topic!r}, or a partition of it, comes and goes"
+        elif isinstance(error, NotEnoughReplicasError):
+            reason = f"{topic!r} has fewer replicas in sync than its min.insync.replicas"
         elif isinstance(error, NoAnswer):
             reason = f"a partition of {topic!r} does not answer"
         elif isinstance(error, RecordsRefused):
@@ -140,6 +143,18 @@ class Targets:
             is_first = self.circuit_breaker.enter(topic, code, reason, first_s)
         if is_first:
             logger.warning("target %s fails: %s; its timers wait in the retry topic", topic, reason)
+
+    def adopt(self, circuits: Iterable[OpenCircuit]) -> None:
+        """Use the circuits of another process instead of those of this one."""
+        with self._lock:
+            self.circuit_breaker.adopt(circuits)
+            self.usable = {topic: count for topic, count in self.usable.items() if topic not in self.circuit_breaker}
+
+    def merge(self, circuits: Iterable[OpenCircuit]) -> None:
+        """Add circuits that were opened in another process."""
+        with self._lock:
+            self.circuit_breaker.merge(circuits)
+            self.usable = {topic: count for topic, count in self.usable.items() if topic not in self.circuit_breaker}
 
     def note_worked(self, topics: Iterable[str]) -> None:
         """Close the circuits of topics that have taken records."""

@@ -95,7 +95,7 @@ class Monitor:
     @contextmanager
     def watching(self, spark: SparkSession) -> Iterator[None]:
         """Count the micro-batches of the streaming queries of a session."""
-        listener = _Listener(self)
+        listener = _Counting(self)
         spark.streams.addListener(listener)
         try:
             yield
@@ -157,7 +157,7 @@ METRICS: tuple[Entry[Monitor], ...] = (
 )
 
 
-class JsonListener(JStreamingQueryListener):
+class _JsonListener(JStreamingQueryListener):
     """Passes progress reports on as JSON. PySpark's own wrapper needs a hundred calls into the JVM for each report."""
 
     def onQueryProgress(self, jevent: Any) -> None:
@@ -165,23 +165,39 @@ class JsonListener(JStreamingQueryListener):
         self.pylistener.onQueryProgress(QueryProgressEvent.fromJson(report))
 
 
-class _Listener(StreamingQueryListener):
-    """Tells a monitor of the micro-batches of all queries of a session."""
+class Listener(StreamingQueryListener):
+    """Gets the progress reports of all queries of a session: ``json.loads(event.progress.json)``.
 
-    def __init__(self, monitor: Monitor) -> None:
+    Each use of ``recentProgress`` costs hundreds of calls into the JVM.
+    """
+
+    def __init__(self) -> None:
         super().__init__()
-        self._monitor = monitor
         self._as_java: Any = None
 
     @property
     def _jlistener(self) -> Any:  # Spark reads it once Java can call Python
         if self._as_java is None:
             jvm: Any = SparkContext._jvm
-            self._as_java = jvm.PythonStreamingQueryListenerWrapper(JsonListener(self))
+            self._as_java = jvm.PythonStreamingQueryListenerWrapper(_JsonListener(self))
         return self._as_java
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Do nothing."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Do nothing: no records were read."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Do nothing: the job sees the end of its query."""
+
+
+class _Counting(Listener):
+    """Tells a monitor of the micro-batches."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        super().__init__()
+        self._monitor = monitor
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = json.loads(event.progress.json)
@@ -190,9 +206,6 @@ class _Listener(StreamingQueryListener):
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         self._monitor.looked()
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Do nothing: the job ends."""
 
 
 def behind(progress: Mapping[str, Any]) -> int:

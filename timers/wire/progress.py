@@ -13,11 +13,17 @@ from timers.wire.topics import partition_name
 APP_KEY = b"#app/0"
 """Key of the record that holds what applies to all machines of the app. No topic has this name."""
 
+ENGINE_KEY = b"#engine/0"
+"""Key of the record that names the newest run of the engine on Spark."""
+
 ANY_LEVEL = 2**32
 """As ``supported`` of :func:`decode`: reads what all levels have in common."""
 
 _ALLOWED_LEVEL = "allowed-feature-level"
 """Name of a setting in the record of the app."""
+
+_ENGINE_RUN = "engine-run"
+"""Name of a setting in the record of the engine."""
 
 
 def encode_key(topic: str, partition: int) -> bytes:
@@ -88,3 +94,17 @@ def decode_allowed_level(value: bytes) -> int:
         LogMismatch: the record cannot be read.
     """
     return decode(value)[0].setting_at(_ALLOWED_LEVEL, 0, levels.FIRST)
+
+
+def encode_engine_run(run: int) -> bytes:
+    """Return the value of the engine's record: a number that each run of it chooses."""
+    return encode(Progress(settings=(SettingChange(_ENGINE_RUN, 0, run),)), b"")
+
+
+def decode_engine_run(value: bytes) -> int:
+    """Return the number of the newest run of the engine.
+
+    Raises:
+        LogMismatch: the record cannot be read.
+    """
+    return decode(value)[0].setting_at(_ENGINE_RUN, 0, 0)

@@ -61,6 +61,11 @@ def promoter_id(app_id: str) -> str:
     return f"{app_id}-promote"
 
 
+def engine_id(app_id: str) -> str:
+    """Transactional id with which the engine on Spark says that it starts."""
+    return f"{app_id}-engine"
+
+
 def queue_group(name: str) -> str:
     """The consumer group of a queue."""
     return f"queue.{name}"

@@ -57,7 +57,7 @@ def engine(
     from timers.kafka import topics
     from timers.spark.engine import start
     from timers.spark.engine.oscillator import Oscillator
-    from timers.spark.engine.query import session_settings
+    from timers.spark.engine.query import Plan, session_settings
     from timers.spark.engine.retries import Retries
     from timers.spark.jobs import engine as job
     from timers.spark.session import session
@@ -77,9 +77,14 @@ def engine(
         session(launch) as spark,
         monitor.watching(spark),
     ):
-        plan = start.plan(spark, settings, cluster, checkpoint_dir, buckets, DEFAULT_BUCKETS, max_requests)
-        _say(f"firing timers of {settings.request_topic} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}")
-        job.run(spark, settings, plan, retries, _say, stop)
+
+        def make_plan() -> Plan:
+            directory, cluster = checkpoint_dir, topics.ensure(settings)
+            plan = start.plan(spark, settings, cluster, directory, buckets, DEFAULT_BUCKETS, max_requests)
+            _say(f"firing timers of {settings.request_topic} in {plan.buckets} buckets; checkpoint: {plan.checkpoint}")
+            return plan
+
+        job.run(spark, settings, make_plan, retries, _say, stop)
         _say("stopped between two micro-batches")
 
 

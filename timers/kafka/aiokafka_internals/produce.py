@@ -49,6 +49,8 @@ from aiokafka.errors import (
     KafkaError,
     LeaderNotAvailableError,
     NodeNotReadyError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
     OutOfOrderSequenceNumber,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
@@ -68,6 +70,8 @@ INVALID_RECORD = 87
 
 INVALID_TIMESTAMP = 32
 """Code of a record whose time is too far from the broker's (``message.timestamp.before.max.ms``, ``.after.max.ms``)."""
+
+SHORT_OF_REPLICAS = frozenset({NotEnoughReplicasError.errno, NotEnoughReplicasAfterAppendError.errno})
 
 ENDING_S = 0.01
 """Pause before a producer is opened again while the markers of its last transaction are being written."""
@@ -137,6 +141,11 @@ class _Handler(sender.SendProduceReqHandler):
     """Lets a refused batch fail with :class:`RecordsRefused`, and notes for how long brokers throttle the producer."""
 
     def handle_response(self, response: Any) -> None:
+        short: set[tuple[str, int]] = getattr(self._sender, "short_of_replicas", set())
+        self._sender.short_of_replicas = short
+        for topic, partitions in response.topics:
+            for partition, code, *_ in partitions:
+                (short.add if code in SHORT_OF_REPLICAS else short.discard)((topic, partition))
         throttled_ms = getattr(response, "throttle_time_ms", 0)
         if throttled_ms > 0:
             until = monotonic() + throttled_ms / 1000
@@ -226,6 +235,12 @@ def unavailable(producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]) -
         elif leader == NO_LEADER:
             found[topic] = LeaderNotAvailableError(topic, partition)
     return found
+
+
+def short_of_replicas(producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]) -> dict[str, BaseException]:
+    """Topic -> error, for partitions whose leaders say that too few replicas are in sync. aiokafka asks them again."""
+    short: set[tuple[str, int]] = getattr(producer._sender, "short_of_replicas", set())
+    return {topic: NotEnoughReplicasError(topic, partition) for topic, partition in short.intersection(places)}
 
 
 def leaders(producer: AIOKafkaProducer, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int | None]:

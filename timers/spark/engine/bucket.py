@@ -19,7 +19,7 @@ from timers.core.clock_guard import ClockGuard, Clocks, Seen
 from timers.core.limits import Limits
 from timers.core.ticking import latest_tick
 from timers.core.timer import Tick
-from timers.errors import StoreError
+from timers.errors import CheckpointMismatch
 from timers.spark.engine.machines import Known, PartitionRun, Partitions, Producer, Through
 from timers.spark.engine.timer_batches import Arrivals, Group
 from timers.spark.engine.waiting import ChunkKey, Chunks, Filled, Waiting
@@ -27,7 +27,7 @@ from timers.spark.engine.wheel import Slot
 from timers.wire import progress as progress_record
 from timers.wire import topics
 
-FORMAT = 4
+FORMAT = 5
 """Version of the encoded state. A checkpoint of another version is not read: the log has all of it."""
 
 STEP_BYTES = 32 * 1024 * 1024
@@ -89,7 +89,7 @@ class BucketState:
         """Read the bytes that :meth:`encode` wrote."""
         version, *rest = msgpack.unpackb(data, strict_map_key=False)
         if version != FORMAT:
-            raise StoreError(f"the checkpoint has format {version}, not {FORMAT}: delete it, and the log is read again")
+            raise CheckpointMismatch(f"the checkpoint has format {version}, not {FORMAT}")
         tick_ms, slots, anchor, known, held = rest
         boot_id, *seen = anchor or (None,)
         return cls(
@@ -99,10 +99,6 @@ class BucketState:
             {number: _decode(*each) for number, *each in known},
             held,
         )
-
-
-def _encode(known: Known) -> tuple[int, bytes, Producer, int]:
-    return known.applied, progress_record.encode(known.progress, known.topic_id), known.producer, known.committed_s
 
 
 def _decode(applied: int, record: bytes, producer: tuple[int, int], committed_s: int) -> Known:

@@ -39,9 +39,7 @@ def choose_checkpoint(spark: SparkSession, directory: str, asked: int | None, de
     Raises:
         SettingsError: the directory cannot hold a checkpoint of this query.
     """
-    jvm: Any = spark.sparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path(directory)
-    files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    path, files = _on_storage(spark, directory)
     is_local_disk = files.getScheme() == "file" and not directory.startswith("file:")
     if is_local_disk and not (spark.sparkContext.master or "").startswith("local"):
         raise SettingsError(
@@ -59,5 +57,18 @@ def choose_checkpoint(spark: SparkSession, directory: str, asked: int | None, de
     buckets = asked or (same_format[0] if same_format else default)
     chosen = f"state-{FORMAT}-{buckets}"
     for name in found.keys() - {chosen}:
-        files.delete(jvm.org.apache.hadoop.fs.Path(path, name), True)
+        delete(spark, f"{directory}/{name}")
     return Checkpoint(f"{directory.rstrip('/')}/{chosen}", buckets, chosen not in found)
+
+
+def delete(spark: SparkSession, directory: str) -> None:
+    """Delete a checkpoint."""
+    path, files = _on_storage(spark, directory)
+    files.delete(path, True)
+
+
+def _on_storage(spark: SparkSession, directory: str) -> tuple[Any, Any]:
+    """Hadoop's path of a directory, and its file system."""
+    jvm: Any = spark.sparkContext._jvm
+    path = jvm.org.apache.hadoop.fs.Path(directory)
+    return path, path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())

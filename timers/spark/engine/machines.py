@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from timers.core.circuit_breaker import OpenCircuit
 from timers.core.counters import Counters
 from timers.core.horizon import NoHorizon
 from timers.core.index import NoIndex
@@ -22,7 +23,7 @@ from timers.core.second_barrier import NoBarrier
 from timers.core.store_validity import AnyAge, catch_up
 from timers.core.timer import Decoded, Fetched, Rejected, Row, Tick
 from timers.core.variant import Variant
-from timers.errors import LogMismatch
+from timers.errors import CheckpointMismatch
 from timers.spark.engine.due_store import DueStore
 from timers.spark.engine.timer_batches import Arrivals, Group
 
@@ -69,8 +70,23 @@ class Opened(NamedTuple):
     counters: Counters
 
 
+class Failing(NamedTuple):
+    """What a task has learned about failing targets."""
+
+    opened: list[OpenCircuit]
+    """Circuits that were opened."""
+    worked: list[str]
+    """Targets that have taken records again."""
+
+
 class Partitions(Protocol):
     """Opens partitions, and runs several at a time."""
+
+    def adopt(self, circuits: list[OpenCircuit]) -> None:
+        """Use what the driver knows of failing targets. Call at the start of a task."""
+
+    def failing(self) -> Failing:
+        """What was learned since :meth:`adopt`."""
 
     def open(self, known: dict[int, Known | None]) -> dict[int, Opened]:
         """Fence the former owners of partitions, and read the progress of those that others may have committed."""
@@ -166,10 +182,7 @@ class PartitionRun:
         elif not opened.progress.has_same_history(known.progress.settings, known.applied):
             why = "workers have read the same requests with other settings"
         if why:
-            raise LogMismatch(
-                f"the checkpoint does not belong to {self._name}: {why}. Delete the checkpoint: the engine reads the "
-                "topic again and fires nothing twice"
-            )
+            raise CheckpointMismatch(f"the checkpoint does not belong to {self._name}: {why}")
 
     def _open(self, opened: Opened) -> None:
         self._topic_id = opened.topic_id

@@ -19,9 +19,11 @@ from time import monotonic, sleep
 from confluent_kafka import KafkaException
 
 from timers.config.settings import Settings
+from timers.core.circuit_breaker import OpenCircuit
 from timers.core.ports import Lost, TooMuch
 from timers.core.progress import Progress
 from timers.core.reopening import AFTER_LOST, Reopening
+from timers.errors import SettingsError
 from timers.kafka.progress_log import ProgressLog, progress_partition
 from timers.kafka.request_reader import RequestReader
 from timers.kafka.topics import Cluster
@@ -31,7 +33,8 @@ from timers.sending.partition_metrics import PartitionMetrics
 from timers.sending.producer import TransactionalProducer
 from timers.sending.producer_loop import ProducerLoop
 from timers.sending.targets import Targets
-from timers.spark.engine.machines import Known, Opened, Producer
+from timers.spark.engine.machines import Failing, Known, Opened, Producer
+from timers.wire import progress as progress_record
 from timers.wire import topics
 
 logger = logging.getLogger(__name__)
@@ -49,6 +52,8 @@ class Places:
 
     settings: Settings
     cluster: Cluster
+    run: int
+    """Number of this run of the engine."""
     starts: tuple[tuple[int, int], ...] = ()
     """(partition, first offset that the query reads); 0 for others."""
 
@@ -62,6 +67,7 @@ class Outboxes:
     def __init__(self, places: Places) -> None:
         self._settings = settings = places.settings
         self._cluster = places.cluster
+        self._run = places.run
         self._starts = dict(places.starts)
         self._loop = ProducerLoop()
         self._targets = Targets(settings, places.cluster.partitions)
@@ -72,6 +78,7 @@ class Outboxes:
         self._outboxes: dict[int, KafkaOutbox] = {}
         self._metrics: dict[int, PartitionMetrics] = {}
         self._reopening: dict[int, Reopening] = {}
+        self._adopted: dict[str, OpenCircuit] = {}
 
     @classmethod
     def of(cls, places: Places) -> Outboxes:
@@ -79,6 +86,16 @@ class Outboxes:
         return _outboxes(places)
 
     # ---- timers.spark.engine.machines.Partitions --------------------------------------------------------------------
+
+    def adopt(self, circuits: list[OpenCircuit]) -> None:
+        self._adopted = {circuit.topic: circuit for circuit in circuits}
+        self._targets.adopt(circuits)
+
+    def failing(self) -> Failing:
+        now = {circuit.topic: circuit for circuit in self._targets.circuit_breaker.circuits()}
+        known = {topic: circuit.failures for topic, circuit in self._adopted.items()}
+        opened = [circuit for topic, circuit in now.items() if circuit.failures > known.get(topic, 0)]
+        return Failing(opened, list(known.keys() - now.keys()))
 
     def start_of(self, partition: int) -> int:
         return self._starts.get(partition, 0)
@@ -155,11 +172,20 @@ class Outboxes:
         self._producers[partition], self._outboxes[partition] = producer, outbox
 
     def _read(self, partitions: Collection[int]) -> dict[int, Progress]:
-        """The committed progress. Call it after the former owners are fenced [I14]."""
+        """The committed progress. Call it after the former owners are fenced [I14].
+
+        Raises:
+            SettingsError: another engine of the app was started.
+        """
         log = ProgressLog(self._settings, self._cluster, ANSWER_S)
         try:
+            engine = progress_record.decode_key(progress_record.ENGINE_KEY)
             tps = {partition: (self._settings.request_topic, partition) for partition in partitions}
-            records = log.read(tps.values())
+            records = log.read([engine, *tps.values()])
+            if engine in records and progress_record.decode_engine_run(records[engine]) != self._run:
+                raise SettingsError(
+                    f"another engine of TIMERS_APP_ID={self._settings.app_id!r} was started: only the newest one runs"
+                )
             return {partition: log.check(tp, records.get(tp)) for partition, tp in tps.items()}
         finally:
             log.close()

@@ -7,9 +7,9 @@ into pieces). A checkpoint contains these names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from pyspark import TaskContext
@@ -22,12 +22,15 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from timers.clock import Clock, boot_id
 from timers.config.settings import Settings
+from timers.core.circuit_breaker import OpenCircuit
 from timers.core.clock_guard import ClockGuard
 from timers.core.limits import Limits
+from timers.core.timer import Tick
+from timers.errors import CheckpointMismatch
 from timers.spark.engine.bucket import Bucket, BucketState, Done
-from timers.spark.engine.machines import Partitions
+from timers.spark.engine.machines import Failing, Partitions
 from timers.spark.engine.timer_batches import Arrivals
-from timers.spark.engine.waiting import ChunkKey
+from timers.spark.engine.waiting import PIECE_BYTES, ChunkKey
 from timers.spark.engine.wheel import DIGIT_BITS
 
 INPUT = "bucket int, arrivals binary, tick_partition int, tick_offset bigint, tick_ms bigint"
@@ -35,19 +38,15 @@ INPUT = "bucket int, arrivals binary, tick_partition int, tick_offset bigint, ti
 
 OUTPUT = (
     "bucket int, fired bigint, dead_lettered bigint, retried bigint, pending bigint, is_complete boolean, "
-    "tick_ms bigint"
+    "tick_ms bigint, failing string"
 )
-"""The output row of a bucket: what it did in the micro-batch."""
+"""The output row of a bucket: what it did in the micro-batch. ``failing`` is an encoded :class:`Failing`."""
 
-ENDS = "timers.ends"
-"""Local property of a micro-batch: JSON of partition -> offset up to which the query has read the request topic."""
+TOLD = "timers.told"
+"""Local property of a micro-batch, by which the driver tells the tasks something: an encoded :class:`Told`."""
 
 LEVELS = 5
-"""Levels of the wheel whose slots begin at different times in different buckets."""
-
-PIECE_BYTES = 16 * 1024
-"""Bytes of one state value. Up to Spark 4.0.1 the state server may read only a part of a large message (SPARK-53870),
-and the call fails. A message of this size arrives complete."""
+"""The slots of the levels below this one begin at different times in different buckets."""
 
 
 class _StateChunks:
@@ -63,7 +62,8 @@ class _StateChunks:
     def _take(self, key: ChunkKey, piece: int) -> tuple[bytes, int]:
         place = (*key.slot, key.number, piece)
         value = self._state.getValue(place)
-        assert value is not None, f"no piece {piece} of a timer batch at {key}"
+        if value is None:
+            raise CheckpointMismatch(f"the checkpoint has no piece {piece} of the timer batch {tuple(key)}")
         self._state.removeKey(place)
         return bytes(value[0]), int(value[1])
 
@@ -72,6 +72,30 @@ class _StateChunks:
         for piece in range(pieces):
             data = timer_batch[piece * PIECE_BYTES : (piece + 1) * PIECE_BYTES]
             self._state.updateValue((*key.slot, key.number, piece), (data, pieces))
+
+
+class Told(NamedTuple):
+    """What the driver tells the tasks of a micro-batch."""
+
+    ends: dict[int, int]
+    """Partition -> offset up to which the query has read the request topic."""
+    circuits: list[OpenCircuit]
+    """Failing targets."""
+
+    def encode(self) -> str:
+        """Inverse: :meth:`decode`."""
+        return json.dumps([list(self.ends.items()), self.circuits])
+
+    @classmethod
+    def decode(cls, text: str) -> Told:
+        ends, circuits = json.loads(text)
+        return cls(dict(ends), [OpenCircuit(*circuit) for circuit in circuits])
+
+
+def decode_failing(text: str) -> Failing:
+    """The value of the column ``failing``."""
+    opened, worked = json.loads(text)
+    return Failing([OpenCircuit(*circuit) for circuit in opened], worked)
 
 
 @dataclass(frozen=True)
@@ -93,6 +117,10 @@ class Buckets:
         """Seconds by which the slots of a bucket begin earlier. It is another share of each length of slots."""
         index = self.keys.index(key)
         return sum(index * (1 << DIGIT_BITS * level) // len(self.keys) for level in range(1, LEVELS))
+
+    def mine(self, ends: Mapping[int, int], key: int) -> dict[int, int]:
+        """The part of ``ends`` for the partitions of a bucket."""
+        return {number: end for number, end in ends.items() if self.keys[number % len(self.keys)] == key}
 
 
 class TimerProcessor(StatefulProcessor):
@@ -118,11 +146,13 @@ class TimerProcessor(StatefulProcessor):
             ):
                 newest[partition] = max(newest.get(partition, (-1, 0)), (int(offset), int(tick_ms)))
         buckets, (number,) = self._buckets, key
+        told, partitions = _told(), buckets.partitions()
+        partitions.adopt(told.circuits)
         bucket = Bucket(
             buckets.settings.request_topic,
             self._load(),
             _StateChunks(self._chunks),
-            buckets.partitions(),
+            partitions,
             buckets.limits,
             buckets.phase_s(number),
         )
@@ -130,9 +160,9 @@ class TimerProcessor(StatefulProcessor):
         ticks_ms = [tick_ms for _, tick_ms in newest.values()]
         guard = ClockGuard(buckets.settings.max_clock_leap_s, buckets.settings.accept_time_s)
         tick = bucket.counted(ticks_ms, guard, Clock().read(), boot_id())
-        done = bucket.process(arrivals, _ends(buckets.keys, number), tick)
+        done = bucket.process(arrivals, buckets.mine(told.ends, number), tick)
         self._state.update((bucket.state.encode(),))
-        yield _frame(number, done, bucket.state)
+        yield _frame(number, done, bucket.state.tick, partitions.failing())
 
     def _load(self) -> BucketState:
         value = self._state.get()
@@ -142,15 +172,13 @@ class TimerProcessor(StatefulProcessor):
         """Do nothing: the producers serve the next micro-batch."""
 
 
-def _ends(keys: Sequence[int], key: int) -> dict[int, int]:
-    """The ends of the partitions of a bucket."""
+def _told() -> Told:
     context = TaskContext.get()
     assert context is not None
-    ends = json.loads(context.getLocalProperty(ENDS) or "{}")
-    return {int(number): end for number, end in ends.items() if keys[int(number) % len(keys)] == key}
+    return Told.decode(context.getLocalProperty(TOLD) or "[[], []]")
 
 
-def _frame(bucket: int, done: Done, state: BucketState) -> pd.DataFrame:
-    tick_ms = None if state.tick is None else state.tick.append_ms
-    row = {"bucket": bucket, **done._asdict(), "tick_ms": pd.array([tick_ms], dtype="Int64")}
-    return pd.DataFrame({name: value if name == "tick_ms" else [value] for name, value in row.items()})
+def _frame(bucket: int, done: Done, tick: Tick | None, failing: Failing) -> pd.DataFrame:
+    tick_ms = pd.array([None if tick is None else tick.append_ms], dtype="Int64")
+    columns = {name: [value] for name, value in done._asdict().items()}
+    return pd.DataFrame({"bucket": [bucket], **columns, "tick_ms": tick_ms, "failing": [json.dumps(failing)]})

@@ -18,15 +18,20 @@ from timers.core.progress import MAX_REQUEST_BYTES, Progress
 from timers.kafka.topics import Cluster
 from timers.partition import spec_of
 from timers.request_formats import NATIVE
+from timers.sending.targets import Targets
 from timers.spark import kafka
 from timers.spark.columns import LOG_APPEND_TIME
 from timers.spark.engine import accepting, processor
 from timers.spark.engine.accepting import Accepting
 from timers.spark.engine.machines import Partitions
 from timers.spark.engine.outboxes import Outboxes, Places
-from timers.spark.engine.processor import Buckets, TimerProcessor
+from timers.spark.engine.processor import TOLD, Buckets, TimerProcessor, Told, decode_failing
 
 NAME = "timers-engine"
+
+TRIAL_S = 15.0
+"""So much longer the tasks send nothing to a failing target. The driver tries it first with a timer of the retry topic,
+and an attempt without an answer takes up to 12 s."""
 
 _BUCKETS = "spark.sql.shuffle.partitions"
 
@@ -46,6 +51,8 @@ class Plan:
     """Partition -> first offset of the request topic, for a new checkpoint."""
     progress: Mapping[int, Progress] = field(default_factory=dict)
     """Committed progress of each partition of the request topic that has one."""
+    run: int = 0
+    """Number of this run of the engine."""
 
 
 def session_settings(buckets: int) -> dict[str, str]:
@@ -61,6 +68,8 @@ def session_settings(buckets: int) -> dict[str, str]:
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         # Number of micro-batches kept for recovery; each has a few files.
         "spark.sql.streaming.minBatchesToRetain": "10",
+        # Of two attempts of one task, the later one fences the other.
+        "spark.speculation": "false",
         # Spark ignores it for streams, and logs a warning at each start if it is on.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
@@ -144,7 +153,7 @@ def processed(
     # As many tasks as buckets: each task costs a start in Python, even if it reads little.
     arriving = arrivals_of(requests.coalesce(plan.buckets), accept).unionByName(ticks_of(ticks, keys))
     limits = spec_of(settings, (topic, 0), NATIVE, 0, partitions=plan.cluster.partitions[topic]).limits
-    places = Places(settings, plan.cluster, tuple(plan.starts.items()))
+    places = Places(settings, plan.cluster, plan.run, tuple(plan.starts.items()))
     return process(arriving, Buckets(settings, limits, keys, partial(partitions, places)))
 
 
@@ -153,48 +162,62 @@ class MicroBatches:
 
     Args:
         topic: the request topic.
+        targets: what the driver knows of callback topics; the tasks get its circuits, and report theirs.
         done: gets the number of a micro-batch and the rows of its buckets (``processor.OUTPUT``).
     """
 
-    def __init__(self, topic: str, done: Callable[[int, Sequence[Any]], None]) -> None:
+    def __init__(self, topic: str, targets: Targets, done: Callable[[int, Sequence[Any]], None]) -> None:
         self._topic = topic
+        self._targets = targets
         self._done = done
         self._query: Any = None
         self._has_query = threading.Event()
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         self._has_query.wait()
-        frame.sparkSession.sparkContext.setLocalProperty(processor.ENDS, json.dumps(self._ends(number)))
-        self._done(number, frame.collect())
+        circuits = [
+            circuit._replace(new_from_s=circuit.new_from_s + TRIAL_S)
+            for circuit in self._targets.circuit_breaker.circuits()
+        ]
+        told = Told(self._ends(number), circuits)
+        frame.sparkSession.sparkContext.setLocalProperty(TOLD, told.encode())
+        done = frame.collect()
+        for row in done:
+            failing = decode_failing(row["failing"])
+            self._targets.merge(failing.opened)
+            self._targets.note_worked(failing.worked)
+        self._done(number, done)
 
     def watch(self, running: StreamingQuery) -> None:
         """Set the query whose micro-batches these are."""
         self._query = running._jsq.streamingQuery()
         self._has_query.set()
 
-    def _ends(self, number: int) -> dict[str, int]:
+    def _ends(self, number: int) -> dict[int, int]:
         """Partition -> offset up to which the query reads the request topic in a micro-batch."""
         sources = self._query.offsetLog().get(number).get().offsets()
         offsets = [sources.apply(index) for index in range(sources.size())]
         read = [json.loads(each.get().json()) for each in offsets if each.isDefined()]
-        return next((each[self._topic] for each in read if self._topic in each), {})
+        ends: dict[str, int] = next((each[self._topic] for each in read if self._topic in each), {})
+        return {int(partition): end for partition, end in ends.items()}
 
 
 def start(
     spark: SparkSession,
     settings: Settings,
     plan: Plan,
+    targets: Targets,
     done: Callable[[int, Sequence[Any]], None],
     partitions: Callable[[Places], Partitions] = Outboxes.of,
 ) -> StreamingQuery:
     """Start the query.
 
     Args:
-        done: see :class:`MicroBatches`.
+        targets, done: see :class:`MicroBatches`.
         partitions: returns what sends for a process. Tests replace it.
     """
     spark.conf.set(_BUCKETS, str(plan.buckets))
-    run = MicroBatches(settings.request_topic, done)
+    run = MicroBatches(settings.request_topic, targets, done)
     writer = processed(spark, settings, plan, partitions).writeStream.foreachBatch(run)
     running = writer.option("checkpointLocation", plan.checkpoint).queryName(NAME).start()
     run.watch(running)

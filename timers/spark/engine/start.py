@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from time import monotonic, sleep
 
@@ -13,11 +14,14 @@ from timers.config.settings import Settings
 from timers.core.progress import SEAL, Progress
 from timers.errors import SettingsError, TimersError
 from timers.kafka.aiokafka_internals import group_access
-from timers.kafka.progress_log import ProgressLog
+from timers.kafka.clients import librdkafka, max_message_bytes
+from timers.kafka.progress_log import ProgressLog, progress_partition
 from timers.kafka.topics import Cluster
+from timers.kafka.transactions import Record, TransactionalWriter
 from timers.request_formats import enabled_formats
 from timers.spark.engine.checkpoints import choose_checkpoint
 from timers.spark.engine.query import Plan
+from timers.wire import progress as progress_record
 from timers.wire import topics
 
 TIMEOUT_S = 60.0
@@ -44,6 +48,20 @@ def check_supported(settings: Settings) -> None:
             f"timers on {', '.join(sorted(others))} need a worker: the engine on Spark reads TIMERS_REQUEST_TOPIC="
             f"{settings.request_topic!r} only; unset the settings that name the others"
         )
+
+
+def check_no_workers(settings: Settings) -> None:
+    """Check that workers have not taken over. If no broker answers, this is not known.
+
+    Raises:
+        TimersError: they have.
+    """
+    try:
+        members = _members(settings)
+    except (TimersError, TimeoutError):
+        return
+    if members:
+        raise TimersError(f"{members} workers of TIMERS_APP_ID={settings.app_id!r} have taken over")
 
 
 def wait_for_workers(settings: Settings, say: Callable[[str], None]) -> None:
@@ -94,6 +112,7 @@ def plan(
     Raises:
         TimersError: the engine must not start.
     """
+    run = _announce(settings, cluster)
     checkpoint = choose_checkpoint(spark, directory, buckets, default_buckets)
     starts, progress = _progress(settings, cluster, is_new=checkpoint.is_new)
     for partition, each in progress.items():
@@ -102,7 +121,23 @@ def plan(
                 f"timers of {topics.partition_name(settings.request_topic, partition)} went to the cold tier, and only "
                 "workers take them back"
             )
-    return Plan(checkpoint.path, checkpoint.buckets, max_requests, cluster, starts, progress)
+    return Plan(checkpoint.path, checkpoint.buckets, max_requests, cluster, starts, progress, run)
+
+
+def _announce(settings: Settings, cluster: Cluster) -> int:
+    """Write that a run of the engine begins, and return its number. An earlier run that still works ends then."""
+    run = secrets.randbits(63)
+    name = topics.engine_id(settings.app_id)
+    tp = progress_record.decode_key(progress_record.ENGINE_KEY)
+    partition = progress_partition(tp, cluster, settings)
+    value = progress_record.encode_engine_run(run)
+    try:
+        writer = TransactionalWriter(librdkafka(settings), name, max_message_bytes(settings))
+        with writer.transaction() as send:
+            send([Record(settings.progress_topic, partition, progress_record.ENGINE_KEY, value, [])])
+    except KafkaException as error:
+        raise TimersError(f"{settings.progress_topic!r} cannot be written: {error.args[0].str()}") from None
+    return run
 
 
 def _progress(settings: Settings, cluster: Cluster, *, is_new: bool) -> tuple[dict[int, int], dict[int, Progress]]:

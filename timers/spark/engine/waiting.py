@@ -14,8 +14,12 @@ from timers.spark.engine import timer_batches
 from timers.spark.engine.timer_batches import Group
 from timers.spark.engine.wheel import DIGIT_BITS, Slot, slot_of
 
-CHUNK_BYTES = 4 * 1024 * 1024
-"""Approximate limit for one entry of the state, in bytes."""
+CHUNK_BYTES = 1024 * 1024
+"""Approximate limit for one timer batch, in bytes."""
+
+PIECE_BYTES = 16 * 1024
+"""Bytes of one state value. Up to Spark 4.0.1 the state server may read only a part of a large message (SPARK-53870),
+and the call fails. A message of this size arrives complete."""
 
 NEW_BYTES = 64 * 1024 * 1024
 """Bytes of timers that are held in memory before they are written to the state."""
@@ -24,7 +28,7 @@ LEAD_SHARE = 4
 """The timers of a long slot begin to move when a quarter of its length is left until it begins."""
 
 LEAST_MOVED = 16
-"""Timer batches that move in one step at least: together they make fewer entries of finer slots than each alone."""
+"""Pieces that move in one step at least: together they make fewer entries of finer slots than each alone."""
 
 
 class ChunkKey(NamedTuple):
@@ -53,6 +57,8 @@ class Filled(NamedTuple):
     end: int
     """Number after that of its last timer batch."""
     timers: int
+    pieces: int
+    """Number of state values. The cost of reading a slot follows it."""
 
 
 class Waiting:
@@ -124,13 +130,9 @@ class Waiting:
         filled = self._slots.pop(slot, None)
         new = self._new.pop(slot, [])
         self._new_bytes -= sum(len(group.data) for group in new)
-        if filled is not None:
-            yield from self._stored(slot, range(filled.first, filled.end))
-        yield from new
-
-    def _stored(self, slot: Slot, numbers: Iterable[int]) -> Iterator[Group]:
-        for number in numbers:
+        for number in range(filled.first, filled.end) if filled is not None else ():
             yield from timer_batches.unpack(self._chunks.take(ChunkKey(slot, number)))
+        yield from new
 
     def move_ahead(self, now_s: int) -> None:
         """Move some timers of slots that begin soon to finer slots. Call in each micro-batch."""
@@ -139,17 +141,18 @@ class Waiting:
             left_s = slot.first_s - now
             if not slot.level or not 0 < left_s <= (1 << DIGIT_BITS * slot.level) // LEAD_SHARE:
                 continue
-            chunks = filled.end - filled.first
-            end = filled.first + min(chunks, max(LEAST_MOVED, -(-chunks // left_s)))
-            moved = 0
-            for group in self._stored(slot, range(filled.first, end)):
-                moved += group.timers
-                self._add(group, slot.first_s)
-            rest = self._slots[slot]
-            if rest.end > end:
-                self._slots[slot] = Filled(end, rest.end, rest.timers - moved)
-            else:
-                del self._slots[slot]
+            least = max(LEAST_MOVED, -(-filled.pieces // left_s))
+            number = filled.first
+            timers = pieces = 0
+            while number < filled.end and pieces < least:
+                timer_batch = self._chunks.take(ChunkKey(slot, number))
+                for group in timer_batches.unpack(timer_batch):
+                    timers += group.timers
+                    self._add(group, slot.first_s)
+                number, pieces = number + 1, pieces + _pieces(timer_batch)
+            rest = self._slots.pop(slot)
+            if rest.end > number:
+                self._slots[slot] = Filled(number, rest.end, rest.timers - timers, rest.pieces - pieces)
 
     def store(self) -> None:
         """Write the timers that were added to the state."""
@@ -158,12 +161,19 @@ class Waiting:
             self._store(slot, groups)
 
     def _store(self, slot: Slot, groups: list[Group]) -> None:
-        first, number, timers = self._slots.get(slot, Filled(0, 0, 0))
+        first, number, timers, pieces = self._slots.get(slot, Filled(0, 0, 0, 0))
         start = size = 0
         for end, group in enumerate(groups, 1):
             size += len(group.data)
             timers += group.timers
             if size >= CHUNK_BYTES or end == len(groups):
-                self._chunks.put(ChunkKey(slot, number), timer_batches.pack(groups[start:end]))
+                timer_batch = timer_batches.pack(groups[start:end])
+                self._chunks.put(ChunkKey(slot, number), timer_batch)
+                pieces += _pieces(timer_batch)
                 number, start, size = number + 1, end, 0
-        self._slots[slot] = Filled(first, number, timers)
+        self._slots[slot] = Filled(first, number, timers, pieces)
+
+
+def _pieces(timer_batch: bytes) -> int:
+    """Number of state values of a timer batch."""
+    return -(-len(timer_batch) // PIECE_BYTES)

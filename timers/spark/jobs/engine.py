@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import NamedTuple
 
-from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import (
-    JStreamingQueryListener,
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timers.config.settings import Settings
-from timers.errors import SparkError
-from timers.spark.engine import query
+from timers.core.reopening import AFTER_UNFORESEEN, Reopening
+from timers.errors import CheckpointMismatch, Fenced, SparkError
+from timers.spark.engine import checkpoints, query, start
 from timers.spark.engine.query import Plan
 from timers.spark.engine.report import Reporter
 from timers.spark.engine.retries import Retries
+from timers.spark.monitoring import Listener
+from timers.spark.session import sentence_of
 
 POLL_S = 0.2
 
 QUIET_S = 30.0
 """After this time without the end of a micro-batch, the job prints a line: ticks come every second."""
+
+_OURS = re.compile(r"^timers\.errors\.(\w+): (.*)$", re.MULTILINE)
+"""The last line of a traceback of an error of this package."""
+
+_DATA_LOSS = re.compile("KAFKA_DATA_LOSS|failOnDataLoss")
+"""Words of Spark if offsets of the checkpoint are missing in a topic: the start with a new checkpoint says why."""
 
 STOP_S = 60.0
 """How long a stop waits for the running micro-batch. The next start repeats an interrupted one."""
@@ -39,63 +42,91 @@ STOP_S = 60.0
 def run(
     spark: SparkSession,
     settings: Settings,
-    plan: Plan,
+    make_plan: Callable[[], Plan],
     retries: Retries,
     say: Callable[[str], None],
     stop: threading.Event,
 ) -> None:
-    """Run the engine until ``stop`` is set, the query fails, or a machine of the retry topic must not run."""
+    """Run the engine until ``stop`` is set. If the query fails, start it again, unless this cannot help.
+
+    Args:
+        make_plan: called at the start, and after a checkpoint was deleted.
+
+    Raises:
+        TimersError: the engine must not run.
+    """
+    plan = make_plan()
     reporter = Reporter(plan.buckets, settings.request_topic)
     lines = _LineListener(reporter, say)
+    reopening = Reopening()
     spark.streams.addListener(lines)
     try:
-        running = query.start(spark, settings, plan, reporter.note)
-        while running.isActive and retries.failure is None and not stop.wait(POLL_S):
-            if lines.quiet_s() > QUIET_S:
-                lines.begin()
-                say(_delay_line(running))
-        if running.isActive:
-            _stop_between_micro_batches(running, lines)
+        while not stop.is_set():
+            running = query.start(spark, settings, plan, retries.targets, reporter.note)
+            _watch(running, retries, lines, say, stop)
+            failure = running.exception()
+            if retries.failure is not None:
+                raise retries.failure
+            if stop.is_set():
+                return
+            why = _restartable(failure)
+            start.check_no_workers(settings)
+            pause_s = reopening.pause_s("query", AFTER_UNFORESEEN, monotonic())
+            say(f"the query ended and starts again{f' in {pause_s:.0f} s' if pause_s else ''}: {why.sentence}")
+            if why.needs_log:
+                checkpoints.delete(spark, plan.checkpoint)
+                plan = make_plan()
+            stop.wait(pause_s)
     finally:
         spark.streams.removeListener(lines)
-    if retries.failure is not None:
-        raise retries.failure
-    failure = running.exception()
-    if failure is not None and not stop.is_set():
-        raise failure
-    if not stop.is_set():
-        raise SparkError("the query ended without a reason")
 
 
-class _JsonListener(JStreamingQueryListener):
-    """Passes progress reports on as JSON. PySpark's own wrapper needs a hundred calls into the JVM for each report."""
+def _watch(
+    running: StreamingQuery, retries: Retries, lines: _LineListener, say: Callable[[str], None], stop: threading.Event
+) -> None:
+    """Wait for the end of a query, and end it when the engine stops."""
+    while running.isActive and retries.failure is None and not stop.wait(POLL_S):
+        if lines.quiet_s() > QUIET_S:
+            lines.begin()
+            say(_delay_line(running))
+    if running.isActive:
+        _stop_between_micro_batches(running, lines)
 
-    def onQueryProgress(self, jevent: Any) -> None:
-        report = {"progress": json.loads(jevent.progress().json())}
-        self.pylistener.onQueryProgress(QueryProgressEvent.fromJson(report))
+
+class _Failure(NamedTuple):
+    """Why a query ended that starts again."""
+
+    sentence: str
+    needs_log: bool = False
+    """Whether its checkpoint cannot be used any more."""
 
 
-class _LineListener(StreamingQueryListener):
-    """Prints a line at the end of each micro-batch.
+def _restartable(failure: StreamingQueryException | None) -> _Failure:
+    """Why a query ended, if another start may help.
 
-    It is a listener, because each use of ``recentProgress`` costs hundreds of calls into the JVM.
+    Raises:
+        TimersError: it cannot.
     """
+    if failure is None:
+        return _Failure("without a reason")
+    ours = _OURS.search(str(failure))
+    if ours is not None and ours[1] not in (Fenced.__name__, CheckpointMismatch.__name__):
+        raise SparkError(ours[2])
+    if ours is not None:
+        return _Failure(ours[2], ours[1] == CheckpointMismatch.__name__)
+    return _Failure(sentence_of(failure), _DATA_LOSS.search(str(failure)) is not None)
+
+
+class _LineListener(Listener):
+    """Prints a line at the end of each micro-batch."""
 
     def __init__(self, reporter: Reporter, say: Callable[[str], None]) -> None:
         super().__init__()
         self._reporter = reporter
         self._say = say
-        self._as_java: Any = None
         self.ended = 0
         """Number of micro-batches that have ended."""
         self.begin()
-
-    @property
-    def _jlistener(self) -> Any:  # Spark reads it once Java can call Python
-        if self._as_java is None:
-            jvm: Any = SparkContext._jvm
-            self._as_java = jvm.PythonStreamingQueryListenerWrapper(_JsonListener(self))
-        return self._as_java
 
     def begin(self) -> None:
         """Restart the measurement of :meth:`quiet_s`."""
@@ -105,21 +136,12 @@ class _LineListener(StreamingQueryListener):
         """Seconds since the last line."""
         return monotonic() - self._since
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Do nothing."""
-
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         self.ended += 1
         self.begin()
         line = self._reporter.line(json.loads(event.progress.json))
         if line is not None:
             self._say(line)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Do nothing: no records were read."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Do nothing: :func:`run` sees the end of the query."""
 
 
 def _delay_line(running: StreamingQuery) -> str:

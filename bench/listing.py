@@ -12,7 +12,9 @@ import re
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -31,11 +33,31 @@ DAY_S = 86_400
 PAGE = 1000
 
 
+class Load(Protocol):
+    """A client that asks the worker while ``on`` is set.
+
+    Attributes:
+        name: in the results.
+    """
+
+    name: str
+    on: threading.Event
+
+    def figures(self, seconds: int) -> dict[str, object]:
+        """What it measured in so many seconds."""
+
+    def close(self) -> None:
+        """End what it has started."""
+
+
 class Lister:
     """Lists all pending timers again and again while ``on`` is set."""
 
+    name = "listing"
+    path = f"timers?limit={PAGE}"
+
     def __init__(self, port: int) -> None:
-        self._url = f"http://127.0.0.1:{port}/timers?limit={PAGE}"
+        self._url = f"http://127.0.0.1:{port}/{self.path}"
         self.on = threading.Event()
         self.pages = self.timers = self.rounds = 0
         self.longest_s = self.spent_s = 0.0
@@ -52,21 +74,66 @@ class Lister:
             self.spent_s += took_s
             self.longest_s = max(self.longest_s, took_s)
             self.pages += 1
-            self.timers += page.count(b'"due_at"')
+            self.timers += self.timers_of(page)
             # The page is not parsed as JSON, because the worker needs the CPU of this machine too.
             found = re.search(rb'"next": ?"([^"]+)"', page)
             cursor = f"&cursor={found[1].decode()}" if found else ""
             self.rounds += not found
 
+    def figures(self, seconds: int) -> dict[str, object]:
+        return {
+            "pages_per_s": round(self.pages / seconds, 1),
+            "timers_listed_per_s": round(self.timers / seconds),
+            "page_mean_ms": round(1000 * self.spent_s / max(1, self.pages), 1),
+            "page_longest_ms": round(1000 * self.longest_s, 1),
+            "rounds": self.rounds,
+        }
 
-def measure(session: Session, pending: int, turns: int, per_s: int) -> dict[str, object]:
+    def close(self) -> None:
+        pass
+
+    @staticmethod
+    def timers_of(page: bytes) -> int:
+        """How many timers a page shows."""
+        return page.count(b'"due_at"')
+
+
+class Counting(Lister):
+    """Counts all pending timers by hour."""
+
+    name = "counting"
+    path = "timers/counts?by=3600"
+
+    @staticmethod
+    def timers_of(page: bytes) -> int:
+        return sum(map(int, re.findall(rb'"timers": ?(\d+)}', page)))
+
+
+def counting(session: Session, engine: Engine, names: RunNames) -> Load:
+    """The load of ``--counts``."""
+    return Counting(engine.port)
+
+
+def lister(session: Session, engine: Engine, names: RunNames) -> Load:
+    """The load of this benchmark."""
+    return Lister(engine.port)
+
+
+def measure(
+    session: Session,
+    pending: int,
+    turns: int,
+    per_s: int,
+    load_of: Callable[[Session, Engine, RunNames], Load] = lister,
+) -> dict[str, object]:
+    """Fire timers in turns without and with a load, while ``pending`` others wait."""
     engine = Engine()
     names = session.names(engine.name)
     spread_s = turns * TURN_S
     workload = Workload("listing", spread_s * per_s, spread_s)
     session.cluster.create(names.target, workload.partitions)
     running = engine.start(session, names, workload)
-    lister = Lister(engine.port)
+    load = load_of(session, engine, names)
     tomorrow = Publication(
         brokers=session.cluster.brokers,
         topic=names.request,
@@ -87,27 +154,24 @@ def measure(session: Session, pending: int, turns: int, per_s: int) -> dict[str,
     turn_ends = []
     for turn in range(turns):
         time.sleep(max(0.0, soon.first_due_s + turn * TURN_S - time.time()))
-        lister.on.set() if turn % 2 else lister.on.clear()
+        load.on.set() if turn % 2 else load.on.clear()
         turn_ends.append(time.time())
     time.sleep(max(0.0, soon.first_due_s + spread_s - time.time()))
-    lister.on.clear()
+    load.on.clear()
     fired = storm.wait_for_end(session, running, soon)
+    load.close()
     running.stop()
     second_of_turn = fired.due_index % TURN_S
-    during_listing = (fired.due_index // TURN_S) % 2 == 1
+    during_load = (fired.due_index // TURN_S) % 2 == 1
     result: dict[str, object] = {
         "pending": pending,
         "fired_per_s": per_s,
         "lost": fired.lost,
         "duplicates": fired.duplicates,
         "early": fired.early,
-        "pages_per_s": round(lister.pages / (turns // 2 * TURN_S), 1),
-        "timers_listed_per_s": round(lister.timers / (turns // 2 * TURN_S)),
-        "page_mean_ms": round(1000 * lister.spent_s / max(1, lister.pages), 1),
-        "page_longest_ms": round(1000 * lister.longest_s, 1),
-        "rounds": lister.rounds,
+        **load.figures(turns // 2 * TURN_S),
     }
-    for name, chosen in (("alone", ~during_listing), ("listing", during_listing)):
+    for name, chosen in (("alone", ~during_load), (load.name, during_load)):
         lag = fired.lag_ms[chosen & (second_of_turn > 0)]
         result[f"{name}_lag_ms"] = {
             "p50": float(np.percentile(lag, 50)),
@@ -115,7 +179,7 @@ def measure(session: Session, pending: int, turns: int, per_s: int) -> dict[str,
             "max": float(lag.max()),
         }
         result[f"{name}_worker_cpu"] = round(
-            sum(running.usage.cpu_s("subject", since, since + TURN_S) for since in turn_ends[name == "listing" :: 2])
+            sum(running.usage.cpu_s("subject", since, since + TURN_S) for since in turn_ends[name == load.name :: 2])
             / (turns // 2 * TURN_S),
             3,
         )
@@ -136,9 +200,11 @@ def main() -> None:
     parser.add_argument("--pending", type=int, default=PENDING, help=f"timers that wait for tomorrow ({PENDING})")
     parser.add_argument("--per-s", type=int, default=PER_S, help=f"timers that fire each second ({PER_S})")
     parser.add_argument("--turns", type=int, default=TURNS, help=f"of {TURN_S} s each, an even number ({TURNS})")
+    parser.add_argument("--counts", action="store_true", help="count the timers by hour instead of listing them")
     options = parser.parse_args()
     with measuring("listing-") as session:
-        print(json.dumps(measure(session, options.pending, options.turns, options.per_s), indent=1))
+        load_of = counting if options.counts else lister
+        print(json.dumps(measure(session, options.pending, options.turns, options.per_s, load_of), indent=1))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import signal
 import time
 import urllib.parse
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,19 @@ class Fleet:
                 return timers
             cursor = {"cursor": answer["next"]}
 
+    def counted(self, worker: Worker, **parameters: Any) -> Counter[int]:
+        """The numbers of all pages; each is whole."""
+        counts: Counter[int] = Counter()
+        cursor: dict[str, str] = {}
+        while True:
+            status, answer = self.ask(worker, "/timers/counts", **parameters, **cursor)
+            assert (status, answer["missing"]) == (200, [])
+            for each in answer["timers"]:
+                counts[each["from"]] += each["timers"]
+            if answer["next"] is None:
+                return counts
+            cursor = {"cursor": answer["next"]}
+
 
 @pytest.fixture(scope="module")
 def fleet(broker_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
@@ -131,6 +145,16 @@ def test_each_worker_lists_all_timers_in_due_order(fleet: Fleet) -> None:
     some = fleet.listed(fleet.workers[1], topic="listed", **{"from": first_s + 2, "to": first_s + 4, "value": 1})
     assert some and {each["due"] for each in some} == {first_s + 2, first_s + 3}
     assert next(each for each in some if each["id"] == "listed/ä")["value"] == "dg=="
+    by_due = Counter(each["due"] for each in whole)
+    for worker in fleet.workers:
+        assert fleet.counted(worker, by=1, topic="listed") == by_due
+        middle = {"from": first_s + 2, "to": first_s + 4}
+        assert fleet.counted(worker, by=1, topic="listed", **middle) == Counter(each["due"] for each in some)
+        assert fleet.counted(worker, by=86_400, topic="listed").total() == len(whole)
+        one = fleet.counted(worker, by=1, topic="listed", partition=f"{ID_TOPIC}/0")
+        assert one.total() <= 1
+    for wrong in ({}, {"by": 0}, {"by": 86_401}, {"by": 1, "partition": "x"}, {"by": 1, "limit": 1}):
+        assert fleet.ask(fleet.workers[0], "/timers/counts", **wrong)[0] == 400
     # Each worker asked the other one only for the partitions of that one.
     assert all(scrape(worker.port).total("timers_queries_total", query="forwarded") > 0 for worker in fleet.workers)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -121,6 +122,8 @@ class SimCluster:
             id = parameters["id"]
             found = [self._shown(id)] if id in self.timers else []
             return WorkerAnswer(200 if found else 404, {"id": id, "timers": found, "missing": []})
+        if path == wire.COUNT_PATH:
+            return self._counted(wire.parse_count(parameters))
         query = wire.parse_query(parameters)
         listed = [self._shown(id) for id in sorted(self.timers) if query.topic in (None, self.timers[id].topic)]
         listed = [timer for timer in listed if timer["id"].startswith(query.prefix)]
@@ -130,6 +133,15 @@ class SimCluster:
         page = rest[: query.limit]
         following = f"1/{TOPIC}/0/{self._places[page[-1]['id']]}" if len(rest) > len(page) else None
         return WorkerAnswer(200, {"timers": page, "missing": [], "next": following})
+
+    def _counted(self, query: wire.CountQuery) -> WorkerAnswer:
+        """The numbers of a thousand timers."""
+        timers = [timer for _, timer in sorted(self.timers.items()) if query.topic in (None, timer.topic)]
+        start, end = max(0, query.after[3]), max(0, query.after[3]) + 1000
+        dues = [(int(timer.at) // query.by_s * query.by_s, timer.topic) for timer in timers[start:end]]  # type: ignore[arg-type]
+        counts = [{"from": due_s, "topic": topic, "timers": count} for (due_s, topic), count in Counter(dues).items()]
+        following = f"1/{TOPIC}/0/{end}" if end < len(timers) else None
+        return WorkerAnswer(200, {"timers": counts, "missing": [], "next": following})
 
     def _shown(self, id: str) -> dict[str, Any]:
         timer = self.timers[id]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from tests.harness.machines import BY_ID, LIMITS, ColdOutbox, MachineRig
+from timers.core.keys import NEVER, OrderKey
 from timers.core.listing import START
 from timers.core.timer import Row
 from timers.request_formats import NATIVE
@@ -161,3 +163,30 @@ def test_no_state_is_known_during_a_replay() -> None:
     ):
         with pytest.raises(Recovering):
             ask()
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_timers_are_counted_slice_by_slice(indexed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(indexed=indexed)
+    for number in range(60):
+        rig.ask(5 + number % 40, f"id-{number}" if indexed else "")
+    expected = {(0, "t"): 10, (10, "t"): 20, (20, "t"): 15, (30, "t"): 10, (40, "t"): 5}
+    if indexed:
+        rig.ask(7, "id-1")
+        rig.ask(0, "id-5", None)
+        expected |= {(10, "t"): 19}
+    assert len(rig.listed) == sum(expected.values())
+    for rows in (1, 7, 1000):
+        monkeypatch.setattr(reading, "SLICE_ROWS", rows)
+        counts: Counter[tuple[int, str]] = Counter()
+        after: OrderKey | None = NEVER
+        while after is not None:
+            found, following = reading.count(rig.machine, ANY, 10, after)
+            assert following is None or following > after
+            counts += found
+            after = following
+        assert counts == expected
+    hidden = TimerFilter(None, "t", None, with_values=False)
+    assert reading.count(rig.machine, hidden, 10, NEVER)[0] == Counter()
+    first = TimerFilter("t", "t", 10, with_values=False)
+    assert reading.count(rig.machine, first, 10, NEVER) == (Counter({(0, "t"): expected[0, "t"]}), None)

@@ -152,11 +152,11 @@ async def pending(call: Call) -> Reply:
     end_s = monotonic() + MAX_COUNTING_S
     while True:
         cursor = {"cursor": following} if following else {}
-        answer = await ask(call, wire.LIST_PATH, {**parameters, **cursor, "limit": str(wire.MAX_LIMIT)})
+        answer = await ask(call, wire.COUNT_PATH, {**parameters, **cursor, "by": str(group_s)})
         missing |= {each["partition"]: each["reason"] for each in answer.body["missing"]}
-        for timer in answer.body["timers"]:
-            if call.user.may_use_topic(timer["topic"]):
-                counts[timer["due"] // group_s * group_s] += 1
+        for count in answer.body["timers"]:
+            if call.user.may_use_topic(count["topic"]):
+                counts[count["from"]] += count["timers"]
         following = answer.body["next"]
         if following is None or monotonic() > end_s or len(counts) >= MAX_GROUPS:
             break

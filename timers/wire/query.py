@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from timers.core.listing import START, Position
-from timers.core.timer import Origin, Row, id_bytes
+from timers.core.timer import Origin, Row, TopicPartition, id_bytes
 from timers.wire import topics
 from timers.wire.printable import json_value
 
 LIST_PATH = "/timers"
+COUNT_PATH = "/timers/counts"
 FIND_PATH = "/timer"
 """The id is the parameter ``id``, because proxies change a path that holds an id such as ``..``."""
 
@@ -22,6 +23,8 @@ FORWARDED = "Timers-Forwarded"
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100
+
+MAX_GROUP_S = 86_400
 
 PENDING = "pending"
 """The timer waits for its due second."""
@@ -62,6 +65,20 @@ class Query(NamedTuple):
     def start(self) -> Position:
         """The listing begins after this position."""
         return max(self.after, (self.from_s, *START[1:]))
+
+
+class CountQuery(NamedTuple):
+    """Which timers are counted, and in which groups. Partitions are counted one after the other."""
+
+    by_s: int
+    """Seconds of one group."""
+    topic: str | None = None
+    from_s: int = 0
+    to_s: int | None = None
+    after: Position = START
+    """The partition of this position is counted from there on, those before it not at all."""
+    partition: TopicPartition | None = None
+    """Only this one; None: all."""
 
 
 def format_due(due_s: int) -> str:
@@ -146,6 +163,28 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
         _parse_flag(parameters, "value"),
         parameters.get("prefix", ""),
     )
+
+
+def parse_count(parameters: Mapping[str, str]) -> CountQuery:
+    """Return the query for counts."""
+    _check_names(parameters, ("by", "topic", "from", "to", "cursor", "partition"))
+    by_s = _parse_number(parameters, "by", 5) if "by" in parameters else 0
+    if not 1 <= by_s <= MAX_GROUP_S:
+        raise InvalidQueryError(f"by={parameters.get('by')!r} is not a number of seconds from 1 to {MAX_GROUP_S}")
+    place = topics.parse_source(f"{parameters['partition']}/0") if "partition" in parameters else None
+    if "partition" in parameters and place is None:
+        raise InvalidQueryError(f"partition={parameters['partition']!r} is not of the form <topic>/<partition>")
+    listing = parse_query({name: parameters[name] for name in ("topic", "from", "to", "cursor") if name in parameters})
+    return CountQuery(by_s, listing.topic, listing.from_s, listing.to_s, listing.after, place and place[:2])
+
+
+def parameters_of_count(query: CountQuery) -> dict[str, str]:
+    """Return the parameters of a query for counts. Inverse: :func:`parse_count`."""
+    listing = parameters_of(Query(query.topic, query.from_s, query.to_s, after=query.after))
+    found = {"by": str(query.by_s)} | {name: text for name, text in listing.items() if name not in ("limit", "value")}
+    if query.partition is not None:
+        found["partition"] = topics.partition_name(*query.partition)
+    return found
 
 
 def parse_find(parameters: Mapping[str, str]) -> tuple[str, bool]:

@@ -133,6 +133,7 @@ def _shared(by: str, start: int, length: int, rows: list[Any], columns: list[str
         "columns": columns,
         "list": _list(start, length, topic),
         "count": link("/v1/pending", by=by, topic=topic, from_=start, to=start + length),
+        "minutes": link("/v1/pending", by="minute", topic=topic, from_=start, to=start + length),
         "seconds": link("/v1/pending", by="second", topic=topic, from_=start, to=start + length),
     }
 

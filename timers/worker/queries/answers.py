@@ -6,6 +6,7 @@ The answer names each partition that it does not cover, with the reason.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from time import monotonic
@@ -15,11 +16,12 @@ import aiohttp
 
 from timers.clock import Clock
 from timers.config.settings import Settings
+from timers.core.keys import OrderKey
 from timers.core.listing import NoAnswer, Page, Position, merge, share_of
 from timers.core.timer import TopicPartition
 from timers.kafka.request_reader import RequestReader
 from timers.wire import query_signature, topics
-from timers.wire.query import Query, Timer
+from timers.wire.query import CountQuery, Query, Timer
 from timers.worker.consumer.group import Member, Unsettled
 from timers.worker.machines.pool import Pool
 from timers.worker.queries.idle_window import IdleWindow
@@ -31,6 +33,9 @@ MAX_READING_S = 2.0
 
 PAGE_BYTES = 8 * 1024 * 1024
 """A page with values ends at this size, plus at most one read of each source."""
+
+MAX_COUNTS = 2000
+"""An answer with so many counts ends, plus at most one read."""
 
 GROUP_TIMEOUT_S = 3.0
 """How long to wait for the group's coordinator."""
@@ -93,6 +98,40 @@ class Queries:
         page = await merge(sources_read, query.start, query.limit, budget.used_up)
         await self._idle_window.wait()  # to encode a page as JSON blocks the event loop for milliseconds
         return _answer([each.timer for each in page.listed], page.through, sources, missing)
+
+    async def count(self, query: CountQuery, *, forwarded: bool) -> Answer:
+        """Numbers of timers by group of due seconds and callback topic. Answers of one question are to be added.
+
+        Args:
+            forwarded: whether another worker asks: then only this worker's partitions are read.
+        """
+        end_at = monotonic() + MAX_READING_S
+        wanted = self._partitions()
+        if query.partition is not None:
+            wanted &= {query.partition}
+        sources, missing = await self._sources(wanted, forwarded)
+        owner = {tp: source for source in sources for tp in source.partitions}
+        counts: Counter[tuple[int, str]] = Counter()
+        at, reads = query.after[1:3], 0
+        through: Position | None = None
+        for tp in sorted(tp for tp in owner if tp >= at):
+            after: OrderKey | None = (query.after[0], query.after[3]) if tp == at else (0, 0)
+            while after is not None:
+                if reads and (monotonic() > end_at or len(counts) >= MAX_COUNTS):
+                    through = (after[0], *tp, after[1])
+                    break
+                reads += 1  # at least one, so that each answer has a later `next`
+                try:
+                    found, after = await owner[tp].count(query, tp, after)
+                except NoAnswer as why:
+                    owner[tp].missing[tp] = str(why)
+                    break
+                counts += found
+            if through is not None:
+                break
+        await self._idle_window.wait()
+        shown = [{"from": group, "topic": topic, "timers": number} for (group, topic), number in sorted(counts.items())]
+        return _answer(shown, through, sources, missing)
 
     async def find(self, id: str, with_value: bool, *, forwarded: bool) -> Answer:
         """The timer with an id, or of the record that the id names; several if two topics have the id.

@@ -1,4 +1,4 @@
-"""The pages ``/timers`` and ``/timer``: which queries they accept, how many at once, and their counts."""
+"""The pages about timers: which queries they accept, how many at once, and how many there were."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class QueryCounts:
 
 
 class QueryPages:
-    """Handlers of the two pages.
+    """Handlers of the pages.
 
     Args:
         settings: returns those of the worker.
@@ -83,7 +83,7 @@ class QueryPages:
             await self.queries.close()
 
     def register(self, page: Callable[[str], Callable[[Any], Any]]) -> None:
-        """Add ``/timers`` and ``/timer``; ``page`` is Faust's decorator for the handler of a path."""
+        """Add the pages; ``page`` is Faust's decorator for the handler of a path."""
 
         @page(wire.LIST_PATH)
         async def timers(web: Any, request: Any) -> Any:
@@ -91,6 +91,14 @@ class QueryPages:
                 query = wire.parse_query(dict(request.query))
                 self._check_values_allowed(query.with_values)
                 answer = await queries.page(query, forwarded=forwarded)
+                return {"next": None if answer.through is None else wire.cursor(answer.through)}, answer
+
+            return await self._answer(web, request, LIST, run)
+
+        @page(wire.COUNT_PATH)
+        async def counts(web: Any, request: Any) -> Any:
+            async def run(queries: Queries, forwarded: bool) -> tuple[dict[str, Any], Answer]:
+                answer = await queries.count(wire.parse_count(dict(request.query)), forwarded=forwarded)
                 return {"next": None if answer.through is None else wire.cursor(answer.through)}, answer
 
             return await self._answer(web, request, LIST, run)

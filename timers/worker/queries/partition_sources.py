@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection
 from time import monotonic
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from timers.core import machine as core
+from timers.core.keys import MAX_OFFSET, OrderKey
 from timers.core.listing import NoAnswer, Page, Position
 from timers.core.ports import Lost
 from timers.core.timer import TopicPartition
@@ -16,7 +18,7 @@ from timers.kafka.request_reader import RequestReader
 from timers.wire import query as wire
 from timers.wire import topics
 from timers.wire.formats import RequestFormat
-from timers.wire.query import Query, Timer
+from timers.wire.query import CountQuery, Query, Timer
 from timers.worker.machines.runner import Ended, Runner
 from timers.worker.queries import reading
 from timers.worker.queries.idle_window import IdleWindow
@@ -43,6 +45,10 @@ class Lookup(NamedTuple):
     with_value: bool
 
 
+Counts: TypeAlias = tuple[Counter[tuple[int, str]], OrderKey | None]
+"""(first second of a group, callback topic) -> timers, and up to which key they are counted; None: to the end."""
+
+
 class PartitionSource(Protocol):
     """Answers for some partitions. Raises :class:`NoAnswer`, with the reason, if it cannot answer at all."""
 
@@ -56,6 +62,9 @@ class PartitionSource(Protocol):
 
     async def page(self, query: Query, after: Position, limit: int) -> Page:
         """The next timers."""
+
+    async def count(self, query: CountQuery, tp: TopicPartition, after: OrderKey) -> Counts:
+        """Count the next timers of one of its partitions."""
 
     async def find(self, lookup: Lookup) -> list[Timer]:
         """The timer, if it exists; several if two partitions have the id."""
@@ -99,6 +108,16 @@ class LocalSource:
         page = await self._ask(lambda machine: reading.page(machine, self._place, timer_filter, after, limit))
         await asyncio.sleep((monotonic() - begun) * PAUSE_FACTOR)
         return page
+
+    async def count(self, query: CountQuery, tp: TopicPartition, after: OrderKey) -> Counts:
+        """Count the next timers, from one slice of the store."""
+        timer_filter = TimerFilter(query.topic, self._hidden, query.to_s, with_values=False)
+        start = max(after, (query.from_s - 1, MAX_OFFSET))
+        await self._idle_window.wait()
+        begun = monotonic()
+        counts = await self._ask(lambda machine: reading.count(machine, timer_filter, query.by_s, start))
+        await asyncio.sleep((monotonic() - begun) * PAUSE_FACTOR)
+        return counts
 
     async def find(self, lookup: Lookup) -> list[Timer]:
         """The timer with the id, and the timer of the record that the id names; either may be missing."""

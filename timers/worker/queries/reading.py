@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from timers.core.keys import MAX_OFFSET, OrderKey
@@ -72,6 +73,36 @@ def page(machine: Machine, place: Place, timer_filter: TimerFilter, after: Posit
         if rows and (seen >= SLICE_ROWS or size >= SLICE_BYTES):
             return Page(listed, position)
     return Page(listed, None)
+
+
+def count(
+    machine: Machine, timer_filter: TimerFilter, by_s: int, after: OrderKey
+) -> tuple[Counter[tuple[int, str]], OrderKey | None]:
+    """Count the next timers of a machine, from at most one slice of its store.
+
+    Returns:
+        (first second of a group of ``by_s`` seconds, callback topic) -> timers, and the key up to which it has counted;
+        None: no timers follow.
+
+    Raises:
+        Recovering: try again later.
+    """
+    _check_recovered(machine)
+    counts: Counter[tuple[int, str]] = Counter()
+    topic, hidden, to_s = timer_filter[:3]
+    seen = size = 0
+    for due_s, rows in machine.waiting(after):
+        if to_s is not None and due_s >= to_s:
+            break
+        group = due_s - due_s % by_s
+        for row in rows:
+            if row[1] == topic or (topic is None and row[1] != hidden):
+                counts[group, row[1]] += 1
+            size += len(row[3])
+        seen += len(rows) or 1
+        if rows and (seen >= SLICE_ROWS or size >= SLICE_BYTES):
+            return counts, (due_s, rows[-1][0])
+    return counts, None
 
 
 def find_by_id(machine: Machine, place: Place, id: str, with_value: bool) -> Timer | None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
 from yarl import URL
 
+from timers.core.keys import OrderKey
 from timers.core.listing import Listed, NoAnswer, Page, Position
 from timers.core.timer import TopicPartition
 from timers.wire import query as wire
 from timers.wire import topics
-from timers.wire.query import Query, Timer
+from timers.wire.query import CountQuery, Query, Timer
 from timers.worker.consumer.group import Member
-from timers.worker.queries.partition_sources import Lookup
+from timers.worker.queries.partition_sources import Counts, Lookup
 
 ANSWER_S = 8.0
 """Longer than a worker takes for an answer; see :mod:`timers.worker.queries.answers`."""
@@ -55,6 +57,21 @@ class RemoteSource:
         except (ValueError, KeyError, TypeError):
             raise self._not_a_worker() from None
         return Page([each for each in listed if each.position[1:3] in self.partitions], through)
+
+    async def count(self, query: CountQuery, tp: TopicPartition, after: OrderKey) -> Counts:
+        """Count the next timers of one partition."""
+        alone = RemoteSource(self._session, self._sign, self._member, {tp})
+        asked = query._replace(after=(after[0], *tp, after[1]), partition=tp)
+        try:
+            answer = await alone._get(wire.COUNT_PATH, wire.parameters_of_count(asked))
+            counts = Counter(
+                {(int(each["from"]), str(each["topic"])): int(each["timers"]) for each in answer["timers"]}
+            )
+            through = None if answer["next"] is None else wire.parse_cursor(answer["next"])
+        except (ValueError, KeyError, TypeError):
+            raise self._not_a_worker() from None
+        self.missing |= alone.missing
+        return counts, through and (through[0], through[3])
 
     async def find(self, lookup: Lookup) -> list[Timer]:
         """The timer, if it exists."""

@@ -3,6 +3,7 @@
 (() => {
   const HEATS = 6;
   const HOTTEST = 10;
+  const MOST_MINUTES = 30;
   const box = document.getElementById("due");
   const grid = box.querySelector("[data-grid]");
   const counted = box.querySelector("[data-counted]");
@@ -134,25 +135,44 @@
     hot.hidden = rows.length === 0;
   }
 
+  async function countAll(url) {
+    const found = new Map();
+    const { ended } = await count(url, (page) => {
+      for (const { from, timers } of page) found.set(from, (found.get(from) || 0) + timers);
+    }, () => false);
+    return { found, ended };
+  }
+
+  const byCount = (one, other) => other[1] - one[1];
+
+  // A hot second is in a minute with many timers. So the seconds are counted only of the minutes with most timers, until no
+  // other minute has more timers than the coldest second that is shown.
   document.querySelector("[data-find]").addEventListener("click", async (event) => {
     const button = event.currentTarget;
     button.disabled = true;
-    const found = new Map();
-    let seen = 0;
-    const { ended } = await count(box.dataset.seconds, (page) => {
-      for (const { from, timers } of page) {
-        found.set(from, (found.get(from) || 0) + timers);
-        seen += timers;
-      }
-      // Only the hottest are kept, and the last second, whose count may go on with the next page.
-      const last = page.length ? page[page.length - 1].from : null;
-      hottest = [...found].sort((one, other) => other[1] - one[1]).slice(0, HOTTEST);
-      const keep = new Set(hottest.map(([second]) => second));
-      for (const second of found.keys()) if (second !== last && !keep.has(second)) found.delete(second);
-      hotState.textContent = `Looked at ${number(seen)} timers so far …`;
+    hottest = [];
+    hotState.textContent = "Counting the minutes …";
+    let { found: minutes, ended } = await countAll(box.dataset.minutes);
+    const ordered = [...minutes].sort(byCount);
+    const coldest = () => (hottest.length < HOTTEST ? 0 : hottest[HOTTEST - 1][1]);
+    let looked = 0;
+    for (const [from, timers] of ordered) {
+      if (ended || timers <= coldest() || looked === MOST_MINUTES) break;
+      const url = new URL(box.dataset.seconds, location.href);
+      url.searchParams.set("from", Math.max(from, Number(url.searchParams.get("from"))));
+      url.searchParams.set("to", Math.min(from + 60, Number(url.searchParams.get("to"))));
+      const seconds = await countAll(url);
+      ended = seconds.ended;
+      hottest = [...hottest, ...seconds.found].sort(byCount).slice(0, HOTTEST);
+      looked += 1;
+      hotState.textContent = `Counted the seconds of ${number(looked)} minutes so far …`;
       showHottest();
-    }, () => false);
-    hotState.textContent = ended ? `Not all were looked at: ${ended}.` : `Looked at ${number(seen)} timers.`;
+    }
+    const left = ordered[looked]?.[1] || 0;
+    hotState.textContent = ended ? `Not all were counted: ${ended}.`
+      : left > coldest() ? `Counted the seconds of the ${number(looked)} minutes with most timers. No other minute has more than ${number(left)}.`
+      : "These are the hottest.";
+    showHottest();
     button.disabled = false;
   });
   rate.addEventListener("input", showHottest);

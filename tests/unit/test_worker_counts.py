@@ -1,0 +1,80 @@
+"""Counts of several partitions: they go on where the answer before has ended, also if each answer has one read only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from timers.core.keys import OrderKey
+from timers.core.listing import START, NoAnswer
+from timers.core.timer import TopicPartition
+from timers.wire import query as wire
+from timers.wire.query import CountQuery
+from timers.worker.queries import answers
+from timers.worker.queries.answers import Queries
+
+PARTITIONS = [("a", 0), ("a", 1), ("a", 10), ("b", 2)]
+
+
+class SimSource:
+    """Partitions with ten timers each, one in a read; one partition does not answer."""
+
+    def __init__(self) -> None:
+        self.partitions = PARTITIONS
+        self.missing: dict[TopicPartition, str] = {}
+
+    async def count(self, query: CountQuery, tp: TopicPartition, after: OrderKey) -> Any:
+        if tp == ("a", 1):
+            raise NoAnswer("it is busy")
+        second = max(after[0] + 1, query.from_s)
+        return Counter({(second, "t"): 1}), (second, 7) if second < 10 else None
+
+
+class SimWindow:
+    async def wait(self) -> None:
+        pass
+
+
+class SimQueries(Queries):
+    """Reads the source above."""
+
+    def __init__(self) -> None:
+        self._idle_window = SimWindow()  # type: ignore[assignment]
+
+    def _partitions(self) -> set[TopicPartition]:
+        return {*PARTITIONS, ("c", 0)}
+
+    async def _sources(self, wanted: set[TopicPartition], forwarded: bool) -> Any:
+        source = SimSource()
+        source.partitions = [tp for tp in PARTITIONS if tp in wanted]
+        return [source], {("c", 0): "no worker owns it"} if ("c", 0) in wanted else {}
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 1000.0])
+@pytest.mark.parametrize("most", [1, 3, 2000])
+async def test_all_partitions_are_counted_once(seconds: float, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MAX_READING_S", seconds)
+    monkeypatch.setattr(answers, "MAX_COUNTS", most)
+    query, total, asked = CountQuery(1, from_s=3), Counter[tuple[int, str]](), 0
+    missing: dict[TopicPartition, str] = {}
+    while True:
+        answer = await SimQueries().count(wire.parse_count(wire.parameters_of_count(query)), forwarded=False)
+        total += Counter({(each["from"], each["topic"]): each["timers"] for each in answer.timers})
+        missing |= answer.missing
+        asked += 1
+        if answer.through is None:
+            break
+        assert query.after < answer.through or answer.through[1:3] > query.after[1:3]
+        query = query._replace(after=answer.through)
+    assert total == Counter({(second, "t"): 3 for second in range(3, 11)})
+    assert missing == {("a", 1): "it is busy", ("c", 0): "no worker owns it"}
+    assert asked == 1 if (seconds, most) == (1000.0, 2000) else asked > 3
+
+
+async def test_one_partition_is_counted_alone() -> None:
+    query = CountQuery(1, "t", 5, 9, START, ("b", 2))
+    assert wire.parse_count(wire.parameters_of_count(query)) == query
+    answer = await SimQueries().count(query, forwarded=True)
+    assert (sum(each["timers"] for each in answer.timers), set(answer.answered)) == (6, {("b", 2)})

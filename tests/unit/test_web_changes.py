@@ -55,12 +55,19 @@ async def test_all_that_match_are_cancelled_in_steps(monkeypatch: pytest.MonkeyP
             assert response.status == status, text
             return text
 
+    async def sim_count(*_: Any) -> dict[str, Any]:
+        return {"matching": 0, "at_least": True, "left_out": 7, "sample": [], "missing": []}
+
     async with console(cluster, **IDS) as client:
         assert "Cancel all that match" not in await text_of(client, "/timers")
         assert "Cancel all that match" in await text_of(client, "/timers?prefix=order-")
         text = await post(client, {"prefix": "<"})
         assert "<strong>1</strong> timer would" in text and "&lt;script&gt;" in text and "<script>" not in text
         assert "<strong>0</strong>" in await post(client, {"prefix": "no"})
+        with monkeypatch.context() as patch:
+            patch.setattr(bulk_pages, "_count", sim_count)
+            text = await post(client, {"prefix": "order-"})
+            assert "None was found so far" in text and "data-steps" not in text
         text = await post(client, {"prefix": "order-", "to": "3h"})
         assert "<strong>50</strong> timers would" in text and len(cluster.timers) == 52
         for cancelled in ("20 of 50", "40 of 50", None):

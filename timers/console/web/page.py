@@ -93,11 +93,17 @@ class Page:
         return PART_S if self.is_fragment or "wait" in self.given else FIRST_PAINT_S
 
     async def soon(self, answer: Awaitable[Answer]) -> Answer | None:
-        """The answer of workers or brokers; None if it does not come in time."""
+        """The answer of workers or brokers; None if it does not come before the page must be shown.
+
+        Raises:
+            Problem: the part of the page that waits for it has waited long enough.
+        """
         try:
             async with asyncio.timeout(self.patience_s):
                 return await answer
         except TimeoutError:
+            if self.patience_s == PART_S:
+                raise Problem("brokers-unreachable", f"no answer came within {PART_S:.0f} s") from None
             return None
 
     async def form(self) -> dict[str, str]:

@@ -1,0 +1,126 @@
+"""The screens without workers, without brokers, with a part of the partitions, and with a million pending timers."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.test_screens import SCREENS, settled
+from tests.harness.console_process import ConsoleProcess
+from tests.harness.publication import Publication, publish_in_process
+from tests.harness.system import PARTITIONS, System
+from tests.harness.waiting import wait_until
+from tests.harness.worker import Worker
+from timers.broker import EmbeddedBroker
+
+pytestmark = [pytest.mark.broker, pytest.mark.browser, pytest.mark.long]
+
+DAY_S = 86_400
+LONG_S = 300.0
+"""Deadline for a million timers on a busy machine."""
+
+
+@contextmanager
+def running(address: str, tmp_path: Path, workers: int) -> Iterator[tuple[System, ConsoleProcess, list[Worker]]]:
+    """Workers and a console that reads, of one app."""
+    system = System(address, tmp_path, TIMERS_QUERIES="values")
+    started = [system.worker() for _ in range(workers)]
+    url = f"http://127.0.0.1:{started[0].port}"
+    console = ConsoleProcess(tmp_path / "console", {**system.environment, "TIMERS_WORKER_URL": url})
+    try:
+        for worker in started:
+            worker.start()
+        console.start().wait_for("console: ")
+        for worker in started:
+            worker.ready()
+        yield system, console, started
+    finally:
+        console.end()
+        system.close()
+
+
+def test_without_workers_and_brokers_each_screen_says_what_is_missing(tmp_path: Path, open_page: Any) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    broker = EmbeddedBroker(tmp_path / "broker", 0)
+    try:
+        with running(broker.start(), tmp_path, 1) as (_, console, (worker,)):
+            watched = open_page(console.url)
+            watched.expected = ["404", "503", "504"]
+            page = watched.page
+            page.goto(console.url + "/")
+            page.get_by_role("heading", name="All timers fire").wait_for()
+            worker.kill()
+            page.get_by_role("heading", name="some timers do not fire").wait_for()
+            page.get_by_text("No worker runs, so no timer fires").wait_for()
+            broker.stop()
+            page.get_by_text("Check that the brokers at TIMERS_BROKERS run").first.wait_for()
+            for screen in SCREENS:
+                page.goto(console.url + screen)
+                settled(page)
+                found = Axe().run(page).response["violations"]
+                assert [(each["id"], [node["target"] for node in each["nodes"]]) for each in found] == [], screen
+                if screen not in ("/timers/new", "/due", "/lag", "/live"):
+                    page.get_by_text("No worker answers").or_(page.get_by_text("brokers")).first.wait_for()
+    finally:
+        broker.stop()
+
+
+def test_a_list_without_the_partitions_of_a_worker_says_so(broker_address: str, tmp_path: Path, open_page: Any) -> None:
+    with running(broker_address, tmp_path, 2) as (_, console, workers):
+
+        def shares() -> list[int]:
+            return [len(worker["partitions"]) for worker in console.ask("GET", "/v1/workers")[1]["workers"]]
+
+        wait_until(lambda: len(shares()) == 2 and all(shares()), "both workers have partitions")
+        page = open_page(console.url).page
+        page.goto(console.url + "/timers")
+        page.get_by_text("No timer waits").wait_for()
+        workers[1].send(signal.SIGSTOP)
+        try:
+            page.reload()
+            page.get_by_text("This answer is not complete").wait_for()
+        finally:
+            workers[1].send(signal.SIGCONT)
+
+
+def test_a_million_timers_are_counted_and_listed_page_by_page(
+    broker_address: str, tmp_path: Path, open_page: Any
+) -> None:
+    timers, tomorrow_s = 1_000_000, (int(time.time()) // DAY_S + 1) * DAY_S
+    with running(broker_address, tmp_path, 1) as (system, console, _):
+        target = system.target()
+        publication = Publication(
+            broker_address, system.request_topic, target, timers, tomorrow_s, 5 * DAY_S, 16, PARTITIONS, "spread"
+        )  # three in each of the first seconds
+        publish_in_process(publication, tmp_path)
+
+        def pending() -> int:
+            (worker,) = console.ask("GET", "/v1/workers")[1]["workers"]
+            return worker.get("pending") or 0
+
+        wait_until(lambda: pending() >= timers, "all timers are pending", LONG_S)
+        watched = open_page(console.url)
+        watched.page.set_default_timeout(LONG_S * 1000)
+        page = watched.page
+        page.goto(console.url + "/")
+        page.locator("#tiles").get_by_text("1,000,000").wait_for()
+        page.goto(f"{console.url}/timers?topic={target}")
+        page.get_by_role("link", name="Next page").click()
+        page.wait_for_url("**cursor=**")
+        page.locator("#list tbody tr").nth(99).wait_for()
+        page.goto(f"{console.url}/due?topic={target}")
+        page.locator("[data-counted]").get_by_text(re.compile("^1,000,000 timers")).wait_for()
+        hour = time.strftime("%Y-%m-%d %H:00", time.gmtime(tomorrow_s))
+        page.get_by_role("link", name=f"{hour}, ").click()
+        page.wait_for_url("**/due?day=**")
+        page.get_by_role("link", name=f"{hour}, ").click()
+        page.wait_for_url("**/due?minute=**")
+        page.locator("[data-counted]").get_by_text("180 timers").wait_for()

@@ -179,9 +179,24 @@ def test_what_is_recent_becomes_keys_and_the_journal_goes(tmp_path: Path) -> Non
     twins.rocks.close()
 
 
-@settings(max_examples=50)
-@given(st.lists(st.one_of(BATCH, BATCH, FIRE, FIRE, REOPEN, OVERTAKEN), min_size=6, max_size=20), SECONDS)
+CALLS = st.lists(st.one_of(BATCH, BATCH, FIRE, FIRE, REOPEN, OVERTAKEN), min_size=6, max_size=20)
+
+
+@settings(max_examples=25)
+@given(CALLS, SECONDS)
 def test_the_stores_are_twins(calls: list[tuple[str, object]], second: int) -> None:
+    compare(calls, second)
+
+
+@pytest.mark.long
+@settings(max_examples=300)
+@given(CALLS, SECONDS)
+def test_the_stores_are_twins_in_many_runs(calls: list[tuple[str, object]], second: int) -> None:
+    compare(calls, second)
+
+
+def compare(calls: list[tuple[str, object]], second: int) -> None:
+    """Give both stores the same calls, and compare them after each."""
     path = Path(tempfile.mkdtemp(prefix="timers-twins-"))
     try:
         twins = Twins(path / "store")

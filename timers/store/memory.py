@@ -24,7 +24,6 @@ class MemoryStore:
         self._rows: list[tuple[OrderKey, Row]] = []
         self._entries: dict[bytes, Entry] = {}
         self._group = group
-        self._last_scanned: list[Row] = []
 
     @property
     def pending(self) -> int:
@@ -65,8 +64,7 @@ class MemoryStore:
             due_s = entries[0][0][0]
             group = [row for (due, _), row in entries[: self._group] if due == due_s]
             entries = entries[len(group) :]
-            self._last_scanned = group
-            yield due_s, list(group)
+            yield due_s, group
 
     def waiting(self, after: OrderKey) -> Iterator[tuple[int, list[Row]]]:
         return self.scan(after, MAX_OFFSET)
@@ -74,7 +72,6 @@ class MemoryStore:
     def delete(self, through: OrderKey, count: int, rest: Sequence[Row] = ()) -> None:
         end = bisect_right(self._rows, through, key=lambda entry: entry[0])
         assert end == count, f"{end} rows at or below {through}, not {count}"
-        assert all(row in self._last_scanned for row in rest), "the rest is not of the group that was scanned last"
         del self._rows[:end]
 
     def oldest_due_s(self) -> int | None:

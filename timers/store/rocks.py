@@ -243,6 +243,7 @@ class RocksStore:
         else:
             batch.delete_range(self._first_key, end)
         if rest:
+            assert self._scanned[-1] < end, "the rest is not of the group that was scanned last"
             batch.put(keys.encode((through[0], rest[0][0])), self._pack(rest))
         self._write(batch, self._pending - count, self._applied)
         self._first_key = end

@@ -134,6 +134,10 @@ def check_command(words: list[str]) -> None:
     match words:
         case ["timers", *arguments]:
             parse_timers(arguments)
+        case ["export", *assignments]:
+            for each in assignments:
+                name, _, value = each.partition("=")
+                check_assignment(name, value)
         case ["spark-submit", "--master", _, "OUTPUT", *arguments]:
             parse_timers(["spark", *arguments])
         case ["make", *arguments]:
@@ -169,6 +173,7 @@ def parse_timers(arguments: list[str]) -> None:
         "timers list && timers gett x",
         "TIMERS_WEB_PORT=http timers worker",
         "TIMERS_WEB_PROT=6066 timers worker",
+        "export TIMERS_WEB_PROT=6066",
         "make tests",
         "python -m bench.no_such_module",
         "pip install '.[workers]'",

@@ -117,7 +117,7 @@ MEANINGS = {
     ),
     "field-invalid": Meaning(
         "topic is not a string, cancel is not true or false, or message holds half a surrogate pair.",
-        "The message names the field and what is expected.",
+        "Send what the message says: it names the field and what is expected.",
     ),
     "countdown-invalid": Meaning(
         "The countdown is not a number, is negative, or ends after the year 5138.",
@@ -142,7 +142,7 @@ MEANINGS = {
     "marker-invalid": Meaning(
         "A marker has an unknown version or type, no message_id, a negative place, or a lease that ends after"
         " the year 5138. The message names the field.",
-        "Let only its consumers write there.",
+        "Let only consumers of kafka-mq-go write there.",
     ),
     "rejected": Meaning(
         "The receiver called reject; the message says why. Or the brokers refused the message's retry or an "
@@ -151,8 +151,8 @@ MEANINGS = {
         "correct message.",
     ),
     "attempts-exhausted": Meaning(
-        "The receiver called retry in the last attempt, or the lease of the last attempt ended. The message "
-        "holds the last error.",
+        "The receiver called retry after the largest number of retries (Backoff(attempts=)), or the lease of the "
+        "last attempt ended. The message holds the last error.",
         "Repair the cause, and put the message back with timers queue redrive.",
     ),
     "crashed": Meaning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from typing import Any
@@ -20,11 +21,11 @@ NO_MEANING = Meaning("This version does not know the code.", "Look at the versio
 async def letters(page: Page) -> Reply:
     """``GET /dead-letters``"""
     selection = selected(page, page.given)
-    listed = await page.soon(
-        page.api("listDeadLetters", limit=PAGE_LETTERS, cursor=page.given.get("cursor"), **selection)
+    figures, listed = await asyncio.gather(
+        page.board.look(page),
+        page.soon(page.api("listDeadLetters", limit=PAGE_LETTERS, cursor=page.given.get("cursor"), **selection)),
     )
     following = link("/dead-letters", **selection, cursor=listed["next"]) if listed and listed["next"] else ""
-    figures = await page.board.look(page)
     counts: Counter[str] = Counter()
     for worker in figures.workers if figures else ():
         counts.update(worker.get("dead_letters") or {})

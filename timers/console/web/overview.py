@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from timers.console.call import Reply
@@ -15,11 +16,7 @@ NEXT_TIMERS = 8
 
 async def overview(page: Page) -> Reply:
     """``GET /``"""
-    figures = await page.board.look(page)
-    try:
-        coming = await page.soon(page.api("listTimers", limit=NEXT_TIMERS)) or {}
-    except Problem as problem:
-        coming = {"problem": problem.body}
+    figures, coming = await asyncio.gather(page.board.look(page), _coming(page))
     found = findings(figures) if figures else []
     recent = page.board.recent()
     lags = [_tile(percent, recent, figures) for percent in (50, 99)]
@@ -32,6 +29,14 @@ async def overview(page: Page) -> Reply:
         lags=lags,
         coming=coming,
     )
+
+
+async def _coming(page: Page) -> dict[str, Any]:
+    """The next timers."""
+    try:
+        return await page.soon(page.api("listTimers", limit=NEXT_TIMERS)) or {}
+    except Problem as problem:
+        return {"problem": problem.body}
 
 
 def _tile(percent: int, recent: Recent | None, figures: Figures | None) -> dict[str, Any]:

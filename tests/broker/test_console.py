@@ -66,6 +66,8 @@ def test_a_timer_is_set_seen_moved_cancelled_and_fires(served: tuple[System, Con
     assert {record.value for record in fired} == {b"v", b"\xff"}
     lags = console.ask("GET", f"/v1/lags?topic={target}")[1]
     assert len(lags["lags"]) == 2 and lags["complete"] and min(lag_ms for _, lag_ms in lags["lags"]) >= 0
+    assert [each["timer_id"] for each in lags["newest"]] == [record.text("timer-id") for record in reversed(fired)]
+    assert lags["newest"][0]["lag_ms"] == fired[1].lag_ms and "value" not in lags["newest"][0]
     assert console.ask("GET", "/v1/lags?topic=no-such-topic")[0] == 404
     for each in (plain["id"], "soon"):
         history = console.ask("GET", f"/v1/timer/history?id={each}")[1]

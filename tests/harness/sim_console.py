@@ -192,7 +192,18 @@ class SimCluster:
     async def lags(self, topic: str, limit: int) -> CallbackLags:
         if topic not in self.lags_of:
             raise TimersError(f"topic {topic!r} does not exist")
-        return CallbackLags(self.lags_of[topic][-limit:], True)
+        lags = self.lags_of[topic][-limit:]
+        newest = [
+            {
+                "timer_id": f"<{number}>",
+                "source": "t/0/1",
+                "key": None,
+                "lag_ms": lag_ms,
+                "timestamp_ms": due_s * 1000 + lag_ms,
+            }
+            for number, (due_s, lag_ms) in enumerate(lags)
+        ]
+        return CallbackLags(lags, True, newest[::-1])
 
     async def queues(self) -> FoundQueues:
         return FoundQueues(list(self.queue_stats.values()), dict(self.queues_missing))

@@ -195,6 +195,7 @@ async def test_lags_of_a_topic_are_shown() -> None:
     async with console(cluster_with("order-1"), **IDS) as client:
         text = await text_of(client, "/lag?topic=timeouts")
         assert "The newest 50 callbacks" in text and "longest 49 ms" in text
+        assert text.index(">&lt;49&gt;</a>") < text.index(">&lt;0&gt;</a>") and "/timer?id=%3C49%3E" in text
         assert "does not exist" in await text_of(client, "/lag", params={"topic": "other"})
         assert "&lt;b&gt;" in await text_of(client, "/lag", params={"topic": "<b>"})
         assert "Punctual: the timer waited" in text and "100 callbacks" in text

@@ -288,9 +288,13 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                 {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
                 description="due second and lag in milliseconds of each callback, in the order of due seconds",
             ),
+            "newest": list_of(
+                {"type": "object"},
+                description="the newest hundred, with `timer_id`, `key`, `due_s`, `lag_ms` and `timestamp_ms`",
+            ),
             "complete": {"type": "boolean", "description": "whether all partitions were read in time"},
         },
-        *("topic", "lags", "complete"),
+        *("topic", "lags", "newest", "complete"),
     ),
     "Counts": object_of(
         {

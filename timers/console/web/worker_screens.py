@@ -126,6 +126,7 @@ def _topic(said: dict[str, Any]) -> dict[str, Any]:
         worst[due_s] = max(lag_ms, worst.get(due_s, lag_ms))
     return {
         "count": len(lags_s),
+        "newest": said["newest"],
         "whole": said["complete"],
         "p50": lags_s[len(lags_s) // 2] if lags_s else None,
         "p99": lags_s[min(len(lags_s) - 1, len(lags_s) * 99 // 100)] if lags_s else None,

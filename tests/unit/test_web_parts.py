@@ -30,6 +30,8 @@ NOW_S = 1_900_000_000
         ("+1h", NOW_S + 3600),
         ("-90s", NOW_S - 90),
         ("1900000123", 1_900_000_123),
+        ("12:00", 1_899_979_200),
+        ("00:00:07", 1_899_936_007),
         ("2030-01-31", 1_896_048_000),
         ("2030-01-31 12:00", 1_896_091_200),
         ("2030-01-31T12:00:05Z", 1_896_091_205),
@@ -40,7 +42,7 @@ def test_a_moment_is_read(text: str, second: int) -> None:
     assert moment("from", text, NOW_S) == second
 
 
-@pytest.mark.parametrize("text", ["tomorrow", "1", "--1h", "2030-13-01", "-2030-01-31", "1h 2h", "٣h"])
+@pytest.mark.parametrize("text", ["tomorrow", "1", "--1h", "2030-13-01", "-2030-01-31", "1h 2h", "٣h", "24:61", "7:00"])
 def test_another_text_is_refused_with_the_forms(text: str) -> None:
     if text == "1":
         assert moment("from", text, NOW_S) == 1

@@ -7,8 +7,9 @@ import re
 from timers.client.times import parse_ahead, parse_moment
 from timers.console.problems import Problem
 from timers.errors import InvalidTimerError
+from timers.wire.query import format_due
 
-FORMS = "now, 1h (from now), -1h (ago), 2030-01-31 12:00 (UTC), or epoch seconds"
+FORMS = "now, 1h (from now), -1h (ago), 12:00 (today, UTC), 2030-01-31 12:00 (UTC), or epoch seconds"
 
 
 def moment(name: str, text: str, now_s: float) -> int:
@@ -21,6 +22,8 @@ def moment(name: str, text: str, now_s: float) -> int:
     try:
         if text.lower() == "now":
             return int(now_s)
+        if re.fullmatch(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?", text, re.ASCII):
+            text = f"{format_due(int(now_s))[:10]} {text}"
         if text.startswith("-"):
             return parse_moment(text[1:], now_s)
         return parse_ahead(_instant(text.removeprefix("+").replace(" ", "") if text[:1] == "+" else text), now_s)

@@ -225,7 +225,7 @@ class Declarations(ConsoleDeclarations):
     )
     message_topic: str = setting(
         variables.topic,
-        "Queue topic of kafka-mq-go (its message-topic), which messages are delivered to again. Needed with "
+        "Queue topic of kafka-mq-go (its message-topic), to which messages are delivered again. Needed with "
         "TIMERS_MARKER_TOPIC.",
         default="",
     )
@@ -323,8 +323,8 @@ class Declarations(ConsoleDeclarations):
     accept_time_s: int | None = setting(
         variables.instant,
         "Ticks up to this instant count, although no second clock agrees with them. Set it for one start if the "
-        "worker holds ticks whose time is right; its health page names the value. If the brokers' clock is wrong "
-        "after all, a later instant lets more timers fire early.",
+        "worker holds ticks whose time is right; its health page names the value. If the brokers' clock is wrong, "
+        "timers fire early: the later the instant, the more of them.",
         unit="ISO 8601",
         env="TIMERS_ACCEPT_TIME",
     )

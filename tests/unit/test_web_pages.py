@@ -168,6 +168,10 @@ async def test_a_page_does_not_wait_for_a_worker_that_hangs(monkeypatch: pytest.
     async with console(cluster, **IDS) as client:
         for path in ("/", "/timers", "/timer?id=order-1"):
             assert "data-soon" in await text_of(client, path)
+        with monkeypatch.context() as patch:
+            patch.setattr("timers.console.web.page.PART_S", 0.01)
+            async with client.get("/timers", headers=PART) as response:
+                assert response.status == 503 and "no answer came" in await response.text()
         hang.set()
         async with client.get("/timers", headers=PART) as response:
             assert "order-1" in await response.text()

@@ -1,138 +1,166 @@
-"""``python -m bench.queues``: messages a second through a queue, beside a plain consumer that commits per batch.
+"""``python -m bench.queues``: messages a second through a queue, beside share groups and a plain consumer.
 
 All messages are in the topic before a consumer starts. Each is acknowledged by itself; the consumer ends when all are
-settled. The plain consumer is the limit: it reads the same records with the same client, and commits an offset for each
-500 of them.
+settled. Kafka's share groups (Java) acknowledge each record, or all records of a poll. The plain consumer is the limit:
+it reads the same records with the same client, and commits an offset for each 500 of them.
+
+Two more runs measure times: ``latency`` from sending to delivery at 5,000 messages a second, and ``leases`` from the
+end of a lease to the next delivery, when one of ten messages is not acknowledged.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
-from bench.session import RESULTS, Session, measuring
+from bench import machine
+from bench.queue_consumer import sent_value
+from bench.report import table
+from bench.session import RESULTS, RunNames, Session, measuring
 from tests.harness.process import ROOT, Process, clean_environment, python
-from timers.queue import Queue
+from timers.broker import jars
 
 MESSAGES = 1_000_000
+TIMED_MESSAGES = 100_000
+RATE = 5_000
+"""Messages a second in the runs that measure times."""
+
 PARTITIONS = 8
-BATCH = 500
 END_S = 300.0
-IDLE_S = 3.0
-"""A consumer ends after so long without a message, in a run with several consumers."""
+SHARE_GROUP = {"share-record": "record", "share-batch": "batch"}
+KINDS = ("queue", *SHARE_GROUP, "plain")
+TIMED = ("latency", "leases")
+SPEEDS = {
+    "kind": "kind",
+    "processes": "processes",
+    "messages/s": "per_s",
+    "CPU µs a message": "cpu_us",
+    "peak MB": "mb",
+    "repeated": "repeated",
+}
+TIMES = {"kind": "kind", "measured": "measured", "p50 ms": "p50_ms", "p99 ms": "p99_ms", "max ms": "max_ms"}
+"""Title of each column -> its figure."""
+
+SHARE_CONSUMERS = Path(__file__).parent / "peers" / "ShareConsumers.java"
 
 
-def consume(kind: str, topic: str, brokers: str, count: int) -> dict[str, float]:
-    """Consume up to ``count`` messages, and return the figures of this process."""
-    figures = plain(topic, brokers, count) if kind == "plain" else queued(topic, brokers, count)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    cpu_s = usage.ru_utime + usage.ru_stime
-    return {**figures, "cpu_s": cpu_s, "peak_mb": usage.ru_maxrss / 1024}
-
-
-def queued(topic: str, brokers: str, count: int) -> dict[str, float]:
-    received, first, last = 0, 0.0, time.time()
-    with Queue(topic, brokers=brokers) as queue:
-        while received < count and (not received or time.time() - last < IDLE_S):
-            messages = queue.receive(BATCH, wait_s=0.5)
-            if messages:
-                last = time.time()
-                first = first or last
-                received += len(messages)
-            for message in messages:
-                message.ack()
-        queue.settle()
-        last = time.time() if received == count else last
-    return {"received": received, "first": first, "last": last}
-
-
-def plain(topic: str, brokers: str, count: int) -> dict[str, float]:
-    received, first, last = 0, 0.0, time.time()
-    consumer = Consumer(
-        {
-            "bootstrap.servers": brokers,
-            "group.id": f"plain-{topic}",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-        }
-    )
-    consumer.subscribe([topic])
-    while received < count and (not received or time.time() - last < IDLE_S):
-        records = consumer.consume(BATCH, 0.5)
-        if records:
-            last = time.time()
-            first = first or last
-            received += len(records)
-            for record in records:
-                record.value()
-            consumer.commit(asynchronous=False)
-    consumer.close()
-    return {"received": received, "first": first, "last": last}
-
-
-def fill(brokers: str, topic: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": brokers, "linger.ms": 50, "queue.buffering.max.messages": 2 * count})
+def publish(brokers: str, topic: str, count: int, per_s: float | None = None) -> None:
+    """Publish messages of 100 bytes, as fast as possible or ``per_s`` a second."""
+    producer = Producer({"bootstrap.servers": brokers, "linger.ms": 1, "queue.buffering.max.messages": 2 * count})
+    begun_s = time.monotonic()
     for number in range(count):
-        producer.produce(topic, b"%0100d" % number)
+        if per_s and number % 5 == 0:
+            time.sleep(max(0.0, begun_s + number / per_s - time.monotonic()))
+        producer.produce(topic, sent_value(number))
+        producer.poll(0)
     producer.flush()
 
 
-def measure(session: Session, kind: str, processes: int, count: int) -> dict[str, Any]:
+def consumer(session: Session, kind: str, names: RunNames, number: int, count: int) -> Process:
+    """Start a consumer of any kind; it prints its figures at its end."""
+    brokers = session.cluster.brokers
+    if kind in SHARE_GROUP:
+        class_path = ":".join(map(str, jars.ensure(None)))
+        arguments = [brokers, names.target, str(count), SHARE_GROUP[kind]]
+        command = ["java", "-cp", class_path, str(SHARE_CONSUMERS), *arguments]
+    else:
+        command = python("bench.queue_consumer", kind, names.target, brokers, str(count))
+    return Process(f"{kind}-{number}", command, clean_environment(), ROOT, names.directory / f"{number}.log").start()
+
+
+def figures_of(process: Process) -> dict[str, Any]:
+    figures: dict[str, Any] = json.loads(process.wait_for(r"^figures (.+)$", END_S)[1])
+    process.exit_code(END_S)
+    return figures
+
+
+def measure_speed(session: Session, kind: str, processes: int, count: int) -> dict[str, Any]:
     """Run consumers until all messages are settled."""
     names = session.names(f"{kind}-{processes}")
     session.cluster.create(names.target, PARTITIONS)
     with session.console.doing(f"publishing {count:,} messages"):
-        fill(session.cluster.brokers, names.target, count)
-    arguments = ["--consume", kind, names.target, session.cluster.brokers, str(count)]
-    started = [
-        Process(
-            f"{kind}-{number}",
-            python("bench.queues", *arguments),
-            clean_environment(),
-            ROOT,
-            names.directory / f"{number}.log",
-        ).start()
-        for number in range(processes)
-    ]
-    figures = [json.loads(each.wait_for(r"^figures (.+)$", END_S)[1]) for each in started]
-    for each in started:
-        each.exit_code(END_S)
+        publish(session.cluster.brokers, names.target, count)
+    with session.console.doing(f"{kind}, {processes} processes"):
+        started = [consumer(session, kind, names, number, count) for number in range(processes)]
+        figures = [figures_of(each) for each in started]
     session.clear(names)
     took_s = max(each["last"] for each in figures) - min(each["first"] for each in figures if each["received"])
     received = sum(each["received"] for each in figures)
-    cpu_us = sum(each["cpu_s"] for each in figures) / received * 1e6
-    per_s, peak_mb = received / took_s, max(each["peak_mb"] for each in figures)
+    row = {
+        "kind": kind,
+        "processes": processes,
+        "messages": count,
+        "per_s": received / took_s,
+        "cpu_us": sum(each["cpu_s"] for each in figures) / received * 1e6,
+        "mb": max(each["peak_mb"] for each in figures),
+        "repeated": received - count,
+    }
+    session.console.line(f"  {' '.join(f'{name} {value:,.5g}' for name, value in row.items() if name != 'kind')}")
+    return row
+
+
+def measure_times(session: Session, kind: str, count: int) -> dict[str, Any]:
+    """Publish at a steady rate to a consumer that notes times."""
+    names = session.names(kind)
+    session.cluster.create(names.target, PARTITIONS)
+    publish(session.cluster.brokers, names.target, 1)  # with it the consumer is known to be ready
+    started = consumer(session, kind, names, 0, count + 1)
+    time.sleep(5)
+    with session.console.doing(f"{kind}: {count:,} messages at {RATE:,} a second"):
+        publish(session.cluster.brokers, names.target, count, RATE)
+        waited_ms = figures_of(started)["waited_ms"]
+    session.clear(names)
+    rank = len(waited_ms) - 1
+    row = {"kind": kind, "messages": count, "measured": len(waited_ms)}
+    row |= {name: waited_ms[int(rank * part)] for name, part in (("p50_ms", 0.5), ("p99_ms", 0.99), ("max_ms", 1.0))}
     session.console.line(
-        f"  {kind}, {processes} processes: {per_s:,.0f} messages/s, {cpu_us:.1f} µs CPU a message, {peak_mb:.0f} MB, "
-        f"{received - count:+,} deliveries"
+        f"  {kind}: {' '.join(f'{name} {value:,.5g}' for name, value in row.items() if name != 'kind')}"
     )
-    return {"kind": kind, "processes": processes, "messages": count, "per_s": per_s, "cpu_us": cpu_us, "mb": peak_mb}
+    return row
+
+
+def report(about: dict[str, Any], speeds: Sequence[dict[str, Any]], times: Sequence[dict[str, Any]]) -> str:
+    """Tables of all runs as Markdown."""
+    parts = ["# Queues", f"Measured in one run: {machine.sentence(about)}."]
+    for columns, rows in ((SPEEDS, speeds), (TIMES, times)):
+        if rows:
+            parts.append(table(list(columns), [[_cell(row[name]) for name in columns.values()] for row in rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(value: str | float) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if isinstance(value, int) or value >= 1000 else f"{value:,.1f}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.queues", description=(__doc__ or "").split(":")[0])
-    parser.add_argument("--messages", type=int, default=MESSAGES)
+    parser = argparse.ArgumentParser(prog="python -m bench.queues", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--messages", type=int, default=MESSAGES, help=f"in a run that measures speed ({MESSAGES})")
+    parser.add_argument("--timed-messages", type=int, default=TIMED_MESSAGES, help=f"in the others ({TIMED_MESSAGES})")
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2], help="numbers of consumers (1 2)")
-    parser.add_argument("--plain", action=argparse.BooleanOptionalAction, default=True, help="measure the limit too")
-    parser.add_argument("--consume", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--kinds", nargs="*", default=[*KINDS, *TIMED], choices=[*KINDS, *TIMED], help="(all)")
     given = parser.parse_args(argv)
-    if given.consume:
-        kind, topic, brokers, count = given.consume
-        print("figures", json.dumps(consume(kind, topic, brokers, int(count))), flush=True)
-        return
+    about = machine.describe()
     with measuring("queues-") as session:
-        kinds = ["queue", "plain"] if given.plain else ["queue"]
-        rows = [measure(session, kind, number, given.messages) for number in given.processes for kind in kinds]
-    local = RESULTS / "local"
-    local.mkdir(parents=True, exist_ok=True)
-    (local / time.strftime("queues-%Y%m%d-%H%M%S.json")).write_text(json.dumps(rows, indent=1))
+        speeds = [
+            measure_speed(session, kind, number, given.messages)
+            for number in given.processes
+            for kind in KINDS
+            if kind in given.kinds
+        ]
+        times = [measure_times(session, kind, given.timed_messages) for kind in TIMED if kind in given.kinds]
+    stem = RESULTS / "local" / f"queues-{about['date'].replace(':', '')}"
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    stem.with_suffix(".json").write_text(json.dumps({"machine": about, "speeds": speeds, "times": times}, indent=1))
+    stem.with_suffix(".md").write_text(report(about, speeds, times))
+    print(f"written: {stem.relative_to(ROOT)}.json, .md")
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class Pairs:
         return {name: sum(run[name] for run in self.runs[side]) for name in COUNTS}
 
     @property
-    def right(self) -> bool:
+    def is_right(self) -> bool:
         """Whether all pairs were measured and each callback came once, not early and unaltered."""
         return not self.failures and not any(any(self.counts(side).values()) for side in self.runs)
 
@@ -206,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("bench: interrupted", flush=True)
         return 130
     print(f"\n{report(about, measured)}\nwritten: {stem.relative_to(ROOT)}.json, .md", flush=True)
-    return 0 if all(pairs.right for pairs in measured) else 1
+    return 0 if all(pairs.is_right for pairs in measured) else 1
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def _storm_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _harm(rows: list[dict[str, Any]]) -> str:
+def _violations(rows: list[dict[str, Any]]) -> str:
     """What the run counted of lost, doubled, early and altered callbacks of our worker."""
     total = {name: sum(row[name] for row in rows) for name in ("lost", "duplicates", "early", "altered")}
     if not any(total.values()):
@@ -50,7 +50,7 @@ def figures(results: dict[str, Any]) -> str:
         f"All figures are from one run of `make bench`: commit `{machine['commit']}`, {machine['date'][:10]}, Kafka "
         f"{machine['kafka']}, {machine['cores']} cores ({machine['cpu']}) that broker, worker and publisher share. "
         f"Callbacks have {load['payload_bytes']} bytes, topics have {load['partitions']} partitions, and all output is "
-        f"transactional. {_harm(ours)}",
+        f"transactional. {_violations(ours)}",
         _storm_table(rows),
         f"In the first row a timer costs {cost_us:.0f} µs of CPU from request to callback, without publishing.",
     ]

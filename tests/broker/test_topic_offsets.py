@@ -59,10 +59,10 @@ def test_an_open_transaction_ends_a_topic_for_committed_readers(system: System) 
     topics = TopicOffsets(system.settings)
     high = topics.high_watermarks([topic, "nowhere"])
     assert high == {topic: {0: 0, 1: 1}}
-    assert topics.settled(high, patience_s=0) == topics.ends([topic]) == {topic: {0: 0, 1: 0}}
+    assert topics.settled(high, timeout_s=0) == topics.ends([topic]) == {topic: {0: 0, 1: 0}}
     ender = threading.Timer(0.3, open_producer.commit_transaction)
     ender.start()
-    assert topics.settled(high, patience_s=DEADLINE_S) == high, "not the marker of the transaction, which came later"
+    assert topics.settled(high, timeout_s=DEADLINE_S) == high, "not the marker of the transaction, which came later"
     ender.join()
 
 

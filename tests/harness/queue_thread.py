@@ -71,7 +71,7 @@ class SimTransactions:
     def take_refused(self) -> list[Job]:
         return []
 
-    def look(self, jobs: Iterable[Job]) -> None:
+    def ask_leaders(self, jobs: Iterable[Job]) -> None:
         if self.failures:
             raise self.failures.pop(0)
 
@@ -113,7 +113,7 @@ class SimTransport:
         self.opens += 1
         self.calls.append(lambda: assigned(self.owned))
 
-    def poll(self, most: int, wait_s: float) -> list[Any]:
+    def poll(self, limit: int, wait_s: float) -> list[Any]:
         calls, self.calls = self.calls, []
         for call in calls:
             call()

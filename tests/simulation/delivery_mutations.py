@@ -322,7 +322,7 @@ class SplitsNoGroup(SimOutbox):
     """A chunk of one timer has all timers of a stored group."""
 
     class _Chunk(ChunkSize):
-        shortened = False
+        reduced = False
 
     def __init__(self, log: SimLog, settings: Any, machine: TopicPartition, faults: Faults, routes: SimRoutes) -> None:
         routes.chunks.setdefault(machine, self._Chunk())
@@ -348,7 +348,7 @@ class FiresOnePartOfAGroup(Machine):
 
     def _commit(self, after: Progress, timers: int = 0) -> None:
         due_s, offset = after.fired_through
-        if self._outbox.chunk.shortened and offset != MAX_OFFSET and after.fired_through != self.progress.fired_through:
+        if self._outbox.chunk.reduced and offset != MAX_OFFSET and after.fired_through != self.progress.fired_through:
             groups = self._store.scan(self.progress.fired_through, due_s)
             ends = [rows[-1][0] for second, rows in groups if second == due_s and rows[0][0] <= offset]
             after = replace(after, fired_through=(due_s, max(ends)))

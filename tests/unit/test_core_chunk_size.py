@@ -17,15 +17,15 @@ def transaction(chunk: ChunkSize, timers: int, seconds: float | None) -> None:
 def test_only_the_setting_limits_a_chunk_while_all_is_well() -> None:
     chunk = ChunkSize()
     transaction(chunk, 20_000, QUICK_S / 2)
-    assert (chunk.most(20_000), chunk.timers) == (20_000, LARGEST)
+    assert (chunk.limit(20_000), chunk.timers) == (20_000, LARGEST)
 
 
 def test_a_chunk_shrinks_after_a_time_out_and_grows_after_each_success() -> None:
     chunk = ChunkSize()
     transaction(chunk, 20_000, None)
-    assert chunk.most(20_000) == SMALL
+    assert chunk.limit(20_000) == SMALL
     sizes = []
-    while chunk.most(20_000) < 20_000:
+    while chunk.limit(20_000) < 20_000:
         transaction(chunk, chunk.timers, QUICK_S / 2)
         sizes.append(chunk.timers)
     assert sizes[:3] == [2 * SMALL, 4 * SMALL, 8 * SMALL]
@@ -36,7 +36,7 @@ def test_a_chunk_shrinks_until_one_timer_stands_alone() -> None:
     chunk = ChunkSize()
     sizes = []
     for _ in range(6):
-        transaction(chunk, chunk.most(20_000), None)
+        transaction(chunk, chunk.limit(20_000), None)
         sizes.append(chunk.timers)
     assert sizes == [SMALL, SMALL // 4, SMALL // 16, 1, 1, 1]
 

@@ -225,7 +225,7 @@ def test_small_groups_of_one_second_are_fired_together() -> None:
     rig.accept(7, 7, 7, 7)
     rig.observe(7)
     rig.fire()
-    assert together == [(7, 2), (7, 1), (7, 1)], "a shortened chunk splits a stored group, so groups stay as they are"
+    assert together == [(7, 2), (7, 1), (7, 1)], "a reduced chunk splits a stored group, so groups stay as they are"
     assert rig.machine.pending == 0
 
 

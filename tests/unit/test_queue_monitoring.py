@@ -60,13 +60,13 @@ def test_a_process_is_ready_when_it_is_a_member_and_commits(queue: Any, monitor:
     assert get(monitor, "/health/live") == (200, '{"live": true, "reasons": []}')
     status, page = get(monitor, "/health/ready")
     assert status == 503 and "has not given this process partitions yet" in json.loads(page)["reasons"][0]
-    state.joined, state.turn_s, state.settled_s = True, monotonic(), monotonic()
+    state.joined, state.round_began_s, state.settled_s = True, monotonic(), monotonic()
     assert get(monitor, "/health/ready") == (200, '{"ready": true, "reasons": []}')
     state.load_error = "transaction"
     assert "cannot be loaded (transaction)" in get(monitor, "/health/ready")[1]
     state.load_error, state.settled_s = "", monotonic() - 30
     assert "not all that was settled could be committed for 30 s" in get(monitor, "/health/ready")[1]
-    state.turn_s = monotonic() - 100
+    state.round_began_s = monotonic() - 100
     assert get(monitor, "/health/live")[0] == 503
     state.failure = QueueError("messages were lost")
     assert "messages were lost" in get(monitor, "/health/live")[1]

@@ -40,7 +40,7 @@ class SimLeaders:
         self.answer = answer
         self.asked: list[AbstractSet[str]] = []
 
-    def look(self, topics: AbstractSet[str]) -> None:
+    def ask(self, topics: AbstractSet[str]) -> None:
         self.asked.append(topics)
 
 
@@ -83,12 +83,12 @@ def test_a_missing_topic_of_an_output_is_tried_and_one_of_the_engine_is_waited_f
 def test_without_the_leader_of_the_copies_no_transaction_begins() -> None:
     leaders = SimLeaders(ledger=[True], requests=[True], letters=[True])
     chosen = places(leaders)
-    chosen.look([job(output(None))])
+    chosen.ask_leaders([job(output(None))])
     assert leaders.asked == [{LEDGER, REQUESTS, LETTERS, RESULTS}]
     assert chosen.are_complete
     leaders.answer = {**leaders.answer, LEDGER: [False]}
     with pytest.raises(KafkaException, match="does not answer"):
-        chosen.look([])
+        chosen.ask_leaders([])
 
 
 def test_jobs_that_wait_are_not_in_the_plan() -> None:
@@ -149,19 +149,19 @@ def test_leaders_are_asked_and_not_only_named_by_metadata(monkeypatch: pytest.Mo
     monkeypatch.setattr("timers.kafka.leaders.monotonic", lambda: now_s)
     admin = SimAdmin(a=2, b=1)
     leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace()))
-    leaders.look({"a", "b", "missing"})
+    leaders.ask({"a", "b", "missing"})
     assert leaders.answer == {"a": [True, True], "b": [True]}
     admin.silent = {("a", 1), ("b", 0)}
-    leaders.look({"a"})
+    leaders.ask({"a"})
     assert leaders.answer["b"] == [True], "the answers count for a while"
     now_s += FRESH_S
-    leaders.look({"a", "b"})
+    leaders.ask({"a", "b"})
     assert leaders.answer == {"a": [True, False], "b": [False]}
-    leaders.look({"a", "missing"})
+    leaders.ask({"a", "missing"})
     assert admin.asked[2:] == [{("a", 0)}], "not a leader that was silent just now"
     admin.silent = set()
     now_s += SILENT_S
-    leaders.look({"a"})
+    leaders.ask({"a"})
     assert leaders.answer == {"a": [True, True]}
 
 
@@ -170,10 +170,10 @@ def test_leaders_are_asked_also_while_no_broker_answers_for_metadata(monkeypatch
     monkeypatch.setattr("timers.kafka.leaders.monotonic", lambda: now_s)
     admin = SimAdmin(a=2)
     leaders = AnsweringLeaders(cast(Any, admin), cast(Any, SimpleNamespace()))
-    leaders.look({"a"})
+    leaders.ask({"a"})
     admin.is_away, admin.silent = True, {("a", 0)}
     now_s += COUNT_S
-    leaders.look({"a"})
+    leaders.ask({"a"})
     assert leaders.answer == {"a": [False, True]}
     with pytest.raises(KafkaException):
-        leaders.look({"b"})
+        leaders.ask({"b"})

@@ -131,7 +131,7 @@ def test_what_the_brokers_refuse_becomes_a_truncated_dead_letter() -> None:
         (records.letter(Delivered(), "returns", "attempts-exhausted", "why", MAX_BYTES), "attempts-exhausted"),
         (records.output(Delivered(), "results", "key", None), "rejected"),
     ):
-        stub = records.stub(record, "too large")
+        stub = records.truncated_letter(record, "too large")
         decoded = dead_letter.decode(stub.headers)
         assert decoded is not None and (stub.has_key, stub.value) == (False, None)
         assert (decoded.code, decoded.message, decoded.source) == (code, "too large", "jobs/3/14")

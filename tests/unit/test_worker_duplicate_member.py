@@ -42,7 +42,7 @@ class Member:
     def _request(self, request: Any, response: Any, response_s: float) -> Any:
         sent_at = self.now
         self.now += response_s
-        self._watch.look(request, sent_at, response)
+        self._watch.inspect(request, sent_at, response)
         return response
 
 

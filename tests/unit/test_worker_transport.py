@@ -75,12 +75,12 @@ async def test_the_first_fetch_of_an_assigned_partition_suspends_it_once() -> No
     await reader.forget({REQUESTS})
     for assigned in (1, 2):
         await reader._seek_now({REQUESTS: 0})
-        reader._look_at_fetch(another)
+        reader._inspect_fetch(another)
         assert len(suspended) == assigned - 1, "only a fetch counts"
-        reader._look_at_fetch(fetched)
+        reader._inspect_fetch(fetched)
         assert suspended == assigned * [(tuple(REQUESTS), False)]
         reader._suspended.clear()  # its topic was looked up and is the same
         await reader._seek_now({REQUESTS: 0})  # the machine reads its log again
-        reader._look_at_fetch(fetched)
+        reader._inspect_fetch(fetched)
         assert len(suspended) == assigned, "the topic was checked after the assignment"
         await reader.forget({REQUESTS})

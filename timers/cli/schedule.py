@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from timers.client import PartlyPublishedError, TimerRequest
 
 _TIMEOUT_S = 10.0
-_MOST_BAD_LINES = 20
+_MAX_BAD_LINES = 20
 
 
 @click.command()
@@ -200,14 +200,14 @@ def _check(settings: Settings, lines: BinaryIO, topic: str | None, copy: IO[byte
             encode(request)
         except InvalidTimerError as error:
             bad += 1
-            if bad <= _MOST_BAD_LINES:
+            if bad <= _MAX_BAD_LINES:
                 click.echo(f"line {number}: {error}", err=True)
             continue
         topics[request.topic] = None
         if request.id is not None:
             id_topic_of(settings)
     if bad:
-        more = f", the first {_MOST_BAD_LINES} are shown" if bad > _MOST_BAD_LINES else ""
+        more = f", the first {_MAX_BAD_LINES} are shown" if bad > _MAX_BAD_LINES else ""
         raise InvalidTimerError(
             f"{bad:,} of {total:,} lines are no timers{more}; nothing was sent: correct these lines and run it again"
         )
@@ -225,5 +225,5 @@ def _progress(lines: Iterator[tuple[int, bytes]], what: str) -> Iterable[tuple[i
 def _fail(error: PartlyPublishedError, numbers: list[int]) -> Never:
     from timers.client import PublishError
 
-    shown = ", ".join(map(str, numbers[:_MOST_BAD_LINES])) + (", ..." if len(numbers) > _MOST_BAD_LINES else "")
+    shown = ", ".join(map(str, numbers[:_MAX_BAD_LINES])) + (", ..." if len(numbers) > _MAX_BAD_LINES else "")
     raise PublishError(f"{error}. The timers of these lines were not sent, all others were: {shown}") from error

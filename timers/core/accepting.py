@@ -72,11 +72,11 @@ class Accepting(MachineState):
 
     def _accept_new(self, records: Sequence[Any], to_offset: int) -> None:
         decoded = self._read(records, to_offset)
-        most = self._outbox.chunk.timers
-        if len(records) > most and self._may_emit(decoded):  # while the brokers are slow, its output is sent in parts
-            for start in range(0, len(records), most):
-                end = records[start + most].offset if start + most < len(records) else to_offset
-                self._accept_new(records[start : start + most], end)
+        max_records = self._outbox.chunk.timers
+        if len(records) > max_records and self._may_emit(decoded):  # brokers are slow: the output is sent in parts
+            for start in range(0, len(records), max_records):
+                end = records[start + max_records].offset if start + max_records < len(records) else to_offset
+                self._accept_new(records[start : start + max_records], end)
             return
         copy_entries = self._horizon.admit(decoded)
         rows, judged = self._settle(decoded)

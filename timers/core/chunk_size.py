@@ -28,12 +28,12 @@ class ChunkSize:
         self.timers = LARGEST
         self._begun = 0
 
-    def most(self, setting: int) -> int:
+    def limit(self, setting: int) -> int:
         """Returns how many timers the next transaction may have; never more than ``setting``."""
         return min(self.timers, setting)
 
     @property
-    def shortened(self) -> bool:
+    def reduced(self) -> bool:
         """Whether chunks are smaller than the setting says, so that stored groups are split."""
         return self.timers < LARGEST
 

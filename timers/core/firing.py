@@ -32,17 +32,17 @@ class Firing(MachineState):
             return False
         through = last = (second, MAX_OFFSET)
         chunk = self._outbox.chunk
-        most = chunk.most(self._limits.chunk_timers)
+        max_rows = chunk.limit(self._limits.chunk_timers)
         rest: list[Row] = []
         count = size = 0
         full = fires = False
         scanned = self._store.scan(start, second)  # [I3] each chunk is a new scan from fired_through
-        for due_s, rows, group_size in self._groups(scanned, most):
+        for due_s, rows, group_size in self._groups(scanned, max_rows):
             if full:
                 through = last
                 break
-            if chunk.shortened and count + len(rows) > most:
-                rows, rest = rows[: most - count], rows[most - count :]
+            if chunk.reduced and count + len(rows) > max_rows:
+                rows, rest = rows[: max_rows - count], rows[max_rows - count :]
             alive = self._index.alive(due_s, rows)
             if alive:
                 if not fires:
@@ -51,7 +51,7 @@ class Firing(MachineState):
                 self._fire(due_s, alive, tick)
             count += len(rows)
             size += group_size
-            full = count >= most or size >= self._limits.chunk_bytes
+            full = count >= max_rows or size >= self._limits.chunk_bytes
             last = (due_s, rows[-1][0])
             if rest:
                 through = last
@@ -74,11 +74,11 @@ class Firing(MachineState):
             self._store.delete(after.fired_through, count, rest)
         return full
 
-    def _groups(self, scanned: Iterable[tuple[int, list[Row]]], most: int) -> Iterator[tuple[int, list[Row], int]]:
+    def _groups(self, scanned: Iterable[tuple[int, list[Row]]], max_rows: int) -> Iterator[tuple[int, list[Row], int]]:
         """The groups to fire at once, and their sizes in bytes."""
-        if self._outbox.chunk.shortened:
+        if self._outbox.chunk.reduced:
             return _sized(scanned)  # the rest of a split group is stored under the key of this group
-        return _joined(scanned, most, min(JOINED_BYTES, self._limits.chunk_bytes))
+        return _joined(scanned, max_rows, min(JOINED_BYTES, self._limits.chunk_bytes))
 
 
 def _sized(groups: Iterable[tuple[int, list[Row]]]) -> Iterator[tuple[int, list[Row], int]]:
@@ -88,20 +88,20 @@ def _sized(groups: Iterable[tuple[int, list[Row]]]) -> Iterator[tuple[int, list[
 
 
 def _joined(
-    groups: Iterable[tuple[int, list[Row]]], most: int, most_bytes: int
+    groups: Iterable[tuple[int, list[Row]]], max_rows: int, max_bytes: int
 ) -> Iterator[tuple[int, list[Row], int]]:
     """Joins small groups that follow each other and are due in one second; see :func:`_sized`.
 
     Each stored group holds the timers of one fetch, often only a few. All later work has a cost for each group.
 
     Args:
-        most: number of rows up to which groups are joined.
-        most_bytes: their size in bytes.
+        max_rows: number of rows up to which groups are joined.
+        max_bytes: their size in bytes.
     """
     joined: list[Row] = []
     joined_s = joined_size = 0
     for due_s, rows, size in _sized(groups):
-        if joined and (due_s != joined_s or joined_size + size > most_bytes or len(joined) + len(rows) > most):
+        if joined and (due_s != joined_s or joined_size + size > max_bytes or len(joined) + len(rows) > max_rows):
             yield joined_s, joined, joined_size
             joined, joined_size = [], 0
         joined_s = due_s

@@ -114,11 +114,11 @@ class MachineState:
 
     def _fire(self, due_s: int, rows: list[Row], tick: Tick) -> None:
         """Add rows of one due second to the transaction. Above the catch-up limit, postpone them to later seconds."""
-        if not self._pace.bounded or due_s >= tick.second - self._limits.overdue_s:
+        if not self._pace.has_limit or due_s >= tick.second - self._limits.overdue_s:
             self._outbox.fire(due_s, rows)
             return
         start = 0
-        for second, count in self._pace.share(tick.second, len(rows)):
+        for second, count in self._pace.spread(tick.second, len(rows)):
             part = rows[start : start + count]
             start += count
             if second == tick.second:

@@ -26,11 +26,11 @@ class Pace:
         self._assigned = 0
 
     @property
-    def bounded(self) -> bool:
+    def has_limit(self) -> bool:
         """Whether there is a limit."""
         return self._per_s > 0
 
-    def share(self, now_s: int, count: int) -> Iterator[tuple[int, int]]:
+    def spread(self, now_s: int, count: int) -> Iterator[tuple[int, int]]:
         """Yields (second, number of timers) for ``count`` timers; the first second is ``now_s`` or later."""
         if self._second < now_s or now_s < self._now_s:  # all assigned seconds are over, or the clock went back
             self._second, self._assigned = now_s, 0

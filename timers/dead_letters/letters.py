@@ -186,7 +186,7 @@ class QueueTopics(NamedTuple):
     returns_topic: str
     """Where its messages come back."""
 
-    def wrote(self, letter: Letter) -> bool:
+    def owns(self, letter: Letter) -> bool:
         """Whether a dead letter is one of this queue's messages.
 
         Truncated ones do not name their queue: they count for each queue on the topic of their message.
@@ -223,7 +223,7 @@ class LetterFilter:
             and (self.from_offset is None or letter.offset >= self.from_offset)
             and (self.to_offset is None or letter.offset < self.to_offset)
             and (not self.names or not self.names_of(letter).isdisjoint(self.names))
-            and (self.queue is None or self.queue.wrote(letter))
+            and (self.queue is None or self.queue.owns(letter))
         )
 
     @staticmethod

@@ -42,7 +42,7 @@ UNKNOWN_FOR_S = 1.0
 MAX_UNKNOWN = 10_000
 """Maximum number of unknown topics that are remembered."""
 
-LEAST_AGE_MS = 1000
+MIN_AGE_MS = 1000
 """A topic that takes no record of this age gets none: delivering and committing it can take as long."""
 
 MAX_DESCRIBED = 100
@@ -130,14 +130,14 @@ class KnownTopics:
 
     def _run(self) -> None:
         try:
-            while self._look():
+            while self._ask_once():
                 pass
         except BaseException:
             with self._changed:
                 self._is_asking = False
             raise
 
-    def _look(self) -> bool:
+    def _ask_once(self) -> bool:
         """Ask the brokers once. Returns False if the thread must end."""
         with self._changed:
             wanted, self._wanted = self._wanted, None
@@ -196,8 +196,8 @@ class KnownTopics:
         with self._changed:
             for name in names:
                 self._times[name] = until, None, is_sure
-                age_ms = oldest_ms.get(name, LEAST_AGE_MS)
-                if age_ms < LEAST_AGE_MS:
+                age_ms = oldest_ms.get(name, MIN_AGE_MS)
+                if age_ms < MIN_AGE_MS:
                     why = f"takes no record that is more than {age_ms} ms old (message.timestamp.before.max.ms)"
                     self._times[name] = monotonic() + UNKNOWN_FOR_S, f"INVALID_TIMESTAMP: {name!r} {why}", True
             self._changed.notify_all()

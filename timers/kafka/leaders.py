@@ -72,7 +72,7 @@ class AnsweringLeaders:
         self._counts: dict[str, tuple[int, float]] = {}
         self._silent_until: dict[TopicPartition, float] = {}
 
-    def look(self, topics: AbstractSet[str]) -> None:
+    def ask(self, topics: AbstractSet[str]) -> None:
         """Ask the leaders of these topics, unless they answered just now. Blocks.
 
         Raises:

@@ -80,12 +80,12 @@ class TopicOffsets:
         """End of each partition with the records of open transactions."""
         return self._offsets_at(topics, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
 
-    def settled(self, high_watermarks: Offsets, patience_s: float) -> Offsets:
+    def settled(self, high_watermarks: Offsets, timeout_s: float) -> Offsets:
         """Ends up to ``high_watermarks`` for committed readers, when the transactions that were open then have ended.
 
-        A partition whose end is still smaller after ``patience_s`` has records of a transaction that is still open.
+        A partition whose end is still smaller after ``timeout_s`` has records of a transaction that is still open.
         """
-        deadline = monotonic() + patience_s
+        deadline = monotonic() + timeout_s
         while True:
             stable = self.ends(high_watermarks)
             ends = {

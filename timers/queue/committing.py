@@ -15,7 +15,7 @@ from timers.queue.transport import Transport
 from timers.wire.dead_letter import REJECTED
 
 _PAUSE_S = 0.5
-_MOST_PAUSE_S = 10.0
+_MAX_PAUSE_S = 10.0
 _TOO_LARGE = "its retry, its dead letter or an output is refused by the brokers, such as a record that is too large"
 _log = logging.getLogger("timers.queue")
 
@@ -44,7 +44,7 @@ class Committer:
         while True:
             if self._settler.unknown is not None and not self._resolve():
                 return False
-            may_transact = not only_plain and monotonic() >= self._next_transaction and self._look(with_copy)
+            may_transact = not only_plain and monotonic() >= self._next_transaction and self._ask_leaders(with_copy)
             with self._lock:
                 planned_s = self._state.now_s()
                 waiting = self._postpone() if may_transact else set()
@@ -61,13 +61,13 @@ class Committer:
             if len(plan.jobs) == jobs - len(waiting) or not may_transact:
                 return len(plan.jobs) == jobs and not self._settler.full
 
-    def _look(self, with_copy: bool) -> bool:
+    def _ask_leaders(self, with_copy: bool) -> bool:
         """Ask the leaders that a transaction needs, if there will be one; False if it cannot begin."""
         with self._lock:
             jobs = self._settler.jobs[:MAX_JOBS]
         try:
             if jobs or with_copy:
-                self._transport.transactions.look(jobs)
+                self._transport.transactions.ask_leaders(jobs)
             return True
         except KafkaException as error:
             _log.warning("a transaction of %s waits: %s", self._transport.group, error.args[0])
@@ -85,7 +85,7 @@ class Committer:
     def _pause(self) -> None:
         """Begin no transaction for a growing time."""
         self._next_transaction = monotonic() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
+        self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
 
     def _execute(self, plan: Plan) -> Outcome:
         outcome = self._transport.execute(plan)
@@ -101,7 +101,7 @@ class Committer:
                     self._settler.discard(job)
                     continue
                 if isinstance(job.records[0], records.Letter) or job.letter is None:
-                    job.records = [records.stub(job.records[0], _TOO_LARGE)]
+                    job.records = [records.truncated_letter(job.records[0], _TOO_LARGE)]
                 else:
                     self._state.totals.dead[REJECTED] += 1
                     job.records = [job.letter(REJECTED, _TOO_LARGE)]

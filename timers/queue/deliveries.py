@@ -32,7 +32,7 @@ class Deliveries:
     def _take(self, limit: int) -> list[Message]:
         """Take messages of all partitions, the same number from each as far as they have so many."""
         messages: list[Message] = []
-        if self._state.is_doubtful:
+        if self._state.is_unconfirmed:
             return messages
         now_s = self._state.now_s()
         partitions = list(self._state.settler.ledgers.items())
@@ -49,12 +49,12 @@ class Deliveries:
         return messages
 
     def _take_from(
-        self, partition: Partition, ledger: Ledger, most: int, now_s: float, messages: list[Message]
+        self, partition: Partition, ledger: Ledger, limit: int, now_s: float, messages: list[Message]
     ) -> None:
         terms = self._state.terms
         returned = partition[0] == terms.returns_topic
         until_s = now_s + terms.lease_s
-        for _ in range(most):
+        for _ in range(limit):
             entry = ledger.take(until_s)
             if entry is None:
                 return

@@ -81,7 +81,7 @@ class Guard:
         """Cancel the timer; False if the message comes back, or may come back."""
         return self.leave(timeout_s) and self._client.cancel(self.id)
 
-    def bury(self, letter: Letter, due_s: int, timeout_s: float) -> bool:
+    def write_letter(self, letter: Letter, due_s: int, timeout_s: float) -> bool:
         """Write a dead letter, then cancel the timer. A crash between the two doubles the message."""
         if not self.leave(timeout_s):
             return False

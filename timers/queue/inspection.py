@@ -33,7 +33,7 @@ from timers.queue.settling import Commit, Partition
 from timers.queue.transport import copies, tag_of
 from timers.wire import query, topics
 
-MOST_DELAYED = query.MAX_LIMIT
+MAX_DELAYED = query.MAX_LIMIT
 """So many timers are counted for each topic: to count more takes a worker long."""
 
 _TIMEOUT_S = 10.0
@@ -313,7 +313,7 @@ def count_delayed(settings: Settings, callback_topics: Iterable[str]) -> tuple[i
     """Return how many timers a worker knows for these topics, None if none answers; and whether there may be more."""
     count, at_least = 0, False
     for topic in callback_topics:
-        asked = query.parameters_of(query.Query(topic, limit=MOST_DELAYED))
+        asked = query.parameters_of(query.Query(topic, limit=MAX_DELAYED))
         try:
             answer = ask(settings, query.LIST_PATH, asked, _WORKER_TIMEOUT_S)
         except QueryError:

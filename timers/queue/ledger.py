@@ -161,7 +161,7 @@ class Ledger:
         """The message is done; False if this delivery of it is over."""
         if entry.state != HELD or entry.delivery != delivery:
             return False
-        self._survive(entry)
+        self._end_delivery(entry)
         self._remove(entry)
         return True
 
@@ -169,7 +169,7 @@ class Ledger:
         """The message is done when a transaction commits: then comes :meth:`finish`. False if the delivery is over."""
         if entry.state != HELD or entry.delivery != delivery:
             return False
-        self._survive(entry)
+        self._end_delivery(entry)
         entry.state = BOUND
         return True
 
@@ -190,7 +190,7 @@ class Ledger:
         over."""
         if entry.state != HELD or entry.delivery != delivery:
             return False
-        self._survive(entry)
+        self._end_delivery(entry)
         entry.state = WAITING
         entry.attempt += 1
         entry.until_s = until_s
@@ -212,14 +212,14 @@ class Ledger:
         for entry in self._open.values():
             if entry.until_s <= now_s and entry.state in (HELD, WAITING):
                 if entry.state == HELD:
-                    self._survive(entry)
+                    self._end_delivery(entry)
                     entry.attempt += 1
                     expired.append(entry)
                 entry.state = READY
                 self.starts.add(entry)
         return expired
 
-    def _survive(self, entry: Entry) -> None:
+    def _end_delivery(self, entry: Entry) -> None:
         """A delivery ends, and the process lives."""
         self.held_count -= 1
         entry.holder = None

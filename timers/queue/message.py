@@ -72,7 +72,7 @@ class Message:
     @property
     def may_wait(self) -> bool:
         """Whether a call that settles the message may have to wait for the brokers."""
-        return self._guard is not None or self._state.is_doubtful
+        return self._guard is not None or self._state.is_unconfirmed
 
     @property
     def key(self) -> bytes | None:
@@ -247,7 +247,7 @@ class Message:
         letter = self._letter(code, reason)
         is_accepted = self._settle(
             lambda: self._bind(letter),
-            lambda guard, timeout_s: guard.bury(letter, self.sent_ms // 1000, timeout_s),
+            lambda guard, timeout_s: guard.write_letter(letter, self.sent_ms // 1000, timeout_s),
         )
         with self._state.lock:
             self._state.totals.dead[code] += is_accepted
@@ -274,7 +274,7 @@ class Message:
         Raises:
             LeaseLostError: another process owns it, or no broker has answered in time.
         """
-        if self._state.is_doubtful and not self._state.wait_until_confirmed(self._partition, self._ledger):
+        if self._state.is_unconfirmed and not self._state.wait_until_confirmed(self._partition, self._ledger):
             raise self._lost()
 
     def _bind(self, *written: Any) -> bool:

@@ -126,17 +126,17 @@ def layout(runs: Sequence[tuple[int, int]]) -> tuple[int, int, int]:
     """Return which runs are written as bits to make the text shortest, from the first to before the last, and how many
     characters all runs then take at most."""
     size, width = 0, 0
-    start, least = 0, 0
-    first, last, most = 0, 0, 0
+    start, lowest = 0, 0
+    first, last, largest = 0, 0, 0
     for index, (opened, done) in enumerate(runs, 1):
         size += number_size(opened) + number_size(done)
         width += opened + done
         saved = _BITS * size - width  # by bits instead of all runs so far, in sixths of a character
-        if saved - least > most:
-            first, last, most = start, index, saved - least
-        if saved < least:
-            start, least = index, saved
-    return first, last, size - most // _BITS
+        if saved - lowest > largest:
+            first, last, largest = start, index, saved - lowest
+        if saved < lowest:
+            start, lowest = index, saved
+    return first, last, size - largest // _BITS
 
 
 def number_size(number: int) -> int:

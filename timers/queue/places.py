@@ -41,13 +41,13 @@ class Places:
         self._ledger_topic = ledger_topic
         self._topics = topics | {ledger_topic}
 
-    def look(self, jobs: Iterable[Job]) -> None:
+    def ask_leaders(self, jobs: Iterable[Job]) -> None:
         """Ask the leaders of all topics that the jobs need. Blocks.
 
         Raises:
             KafkaException: no transaction can begin now.
         """
-        self._leaders.look(self._topics.union(self._topic_of(record) for job in jobs for record in job.records))
+        self._leaders.ask(self._topics.union(self._topic_of(record) for job in jobs for record in job.records))
         if not all(self._leaders.answer.get(self._ledger_topic, [False])):
             text = f"the leader of topic {self._ledger_topic!r} does not answer"
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, text))

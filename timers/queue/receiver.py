@@ -26,8 +26,8 @@ SETTLE_S = 0.1
 
 _POLL_S = 0.02
 _BATCH = 500
-_MOST_READY = 4000
-_MOST_READY_BYTES = 64 * 1024 * 1024
+_MAX_READY = 4000
+_MAX_READY_BYTES = 64 * 1024 * 1024
 """Messages and their bytes that may wait for receivers; above that, partitions are paused."""
 
 _CONTROL_BYTES = 8 * 1024 * 1024
@@ -35,7 +35,7 @@ _CONTROL_BYTES = 8 * 1024 * 1024
 
 _COPY_S = 60.0
 _RETRY_S = 0.5
-_MOST_LOAD_PAUSE_S = 5.0
+_MAX_LOAD_PAUSE_S = 5.0
 _DRAIN_S = 15.0
 """How long a process that closes tries to settle."""
 
@@ -106,7 +106,7 @@ class Receiver:
                 self._transport.close()
 
     def _work(self) -> None:
-        self._state.turn_s = self._state.now_s()
+        self._state.round_began_s = self._state.now_s()
         # Callbacks run in each call of poll; what it returns is of the partitions that they leave.
         self._feed(self._transport.poll(1, _POLL_S))
         self._feed(self._transport.poll(_BATCH, 0))
@@ -192,7 +192,7 @@ class Receiver:
                 self._state.totals.leases_lost += len(ledger.expire(now_s))
                 ledger.measure()
                 ready_bytes = sum(map(len, ledger.ready_items()))
-                share += ledger.ready_count / _MOST_READY + ready_bytes / _MOST_READY_BYTES
+                share += ledger.ready_count / _MAX_READY + ready_bytes / _MAX_READY_BYTES
             full = {each for each, ledger in ledgers.items() if ledger.position >= ledger.read_limit}
             wanted = full | (set(ledgers) if share > 1 else self._paused & ledgers.keys() if share > 0.5 else set())
             self._state.lock.notify_all()
@@ -278,7 +278,7 @@ class Receiver:
             _log.warning("the queue %s loads its partitions later: %s", self._terms.name, error.args[0])
             self._state.load_error = error.args[0].str()
             self._next_load = monotonic() + self._load_pause_s
-            self._load_pause_s = min(2 * self._load_pause_s, _MOST_LOAD_PAUSE_S)
+            self._load_pause_s = min(2 * self._load_pause_s, _MAX_LOAD_PAUSE_S)
             return
         with self._state.lock:
             self._state.totals.crashes += sum(ledger.crash_count for _, ledger, _ in loaded)

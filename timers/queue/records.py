@@ -181,7 +181,7 @@ def letter(message: Delivered, returns_topic: str, code: str, reason: str, max_r
     return Letter(encoded.key is not None, encoded.value, encoded.headers, message.source)
 
 
-def stub(record: Later | Letter | Output, reason: str) -> Letter:
+def truncated_letter(record: Later | Letter | Output, reason: str) -> Letter:
     """Return a truncated dead letter in place of a record that the brokers refuse."""
     errors = dead_letter.decode(record.headers) if isinstance(record, Letter) else None
     code = dead_letter.REJECTED if errors is None else errors.code

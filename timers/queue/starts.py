@@ -25,10 +25,10 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 MAX_CRASHES = 2
 
-_LEAST_AHEAD = 64
+_MIN_AHEAD = 64
 _AHEAD_FACTOR = 4
 _FIRST_GROUPS = 32
-_MOST_IN_GROUP = 512
+_MAX_IN_GROUP = 512
 _SHRINK = 8
 """A group after a crash is so many times smaller. Halves would need fewer commits, and more crashes until the message
 is found: each commit takes milliseconds, and each crash the start of a process and a rebalance."""
@@ -168,7 +168,7 @@ class Starts(Generic[_E]):
         if self.is_stopped:
             return NOTHING
         base = max(self._started_end, self._ready[0].offset if self._ready else position)
-        ahead = _LEAST_AHEAD
+        ahead = _MIN_AHEAD
         if self._started_first:
             ahead = max(ahead, _AHEAD_FACTOR * (self._started_end - self._started_first))
         return Start(0, self._horizon if self._horizon - base >= ahead // 2 else base + ahead)
@@ -176,7 +176,7 @@ class Starts(Generic[_E]):
     def next_group(self) -> Start:
         """Return the next group of suspects."""
         suspects = sorted(self._suspects, key=_order)
-        size = self._next_group or min(max(1, len(suspects) // _FIRST_GROUPS), _MOST_IN_GROUP)
+        size = self._next_group or min(max(1, len(suspects) // _FIRST_GROUPS), _MAX_IN_GROUP)
         suspects = suspects[: 1 if suspects[0].crashes else size]
         below = [entry.offset for entry in suspects if entry.offset < self._cause_end]
         offsets = below or [entry.offset for entry in suspects]
@@ -196,7 +196,7 @@ class Starts(Generic[_E]):
             self._group.extend(sorted(inside, key=_order))
             self._suspects = outside
             if start.first >= self._cause_end:
-                self._next_group = min(2 * start.group, _MOST_IN_GROUP)
+                self._next_group = min(2 * start.group, _MAX_IN_GROUP)
         else:
             self._horizon = start.end
 

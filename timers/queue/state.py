@@ -54,7 +54,7 @@ class State:
         ends: ends of the partitions' logs, as of the last fetches.
         joined: whether the group has given this process its partitions, which may be none.
         load_error: why the ledgers of new partitions cannot be loaded; empty if they can.
-        turn_s: when the queue's thread began its present turn.
+        round_began_s: when the queue's thread began its present turn.
         settled_s: when all that was to be committed had been committed.
         confirmed_s: when the last commit began that the brokers accepted. They accept one from a member of the group
             only, so the process owned its partitions then.
@@ -75,7 +75,7 @@ class State:
         self.ends: Mapping[Partition, int] = {}
         self.joined = False
         self.load_error = ""
-        self.turn_s = self.settled_s = self.confirmed_s = now_s()
+        self.round_began_s = self.settled_s = self.confirmed_s = now_s()
         self._is_over = False
         self._receivers = 0
         self._is_left = False
@@ -155,7 +155,7 @@ class State:
         """Return why the process should be started again: a sentence, or nothing."""
         if self.failure is not None:
             return [str(self.failure)]
-        silent_s = self.now_s() - self.turn_s
+        silent_s = self.now_s() - self.round_began_s
         if self.joined and not (self.closing or self._is_left) and silent_s > _STUCK_S:
             return [f"the thread of the queue {self.terms.name!r} has made no progress for {silent_s:.0f} s"]
         return []
@@ -203,7 +203,7 @@ class State:
     # ---- membership ----------------------------------------------------------------------------------------------
 
     @property
-    def is_doubtful(self) -> bool:
+    def is_unconfirmed(self) -> bool:
         """Whether other processes may own the partitions, because the brokers have accepted no commit for so long.
 
         A process that was stopped, by SIGSTOP for example, works on before its thread hears of the rebalance.

@@ -66,7 +66,7 @@ class Transactions:
         """Disconnect. No transaction may be open."""
         self._producer = self._places = None
 
-    def look(self, jobs: Iterable[Job]) -> None:
+    def ask_leaders(self, jobs: Iterable[Job]) -> None:
         """Learn for :meth:`without_place` which leaders answer. Blocks.
 
         Raises:
@@ -76,7 +76,7 @@ class Transactions:
             leaders = AnsweringLeaders(admin_client(self._settings, self._reports, ANSWER_S), self._reports)
             topics = {self._kafka.request_topic, self._settings.dead_letter_topic, self._settings.id_topic} - {""}
             self._places = Places(leaders, self._topic_of, self._ledger_topic, topics)
-        self._places.look(jobs)
+        self._places.ask_leaders(jobs)
 
     def without_place(self, jobs: Iterable[Job]) -> set[Job]:
         """Return the jobs with a record whose leader does not answer."""

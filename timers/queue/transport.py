@@ -179,9 +179,9 @@ class Transport:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def poll(self, most: int, wait_s: float) -> list[Any]:
-        """Return up to ``most`` records and ends of partitions. Callbacks of rebalances run in this call."""
-        records: list[Any] = self.consumer.consume(most, wait_s)
+    def poll(self, limit: int, wait_s: float) -> list[Any]:
+        """Return up to ``limit`` records and ends of partitions. Callbacks of rebalances run in this call."""
+        records: list[Any] = self.consumer.consume(limit, wait_s)
         return records
 
     def start(self, positions: Mapping[Partition, int]) -> None:

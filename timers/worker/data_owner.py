@@ -14,7 +14,7 @@ from timers.config.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_MOST_CHARACTERS = 100
+_MAX_CHARACTERS = 100
 
 
 def note_cluster(settings: Settings, cluster_id: str) -> None:
@@ -24,7 +24,7 @@ def note_cluster(settings: Settings, cluster_id: str) -> None:
     """
     path = settings.data_dir / f"worker-{settings.worker_id}" / f"cluster-of-{quote(settings.app_id, safe='')}"
     with contextlib.suppress(OSError):
-        former = path.read_text(errors="replace")[:_MOST_CHARACTERS] if path.exists() else cluster_id
+        former = path.read_text(errors="replace")[:_MAX_CHARACTERS] if path.exists() else cluster_id
         if former != cluster_id:
             logger.warning(
                 "the data in %s are of the Kafka cluster %r, and TIMERS_BROKERS=%s is the cluster %r: the stores are "

@@ -55,11 +55,11 @@ class LevelWatch(Service):
     async def _watch(self) -> None:
         async for _ in every(LOOK_S, self):
             try:
-                await self._look()
+                await self._check_group()
             except (KafkaException, LogMismatch, Unsettled) as error:
                 logger.warning("the feature level cannot be looked up (%s); trying again", error)
 
-    async def _look(self) -> None:
+    async def _check_group(self) -> None:
         runners = self._pool.runners.values()
         stopped = [why.level for why in self._pool.stopped.values() if isinstance(why, LevelTooHigh)]
         self._consumer.note_raised(max((*stopped, *(each.machine.progress.level for each in runners)), default=0))

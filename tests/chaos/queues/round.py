@@ -37,7 +37,7 @@ PAUSE_S = (2.0, 15.0)
 DOWN_S = (0.0, 3.0)
 BROKER_DOWN_S = (0.0, 5.0)
 BETWEEN_S = (3.0, 9.0)
-MOST_CONSUMERS = 7
+MAX_CONSUMERS = 7
 DRAIN_S = 90.0
 STILL_S = 120.0
 """A round fails if so long no further message is done."""
@@ -231,7 +231,7 @@ class Round:
             "add": lambda _: self._add(),
             "broker": lambda _: self._restart_broker(),
         }
-        weights = [4, 3, 3, 2 * (len(self.members) < MOST_CONSUMERS), 1]
+        weights = [4, 3, 3, 2 * (len(self.members) < MAX_CONSUMERS), 1]
         (kind,) = self._rng.choices(list(kinds), weights)
         victim = self._rng.choice(self.members)
         if victim.back_s is not None:

@@ -40,7 +40,7 @@ class DuplicateMemberWatch:
         self._clock = clock
         self._member_until_s = float("-inf")
 
-    def look(self, request: Any, sent_at: float, response: Any) -> None:
+    def inspect(self, request: Any, sent_at: float, response: Any) -> None:
         """Look at the response to ``request``, before aiokafka handles it.
 
         Args:

@@ -124,11 +124,11 @@ class GroupWatch(Service):
                 continue  # the group rebalances, or the worker has not joined yet
             try:
                 async with asyncio.timeout(TIMEOUT_S):
-                    await self._look(consumer.thread)
+                    await self._check_group(consumer.thread)
             except (KafkaError, TimeoutError) as error:
                 logger.debug("the group's coordinator did not answer: %r", error)
 
-    async def _look(self, thread: Any) -> None:
+    async def _check_group(self, thread: Any) -> None:
         counts = self._pool.partitions
         partitions = {topic: range(counts[topic]) for topic in self._pool.formats if topic in counts}
         own = self._consumer.assignment()

@@ -108,14 +108,14 @@ class BatchConsumerThread(faust_internals.ConsumerThread):
         limit_updates_of(consumer)
         duplicate_members = DuplicateMemberWatch(conf.consumer_group_instance_id, conf.broker_session_timeout)
 
-        def look(request: Any, sent_at: float, response: Any) -> None:
-            duplicate_members.look(request, sent_at, response)
-            self._look_at_fetch(response)
+        def inspect(request: Any, sent_at: float, response: Any) -> None:
+            duplicate_members.inspect(request, sent_at, response)
+            self._inspect_fetch(response)
 
-        call_with_each_response(consumer, look)
+        call_with_each_response(consumer, inspect)
         return consumer
 
-    def _look_at_fetch(self, response: Any) -> None:
+    def _inspect_fetch(self, response: Any) -> None:
         """Suspend the partitions whose topic may have been deleted, by a response of any kind."""
         for topic, partition, error_code in fetch.error_codes(response):
             # After such an error aiokafka would only fetch again.

@@ -93,9 +93,9 @@ class Queries:
         """
         sources, missing = await self._sources(self._partitions(), forwarded)
         limit = share_of(query.limit, len(sources))
-        budget = _PageBudget()
-        sources_read = [_ReadAhead(source, query, limit, budget) for source in sources]
-        page = await merge(sources_read, query.start, query.limit, budget.used_up)
+        limits = _PageLimits()
+        sources_read = [_ReadAhead(source, query, limit, limits) for source in sources]
+        page = await merge(sources_read, query.start, query.limit, limits.used_up)
         await self._idle_window.wait()  # to encode a page as JSON blocks the event loop for milliseconds
         return _answer([each.timer for each in page.listed], page.through, sources, missing)
 
@@ -226,7 +226,7 @@ class Queries:
         return ""
 
 
-class _PageBudget:
+class _PageLimits:
     """Limits of one page: reading time and bytes of values."""
 
     def __init__(self) -> None:
@@ -241,10 +241,10 @@ class _PageBudget:
 class _ReadAhead:
     """A source that begins to read its first page before it is asked, so that all sources read at the same time."""
 
-    def __init__(self, source: PartitionSource, query: Query, limit: int, budget: _PageBudget) -> None:
+    def __init__(self, source: PartitionSource, query: Query, limit: int, limits: _PageLimits) -> None:
         self._source = source
         self._query = query
-        self._budget = budget
+        self._limits = limits
         self._first: asyncio.Task[Page] | None = asyncio.create_task(source.page(query, query.start, limit))
 
     async def read(self, after: Position, limit: int) -> Page:
@@ -256,7 +256,7 @@ class _ReadAhead:
             self._source.missing.update(dict.fromkeys(self._source.partitions, str(why)))
             raise
         if self._query.with_values:
-            self._budget.value_bytes += sum(each.timer["value_bytes"] for each in page.listed)
+            self._limits.value_bytes += sum(each.timer["value_bytes"] for each in page.listed)
         return page
 
 

@@ -41,7 +41,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--spread", type=int, default=1, metavar="SECONDS", help="... due over how many seconds (1)")
     parser.add_argument("--payload", type=int, default=PAYLOAD_BYTES, metavar="BYTES", help=f"({PAYLOAD_BYTES})")
     parser.add_argument("--partitions", type=int, default=PARTITIONS, help=f"({PARTITIONS})")
-    parser.add_argument("--repeat", type=int, default=1, help="storms so many times each; the table shows medians (1)")
+    parser.add_argument(
+        "--repeat", type=int, default=1, help="repeat each storm this many times; the table shows medians (1)"
+    )
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="measure the peers too")
     parser.add_argument("--engine", action=argparse.BooleanOptionalAction, default=True, help="measure our engine")
     parser.add_argument(

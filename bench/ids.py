@@ -185,7 +185,7 @@ def _cpu_s(action: Callable[[], None]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.ids", description=__doc__.split(":")[1])
     parser.add_argument("--timers", type=int, default=TIMERS, help=f"records of each kind ({TIMERS})")
-    parser.add_argument("--repeat", type=int, default=3, help="the best of so many is shown (3)")
+    parser.add_argument("--repeat", type=int, default=3, help="the best of this many is shown (3)")
     options = parser.parse_args()
     formats = {kind.request_format.name: kind.request_format for kind in REQUEST_FORMATS}
     for name, records in (

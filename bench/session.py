@@ -91,7 +91,7 @@ def measuring(prefix: str = "", *, keep: bool = False) -> Iterator[Session]:
     """Run a broker in a new directory during the block. SIGTERM ends the block as Ctrl-C does.
 
     Args:
-        prefix: begin of the name of the directory.
+        prefix: first part of the directory's name.
         keep: whether to keep the logs and the data of the broker.
 
     Raises:

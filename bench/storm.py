@@ -90,7 +90,7 @@ class StormResult:
     accepts_steady_per_s: float | None
     """Without the start and the end; None with too few commits."""
     accepted_series: list[tuple[float, int]] = field(repr=False)
-    """Samples: (seconds since the begin of publishing, number of accepted timers)."""
+    """Samples: (seconds since the start of publishing, number of accepted timers)."""
     publishes_per_s: float
     out_s: float
     """From the start of the first due second to the append of the last callback."""

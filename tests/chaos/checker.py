@@ -13,7 +13,7 @@ import numpy as np
 from tests.harness.judge import Callbacks, Fired, Ints, judge
 
 CATCH_UP_S = 30
-"""All overdue timers must have fired so long after the end of the last fault."""
+"""All overdue timers must have fired this many seconds after the end of the last fault."""
 
 
 @dataclass(frozen=True)

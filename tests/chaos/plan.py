@@ -50,13 +50,14 @@ CLOCK_OFFSETS_S = (0.0, 0.0, 3.0, -2.5, 7_200.0, -10_800.0)
 """By how many seconds the clocks of workers may be wrong; the clock of one worker of each round is right."""
 
 BURST_EVERY_S = 5
-"""Most timers are due in bursts, one in so many seconds. A fault just after a burst hits timers in flight."""
+"""Most timers are due in bursts, with this many seconds between two bursts. A fault just after a burst hits timers in
+flight."""
 
 INJECT_MS = (8, 15)
-"""Milliseconds after the begin of a burst at which a fault is injected, at the earliest and at the latest: before the
+"""Milliseconds after the start of a burst at which a fault is injected, at the earliest and at the latest: before the
 first chunk has fired."""
 FIRED_PER_MS = 2000
-"""A large burst takes longer: a fault may come one millisecond later for each so many timers."""
+"""A large burst takes longer: a fault may come one millisecond later for each time this many timers."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Pace:
     tail_s: int
     """Seconds of publishing after the last fault."""
     max_delay_s: int
-    """Timers are published 0 to so many seconds before they are due."""
+    """Timers are published 0 to this many seconds before they are due."""
 
 
 LONG = Pace(fault_every_s=10, tail_s=8, max_delay_s=12)
@@ -84,7 +85,7 @@ class Fault:
     at_s: int
     """Seconds from the first due second to the burst that it hits."""
     offset_ms: int
-    """Milliseconds from the begin of the burst to the injection."""
+    """Milliseconds from the start of the burst to the injection."""
     victim: int
     """Index of the worker among those that it can hit, in the order of their names, modulo their number."""
     down_s: float

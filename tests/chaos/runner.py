@@ -24,7 +24,7 @@ BYTES_A_TIMER = 400
 """Request and callback on the wire, about."""
 HEAD_START_S = 3
 LOOK_AHEAD_S = 1.0
-"""The victim is chosen so many seconds before the injection."""
+"""The victim is chosen this many seconds before the injection."""
 EXTRA_TIME_S = 240.0
 """Seconds that faults and publishing may take longer than planned, because the machine may be busy."""
 

@@ -48,7 +48,7 @@ class Member:
     paused: bool = False
 
     def start(self, clock_offset_s: float, **settings: str) -> None:
-        """Start the process with a clock that is wrong by so many seconds, and with more settings."""
+        """Start the process with a clock that is wrong by ``clock_offset_s``, and with more settings."""
         clock = {"TIMERS_CLOCK_OFFSET": str(clock_offset_s)} if clock_offset_s else {}
         self.worker.start(**clock, **settings)
         self.wanted = True

@@ -99,7 +99,7 @@ def add(state: State, partition: tuple[str, int], messages: int, *, attempt: int
 
 
 def receive(state: State, count: int, kind: type[Message] = Message) -> list[Message]:
-    """Return so many messages, which must be there."""
+    """Return ``count`` messages, which must be there."""
     deliveries = Deliveries(state)
     deliveries.kind = kind
     messages = deliveries.receive(count, 0)

@@ -15,7 +15,7 @@ def race(
     names: Sequence[_Name], due_s: int, change: Callable[[int, _Name], None], flush: Callable[[], None], fired: Reader
 ) -> list[Record]:
     """Change timers of one due second: the first tenth now, the last tenth after the first callback, the others evenly
-    over one second around the begin of the due second.
+    over one second around the start of the due second.
 
     Returns:
         The callbacks that were read.

@@ -126,7 +126,7 @@ class Record:
 
     @property
     def lag_ms(self) -> int:
-        """Milliseconds from the begin of the due second to the append time; negative: early."""
+        """Milliseconds from the start of the due second to the append time; negative: early."""
         return self.append_ms - self.due_s * 1000
 
     def text(self, header: str) -> str:

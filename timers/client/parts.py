@@ -33,7 +33,7 @@ class Submission(Generic[_T]):
     """Submits a request again and again while the producer's queue is full. The caller waits between two tries.
 
     Attributes:
-        result: of ``submit``, as soon as :meth:`is_done`.
+        result: what ``submit`` returned; set as soon as :meth:`is_done` returns True.
     """
 
     result: _T

@@ -72,7 +72,7 @@ class SqlNames:
         paramstyle: the driver's ``paramstyle``.
         commit: whether each statement is committed.
         table: name of the table.
-        length: most characters of a name.
+        length: maximum number of characters of a name.
         column: argument of the caller -> name of the key column; exactly one.
 
     Raises:

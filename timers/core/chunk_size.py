@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 LARGEST = 1_000_000
-"""Largest value of the setting; so many timers mean that only the setting limits a chunk."""
+"""The largest value of the setting. While :attr:`ChunkSize.timers` has this value, only the setting limits a chunk."""
 
 SMALL = 100
-"""So few timers make no transaction slow: after a time-out, the next transaction has at most so many."""
+"""This many timers make no transaction slow. After a time-out, the next transaction has at most this many."""
 
 SHRINK_BY = 4
 """A refused record is alone in its transaction after seven attempts, if the chunk had 20,000 timers."""
 
 QUICK_S = 1.0
 LONG_S = 3.0
-"""A transaction that took less than ``QUICK_S`` lets the next one be larger, and one of more than ``LONG_S`` smaller.
-Deliveries time out after 6 s."""
+"""After a transaction of less than ``QUICK_S`` the next one may be larger; after one of more than ``LONG_S`` it must be
+smaller. Deliveries time out after 6 s."""
 
 
 class ChunkSize:
@@ -29,7 +29,7 @@ class ChunkSize:
         self._begun = 0
 
     def limit(self, setting: int) -> int:
-        """Returns how many timers the next transaction may have; never more than ``setting``."""
+        """Returns the maximum number of timers in the next transaction: at most ``setting``."""
         return min(self.timers, setting)
 
     @property
@@ -47,7 +47,7 @@ class ChunkSize:
             self.timers = max(1, min(SMALL, self._begun // SHRINK_BY))
 
     def committed(self, seconds: float) -> None:
-        """Note that the transaction is committed; the brokers take the next one ``seconds`` after its begin."""
+        """Note that the transaction is committed; the brokers take the next one ``seconds`` after it began."""
         if seconds > LONG_S and self._begun > SMALL:
             self.timers = max(SMALL, self._begun // 2)
         elif seconds < QUICK_S and self._begun:

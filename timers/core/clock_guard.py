@@ -2,7 +2,7 @@
 
 A broker whose clock is wrong appends ticks with a wrong time. A tick that is too far ahead of the expected time is
 held: it counts only after a second clock has agreed with it. A second clock is another broker's, or the caller's own.
-It can delay a tick, and never make one count that would not count without it.
+The guard only holds ticks back: it changes no time.
 
 ::
 

@@ -66,7 +66,7 @@ class Firing(MachineState):
             except TooMuch as error:
                 if not error.rolled_back:
                     raise
-                return True  # nothing has changed: the next chunk begins with the same timers, and has fewer
+                return True  # nothing was committed: the next chunk begins with the same timer, and is smaller
         else:
             self.progress = after  # no timer fired, so this needs no commit of its own
         if count:
@@ -92,11 +92,11 @@ def _joined(
 ) -> Iterator[tuple[int, list[Row], int]]:
     """Joins small groups that follow each other and are due in one second; see :func:`_sized`.
 
-    Each stored group holds the timers of one fetch, often only a few. All later work has a cost for each group.
+    Each stored group holds the timers of one fetch, often only a few. Each later step has a cost for each group.
 
     Args:
-        max_rows: number of rows up to which groups are joined.
-        max_bytes: their size in bytes.
+        max_rows: maximum number of rows of a joined group.
+        max_bytes: maximum size of a joined group in bytes.
     """
     joined: list[Row] = []
     joined_s = joined_size = 0

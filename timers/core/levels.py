@@ -24,7 +24,8 @@ SUPPORTED = 2
 """The highest level that this version of the project supports."""
 
 RAISED_TO = 1
-"""The level to which workers raise all partitions, if the operator allows it. The levels above are for single ones."""
+"""The level to which workers raise all partitions, if the operator allows it. Higher levels
+are set for single partitions."""
 
 
 def level_to_raise_to(allowed: int, supported: Iterable[int]) -> int:

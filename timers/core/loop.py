@@ -106,7 +106,7 @@ class Loop:
         return bool(self.fetches) and self.machine.may_accept
 
     def _accept(self, fetched: Fetched) -> int | None:
-        """Accept one fetch. Returns the offset to read again from, if it was not accepted."""
+        """Accept one fetch. Returns None; if it was not accepted, the offset from which to read the log again."""
         machine = self.machine
         recovering, released_s = machine.recovering, machine.released_s
         read_again_from = None

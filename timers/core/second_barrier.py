@@ -13,7 +13,7 @@ CLEANING_S = 5
 class SecondBarrier:
     """Releases seconds. At most two seconds wait: the earliest and the newest.
 
-    The newest does not replace the earliest. So the earliest is released some time, even if many requests arrive.
+    The newest does not replace the earliest. So the earliest is released at some time, even if many requests arrive.
 
     Args:
         max_wait_s: for a compacted log: the newest second replaces the earliest, if it is more seconds later than

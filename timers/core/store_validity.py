@@ -17,7 +17,8 @@ def catch_up(store: Store, progress: Progress, *, indexed: bool = False) -> bool
     store.drop_through(progress.fired_through, progress.next_offset)
     dropped = store.applied < applied
     for hole in progress.holes:
-        # A store that was written further either knows the hole, or its history differs.
+        # A store with a higher `applied` was written after the hole was known. If not, its history differs: then the
+        # result is False.
         if store.applied <= hole.before_offset:
             store.drop_through(hole.through, hole.before_offset)
     return progress.has_same_history(store.history, store.applied) and not (indexed and dropped)

@@ -57,7 +57,8 @@ class Phase:
             if max(low_s, known_low_s) <= min(high_s, known_high_s):
                 low_s, high_s = max(low_s, known_low_s), min(high_s, known_high_s)
         self._low_s, self._high_s, self._observed_s = low_s, high_s, acked_s
-        # The broker sets the time before it waits for replicas, so it is nearer to the sending: at two thirds.
+        # The broker sets the append time before it waits for replicas, so nearer to the sending than to the
+        # acknowledgement: the estimate is at two thirds of the interval, not in its middle.
         self.offset_s = low_s + (high_s - low_s) * 2 / 3
 
     def next_turn(self, now_s: float) -> float:

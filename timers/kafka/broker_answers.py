@@ -67,7 +67,7 @@ class BrokerAnswers:
                 task.cancel()
 
     async def _ask(self, producer: AIOKafkaProducer, broker: int) -> None:
-        await produce.connect(producer, broker)  # also shows at once that a broker is dead which has just answered
+        await produce.connect(producer, broker)  # also shows at once that a broker has died since its last answer
         of_another = self._pings.get(broker)
         if of_another is not None and not of_another.done():
             with contextlib.suppress(KafkaError):  # that connection may have failed, and no other

@@ -24,12 +24,12 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 """Codecs, as the attributes of a batch name them."""
 
 _XERIAL = b"\x82SNAPPY\0"
-"""Begin of snappy data that consists of blocks with a length each; librdkafka writes one block without a length."""
+"""First bytes of snappy data that consists of blocks, each with its length. librdkafka writes one block without one."""
 
 _XERIAL_HEADER_BYTES = 16
 
 _SNAPPY_RATIO = 64
-"""No snappy block unpacks to more than so many times its size; a block that claims more is damaged."""
+"""A snappy block unpacks to at most this many times its size; a block that claims more is damaged."""
 
 
 class DamagedBatch(Exception):

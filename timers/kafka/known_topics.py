@@ -26,24 +26,24 @@ ANSWER_S = 3.0
 POLL_S = 0.2
 
 FIRST_LIST_S, LAST_LIST_S = 3.0, 30.0
-"""Seconds for a list of all topics, which double after each failure. A request to a broker that has just died gets no
-answer, and the next one goes to another broker."""
+"""Seconds until the request for all topics times out: at first, and at most. The time-out doubles after each failure. A
+request to a broker that has just died gets no answer, and the next one goes to another broker."""
 
 AVOIDED_S = 10.0
-"""Seconds for which records of the engine avoid a partition whose leader took none, and after which the leaders are
-looked up again while a partition has none. The brokers notice the loss of another one after 9 s."""
+"""Seconds for which no records of the engine go to a partition whose leader did not take them. While a partition has no
+leader, leaders are looked up again after this time. The brokers notice a lost broker after 9 s."""
 
 MOVED_S = 60.0
-"""Longer than readers of verdicts are behind."""
+"""Seconds for which verdicts are marked as moved: longer than readers of verdicts are behind."""
 
 UNKNOWN_FOR_S = 1.0
-"""Seconds after which an unknown topic is looked up again. So many timers for it cause few requests."""
+"""Seconds after which an unknown topic is looked up again. So even many timers for it cause few requests."""
 
 MAX_UNKNOWN = 10_000
 """Maximum number of unknown topics that are remembered."""
 
 MIN_AGE_MS = 1000
-"""A topic that takes no record of this age gets none: delivering and committing it can take as long."""
+"""A topic gets no records if it refuses records of this age: delivery and commit of a record can take as long."""
 
 MAX_DESCRIBED = 100
 """Topics in one request for their configuration."""

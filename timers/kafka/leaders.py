@@ -60,7 +60,8 @@ class AnsweringLeaders:
     it.
 
     Attributes:
-        answer: topic -> whether the leader of each partition answers. Topics that do not exist are left out.
+        answer: topic -> for each partition, in order, whether its leader answers. Topics that do not exist are left
+            out.
     """
 
     def __init__(self, admin: AdminClient, reports: ErrorReports) -> None:
@@ -112,4 +113,4 @@ def _is_answered(offset: Future[Any]) -> bool:
         found: int = offset.result().offset
     except KafkaException as error:
         return code_of(error) not in UNREACHABLE | MOVING
-    return found != OFFSET_INVALID  # librdkafka 2.16 reports so, and no error, that a leader did not answer
+    return found != OFFSET_INVALID  # so librdkafka 2.16 reports a leader that did not answer, without an error

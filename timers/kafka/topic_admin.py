@@ -107,7 +107,7 @@ def create(admin: AdminClient, topic: NewTopic, timeout_s: float = connection.TI
 def create_all(
     admin: AdminClient, topics: list[NewTopic], timeout_s: float = connection.TIMEOUT_S
 ) -> dict[str, KafkaException]:
-    """Create topics in one request, and wait for them. Returns why each of the others was not created."""
+    """Create topics in one request, and wait for them. Returns topic -> error, for those that were not created."""
     failures = {}
     created = admin.create_topics(topics, operation_timeout=timeout_s, request_timeout=timeout_s)
     for name, future in created.items():

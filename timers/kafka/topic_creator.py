@@ -27,7 +27,7 @@ class TopicCreator:
     Args:
         admin: asks the brokers.
         timeout_s: for one request.
-        on_created: called in the creator's thread after each request, with the topics that were not created -> why.
+        on_created: called in the creator's thread after each request, with topic -> reason for topics not created.
     """
 
     def __init__(self, admin: AdminClient, timeout_s: float, on_created: Callable[[Mapping[str, str]], None]) -> None:

@@ -30,7 +30,7 @@ class Deliveries:
         return self._state.receive(lambda: self._take(limit), wait_s)
 
     def _take(self, limit: int) -> list[Message]:
-        """Take messages of all partitions, the same number from each as far as they have so many."""
+        """Take messages of all partitions: the same number from each, or fewer if a partition has fewer."""
         messages: list[Message] = []
         if self._state.is_unconfirmed:
             return messages

@@ -56,11 +56,11 @@ class Guard:
         self._is_set: Future[bool] = Future()
 
     def confirm(self) -> None:
-        """The transaction with the timer was committed."""
+        """Note that the transaction with the timer was committed."""
         self._decide(True)
 
     def give_up(self) -> None:
-        """The transaction will not be committed any more, or it is not known whether it was."""
+        """Note that the transaction will not be committed any more, or that its outcome is not known."""
         self._decide(False)
 
     def _decide(self, is_set: bool) -> None:
@@ -82,7 +82,8 @@ class Guard:
         return self.leave(timeout_s) and self._client.cancel(self.id)
 
     def write_letter(self, letter: Letter, due_s: int, timeout_s: float) -> bool:
-        """Write a dead letter, then cancel the timer. A crash between the two doubles the message."""
+        """Write a dead letter, then cancel the timer. After a crash between these two steps
+        the message exists twice."""
         if not self.leave(timeout_s):
             return False
         self._client.publish(letter, due_s)

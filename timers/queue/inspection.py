@@ -34,7 +34,7 @@ from timers.queue.transport import copies, tag_of
 from timers.wire import query, topics
 
 MAX_DELAYED = query.MAX_LIMIT
-"""So many timers are counted for each topic: to count more takes a worker long."""
+"""Maximum number of timers that are counted for each topic: a worker needs long to count more."""
 
 _TIMEOUT_S = 10.0
 _WORKER_TIMEOUT_S = 3.0

@@ -38,8 +38,8 @@ class Entry:
         attempt: number of the present delivery, or of the next one; counted from 1.
         delivery: changes with each delivery, so that a former receiver's calls are refused.
         until_s: end of the lease of a held message; when a waiting one becomes ready.
-        is_suspect: a process ended while it may have run (:mod:`timers.queue.starts`).
-        crashes: how often its process ended while it ran alone.
+        is_suspect: a process ended while the message may have run in it (:mod:`timers.queue.starts`).
+        crashes: how often a process ended while only this message ran in it.
         holder: the delivery, while a receiver holds the message.
     """
 
@@ -158,7 +158,7 @@ class Ledger:
         return entry
 
     def ack(self, entry: Entry, delivery: int) -> bool:
-        """The message is done; False if this delivery of it is over."""
+        """Note that the message is done. Returns False if this delivery of it is over."""
         if entry.state != HELD or entry.delivery != delivery:
             return False
         self._end_delivery(entry)
@@ -166,7 +166,8 @@ class Ledger:
         return True
 
     def bind(self, entry: Entry, delivery: int) -> bool:
-        """The message is done when a transaction commits: then comes :meth:`finish`. False if the delivery is over."""
+        """Note that the message is done when a transaction commits; then call :meth:`finish`. Returns False if the
+        delivery is over."""
         if entry.state != HELD or entry.delivery != delivery:
             return False
         self._end_delivery(entry)
@@ -174,12 +175,12 @@ class Ledger:
         return True
 
     def finish(self, entry: Entry) -> None:
-        """The transaction of a bound message has committed."""
+        """Note that the transaction of a bound message was committed."""
         if entry.state == BOUND:
             self._remove(entry)
 
     def extend(self, entry: Entry, delivery: int, until_s: float) -> bool:
-        """The lease ends at ``until_s``; False if the delivery is over."""
+        """Let the lease end at ``until_s``. Returns False if the delivery is over."""
         if entry.state != HELD or entry.delivery != delivery:
             return False
         entry.until_s = until_s
@@ -220,7 +221,7 @@ class Ledger:
         return expired
 
     def _end_delivery(self, entry: Entry) -> None:
-        """A delivery ends, and the process lives."""
+        """Note that a delivery has ended and the process lives: the message is no suspect any more."""
         self.held_count -= 1
         entry.holder = None
         if entry.is_suspect:
@@ -240,7 +241,7 @@ class Ledger:
                 del self._lanes[entry.lane]
 
     def drop(self) -> None:
-        """The partition has another owner: end all deliveries."""
+        """End all deliveries, because the partition has another owner."""
         for entry in self._open.values():
             entry.state = OVER
             entry.holder = None

@@ -1,8 +1,8 @@
 """Chooses partitions whose leaders answer, for the records of transactions.
 
 A transaction ends with a marker in each of its partitions. If the leader of one is gone, it stays open until the leader
-is back, and its process can begin no other. So a record waits whose partition is given by its key, and all others go
-to a partition whose leader answers: readers of timers and of dead letters read whole topics.
+is back, and its process can begin no other. So a record whose key gives its partition waits, and all others go to a
+partition whose leader answers: readers of timers and of dead letters read whole topics.
 """
 
 from __future__ import annotations

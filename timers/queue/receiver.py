@@ -31,7 +31,7 @@ _MAX_READY_BYTES = 64 * 1024 * 1024
 """Messages and their bytes that may wait for receivers; above that, partitions are paused."""
 
 _CONTROL_BYTES = 8 * 1024 * 1024
-"""After so many bytes it is checked whether to pause, also before the next commit."""
+"""After this many received bytes, it is checked whether partitions must be paused, also before the next commit."""
 
 _COPY_S = 60.0
 _RETRY_S = 0.5
@@ -46,7 +46,7 @@ _CONFIRMATIONS = 3
 """Commits in a session time-out, at least: they show that the process is a member of the group."""
 
 _LONG_SKIP = 2000
-"""Done messages that are skipped by a seek instead of by reading them."""
+"""More done messages than this are skipped by a seek; fewer are read and dropped."""
 
 _log = logging.getLogger("timers.queue")
 

@@ -19,7 +19,7 @@ _log = logging.getLogger("timers.queue")
 
 
 class Handlers:
-    """Who runs handlers of a queue, and whether they must end.
+    """Counts the threads that run handlers of a queue, and tells them to end.
 
     Attributes:
         stopping: no handler begins any more.

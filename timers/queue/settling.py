@@ -170,7 +170,7 @@ class Settler:
         self._jobs.append(job)
 
     def discard(self, job: Job) -> None:
-        """The brokers refuse the records of a job: its message stays open."""
+        """Drop a job whose records the brokers refuse. Its message stays open."""
         self._jobs.remove(job)
 
     def repeat(self) -> None:
@@ -234,7 +234,7 @@ class Settler:
                 plan.ledgers[partition].starts.allow(start)
 
     def succeed(self, plan: Plan) -> None:
-        """The plan was committed. Only now its jobs' messages are done."""
+        """Note that a plan was committed: only now the messages of its jobs are done."""
         for partition, commit in plan.commits.items():
             if self.owns(partition, plan.ledgers[partition]):
                 self._owned[partition].committed = commit
@@ -251,13 +251,13 @@ class Settler:
             self._plain_unanswered = False
 
     def fail(self, plan: Plan) -> None:
-        """The plan was refused, at least for one partition. The next plan repeats it."""
+        """Note that a plan was refused, for one partition at least. The next plan repeats it."""
         self._forget(plan)
         if not plan.in_transaction:
             self._plain_unanswered = False
 
     def lose_answer(self, plan: Plan) -> None:
-        """It is unknown whether the plan was committed."""
+        """Note that it is unknown whether a plan was committed."""
         if plan.in_transaction:
             self.unknown = plan
         else:
@@ -265,7 +265,7 @@ class Settler:
             self._plain_unanswered = True
 
     def _forget(self, plan: Plan) -> None:
-        """It is not known what is committed for these partitions, so that the next plan commits them."""
+        """Forget what is committed for the partitions of a plan, so that the next plan commits them."""
         for partition in plan.commits:
             if self.owns(partition, plan.ledgers[partition]):
                 self._owned[partition].committed = None

@@ -30,8 +30,8 @@ _AHEAD_FACTOR = 4
 _FIRST_GROUPS = 32
 _MAX_IN_GROUP = 512
 _SHRINK = 8
-"""A group after a crash is so many times smaller. Halves would need fewer commits, and more crashes until the message
-is found: each commit takes milliseconds, and each crash the start of a process and a rebalance."""
+"""After a crash, the size of a group is divided by this. Halves would need fewer commits, and more crashes until the
+message is found: each commit takes milliseconds, and each crash the start of a process and a rebalance."""
 
 
 class Start(NamedTuple):
@@ -93,7 +93,7 @@ class Starts(Generic[_E]):
     # ---- ready messages ------------------------------------------------------------------------------------------
 
     def add(self, entry: _E, *, first: bool = False) -> None:
-        """The message is ready."""
+        """Add a ready message."""
         ready = self._suspects if entry.is_suspect else self._ready
         if first:
             ready.appendleft(entry)
@@ -160,7 +160,7 @@ class Starts(Generic[_E]):
     # ---- commits -------------------------------------------------------------------------------------------------
 
     def forbid(self) -> None:
-        """The next commit says that nothing runs. So it must be followed by another one before the next start."""
+        """Allow no start until another commit: the next one says that nothing runs."""
         self._horizon = 0
 
     def wanted(self, position: int) -> Start:
@@ -183,7 +183,7 @@ class Starts(Generic[_E]):
         return Start(min(offsets), max(offsets) + 1, len(offsets))
 
     def allow(self, start: Start) -> None:
-        """A commit with ``start`` succeeded."""
+        """Note that a commit with ``start`` succeeded."""
         self.start = start
         self._started_first = 0
         if self.is_stopped:

@@ -54,10 +54,10 @@ class State:
         ends: ends of the partitions' logs, as of the last fetches.
         joined: whether the group has given this process its partitions, which may be none.
         load_error: why the ledgers of new partitions cannot be loaded; empty if they can.
-        round_began_s: when the queue's thread began its present turn.
-        settled_s: when all that was to be committed had been committed.
-        confirmed_s: when the last commit began that the brokers accepted. They accept one from a member of the group
-            only, so the process owned its partitions then.
+        round_began_s: when the queue's thread began its present round of work.
+        settled_s: when the last commit ended after which nothing was left to commit.
+        confirmed_s: when the last accepted commit began. The brokers accept commits only from members of the group, so
+            the process owned its partitions then.
 
     Args:
         now_s: the clock of leases and of the times above, in seconds.
@@ -204,14 +204,15 @@ class State:
 
     @property
     def is_unconfirmed(self) -> bool:
-        """Whether other processes may own the partitions, because the brokers have accepted no commit for so long.
+        """Whether other processes may own the partitions, because the brokers have accepted no commit for longer than
+        the session time-out.
 
         A process that was stopped, by SIGSTOP for example, works on before its thread hears of the rebalance.
         """
         return self.now_s() - self.confirmed_s > self.terms.session_timeout_s
 
     def confirm(self, began_s: float) -> None:
-        """The brokers accepted a commit that was planned at ``began_s``."""
+        """Note that the brokers accepted a commit that was planned at ``began_s``."""
         with self.lock:
             self.confirmed_s = began_s
             self.lock.notify_all()
@@ -248,7 +249,7 @@ class State:
             return list(self._waiting)
 
     def committed(self, waiting: list[Future[None]]) -> None:
-        """The commit that these futures wait for is done."""
+        """Set the results of futures whose commit is done."""
         with self.lock:
             self._waiting = [each for each in self._waiting if each not in waiting]
         for future in waiting:
@@ -280,7 +281,7 @@ class State:
             self._end_waiting(failure)
 
     def end(self) -> None:
-        """The queue's thread ended: no message can be settled any more."""
+        """Note that the queue's thread has ended: no message can be settled any more."""
         with self.lock:
             self._is_over = True
             self.settler.revoke(list(self.settler.ledgers))

@@ -28,7 +28,7 @@ TRANSACTION_TIMEOUT_MS = 5000
 
 _TIMEOUT_S = 10.0
 _OVERRUN_S = 5.0
-"""A call of librdkafka that takes so much longer than its time-out is given up."""
+"""A call of librdkafka is given up this many seconds after its time-out."""
 _WRITE_TIMEOUT_S = 4.0
 _log = logging.getLogger("timers.queue")
 
@@ -298,4 +298,4 @@ _OUTPUT_REFUSALS = _RECORD_REFUSALS | {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 }
-"""The handler chose the topic, so a missing one is the message's trouble."""
+"""If the topic of an output is missing, the message becomes a dead letter, because its handler chose the topic."""

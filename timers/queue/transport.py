@@ -116,14 +116,14 @@ class Transport:
         self, assigned: Callable[[list[Partition]], None], _: Consumer, partitions: list[TopicPartition]
     ) -> None:
         assigned(self._with_returns(partitions))
-        self.consumer.incremental_assign([])  # without this call the client reads them from where it likes
+        self.consumer.incremental_assign([])  # without this call the client chooses the offset to read from
 
     def _with_returns(self, partitions: Iterable[TopicPartition]) -> list[Partition]:
         """Add to partitions of the queue's topic those of the returns topic with the same numbers.
 
-        The group deals only the former: of two topics it would give one process all partitions of one topic, and
-        another process all of the other. The returns topic may have more partitions if the queue's topic was deleted
-        and created again with fewer.
+        The group assigns only the queue's topic. If it assigned both topics, one process could get all partitions of
+        one topic, and another process all of the other. The returns topic may have more partitions if the queue's topic
+        was deleted and created again with fewer.
         """
         numbers = {each.partition for each in partitions}
         returned = (number for number in range(self._returns_count) if number % self._count in numbers)
@@ -166,7 +166,7 @@ class Transport:
         return self.consumer.consumer_group_metadata()
 
     def log_tag(self, topic: str) -> str:
-        """Return what the metadata of partitions of this topic is marked with."""
+        """Return the text that marks the metadata of partitions of this topic as that of the present log."""
         return self._logs[topic]
 
     def close(self) -> None:

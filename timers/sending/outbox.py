@@ -51,8 +51,12 @@ class KafkaOutbox(BaseOutbox):
     """One machine's outbox.
 
     Args:
-        settings: of the worker. topic: request topic of the machine. partition: its partition. targets: facts
-        about topics. request_reader: reads requests again, for dead letters. producer: only for this machine.
+        settings: of the worker.
+        topic: request topic of the machine.
+        partition: its partition.
+        targets: facts about topics.
+        request_reader: reads requests again, for dead letters.
+        producer: only for this machine.
         compute_lock: shared by all outboxes of the worker; held while a transaction is filled. So the first machine's
             records are sent while the next machine computes; without it, all machines would compute at the same time,
             and each one would wait for all.
@@ -124,7 +128,7 @@ class KafkaOutbox(BaseOutbox):
         self._begin(tick, self._batches)
 
     def _await_quota(self) -> None:
-        """Wait while a broker reads no batches of this machine."""
+        """Wait while a broker, because of a quota, reads no batches of this machine."""
         left_s = self._producer.throttled_s
         self._metrics.throttled_s += left_s
         if left_s > LONG_S and monotonic() > self._quota_logged_s + QUOTA_LOG_S:

@@ -56,8 +56,8 @@ class PartitionMetrics:
         reopened: how often the machine was opened again after a failure.
         oldest_due_s: due second of the next timer to fire, None if there is none; updated every second.
         heartbeat: of the machine's thread.
-        throttled_s: seconds in which a quota of the brokers let the machine wait.
-        chunk: how many timers the next transaction may have.
+        throttled_s: seconds for which the machine has waited because of a quota of the brokers.
+        chunk: limits the number of timers in the next transaction.
     """
 
     def __init__(self) -> None:

@@ -38,7 +38,7 @@ REMEDIES = {
 _LOCKED = ("lock hold by", "While lock file")
 
 PAUSE_AFTER = 3
-"""After so many condemnations of one store within :data:`WINDOW_S`, each rebuild waits."""
+"""If one store was condemned this many times within :data:`WINDOW_S`, each rebuild waits."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 WINDOW_S = 86_400.0
 """Seconds; longer than the longest rebuild."""

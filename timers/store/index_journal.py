@@ -80,9 +80,9 @@ class IndexJournal:
     def next_to_index(self, entries: Mapping[bytes, Entry | None]) -> list[tuple[bytes, Entry | None]]:
         """The entries of the older set that a batch with these entries must write to the index.
 
-        Two for each operation, and twice the share that the batch takes of the newer set: so all are written before the
-        newer set is full, whatever the lengths of ids are. They are in the order of ids, because RocksDB writes
-        neighbouring keys faster.
+        Their number is two for each operation, or more if the batch fills a large part of the newer set: if it fills a
+        tenth, two tenths of the older set. So the whole older set is written before the newer set is full, whatever the
+        lengths of ids are. They are in the order of ids, because RocksDB writes neighbouring keys faster.
         """
         size = _size(entries)
         share = 2 * len(self._unwritten) * size // self._max_bytes()

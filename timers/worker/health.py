@@ -51,7 +51,8 @@ def red_partitions(status: WorkerStatus) -> dict[TopicPartition, str]:
 
 
 def unready(status: WorkerStatus) -> list[str]:
-    """The reasons why some or all timers do not fire, a sentence each; notes in ``status`` if there are none."""
+    """The reasons why some or all timers do not fire, a sentence each. If there are none, ``status`` notes that the
+    worker was ready."""
     pool, tick_age_s = status.pool, status.tick_age_s
     reasons = []
     if tick_age_s is None:

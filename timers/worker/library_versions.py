@@ -7,8 +7,8 @@ from importlib.metadata import version
 from timers.errors import TimersError
 
 SUPPORTED = {"aiokafka": ("0.13", "0.14"), "faust-streaming": ("0.15",), "mode-streaming": ("0.7",)}
-"""Library -> versions (major.minor) that :mod:`timers.kafka.aiokafka_internals` and
-:mod:`timers.worker.faust_internals` use the private parts of."""
+"""Library -> versions (major.minor) whose private parts :mod:`timers.kafka.aiokafka_internals` and
+:mod:`timers.worker.faust_internals` may use."""
 
 
 def check_library_versions() -> None:

@@ -6,7 +6,7 @@ from mode import Service
 
 
 async def every(seconds: float, service: Service) -> AsyncIterator[None]:
-    """Yields after each pause of so many seconds, until the service is told to stop, which also ends the pause."""
+    """Yields after each pause of ``seconds``, until the service is told to stop, which also ends the pause."""
     while not service.should_stop:
         await service.sleep(seconds)
         if not service.should_stop:  # mode cancels the task, too, but ``sleep`` may swallow the cancel

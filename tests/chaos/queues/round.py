@@ -40,7 +40,7 @@ BETWEEN_S = (3.0, 9.0)
 MAX_CONSUMERS = 7
 DRAIN_S = 90.0
 STILL_S = 120.0
-"""A round fails if so long no further message is done."""
+"""A round fails if no message gets done for this many seconds."""
 
 
 @dataclass

@@ -33,13 +33,13 @@ from timers.wire.formats import RequestRecord
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 1024 * 1024
-"""A piece ends after so many unpacked bytes: with the record that reaches them."""
+"""A piece ends with the record that brings it to this number of unpacked bytes."""
 
 PIECE_RECORDS = 10_000
 """Maximum records of a piece. 1 MB can hold 10,000,000 empty ones, and each may become a dead letter."""
 
 STEP_BYTES = 4 * 1024 * 1024
-"""So many bytes of a value are passed over at once. Between two steps, other partitions are read."""
+"""Bytes of a value that are skipped in one step. Between two steps, other partitions are read."""
 
 ROOM_BYTES = 64 * 1024
 """Key and headers of a record with an allowed value seldom take more; then it is parsed whole."""

@@ -22,7 +22,7 @@ from timers.kafka.aiokafka_internals.produce import NO_LEADER
 _THEIR_RECORDS = fetcher.PartitionRecords
 
 MAX_VALUE_BYTES = 100 * 1024 * 1024
-"""Above this size only the begin of a value is read, where no limit is known."""
+"""If no limit of a partition is known, only the first bytes of a value above this size are read."""
 
 
 def error_codes(response: Any) -> Iterator[tuple[str, int, int]]:
@@ -90,7 +90,7 @@ class InPieces:
     Such a consumer has :meth:`~aiokafka.AIOKafkaConsumer.getmany` only, and returns the records of aiokafka's parser.
 
     Args:
-        value_limit: returns the size above which only the begin of a value is read.
+        value_limit: returns the size in bytes above which only the first bytes of a value are read.
     """
 
     def __init__(self, value_limit: Callable[[TopicPartition], int] = lambda tp: MAX_VALUE_BYTES) -> None:

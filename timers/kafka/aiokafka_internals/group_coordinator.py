@@ -147,7 +147,7 @@ class Coordinator(GroupCoordinator):
         return bool(unowned_partitions(described.members, partitions))
 
     async def _describe(self) -> DescribedGroup | None:
-        """State and members of the group; None if the coordinator does not tell."""
+        """State and members of the group; None if the coordinator does not answer."""
         for _ in range(_DESCRIBE_TRIES):
             try:
                 described = await describe(self)

@@ -26,7 +26,7 @@ _STILL_MEMBER = {NoError.errno, RebalanceInProgressError.errno}
 
 
 class DuplicateMemberWatch:
-    """Looks at the coordinator's responses to one member.
+    """Inspects the coordinator's responses to one member.
 
     Args:
         name: id of the worker.
@@ -41,7 +41,7 @@ class DuplicateMemberWatch:
         self._member_until_s = float("-inf")
 
     def inspect(self, request: Any, sent_at: float, response: Any) -> None:
-        """Look at the response to ``request``, before aiokafka handles it.
+        """Inspect the response to ``request``, before aiokafka handles it.
 
         Args:
             sent_at: time of the request by the clock. The response may have waited in a buffer while this process was

@@ -59,12 +59,12 @@ class MemberLevels(NamedTuple):
 
 
 def sent_by(url: str) -> dict[str, Any]:
-    """What a worker with this URL sends when it joins. The worker may change it for the next time."""
+    """The user data that a worker with this URL sends when it joins. The worker may change it before it joins again."""
     return {URL: url, SUPPORTS: levels.SUPPORTED, RAISED: levels.FIRST}
 
 
 def assignor(sent: MutableMapping[str, Any]) -> type[Any]:
-    """The assignor of a worker that sends this. Workers that send something else may be in the same group."""
+    """The assignor of a worker that sends this user data. Other workers of the group may send other user data."""
     return assignor_with_user_data(sent, able_members)
 
 

@@ -1,4 +1,4 @@
-"""Opens partitions one by one. What keeps one from opening does not delay the others: it is tried again with pauses."""
+"""Opens partitions, each by itself: one that cannot be opened is tried again after a pause, and delays no other."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class Openings:
                 raise error
         return False
 
-    # ---- the end ------------------------------------------------------------------------------------------------
+    # ---- closing ------------------------------------------------------------------------------------------------
 
     async def end(self, tps: Iterable[TopicPartition]) -> None:
         """End the openings of these partitions. A new one must wait for this [I11]."""

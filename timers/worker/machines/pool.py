@@ -171,7 +171,7 @@ class Pool:
     async def assign(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Take over an assignment: close machines that are not in it, begin to open those that are not open yet.
 
-        Each partition is opened by itself: what keeps one closed does not delay the others.
+        Each partition is opened by itself: one that cannot be opened does not delay the others.
 
         Returns:
             Open partition -> offset that its consumer must read from. The consumer is told of the others later.

@@ -74,7 +74,7 @@ class LocalSource:
     """A machine of this worker.
 
     Args:
-        moved: whether that is the retry topic.
+        moved: whether its topic is the retry topic.
         hidden_topic: callback topic whose timers are listed only on request.
         request_reader: reads committed records again.
         idle_window: the part of each second in which pages are read.

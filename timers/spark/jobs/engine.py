@@ -35,6 +35,15 @@ _OURS = re.compile(r"^timers\.errors\.(\w+): (.*)$", re.MULTILINE)
 _DATA_LOSS = re.compile("KAFKA_DATA_LOSS|failOnDataLoss")
 """Words of Spark if offsets of the checkpoint are missing in a topic: the start with a new checkpoint says why."""
 
+_JAVA = re.compile(r"^: (?:[\w$]+\.)*([\w$]+: .*)$", re.MULTILINE)
+"""The line in which py4j shows the reason of a failed call. Failures pass through the function of ``foreachBatch``."""
+
+_NOT_LOADED = "CANNOT_LOAD_STATE_STORE"
+"""Word of Spark if a file of the checkpoint is damaged or missing, or its storage does not answer."""
+
+LOADS = 5
+"""So often in a row the state cannot be loaded before its checkpoint is deleted: its storage may come back."""
+
 STOP_S = 60.0
 """How long a stop waits for the running micro-batch. The next start repeats an interrupted one."""
 
@@ -58,7 +67,7 @@ def run(
     plan = make_plan()
     reporter = Reporter(plan.buckets, settings.request_topic)
     lines = _LineListener(reporter, say)
-    reopening = Reopening()
+    reopening, loads = Reopening(), 0
     spark.streams.addListener(lines)
     try:
         while not stop.is_set():
@@ -73,7 +82,9 @@ def run(
             start.check_no_workers(settings)
             pause_s = reopening.pause_s("query", AFTER_UNFORESEEN, monotonic())
             say(f"the query ended and starts again{f' in {pause_s:.0f} s' if pause_s else ''}: {why.sentence}")
-            if why.needs_log:
+            loads = loads + 1 if why.is_not_loaded else 0
+            if why.needs_log or loads == LOADS:
+                loads = 0
                 checkpoints.delete(spark, plan.checkpoint)
                 plan = make_plan()
             stop.wait(pause_s)
@@ -99,6 +110,8 @@ class _Failure(NamedTuple):
     sentence: str
     needs_log: bool = False
     """Whether its checkpoint cannot be used any more."""
+    is_not_loaded: bool = False
+    """Whether its checkpoint could not be read."""
 
 
 def _restartable(failure: StreamingQueryException | None) -> _Failure:
@@ -114,7 +127,10 @@ def _restartable(failure: StreamingQueryException | None) -> _Failure:
         raise SparkError(ours[2])
     if ours is not None:
         return _Failure(ours[2], ours[1] == CheckpointMismatch.__name__)
-    return _Failure(sentence_of(failure), _DATA_LOSS.search(str(failure)) is not None)
+    text = str(failure)
+    reason = _JAVA.search(text)
+    sentence = sentence_of(failure) if reason is None else reason[1]
+    return _Failure(sentence, _DATA_LOSS.search(text) is not None, _NOT_LOADED in text)
 
 
 class _LineListener(Listener):

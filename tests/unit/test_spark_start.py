@@ -6,7 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError, KafkaConnectionError
+from aiokafka.errors import (
+    CoordinatorNotAvailableError,
+    GroupAuthorizationFailedError,
+    GroupLoadInProgressError,
+    KafkaConnectionError,
+    NotCoordinatorForGroupError,
+)
 from confluent_kafka import KafkaError, KafkaException
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
@@ -136,6 +142,7 @@ def group(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception) -> list[st
 def test_the_engine_starts_when_workers_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert group(monkeypatch, 0) == []
     assert group(monkeypatch, CoordinatorNotAvailableError()) == []
+    assert group(monkeypatch, GroupLoadInProgressError(), NotCoordinatorForGroupError(), 0) == []
     assert group(monkeypatch, 2, 1, 0) == ["waiting until 2 workers of 'timers' have left their group"]
 
 

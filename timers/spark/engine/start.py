@@ -6,7 +6,12 @@ import secrets
 from collections.abc import Callable
 from time import monotonic, sleep
 
-from aiokafka.errors import CoordinatorNotAvailableError, KafkaError
+from aiokafka.errors import (
+    CoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    KafkaError,
+    NotCoordinatorForGroupError,
+)
 from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
@@ -85,12 +90,17 @@ def wait_for_workers(settings: Settings, say: Callable[[str], None]) -> None:
 
 
 def _members(settings: Settings) -> int:
-    try:
-        return len(group_access.describe(settings).members)
-    except CoordinatorNotAvailableError:  # the cluster has no groups yet
-        return 0
-    except KafkaError as error:
-        raise TimersError(f"the members of the group {settings.app_id!r} cannot be read ({error!r})") from error
+    deadline = monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return len(group_access.describe(settings).members)
+        except CoordinatorNotAvailableError:  # the cluster has no groups yet
+            return 0
+        except KafkaError as error:
+            is_moving = isinstance(error, (GroupLoadInProgressError, NotCoordinatorForGroupError))
+            if not is_moving or monotonic() > deadline:
+                raise TimersError(f"the members of the group {settings.app_id!r} cannot be read ({error!r})") from error
+            sleep(POLL_S)
 
 
 def plan(

@@ -18,6 +18,12 @@ from timers.queue.starts import NOTHING
 
 
 @pytest.fixture
+def copies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each commit writes copies and checks the logs. Use it before a queue: its first commit sets the next time."""
+    monkeypatch.setattr("timers.queue.receiver._COPY_S", 0.0)
+
+
+@pytest.fixture
 def queue() -> Iterator[Opened]:
     opened = Opened()
     yield opened
@@ -179,10 +185,10 @@ def test_a_process_whose_handlers_hang_leaves_its_messages_to_others(
     assert {message.attempt for message in again} == {2}
 
 
+@pytest.mark.usefixtures("copies_at_once")
 def test_an_ordered_queue_says_that_added_partitions_end_the_order(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("timers.queue.receiver._COPY_S", 0.0)
     opened = Opened(ordered=True)
     try:
         opened.transport.added = 2
@@ -209,10 +215,10 @@ def test_a_partition_that_cannot_be_read_further_is_said(queue: Opened) -> None:
     wait_until(lambda: "could not be read" not in str(queue.state.unready()), "the end of the transaction")
 
 
+@pytest.mark.usefixtures("copies_at_once")
 def test_messages_that_retention_deletes_before_they_are_done_are_said(
-    queue: Opened, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    queue: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("timers.queue.receiver._COPY_S", 0.0)
     queue.transport.low = 3
     queue.call(queue.transport.assigned, [JOBS])
     queue.receive(MESSAGES)
@@ -222,8 +228,8 @@ def test_messages_that_retention_deletes_before_they_are_done_are_said(
     assert queue.transport.deleted == {}
 
 
-def test_done_messages_of_the_returns_topic_are_deleted(queue: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timers.queue.receiver._COPY_S", 0.0)
+@pytest.mark.usefixtures("copies_at_once")
+def test_done_messages_of_the_returns_topic_are_deleted(queue: Opened) -> None:
     returns = ("queue.jobs-returns", 0)
     queue.call(queue.transport.assigned, [returns])
     for message in queue.receive(MESSAGES)[:3]:

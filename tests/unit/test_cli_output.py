@@ -170,7 +170,7 @@ def test_a_wrong_address_is_said(no_broker: str, address: str) -> None:
     ("words", "expected"),
     [
         (["timers", "sche"], {"schedule"}),
-        (["timers", "spark", ""], {"engine", "audit", "import", "hold", "promote"}),
+        (["timers", "spark", ""], {"engine", "audit", "import", "hold", "promote", "jars"}),
         (["timers", "broker", "sta"], {"start", "status"}),
         (["timers", "schedule", "--from"], {"--from-file"}),
         (["timers", "settings", "-o", "j"], {"json"}),

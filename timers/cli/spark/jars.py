@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from timers.cli.output import Output, output_option
+
 
 @click.command()
 @click.option(
@@ -17,7 +19,8 @@ import click
     help="Copy the jars to this directory, such as the directory jars of Spark in an image.",
 )
 @click.option("--submit", is_flag=True, help="Print arguments for spark-submit: the jars, and the file that it starts.")
-def jars(into: Path | None, submit: bool) -> None:
+@output_option()
+def jars(into: Path | None, submit: bool, output: Output) -> None:
     """Download the jars that the jobs need besides Spark's own, and print their paths.
 
     They are the Kafka connector and Delta for the installed version of pyspark, with exact versions and checked hashes.
@@ -35,4 +38,5 @@ def jars(into: Path | None, submit: bool) -> None:
         into.mkdir(parents=True, exist_ok=True)
         paths = [Path(shutil.copy(path, into)) for path in paths]
     listed = ",".join(map(str, paths))
-    click.echo(f"--jars {listed} {script.__file__}" if submit else listed)
+    fields = {"jars": list(map(str, paths)), "script": script.__file__}
+    output.show(fields, f"--jars {listed} {script.__file__}" if submit else listed)
